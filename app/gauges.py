@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 
-from app.cluster.sharded_tensors import ShardedTensors
+from app.cluster.router.sharded_tensors import ShardedTensors
 from app.service import Service
 from app.settings import Settings
 from app.store import LocalStore

@@ -54,11 +54,11 @@ from app.api.schemas.tensor_routes_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
 from app.backward_service import BackwardService
 from app.cluster.process_link import KeyedLink
-from app.cluster.published_tensors import PublishedTensors
-from app.cluster.router import Router
-from app.cluster.sharded_lookups import ShardedLookups
-from app.cluster.sharded_service import CoordinatedService, ShardedService, sharded_service
-from app.cluster.sharded_tensors import ShardedTensors, immutable
+from app.cluster.router.published_tensors import PublishedTensors
+from app.cluster.router.router import Router
+from app.cluster.router.sharded_lookups import ShardedLookups
+from app.cluster.router.sharded_service import CoordinatedService, ShardedService, sharded_service
+from app.cluster.router.sharded_tensors import ShardedTensors, immutable
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
 from app.dispatch.backend_calibration import calibrated

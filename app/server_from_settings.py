@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 
 from app.api.error_responses import render_error
 from app.api.route_table import HEALTH, path_of
-from app.cluster.sharded_service import MapFile, is_ray
+from app.cluster.router.sharded_service import MapFile, is_ray
 from app.main import Application, check_grpc, create_app, grpc_listener, is_local, limits_of
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.server import listening_sockets, worker_process

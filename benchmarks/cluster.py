@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from app.cluster.row_sinks import RowSink
-from app.cluster.shard_connection import Failure, ShardConnection
+from app.cluster.router.row_sinks import RowSink
+from app.cluster.router.shard_connection import Failure, ShardConnection
 from app.tensors.dtypes import DTYPES
 from app.wire.safetensors_header import write_header
 from benchmarks import common

@@ -3,10 +3,10 @@
 python -m benchmarks.cluster_balance [--rows 10000000] [--zipf 1.05] [--machines 64] [--cores 16] [--gigabits 25] ...
 
 First the balance. Rows are asked for with Zipf's law; ranges are cut and placed as the coordinator does it
-(`app/cluster/node_choice.py`), and replicas of a range are asked by turns. Two orders of the rows: `scattered`, where
-popular rows lie anywhere, as with ids by hash or by date of sign-up, and `sorted`, where the most popular come first,
-the worst that can be. A shard's work for a request is a part for being asked at all and a part for each row, so that
-a range with popular rows has many rows more than another one, but hardly more asks.
+(`app/cluster/coordinator/node_choice.py`), and replicas of a range are asked by turns. Two orders of the rows:
+`scattered`, where popular rows lie anywhere, as with ids by hash or by date of sign-up, and `sorted`, where the most
+popular come first, the worst that can be. A shard's work for a request is a part for being asked at all and a part for
+each row, so that a range with popular rows has many rows more than another one, but hardly more asks.
 
 Then what a cluster of so many machines carries, by what is its bound: the shards, the routers, or the network. The
 constants are options; their defaults are microseconds of one core of an AMD EPYC, with rows of 256 bytes, from
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.cluster.cluster_state import range_bounds
-from app.cluster.node_choice import place_ranges
+from app.cluster.coordinator.cluster_state import range_bounds
+from app.cluster.coordinator.node_choice import place_ranges
 
 Shares = NDArray[np.float64]
 

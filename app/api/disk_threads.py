@@ -14,7 +14,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from app.store.store_locks import STRIPES, stripe
+from app.store.processes.store_locks import STRIPES, stripe
 
 logger = logging.getLogger("gathernd")
 T = TypeVar("T")

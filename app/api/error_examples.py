@@ -19,7 +19,7 @@ from app.imports.source_errors import import_failed
 from app.operators.dialects import GATHERND, SCATTERND
 from app.operators.lookup import RULES as LOOKUP_RULES
 from app.operators.registry import OPERATORS
-from app.store.catalogue_rows import Alias
+from app.store.catalogue.catalogue_rows import Alias
 from app.store.store_errors import damaged, name_conflict, no_tensor, over_quota, tensor_in_use
 from app.tensors.lookup_call import LOOKUP
 from app.tensors.near_dtype import hint_for_dtype

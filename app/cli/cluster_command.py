@@ -66,7 +66,7 @@ def _until(look: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 def _change(link: Any, what: Literal["drain", "undrain"], node: str) -> None:
-    from app.cluster.coordinator_client import CoordinatorClient, StaleMap  # noqa: PLC0415
+    from app.cluster.coordinator.coordinator_client import CoordinatorClient, StaleMap  # noqa: PLC0415
     from app.errors import GatherError  # noqa: PLC0415
 
     try:
@@ -101,7 +101,7 @@ def cluster_start(
     ranges and replicas.
     """
     with _placement(ray) as placement:
-        from app.cluster.coordinator import ClusterOptions  # noqa: PLC0415
+        from app.cluster.coordinator.coordinator import ClusterOptions  # noqa: PLC0415
 
         link = placement.ActorLink()
         wanted = ClusterOptions(ranges=ranges, replicas=replicas)

@@ -18,9 +18,9 @@ import typer
 
 from app.settings import Settings
 from app.store import StoreRefused
-from app.store.backup import DamagedVersions, back_up
-from app.store.check_store import check
-from app.store.restore import restore
+from app.store.maintenance.backup import DamagedVersions, back_up
+from app.store.maintenance.check_store import check
+from app.store.maintenance.restore import restore
 from gathernd_cli.tables import Column, Field, human_bytes, human_count, print_fields, print_rows
 
 app = typer.Typer(

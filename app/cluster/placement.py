@@ -27,12 +27,12 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from app.cluster.coordinator import ClusterOptions
-from app.cluster.message_exchange import MessageExchange
-from app.cluster.record_files import KEPT
-from app.cluster.shard_agent import ShardAgent
-from app.cluster.shard_http import ShardClient
-from app.cluster.shard_process import ShardProcess, ShardSettings
+from app.cluster.coordinator.coordinator import ClusterOptions
+from app.cluster.coordinator.message_exchange import MessageExchange
+from app.cluster.coordinator.record_files import KEPT
+from app.cluster.shard.shard_agent import ShardAgent
+from app.cluster.shard.shard_http import ShardClient
+from app.cluster.shard.shard_process import ShardProcess, ShardSettings
 
 NAMESPACE: Final = "gathernd"
 COORDINATOR: Final = "gathernd-coordinator"

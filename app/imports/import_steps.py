@@ -13,10 +13,10 @@ from app.imports.source_interface import Checksum
 from app.imports.source_urls import SourceUrl
 from app.imports.tensor_in_file import Found
 from app.store import Conditions, LocalStore
+from app.store.files.write_uploaded_tensor import Upload, check_shape
 from app.store.import_records import ImportFailure, ImportRecord, RunningImport
 from app.store.store_errors import storage_errors
 from app.store.tensor_store_interface import TensorStore
-from app.store.write_uploaded_tensor import Upload, check_shape
 from app.tensors.buffer_type import Buffer
 from app.wire.little_endian_items import bounded_product
 

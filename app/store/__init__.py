@@ -1,8 +1,8 @@
 """Resident tensors: uploaded once under a name, kept on the local disk, read by all workers through shared mappings."""
 
-from app.store.directory_lock import StoreInUse, StoreRefused
-from app.store.layout_migrations import UnknownFormat
+from app.store.catalogue.layout_migrations import UnknownFormat
 from app.store.local_store import LocalStore
+from app.store.processes.directory_lock import StoreInUse, StoreRefused
 from app.store.quota import Quota
 from app.store.store_interface import EmptyStore, Resident, Store
 from app.store.tensor_metadata import Conditions, Metadata

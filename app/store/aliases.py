@@ -14,13 +14,13 @@ from uuid import uuid4
 
 from app.errors import GatherError
 from app.near_name import shorten
-from app.store.catalogue_cache import CatalogueCache
-from app.store.catalogue_rows import Alias, AnsweredKey, Row
-from app.store.directory_lock import ProcessGroup
-from app.store.disk_reserve import DiskReserve
+from app.store.catalogue.catalogue_cache import CatalogueCache
+from app.store.catalogue.catalogue_rows import Alias, AnsweredKey, Row
+from app.store.files.disk_reserve import DiskReserve
 from app.store.idempotency import IdempotencyKeys
-from app.store.log_replay import ReplayedLogs
+from app.store.processes.directory_lock import ProcessGroup
 from app.store.quota import QuotaCheck
+from app.store.scatters.log_replay import ReplayedLogs
 from app.store.store_errors import name_conflict, no_alias, storage_errors
 from app.store.tensor_metadata import Conditions
 from app.tensors.tensor_name import split_reference

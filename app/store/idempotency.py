@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.errors import GatherError
-from app.store.catalogue import Catalogue
-from app.store.catalogue_rows import AnsweredKey
-from app.store.catalogue_transaction import Transaction
-from app.store.pending_scatter import Scattered
-from app.store.scatter_log import Entry, ScatterLog
-from app.store.shared_state import StateWord
+from app.store.catalogue.catalogue import Catalogue
+from app.store.catalogue.catalogue_rows import AnsweredKey
+from app.store.catalogue.catalogue_transaction import Transaction
+from app.store.processes.shared_state import StateWord
+from app.store.scatters.pending_scatter import Scattered
+from app.store.scatters.scatter_log import Entry, ScatterLog
 
 KEY: Final = re.compile(r"[\x21-\x7e]{1,256}")
 """The form of a key: 1 to 256 visible ASCII characters."""

@@ -28,12 +28,12 @@ from typing import Any, Final, Literal, get_args
 import orjson
 
 from app.errors import GatherError
-from app.store import disk_writes
-from app.store.remove_leftovers import file_names
+from app.store.files import disk_writes
+from app.store.files.remove_leftovers import file_names
+from app.store.files.whole_file import write_whole_file
+from app.store.processes.store_locks import StoreLocks
 from app.store.store_errors import storage_errors
-from app.store.store_locks import StoreLocks
 from app.store.tensor_metadata import Metadata
-from app.store.whole_file import write_whole_file
 
 logger = logging.getLogger("gathernd")
 FOLDER: Final = "imports"

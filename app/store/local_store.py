@@ -36,25 +36,30 @@ from threading import Event
 from typing import Final
 
 from app.errors import GatherError
-from app.store import download_snapshots, import_records, layout_migrations
+from app.store import import_records
 from app.store.aliases import Aliases
-from app.store.catalogue import FILE, Catalogue
-from app.store.catalogue_cache import CatalogueCache
-from app.store.catalogue_rows import Alias, AnsweredKey, Row
-from app.store.directory_lock import ProcessGroup
-from app.store.disk_reserve import DiskReserve
-from app.store.file_system_check import check_folder, check_processor
-from app.store.group_commit import MAX_BATCH, QueuedScatter, ScatterQueues, Take
+from app.store.catalogue import layout_migrations
+from app.store.catalogue.catalogue import FILE, Catalogue
+from app.store.catalogue.catalogue_cache import CatalogueCache
+from app.store.catalogue.catalogue_rows import Alias, AnsweredKey, Row
+from app.store.files import download_snapshots
+from app.store.files.disk_reserve import DiskReserve
+from app.store.files.file_system_check import check_folder, check_processor
+from app.store.files.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
+from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
 from app.store.import_records import ImportRecords
-from app.store.log_replay import ReplayedLogs
-from app.store.pending_scatter import PendingScatter, ScatterChange, Scattered
+from app.store.maintenance.verify import Verifier
+from app.store.processes.directory_lock import ProcessGroup
+from app.store.processes.shared_state import StateWord
 from app.store.quota import Quota, QuotaCheck
-from app.store.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
-from app.store.scatter_checkpoints import Checkpoints
-from app.store.scatter_execution import ScatterExecutor
-from app.store.scatter_strings import replaced_strings
-from app.store.shared_state import StateWord
+from app.store.scatters.group_commit import MAX_BATCH, QueuedScatter, ScatterQueues, Take
+from app.store.scatters.log_replay import ReplayedLogs
+from app.store.scatters.pending_scatter import PendingScatter, ScatterChange, Scattered
+from app.store.scatters.scatter_checkpoints import Checkpoints
+from app.store.scatters.scatter_execution import ScatterExecutor
+from app.store.scatters.scatter_strings import replaced_strings
+from app.store.scatters.writable_tensor import WritableTensor
 from app.store.store_errors import (
     not_found,
     storage_errors,
@@ -67,10 +72,7 @@ from app.store.tensor_metadata import (
     Metadata,
     metadata_of,
 )
-from app.store.verify import Verifier
 from app.store.version_changes import VersionChanges, row_of
-from app.store.writable_tensor import WritableTensor
-from app.store.write_uploaded_tensor import Upload
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference

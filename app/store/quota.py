@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.store.catalogue_cache import CatalogueCache
-from app.store.catalogue_rows import Row
-from app.store.remove_leftovers import UploadFolder
+from app.store.catalogue.catalogue_cache import CatalogueCache
+from app.store.catalogue.catalogue_rows import Row
+from app.store.files.remove_leftovers import UploadFolder
 from app.store.store_errors import over_quota
 
 

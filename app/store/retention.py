@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from app.store.catalogue_rows import Row
+from app.store.catalogue.catalogue_rows import Row
 
 
 def superseded(versions: Sequence[Row], keep: int, named: Collection[int]) -> list[Row]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from app.errors import GatherError
 from app.near_name import instead_of, near_name
-from app.store.catalogue_rows import Alias
+from app.store.catalogue.catalogue_rows import Alias
 from app.store.store_interface import Store
 from app.tensors.tensor_name import RESERVED, reserved_name, split_reference
 

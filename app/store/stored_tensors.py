@@ -14,17 +14,17 @@ from threading import Thread
 from typing import Final
 from weakref import WeakValueDictionary
 
-from app.store import download_snapshots
 from app.store.aliases import check_no_alias
-from app.store.catalogue_cache import CatalogueCache
-from app.store.catalogue_rows import Row
-from app.store.directory_lock import ProcessGroup
-from app.store.download_snapshots import Snapshot
-from app.store.log_replay import ReplayedLogs
-from app.store.mapped_tensor import CurrentContent, MappedContent
+from app.store.catalogue.catalogue_cache import CatalogueCache
+from app.store.catalogue.catalogue_rows import Row
+from app.store.files import download_snapshots
+from app.store.files.download_snapshots import Snapshot
+from app.store.files.mapped_tensor import CurrentContent, MappedContent
+from app.store.files.tensor_file import BadFile, HeaderWord, page_version
+from app.store.processes.directory_lock import ProcessGroup
+from app.store.scatters.log_replay import ReplayedLogs
 from app.store.store_errors import damaged, not_found, storage_errors, unreadable
 from app.store.store_interface import Resident
-from app.store.tensor_file import BadFile, HeaderWord, page_version
 from app.store.tensor_metadata import Metadata, damaged_metadata, metadata_of, read_first_page
 from app.tensors.tensor_name import check_reference, split_reference
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import GatherError
-from app.store.catalogue_rows import Row
-from app.store.tensor_file import DAMAGED, PAGE, Description, decode_page, etag_of
+from app.store.catalogue.catalogue_rows import Row
+from app.store.files.tensor_file import DAMAGED, PAGE, Description, decode_page, etag_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from app.store.catalogue_rows import Alias
+from app.store.catalogue.catalogue_rows import Alias
+from app.store.files.write_uploaded_tensor import Upload
 from app.store.store_interface import Store
 from app.store.tensor_metadata import ALWAYS, Conditions, Metadata
-from app.store.write_uploaded_tensor import Upload
 from app.tensors.dtypes import DType
 
 

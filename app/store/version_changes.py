@@ -13,21 +13,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from app.store import disk_writes
 from app.store.aliases import check_no_alias
-from app.store.catalogue_cache import CatalogueCache
-from app.store.catalogue_rows import AnsweredKey, Row
-from app.store.catalogue_transaction import Transaction
-from app.store.directory_lock import ProcessGroup
-from app.store.disk_reserve import DiskReserve
+from app.store.catalogue.catalogue_cache import CatalogueCache
+from app.store.catalogue.catalogue_rows import AnsweredKey, Row
+from app.store.catalogue.catalogue_transaction import Transaction
+from app.store.files import disk_writes
+from app.store.files.disk_reserve import DiskReserve
+from app.store.files.tensor_file import Description
+from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
-from app.store.log_replay import ReplayedLogs
+from app.store.processes.directory_lock import ProcessGroup
 from app.store.quota import Quota, QuotaCheck
 from app.store.retention import superseded
+from app.store.scatters.log_replay import ReplayedLogs
 from app.store.store_errors import name_conflict, over_quota, storage_errors, tensor_in_use
-from app.store.tensor_file import Description
 from app.store.tensor_metadata import ALWAYS, Conditions
-from app.store.write_uploaded_tensor import Upload
 from app.tensors.tensor_name import check_new_name, split_reference
 
 

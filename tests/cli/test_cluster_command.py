@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli import cluster_command
-from app.cluster.coordinator import ClusterOptions
-from app.cluster.coordinator_link import exchange
-from app.cluster.held_ranges import HeldRanges
-from app.cluster.messages import Held, Hold, MapRequest, Placed, Publish, Published
+from app.cluster.coordinator.coordinator import ClusterOptions
+from app.cluster.coordinator.coordinator_link import exchange
+from app.cluster.coordinator.messages import Held, Hold, MapRequest, Placed, Publish, Published
+from app.cluster.shard.held_ranges import HeldRanges
 from tests.cluster.coordinated import OPTIONS, RunningCoordinator, until
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from app.cluster.coordinator import ClusterOptions
-from app.cluster.message_exchange import MessageExchange
+from app.cluster.coordinator.coordinator import ClusterOptions
+from app.cluster.coordinator.message_exchange import MessageExchange
+from app.cluster.coordinator.record_files import RecordFiles
 from app.cluster.process_link import serve_link
-from app.cluster.record_files import RecordFiles
-from app.cluster.shard_agent import ShardAgent
+from app.cluster.shard.shard_agent import ShardAgent
 from tests.http.conftest import Start
 from tests.http.server import Server
 

@@ -25,7 +25,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from app.cluster import placement
-from app.cluster.shard_http import ShardClient
+from app.cluster.shard.shard_http import ShardClient
 
 ROWS, WIDTH = 4000, 16
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}

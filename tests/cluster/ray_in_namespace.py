@@ -14,11 +14,11 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
-from app.cluster.coordinator import ClusterOptions
-from app.cluster.held_ranges import HeldRanges
-from app.cluster.message_json import message_from_json, message_to_json, record_from_json, record_to_json
-from app.cluster.messages import Held, Hold, MapAnswer, MapRequest, Message, Publish, Published
+from app.cluster.coordinator.coordinator import ClusterOptions
+from app.cluster.coordinator.message_json import message_from_json, message_to_json, record_from_json, record_to_json
+from app.cluster.coordinator.messages import Held, Hold, MapAnswer, MapRequest, Message, Publish, Published
 from app.cluster.placement import NAMESPACE, HeadRecords, start_coordinator
+from app.cluster.shard.held_ranges import HeldRanges
 
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 MACHINES = {f"{node}:80": HeldRanges(node, f"{node}:80", 1, 1000) for node in "ab"}

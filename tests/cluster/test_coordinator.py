@@ -6,9 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.cluster_state import ClusterState
-from app.cluster.coordinator import ClusterOptions, Coordinator, CoordinatorAction, CreateRecord, FindRecord, ReadLatest
-from app.cluster.messages import (
+from app.cluster.coordinator.cluster_state import ClusterState
+from app.cluster.coordinator.coordinator import (
+    ClusterOptions,
+    Coordinator,
+    CoordinatorAction,
+    CreateRecord,
+    FindRecord,
+    ReadLatest,
+)
+from app.cluster.coordinator.messages import (
     Change,
     Changed,
     Drop,

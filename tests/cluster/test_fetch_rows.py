@@ -10,10 +10,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from app.cluster.fetch_rows import RowFetcher, TableReads
-from app.cluster.range_requests import Output, as_rows, row_requests
+from app.cluster.router.fetch_rows import RowFetcher, TableReads
+from app.cluster.router.range_requests import Output, as_rows, row_requests
+from app.cluster.router.shards import Shards
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
-from app.cluster.shards import Shards
 from app.errors import GatherError
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.cluster.held_ranges import Copy, HeldRanges, Remove, SetStamp, StoredRange
-from app.cluster.messages import Drop, Held, Hold, NotHeld, RangeKey, Send, Stamp, Write, Written
+from app.cluster.coordinator.messages import Drop, Held, Hold, NotHeld, RangeKey, Send, Stamp, Write, Written
+from app.cluster.shard.held_ranges import Copy, HeldRanges, Remove, SetStamp, StoredRange
 
 KEY = RangeKey("c1", 0, 10)
 SOURCES = ("b:1", "c:1")

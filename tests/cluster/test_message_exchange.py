@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from app.cluster import message_exchange
-from app.cluster.coordinator import ClusterOptions
-from app.cluster.message_exchange import MessageExchange
-from app.cluster.message_json import message_from_json, message_to_json
-from app.cluster.messages import MapAnswer, MapRequest
-from app.cluster.record_files import RecordFiles
+from app.cluster.coordinator import message_exchange
+from app.cluster.coordinator.coordinator import ClusterOptions
+from app.cluster.coordinator.message_exchange import MessageExchange
+from app.cluster.coordinator.message_json import message_from_json, message_to_json
+from app.cluster.coordinator.messages import MapAnswer, MapRequest
+from app.cluster.coordinator.record_files import RecordFiles
 
 
 def exchange(folder: Path) -> MessageExchange:

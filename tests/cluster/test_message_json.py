@@ -7,9 +7,15 @@ from typing import get_args
 import orjson
 import pytest
 
-from app.cluster.cluster_state import ClusterState
-from app.cluster.message_json import BadMessage, message_from_json, message_to_json, record_from_json, record_to_json
-from app.cluster.messages import Message
+from app.cluster.coordinator.cluster_state import ClusterState
+from app.cluster.coordinator.message_json import (
+    BadMessage,
+    message_from_json,
+    message_to_json,
+    record_from_json,
+    record_to_json,
+)
+from app.cluster.coordinator.messages import Message
 from tests.cluster.simulation.schedule import Schedule
 from tests.cluster.simulation.world import World
 

@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from app.cluster.coordinator_client import CoordinatorClient
+from app.cluster.coordinator.coordinator_client import CoordinatorClient
 from tests.cluster.coordinated import OPTIONS, Coordinated, coordinated, until
 from tests.cluster.running import put
 from tests.http.conftest import Start, start

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.cluster_state import range_bounds
-from app.cluster.node_choice import choose_move, choose_nodes, place_ranges
+from app.cluster.coordinator.cluster_state import range_bounds
+from app.cluster.coordinator.node_choice import choose_move, choose_nodes, place_ranges
 
 
 @given(st.integers(0, 10**6), st.integers(1, 300))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.cluster.range_reads import Ask, FetchMap, RangeReads, Wake
-from app.cluster.replica_choice import FIRST_PAUSE, ReplicaChoice
+from app.cluster.router.range_reads import Ask, FetchMap, RangeReads, Wake
+from app.cluster.router.replica_choice import FIRST_PAUSE, ReplicaChoice
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.tensors.dtypes import DTYPES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from app.cluster.record_files import KEPT, RecordFiles
+from app.cluster.coordinator.record_files import KEPT, RecordFiles
 
 
 def test_the_newest_record_is_the_latest(tmp_path: Path) -> None:

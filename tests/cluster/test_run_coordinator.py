@@ -6,11 +6,22 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from app.cluster.coordinator import ClusterOptions, Coordinator
-from app.cluster.held_ranges import HeldRanges
-from app.cluster.messages import Change, Changed, Held, Hold, MapAnswer, MapRequest, Message, Placed, Publish, Published
-from app.cluster.record_files import RecordFiles
-from app.cluster.run_coordinator import CoordinatorRunner
+from app.cluster.coordinator.coordinator import ClusterOptions, Coordinator
+from app.cluster.coordinator.messages import (
+    Change,
+    Changed,
+    Held,
+    Hold,
+    MapAnswer,
+    MapRequest,
+    Message,
+    Placed,
+    Publish,
+    Published,
+)
+from app.cluster.coordinator.record_files import RecordFiles
+from app.cluster.coordinator.run_coordinator import CoordinatorRunner
+from app.cluster.shard.held_ranges import HeldRanges
 
 OPTIONS = ClusterOptions(ranges=2, replicas=2)
 PUBLISH = Publish("c1", "items", "float32", (10,), 4, 1, 0)

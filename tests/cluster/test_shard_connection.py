@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.range_requests import as_rows
-from app.cluster.row_sinks import RowSink, WholeBody
-from app.cluster.shard_connection import BUFFER_BYTES, Failure, ShardConnection
+from app.cluster.router.range_requests import as_rows
+from app.cluster.router.row_sinks import RowSink, WholeBody
+from app.cluster.router.shard_connection import BUFFER_BYTES, Failure, ShardConnection
 from app.tensors.dtypes import DTYPES
 from app.wire.safetensors_header import write_header
 

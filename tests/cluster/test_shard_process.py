@@ -13,9 +13,9 @@ from threading import Event
 
 import pytest
 
-from app.cluster import shard_process
-from app.cluster.shard_http import ShardClient
-from app.cluster.shard_process import ShardProcess, ShardSettings
+from app.cluster.shard import shard_process
+from app.cluster.shard.shard_http import ShardClient
+from app.cluster.shard.shard_process import ShardProcess, ShardSettings
 
 READY = """
 import sys

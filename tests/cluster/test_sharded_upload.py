@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from app.cluster.coordinator_client import CoordinatorClient, StaleMap
-from app.cluster.message_json import message_from_json, message_to_json
-from app.cluster.messages import Message, Placed, Publish, RangeKey, Refused, Stamp, Target
-from app.cluster.sharded_upload import ShardedUpload
+from app.cluster.coordinator.coordinator_client import CoordinatorClient, StaleMap
+from app.cluster.coordinator.message_json import message_from_json, message_to_json
+from app.cluster.coordinator.messages import Message, Placed, Publish, RangeKey, Refused, Stamp, Target
+from app.cluster.router.sharded_upload import ShardedUpload
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
@@ -87,7 +87,7 @@ def test_what_the_coordinator_refuses_is_the_answer() -> None:
 def test_rows_that_would_go_elsewhere_after_a_restart_are_not_written(
     refusing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.cluster.coordinator_client.ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr("app.cluster.coordinator.coordinator_client.ASK_AGAIN_S", 0.05)
     coordinator = Coordinator(placed(refusing))
     one = upload(coordinator)
     publication = one._publication
@@ -104,7 +104,7 @@ def test_rows_that_would_go_elsewhere_after_a_restart_are_not_written(
 
 
 def test_a_coordinator_that_is_silent_is_waited_for_and_then_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.cluster.coordinator_client.ANSWER_S", 0.3)
+    monkeypatch.setattr("app.cluster.coordinator.coordinator_client.ANSWER_S", 0.3)
     with pytest.raises(GatherError, match="does not answer") as error:
         upload(Coordinator(lambda _: []))
     assert error.value.code == "shard_unavailable"

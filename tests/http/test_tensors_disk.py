@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from app.store.catalogue import FILE
+from app.store.catalogue.catalogue import FILE
 from tests.http.conftest import Start
 from tests.http.limited import SmallDisk, as_owner, small_disk
 from tests.http.tensors import dying, error, look_up, put_raw, put_strings, save

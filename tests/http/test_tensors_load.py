@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 import pytest
 
-from app.store.store_locks import stripe
+from app.store.processes.store_locks import stripe
 from tests.conftest import TEST_ALL
 from tests.http.conftest import Start
 from tests.http.raw import Wire, request

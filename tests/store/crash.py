@@ -58,9 +58,10 @@ from app.imports.source_errors import SourceFailed
 from app.imports.source_interface import Checksum
 from app.imports.source_urls import parse
 from app.imports.tensor_in_file import Found
-from app.store import Conditions, LocalStore, Resident, log_replay
-from app.store.pending_scatter import PendingScatter
-from app.store.scatter_log import ScatterLog
+from app.store import Conditions, LocalStore, Resident
+from app.store.scatters import log_replay
+from app.store.scatters.pending_scatter import PendingScatter
+from app.store.scatters.scatter_log import ScatterLog
 from app.tensors.shape_limits import Limits
 from app.wire import npy as npy_format
 from tests.http.tensors import npy

@@ -29,9 +29,9 @@ from pathlib import Path
 import numpy as np
 
 from app.store import LocalStore, StoreRefused
-from app.store.backup import back_up
-from app.store.check_store import check
-from app.store.restore import restore
+from app.store.maintenance.backup import back_up
+from app.store.maintenance.check_store import check
+from app.store.maintenance.restore import restore
 from tests.store.crash import (
     MEMORY,
     Change,

@@ -31,11 +31,11 @@ import pytest
 
 from app.errors import GatherError
 from app.store import LocalStore, StoreRefused
-from app.store.backup import back_up
-from app.store.catalogue import FILE
-from app.store.check_store import check as check_store
-from app.store.disk_reserve import FULL
-from app.store.restore import restore
+from app.store.catalogue.catalogue import FILE
+from app.store.files.disk_reserve import FULL
+from app.store.maintenance.backup import back_up
+from app.store.maintenance.check_store import check as check_store
+from app.store.maintenance.restore import restore
 from app.tensors.shape_limits import Limits
 from tests.store import test_last_versions, test_upgrade, test_upgrade_to_versions
 from tests.store.crash import carry_out_import, forked

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore, Metadata
-from app.store.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
-from app.store.write_uploaded_tensor import Upload
+from app.store.files.write_uploaded_tensor import Upload
+from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import Reduction, ScatterCall
 from app.tensors.tensor import Tensor

@@ -1,6 +1,6 @@
 """What of a store's folder would be left if the power failed now, over the lives of several processes.
 
-`Power` wraps the functions of `app.store.disk_writes`. It counts the steps that are taken there, ends the process
+`Power` wraps the functions of `app.store.files.disk_writes`. It counts the steps that are taken there, ends the process
 or refuses at one of them, and knows what fsync has made durable. The catalogue is SQLite's, whose transactions are
 taken to be durable once they are committed, so that its files are copied as they are.
 """
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.store import disk_writes
-from app.store.catalogue import FILE, FILES
+from app.store.catalogue.catalogue import FILE, FILES
+from app.store.files import disk_writes
 
 STEPS = tuple(
     name

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from app.store import LocalStore, disk_writes
+from app.store import LocalStore
+from app.store.files import disk_writes
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter

@@ -11,7 +11,8 @@ import pytest
 
 from app.api.error_catalogue import hint_of
 from app.errors import GatherError
-from app.store import Conditions, LocalStore, Quota, disk_writes
+from app.store import Conditions, LocalStore, Quota
+from app.store.files import disk_writes
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import answered, files, put, read, scatter, strings
 

@@ -18,15 +18,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.store import LocalStore, StoreInUse, StoreRefused, backup, backup_manifest, disk_writes, file_system_check
-from app.store.backup import BackupResult, DamagedVersions, back_up
-from app.store.backup_manifest import CONTENTS, MANIFEST, MARKER
-from app.store.catalogue import FILE
-from app.store.check_store import check
-from app.store.content_copy import copy_content
-from app.store.download_snapshots import Snapshot
-from app.store.restore import restore
-from app.store.tensor_file import BLOCK, PAGE, HeaderWord
+from app.store import LocalStore, StoreInUse, StoreRefused
+from app.store.catalogue.catalogue import FILE
+from app.store.files import disk_writes, file_system_check
+from app.store.files.content_copy import copy_content
+from app.store.files.download_snapshots import Snapshot
+from app.store.files.tensor_file import BLOCK, PAGE, HeaderWord
+from app.store.maintenance import backup, backup_manifest
+from app.store.maintenance.backup import BackupResult, DamagedVersions, back_up
+from app.store.maintenance.backup_manifest import CONTENTS, MANIFEST, MARKER
+from app.store.maintenance.check_store import check
+from app.store.maintenance.restore import restore
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import answered, put, read, scatter, strings
 

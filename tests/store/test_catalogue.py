@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, Quota, StoreInUse, StoreRefused, catalogue, catalogue_transaction, disk_writes
-from app.store.catalogue import FILE, FILES, Catalogue
-from app.store.catalogue_rows import Row
-from app.store.shared_state import StateWord
-from app.store.tensor_file import encode_page
+from app.store import LocalStore, Quota, StoreInUse, StoreRefused
+from app.store.catalogue import catalogue, catalogue_transaction
+from app.store.catalogue.catalogue import FILE, FILES, Catalogue
+from app.store.catalogue.catalogue_rows import Row
+from app.store.files import disk_writes
+from app.store.files.tensor_file import encode_page
+from app.store.processes.shared_state import StateWord
 from app.store.tensor_metadata import read_first_page
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
@@ -204,8 +206,8 @@ def test_many_other_tensors_do_not_make_a_log_forgotten_while_it_is_in_use(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scatters of more others than are remembered, while one stands between reading its log and writing to it."""
-    from app.store import log_replay
-    from app.store import writable_tensor as scatters
+    from app.store.scatters import log_replay
+    from app.store.scatters import writable_tensor as scatters
 
     monkeypatch.setattr(disk_writes, "fsync", lambda _: None)
     monkeypatch.setattr(disk_writes, "fsync_folder", lambda _: None)

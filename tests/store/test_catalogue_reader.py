@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from app.store import LocalStore
-from app.store.catalogue import FILE, contents_of
-from app.store.catalogue_reader import CatalogueReader, read_database
-from app.store.catalogue_rows import CatalogueContents
+from app.store.catalogue.catalogue import FILE, contents_of
+from app.store.catalogue.catalogue_reader import CatalogueReader, read_database
+from app.store.catalogue.catalogue_rows import CatalogueContents
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import put
 

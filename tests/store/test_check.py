@@ -13,11 +13,12 @@ from threading import Event, Thread
 import numpy as np
 import pytest
 
-from app.store import LocalStore, StoreRefused, disk_writes, file_system_check
-from app.store.catalogue import FILE
-from app.store.check_store import check
+from app.store import LocalStore, StoreRefused
+from app.store.catalogue.catalogue import FILE
+from app.store.files import disk_writes, file_system_check
+from app.store.files.tensor_file import BLOCK, PAGE
 from app.store.import_records import ImportRecord
-from app.store.tensor_file import BLOCK, PAGE
+from app.store.maintenance.check_store import check
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import put, read, scatter, strings

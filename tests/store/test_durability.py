@@ -15,20 +15,14 @@ import orjson
 import pytest
 
 from app.errors import GatherError
-from app.store import (
-    LocalStore,
-    Quota,
-    disk_writes,
-    file_system_check,
-    idempotency,
-    memory_barrier,
-    scatter_log,
-    tensor_file,
-)
-from app.store import writable_tensor as scatters
-from app.store.file_system_check import Unsuitable, file_system_of
-from app.store.shared_state import StateWord
-from app.store.tensor_file import HeaderWord
+from app.store import LocalStore, Quota, idempotency
+from app.store.files import disk_writes, file_system_check, tensor_file
+from app.store.files.file_system_check import Unsuitable, file_system_of
+from app.store.files.tensor_file import HeaderWord
+from app.store.processes import memory_barrier
+from app.store.processes.shared_state import StateWord
+from app.store.scatters import scatter_log
+from app.store.scatters import writable_tensor as scatters
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import answered, files, put, read, scatter, strings
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.store import LocalStore, UnknownFormat, layout_migrations
+from app.store import LocalStore, UnknownFormat
+from app.store.catalogue import layout_migrations
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import put, read
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from app.store.group_commit import MAX_BATCH, MAX_BATCH_BYTES, ScatterQueues, Take
-from app.store.pending_scatter import PendingScatter, ScatterChange, Scattered
+from app.store.scatters.group_commit import MAX_BATCH, MAX_BATCH_BYTES, ScatterQueues, Take
+from app.store.scatters.pending_scatter import PendingScatter, ScatterChange, Scattered
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor import Tensor
 from tests.strings import packed

@@ -90,7 +90,7 @@ def test_a_disk_that_refuses_leaves_no_record(store: LocalStore, monkeypatch: py
     def refuse(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("app.store.disk_writes.fsync", refuse)
+    monkeypatch.setattr("app.store.files.disk_writes.fsync", refuse)
     with pytest.raises(GatherError, match="insufficient_storage"):
         store.imports.begin("t", "https://a.example/x", None, "c", 5)
     store.imports.remove_leftovers()

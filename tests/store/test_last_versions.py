@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.store import LocalStore, last_versions
-from app.store.catalogue import FILE, Catalogue
-from app.store.catalogue_rows import CatalogueContents, Row
+from app.store.catalogue.catalogue import FILE, Catalogue
+from app.store.catalogue.catalogue_rows import CatalogueContents, Row
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import answered, put, read
 

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import Conditions, LocalStore, Quota, disk_writes
+from app.store import Conditions, LocalStore, Quota
+from app.store.files import disk_writes
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings

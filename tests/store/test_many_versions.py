@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from app.store import LocalStore, Quota
-from app.store.catalogue_rows import Alias
-from app.store.tensor_file import encode_page
+from app.store.catalogue.catalogue_rows import Alias
+from app.store.files.tensor_file import encode_page
 from app.store.tensor_metadata import read_first_page
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import put, read

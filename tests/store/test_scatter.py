@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from onnx.reference.ops.op_scatternd import _scatter_nd_impl
 
 from app.errors import GatherError
-from app.store import Conditions, LocalStore, disk_writes, idempotency
-from app.store.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
+from app.store import Conditions, LocalStore, idempotency
+from app.store.files import disk_writes
+from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
@@ -227,7 +228,7 @@ def test_if_match_decides_under_the_lock(store: LocalStore) -> None:
 
 def test_a_change_for_a_content_that_was_replaced_is_planned_again(store: LocalStore) -> None:
     put(store, "x", np.arange(4))
-    from app.store.pending_scatter import ScatterChange
+    from app.store.scatters.pending_scatter import ScatterChange
 
     change = ScatterChange(store.content("x").description.id, np.array([3]), made(np.array([9])), 1, "none")
     put(store, "x", np.arange(2))
@@ -290,7 +291,7 @@ def test_a_record_damaged_before_others_damages_the_tensor_and_no_other(
 def test_a_worker_that_died_within_a_scatter_is_finished_by_the_next_reader(
     store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from app.store import writable_tensor as scatters
+    from app.store.scatters import writable_tensor as scatters
 
     put(store, "x", np.arange(6))
     assert other.get("x") is not None

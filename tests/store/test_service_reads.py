@@ -20,7 +20,8 @@ from app.kernels import numpy_cpu
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import GatherPlan
 from app.service import Service
-from app.store import EmptyStore, LocalStore, Resident, disk_writes
+from app.store import EmptyStore, LocalStore, Resident
+from app.store.files import disk_writes
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call

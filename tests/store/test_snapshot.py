@@ -15,9 +15,10 @@ import pytest
 from numpy.typing import NDArray
 
 from app.errors import GatherError
-from app.store import LocalStore, disk_writes
-from app.store.download_snapshots import FOLDER, Snapshot
-from app.store.tensor_file import HeaderWord
+from app.store import LocalStore
+from app.store.files import disk_writes
+from app.store.files.download_snapshots import FOLDER, Snapshot
+from app.store.files.tensor_file import HeaderWord
 from tests.store.helpers import put, read, scatter
 
 ROWS, WIDTH = 3000, 300  # rows of 1200 bytes lie across pages

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, StoreRefused, disk_writes
-from app.store.catalogue import FILE
+from app.store import LocalStore, StoreRefused
+from app.store.catalogue.catalogue import FILE
+from app.store.files import disk_writes
 from app.tensors.shape_limits import Limits
 from tests.conftest import SOAK, TEST_ALL, slow_but_for
 from tests.store.cut_short import MODES, die_at_each_step

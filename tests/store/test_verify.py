@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, Quota, disk_writes
-from app.store.scatter_log import Record
-from app.store.shared_state import StateWord
-from app.store.store_locks import stripe
-from app.store.tensor_file import BLOCK, PAGE
-from app.store.writable_tensor import WritableTensor
+from app.store import LocalStore, Quota
+from app.store.files import disk_writes
+from app.store.files.tensor_file import BLOCK, PAGE
+from app.store.processes.shared_state import StateWord
+from app.store.processes.store_locks import stripe
+from app.store.scatters.scatter_log import Record
+from app.store.scatters.writable_tensor import WritableTensor
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import answered, put, read, scatter
 

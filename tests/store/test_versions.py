@@ -10,8 +10,9 @@ import pytest
 
 from app.api.error_catalogue import hint_of
 from app.errors import GatherError
-from app.store import Conditions, LocalStore, Quota, catalogue_transaction
-from app.store.catalogue_rows import Row
+from app.store import Conditions, LocalStore, Quota
+from app.store.catalogue import catalogue_transaction
+from app.store.catalogue.catalogue_rows import Row
 from app.store.retention import superseded
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import answered, files, put, read, scatter, strings

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, write_uploaded_tensor
-from app.store.write_uploaded_tensor import blocks_of
+from app.store import LocalStore
+from app.store.files import write_uploaded_tensor
+from app.store.files.write_uploaded_tensor import blocks_of
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.conftest import slow_but_for

@@ -13,7 +13,7 @@ from app.api.error_responses import JSON
 from app.api.json_content_type import check_json_type
 from app.api.request_body import inflate, read_body
 from app.api.routes.tensors import read_page, time_text
-from app.store.catalogue_rows import Alias
+from app.store.catalogue.catalogue_rows import Alias
 from app.store.tensor_store_interface import TensorStore
 from app.tensors.tensor_name import check_name, check_new_name
 from app.wire import safetensors

@@ -21,9 +21,9 @@ from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive, uploa
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
 from app.store import Conditions, Metadata
+from app.store.files.write_uploaded_tensor import Upload, check_shape
 from app.store.store_errors import storage_errors
 from app.store.tensor_store_interface import TensorStore
-from app.store.write_uploaded_tensor import Upload, check_shape
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference
 from app.wire import safetensors

@@ -15,7 +15,7 @@ from app.api.conditional_requests import etag_field, is_unchanged, version_field
 from app.api.disk_threads import DiskThreads
 from app.errors import GatherError, invalid_field
 from app.store import LocalStore
-from app.store.mapped_tensor import MappedContent
+from app.store.files.mapped_tensor import MappedContent
 from app.tensors.dtypes import DTYPES
 from app.wire import safetensors
 from app.wire.body_formats import RAW, TENSORS, TensorCodec

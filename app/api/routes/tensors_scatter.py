@@ -20,9 +20,9 @@ from app.api.request_body import inflate, read_body
 from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore
-from app.store.group_commit import QueuedScatter
 from app.store.idempotency import read_key
-from app.store.pending_scatter import ContentReplaced, ScatterChange, Scattered
+from app.store.scatters.group_commit import QueuedScatter
+from app.store.scatters.pending_scatter import ContentReplaced, ScatterChange, Scattered
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import ScatterCall

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.cluster.cluster_state import ClusterState, listed_ranges
-from app.cluster.messages import RangeKey
+from app.cluster.coordinator.cluster_state import ClusterState, listed_ranges
+from app.cluster.coordinator.messages import RangeKey
 from app.cluster.shard_map import ShardMap
 from app.tensors.tensor_name import split_reference
 from tests.cluster.simulation.truth import Content, Items

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Literal
 
-from app.cluster.messages import Change, Publish
+from app.cluster.coordinator.messages import Change, Publish
 from tests.cluster.simulation.checks import Checks, Violation
 from tests.cluster.simulation.router import Router
 from tests.cluster.simulation.truth import Content

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.cluster.cluster_state import ClusterState, listed_ranges
-from app.cluster.coordinator import ClusterOptions, Coordinator, CoordinatorAction
-from app.cluster.held_ranges import HeldRanges, ShardAction
-from app.cluster.messages import Drop, Send
-from app.cluster.newest_map import NewestMap
-from app.cluster.publications import Publication, Publications
+from app.cluster.coordinator.cluster_state import ClusterState, listed_ranges
+from app.cluster.coordinator.coordinator import ClusterOptions, Coordinator, CoordinatorAction
+from app.cluster.coordinator.messages import Drop, Send
+from app.cluster.coordinator.publications import Publication, Publications
+from app.cluster.router.newest_map import NewestMap
+from app.cluster.shard.held_ranges import HeldRanges, ShardAction
 from app.cluster.shard_map import ShardMap
 from tests.cluster.simulation.records import CoordinatorProcess
 from tests.cluster.simulation.router import Router

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.cluster.cluster_state import ClusterState
-from app.cluster.coordinator import (
+from app.cluster.coordinator.cluster_state import ClusterState
+from app.cluster.coordinator.coordinator import (
     ClusterOptions,
     Coordinator,
     CoordinatorAction,
@@ -11,7 +11,7 @@ from app.cluster.coordinator import (
     FindRecord,
     ReadLatest,
 )
-from app.cluster.messages import Message, Send
+from app.cluster.coordinator.messages import Message, Send
 from tests.cluster.simulation.checks import Checks
 from tests.cluster.simulation.world import Process, World
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from app.cluster.messages import (
+from app.cluster.coordinator.messages import (
     Change,
     Changed,
     MapAnswer,
@@ -21,10 +21,10 @@ from app.cluster.messages import (
     Write,
     Written,
 )
-from app.cluster.newest_map import NewestMap
-from app.cluster.publish_request import PublishRequest
-from app.cluster.range_reads import Ask, FetchMap, RangeReads, ReadAction, Wake
-from app.cluster.replica_choice import ReplicaChoice
+from app.cluster.coordinator.publish_request import PublishRequest
+from app.cluster.router.newest_map import NewestMap
+from app.cluster.router.range_reads import Ask, FetchMap, RangeReads, ReadAction, Wake
+from app.cluster.router.replica_choice import ReplicaChoice
 from app.cluster.shard_map import ShardMap
 from app.tensors.tensor_name import split_reference
 from tests.cluster.simulation.checks import Checks

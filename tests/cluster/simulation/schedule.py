@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from app.cluster.cluster_state import listed_ranges
-from app.cluster.coordinator import ClusterOptions
+from app.cluster.coordinator.cluster_state import listed_ranges
+from app.cluster.coordinator.coordinator import ClusterOptions
 from tests.cluster.simulation.checks import Checks, Violation
 from tests.cluster.simulation.clients import Clients
 from tests.cluster.simulation.records import CoordinatorProcess, Records

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from app.cluster.held_ranges import UNSTAMPED, Copy, HeldRanges, Remove, SetStamp, ShardAction, StoredRange
-from app.cluster.messages import (
+from app.cluster.coordinator.messages import (
     CopyAnswer,
     CopyRequest,
     Drop,
@@ -23,6 +22,7 @@ from app.cluster.messages import (
     Write,
     Written,
 )
+from app.cluster.shard.held_ranges import UNSTAMPED, Copy, HeldRanges, Remove, SetStamp, ShardAction, StoredRange
 from tests.cluster.simulation.checks import Checks
 from tests.cluster.simulation.truth import Items, digest_of, rows_of
 from tests.cluster.simulation.world import Process, World

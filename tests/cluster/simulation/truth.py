@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.cluster.messages import RangeKey
+from app.cluster.coordinator.messages import RangeKey
 
 Items = tuple[tuple[str, int], ...]
 """Rows: each is the content that it is of, and its number."""

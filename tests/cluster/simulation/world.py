@@ -9,7 +9,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from app.cluster.messages import Message
+from app.cluster.coordinator.messages import Message
 
 
 @dataclass

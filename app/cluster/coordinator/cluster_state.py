@@ -1,0 +1,311 @@
+"""What a coordinator keeps durable: the map and what it needs beside it, and how each change makes a new one of it.
+
+States are immutable. The functions here are pure: each makes one change, or raises ChangeRefused; which generation the
+changed state gets is the coordinator's to say, since it commits several changes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from app.cluster.coordinator.messages import Change, RangeKey
+from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap, shard_tensor
+from app.errors import GatherError
+from app.tensors.dtypes import DTYPES
+from app.tensors.tensor_name import check_new_name, split_reference
+
+
+class ChangeRefused(Exception):
+    """A change that is not made; `code` is an error's of the service, or `stale_map` where asking again may help."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a new version is made of; `digests` has one for each range, in order."""
+
+    content_id: str
+    table: str
+    dtype: str
+    shape: tuple[int, ...]
+    row_bytes: int
+    url: str = ""
+    sha256: str = ""
+    created: int = 0
+    digests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecord:
+    """What is known of a table, also when all its versions are gone."""
+
+    last_number: int
+    """No later version has this number or a lower one."""
+    removed_at: int
+    """The last generation that removed a version of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastChange:
+    """The last change of an alias or of whether a node is drained."""
+
+    generation: int
+    request_id: str
+
+
+class ListedRange(NamedTuple):
+    """A range of a version in the map, with the machines of its replicas, and what its content says of it."""
+
+    key: RangeKey
+    replicas: tuple[Replica, ...]
+    nodes: tuple[str, ...]
+    size: int
+    digest: str
+    url: str
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """One record of the coordinator, whose number is the generation of its map.
+
+    `coordinator` is the one that made it, in `term`, which is the generation of its first record. `changes` has the
+    last change by `alias:NAME` and `node:NAME`. `unknown` are members that another version of the service has written:
+    they are written back as they were.
+    """
+
+    map: ShardMap = field(default_factory=ShardMap)
+    term: int = 0
+    coordinator: str = ""
+    draining: frozenset[str] = frozenset()
+    tables: Mapping[str, TableRecord] = field(default_factory=dict)
+    contents: Mapping[str, Content] = field(default_factory=dict)
+    changes: Mapping[str, LastChange] = field(default_factory=dict)
+    unknown: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def generation(self) -> int:
+        """The number of the record."""
+        return self.map.generation
+
+    @cached_property
+    def listed(self) -> tuple[ListedRange, ...]:
+        """Each range of each version in the map; found once, since a coordinator looks at all of them every second."""
+        found = []
+        for table in self.map.tables.values():
+            for version in table.versions:
+                content = self.contents[version.content_id]
+                for one, digest in zip(version.ranges, content.digests, strict=True):
+                    key = RangeKey(version.content_id, one.start, one.stop)
+                    nodes = tuple(replica.node for replica in one.replicas)
+                    size = one.rows * content.row_bytes
+                    found.append(ListedRange(key, one.replicas, nodes, size, digest, content.url))
+        return tuple(found)
+
+
+def listed_ranges(state: ClusterState) -> tuple[ListedRange, ...]:
+    """Each range of each version in the map."""
+    return state.listed
+
+
+def find_content(found: ShardMap, content_id: str) -> tuple[str, ShardedVersion] | None:
+    """The table and the version of this content, None where the map has none."""
+    for name, table in found.tables.items():
+        for version in table.versions:
+            if version.content_id == content_id:
+                return name, version
+    return None
+
+
+def range_bounds(rows: int, ranges: int) -> list[tuple[int, int]]:
+    """`rows` cut into `ranges` ranges whose sizes differ by one at most, fewer where there are fewer rows."""
+    ranges = min(ranges, rows)
+    return [(number * rows // ranges, (number + 1) * rows // ranges) for number in range(ranges)]
+
+
+def publish(
+    state: ClusterState, content: Content, replicas: Mapping[RangeKey, tuple[Replica, ...]], keep: int
+) -> ClusterState:
+    """A new version, current from now on; of the older ones the `keep - 1` newest stay and those that aliases name.
+
+    `replicas` has the ranges in order, with the shards that hold each of them whole. Raises ChangeRefused.
+    """
+    check_publishable(state, content)
+    table = state.map.tables.get(content.table)
+    record = state.tables.get(content.table, TableRecord(0, 0))
+    number = record.last_number + 1
+    version = ShardedVersion(
+        number,
+        content.content_id,
+        DTYPES[content.dtype],
+        content.shape,
+        tuple(RowRange(key.start, key.stop, shard_tensor(*key), own) for key, own in replicas.items()),
+        content.created,
+        content.sha256,
+    )
+    versions = (*(table.versions if table else ()), version)
+    aliased = {split_reference(target)[1] for target in _targets(state.map, content.table)}
+    newest = versions[-max(keep, 1) :]
+    kept = tuple(one for one in versions if one in newest or one.number in aliased)
+    changed = _with_versions(state, content.table, kept, live=number)
+    removed_at = state.generation + 1 if len(kept) < len(versions) else record.removed_at
+    return replace(
+        changed,
+        tables={**changed.tables, content.table: TableRecord(number, removed_at)},
+        contents={**changed.contents, content.content_id: content},
+    )
+
+
+def check_publishable(state: ClusterState, content: Content) -> None:
+    """Raises ChangeRefused where no version of this name, type or shape can be published."""
+    if content.table in state.map.aliases:
+        raise ChangeRefused("name_conflict", f"{content.table!r} is an alias")
+    if DTYPES.get(content.dtype) is None:
+        raise ChangeRefused("unsupported_dtype", f"there is no element type {content.dtype!r}")
+    if not content.shape or min(content.shape) < 0:
+        raise ChangeRefused("invalid_field", "a table in row ranges has rank 1 or more")
+    _check_name(content.table)
+
+
+def change(state: ClusterState, asked: Change) -> ClusterState:
+    """The change that a router asks for; the state itself where it is made already. Raises ChangeRefused."""
+    match asked.what:
+        case "put_alias":
+            return _changed_once(state, asked, f"alias:{asked.subject}", _put_alias)
+        case "remove_alias":
+            return _changed_once(state, asked, f"alias:{asked.subject}", _remove_alias)
+        case "drain" | "undrain":
+            return _changed_once(state, asked, f"node:{asked.subject}", _set_draining)
+        case "remove":
+            return _remove_versions(state, asked.subject, {int(number) for number in asked.value.split(",")})
+
+
+def move_replica(state: ClusterState, key: RangeKey, old: str, new: Replica) -> ClusterState:
+    """The replica on machine `old` replaced by `new`, which has the range whole; the state itself if that is gone."""
+
+    def moved(version: ShardedVersion, one: RowRange) -> RowRange:
+        nodes = [replica.node for replica in one.replicas]
+        if (version.content_id, one.start, one.stop) != key or new.node in nodes or old not in nodes:
+            return one
+        return replace(one, replicas=tuple(new if replica.node == old else replica for replica in one.replicas))
+
+    return _with_ranges(state, moved)
+
+
+def set_address(state: ClusterState, node: str, address: str) -> ClusterState:
+    """The shard on `node` answers at another address."""
+
+    def at_address(_: ShardedVersion, one: RowRange) -> RowRange:
+        if all(replica.node != node or replica.address == address for replica in one.replicas):
+            return one
+        replicas = tuple(
+            replace(replica, address=address) if replica.node == node else replica for replica in one.replicas
+        )
+        return replace(one, replicas=replicas)
+
+    return _with_ranges(state, at_address)
+
+
+# The changes that routers ask for
+
+
+def _changed_once(
+    state: ClusterState, asked: Change, subject: str, made: Callable[[ClusterState, Change], ClusterState]
+) -> ClusterState:
+    last = state.changes.get(subject)
+    if last is not None and last.request_id == asked.request_id:
+        return state
+    if last is not None and last.generation > asked.known:
+        raise ChangeRefused("stale_map", f"{subject.partition(':')[2]!r} has been changed meanwhile")
+    record = LastChange(state.generation + 1, asked.request_id)
+    return replace(made(state, asked), changes={**state.changes, subject: record})
+
+
+def _put_alias(state: ClusterState, asked: Change) -> ClusterState:
+    _check_name(asked.subject)
+    if asked.subject in state.map.tables:
+        raise ChangeRefused("name_conflict", f"{asked.subject!r} is a table")
+    name, number = split_reference(asked.value)
+    table = state.map.tables.get(name)
+    if number is None or table is None or table.version(number) is None:
+        raise ChangeRefused("tensor_not_found", f"{asked.value!r} is no version of a table")
+    return _with_map(state, aliases={**state.map.aliases, asked.subject: asked.value})
+
+
+def _remove_alias(state: ClusterState, asked: Change) -> ClusterState:
+    if asked.subject not in state.map.aliases:
+        raise ChangeRefused("tensor_not_found", f"there is no alias {asked.subject!r}")
+    return _with_map(state, aliases={name: to for name, to in state.map.aliases.items() if name != asked.subject})
+
+
+def _set_draining(state: ClusterState, asked: Change) -> ClusterState:
+    node = {asked.subject}
+    return replace(state, draining=state.draining | node if asked.what == "drain" else state.draining - node)
+
+
+def _remove_versions(state: ClusterState, name: str, numbers: Collection[int]) -> ClusterState:
+    """Numbers never come again, so that a second removal finds nothing and does nothing."""
+    table = state.map.tables.get(name)
+    going = [one.number for one in table.versions if one.number in numbers] if table else []
+    if table is None or not going:
+        return state
+    for target in _targets(state.map, name):
+        if split_reference(target)[1] in going:
+            raise ChangeRefused("tensor_in_use", f"an alias names {target!r}")
+    kept = tuple(one for one in table.versions if one.number not in going)
+    live = table.live if table.live not in going else max((one.number for one in kept), default=0)
+    changed = _with_versions(state, name, kept, live)
+    record = replace(state.tables[name], removed_at=state.generation + 1)
+    return replace(changed, tables={**state.tables, name: record})
+
+
+# Parts of a state
+
+
+def _targets(found: ShardMap, table: str) -> list[str]:
+    return [target for target in found.aliases.values() if split_reference(target)[0] == table]
+
+
+def _check_name(name: str) -> None:
+    try:
+        check_new_name(name)
+    except GatherError as error:
+        raise ChangeRefused(error.code, error.detail) from None
+
+
+def _with_map(
+    state: ClusterState, *, tables: Mapping[str, ShardedTable] | None = None, aliases: Mapping[str, str] | None = None
+) -> ClusterState:
+    old = state.map
+    new_tables = old.tables if tables is None else tables
+    return replace(state, map=replace(old, tables=new_tables, aliases=old.aliases if aliases is None else aliases))
+
+
+def _with_versions(state: ClusterState, name: str, versions: tuple[ShardedVersion, ...], live: int) -> ClusterState:
+    tables = {**state.map.tables, name: ShardedTable(versions, live)}
+    if not versions:
+        del tables[name]
+    changed = _with_map(state, tables=tables)
+    kept = {one.content_id for table in tables.values() for one in table.versions}
+    return replace(changed, contents={known: one for known, one in state.contents.items() if known in kept})
+
+
+def _with_ranges(state: ClusterState, changed: Callable[[ShardedVersion, RowRange], RowRange]) -> ClusterState:
+    """The state with each range as `changed` says; the state itself where it changes none."""
+    tables = {}
+    is_changed = False
+    for name, table in state.map.tables.items():
+        versions = []
+        for version in table.versions:
+            ranges = tuple(changed(version, one) for one in version.ranges)
+            same = all(new is old for new, old in zip(ranges, version.ranges, strict=True))
+            is_changed = is_changed or not same
+            versions.append(version if same else replace(version, ranges=ranges))
+        tables[name] = replace(table, versions=tuple(versions))
+    return _with_map(state, tables=tables) if is_changed else state

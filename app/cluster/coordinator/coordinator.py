@@ -1,0 +1,292 @@
+"""The coordinator's side of the protocol, without I/O: the map, and the orders that make it true.
+
+Who drives it calls `start`, then `receive`, `tick` every second, and `created`, `exists` and `latest` with what became
+of the records; it does the actions that these return. Nothing is said to anybody before the record that it follows
+from is durable. Of two coordinators at once only the one that began last can make records, and the other one stops.
+
+    ReadLatest      read the record with the highest number: `latest`
+    CreateRecord    create a record, unless one with its number exists: `created`, or `exists` with that one
+    FindRecord      look whether a record with this number exists: `exists`, if so
+    Send            send a message
+
+Clocks are only compared with themselves: `now` is in seconds, from any beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeAlias
+
+from app.cluster.coordinator import cluster_state
+from app.cluster.coordinator.cluster_state import ChangeRefused, ClusterState, find_content
+from app.cluster.coordinator.messages import (
+    Change,
+    Changed,
+    Drop,
+    Held,
+    Inventory,
+    MapAnswer,
+    MapRequest,
+    Message,
+    NotHeld,
+    Publish,
+    Published,
+    Refused,
+    Send,
+    Stamp,
+)
+from app.cluster.coordinator.node_views import NodeViews
+from app.cluster.coordinator.publications import Publications
+from app.cluster.coordinator.replica_copies import ReplicaCopies
+from app.cluster.shard_map import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLatest:
+    """Read the record with the highest number."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRecord:
+    """Create this record durably, unless there is one with its number."""
+
+    state: ClusterState
+
+
+@dataclass(frozen=True, slots=True)
+class FindRecord:
+    """Look whether there is a record with this number."""
+
+    generation: int
+
+
+CoordinatorAction: TypeAlias = Send | ReadLatest | CreateRecord | FindRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """How tables are cut and placed, and how long is waited for what, in seconds."""
+
+    ranges: int = 4
+    """Into how many ranges a new version is cut."""
+    replicas: int = 2
+    lost_after: float = 15
+    """A machine that is silent for so long has its ranges copied elsewhere."""
+    drop_after: float = 5
+    """How long a range that the map has no more stays, for requests that began with an older map."""
+    publish_timeout: float = 30
+    """A new version whose router is silent for so long is given up."""
+    copies_at_once: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """One change of the state, and what to send when it is durable."""
+
+    apply: Callable[[ClusterState], ClusterState]
+    answer: Callable[[ClusterState], list[Send]] = lambda _: []
+    refuse: Callable[[ChangeRefused], list[Send]] = lambda _: []
+
+
+_NO_STATE: Final = ClusterState()
+
+
+class Coordinator:
+    """One coordinator; `identity` is its own and no other's, also of one that ran before it."""
+
+    def __init__(self, identity: str, options: ClusterOptions) -> None:
+        self.options = options
+        self.stopped = False
+        """Whether another coordinator has taken over: this one does nothing any more."""
+        self.state = _NO_STATE
+        """The last record that is durable."""
+        self._identity = identity
+        self._term = 0
+        self._count = 0
+        self._pending: ClusterState | None = None
+        self._answers: list[tuple[_Operation, ChangeRefused | None]] = []
+        self._operations: list[_Operation] = []
+        self.nodes = NodeViews(options)
+        self.publications = Publications(options)
+        self.copies = ReplicaCopies(options)
+
+    # Records
+
+    def start(self) -> list[CoordinatorAction]:
+        """What to do first."""
+        return [ReadLatest()]
+
+    def latest(self, found: ClusterState | None, now: float) -> list[CoordinatorAction]:
+        """The record with the highest number, None where there is none: take over with the one after it."""
+        if self._term or self._pending is not None or self.stopped:
+            return []
+        self.state = found if found is not None else _NO_STATE
+        self.nodes.begin(now)
+        return self._create(self.state)
+
+    def created(self, generation: int, now: float) -> list[CoordinatorAction]:
+        """A record is durable: what follows from it may be said."""
+        if self._pending is None or self._pending.generation != generation or self.stopped:
+            return []
+        self.state, self._pending = self._pending, None
+        if not self._term:
+            self._term = generation
+            return []
+        answers, self._answers = self._answers, []
+        sent: list[CoordinatorAction] = []
+        for operation, refused in answers:
+            sent += operation.answer(self.state) if refused is None else operation.refuse(refused)
+        return sent + self._commit()
+
+    def exists(self, record: ClusterState, now: float) -> list[CoordinatorAction]:
+        """A record with a number that this one wanted, or looked for, is there: its own, or that of another one."""
+        if self.stopped or record.generation <= self.state.generation:
+            return []
+        if record.coordinator == self._identity:
+            return self.created(record.generation, now)
+        if self._term:
+            self.stopped = True
+            return []
+        self._pending = None
+        return [ReadLatest()]
+
+    def _create(self, changed: ClusterState) -> list[CoordinatorAction]:
+        generation = self.state.generation + 1
+        self._pending = replace(
+            changed,
+            map=replace(changed.map, generation=generation),
+            term=self._term or generation,
+            coordinator=self._identity,
+        )
+        return [CreateRecord(self._pending)]
+
+    def _commit(self) -> list[CoordinatorAction]:
+        """One record of all changes that wait, unless one is being created."""
+        self._queue_ready()
+        if self._pending is not None or not self._operations:
+            return []
+        operations, self._operations = self._operations, []
+        changed = self.state
+        done: list[tuple[_Operation, ChangeRefused | None]] = []
+        for operation in operations:
+            try:
+                changed = operation.apply(changed)
+            except ChangeRefused as refused:
+                done.append((operation, refused))
+            else:
+                done.append((operation, None))
+        if changed is not self.state:
+            self._answers = done
+            return self._create(changed)
+        sent: list[CoordinatorAction] = []
+        for operation, refusal in done:
+            sent += operation.answer(self.state) if refusal is None else operation.refuse(refusal)
+        return sent
+
+    # Messages
+
+    def receive(self, sender: str, message: Message, now: float) -> list[CoordinatorAction]:
+        """What to do about a message."""
+        if self.stopped or not self._term:
+            return []
+        match message:
+            case Inventory():
+                self.nodes.heard(message, now)
+            case Held():
+                self._held(message)
+            case NotHeld():
+                self.copies.failed(message)
+                self.publications.failed(message)
+            case MapRequest(known):
+                if known < self.state.generation:
+                    return [Send(sender, MapAnswer(self.state.map))]
+            case Publish():
+                return [*self._publish(sender, message, now), *self._commit()]
+            case Change():
+                self._operations.append(
+                    _Operation(
+                        partial(cluster_state.change, asked=message),
+                        lambda state: [Send(sender, Changed(message.request_id, state.map))],
+                        lambda refused: [Send(sender, Refused(message.request_id, refused.code, refused.detail))],
+                    )
+                )
+            case _:
+                return []
+        return self._commit()
+
+    def _publish(self, sender: str, asked: Publish, now: float) -> list[CoordinatorAction]:
+        if (found := find_content(self.state.map, asked.content_id)) is not None:
+            return [Send(sender, Published(asked.content_id, found[1].number, self.state.map))]
+        free = self._free()
+        return list(self.publications.asked(sender, asked, self.state, self.nodes, free, self._stamp, now))
+
+    def _held(self, message: Held) -> None:
+        """A shard has what it was told to have: what was waiting for that is done."""
+        self.nodes.told_whole(message)
+        copy = self.copies.held(message)
+        if copy is not None:
+            new = Replica(self.nodes.address(copy.target), copy.target)
+            self._operations.append(
+                _Operation(
+                    lambda state: cluster_state.move_replica(state, copy.key, copy.replaces, new),
+                    lambda _: self.copies.moved(copy),
+                )
+            )
+        self.publications.held(message)
+
+    def _queue_ready(self) -> None:
+        for one in self.publications.ready():
+            self._operations.append(
+                _Operation(
+                    one.apply, partial(self.publications.published, one), partial(self.publications.refused, one)
+                )
+            )
+
+    # What is done by itself
+
+    def tick(self, now: float) -> list[CoordinatorAction]:
+        """What is due: orders again that have no answer, copies for what is lost or draining, drops."""
+        if self.stopped:
+            return []
+        self.nodes.pass_time(now)
+        if self._pending is not None:
+            return [CreateRecord(self._pending)]
+        if not self._term:
+            return [ReadLatest()]
+        for node, address in self.nodes.new_addresses(self.state):
+            self._operations.append(_Operation(partial(cluster_state.set_address, node=node, address=address)))
+        if started := self._commit():
+            return started
+        actions: list[CoordinatorAction] = [FindRecord(self.state.generation + 1)]
+        actions += self.publications.tick(self.nodes, now)
+        self.copies.plan(self.state, self.nodes, self._free(), self._stamp)
+        actions += self.copies.orders(self.state, self.nodes)
+        return actions + self._drops(now)
+
+    def _drops(self, now: float) -> list[CoordinatorAction]:
+        """Ranges that nobody wants: not those of the map, nor those that are being made for it."""
+        wanted = self.copies.wanted() | self.publications.wanted()
+        for one in cluster_state.listed_ranges(self.state):
+            wanted.update((node, one.key) for node in one.nodes)
+        return [
+            Send(self.nodes.address(node), Drop(key, self._stamp()))
+            for node, key in self.nodes.unwanted(wanted, now, self.options.drop_after)
+        ]
+
+    def _free(self) -> dict[str, int]:
+        """Bytes that each machine may be given: its capacity less what it has or is to have; none that is draining."""
+        free = {node: self.nodes.capacity(node) for node in self.nodes.living if node not in self.state.draining}
+        for one in cluster_state.listed_ranges(self.state):
+            for node in one.nodes:
+                if node in free:
+                    free[node] -= one.size
+        for node, size in [*self.copies.sizes(), *self.publications.sizes()]:
+            if node in free:
+                free[node] -= size
+        return free
+
+    def _stamp(self) -> Stamp:
+        self._count += 1
+        return Stamp(self._term, self._count)

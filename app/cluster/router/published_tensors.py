@@ -1,0 +1,196 @@
+"""The tables of a cluster with a coordinator, which change by publishing: uploads, removals and aliases go through it.
+
+What is refused is judged here first, by the newest map, with the errors of one machine; the coordinator judges again,
+and where the map has changed meanwhile all is judged anew. Methods that change something block.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from app.cluster.coordinator.coordinator_client import CoordinatorClient, RunningPublication, StaleMap, unavailable
+from app.cluster.coordinator.messages import Publish
+from app.cluster.router.sharded_tensors import ShardedTensors
+from app.cluster.router.sharded_upload import ShardedUpload
+from app.cluster.shard_map import ShardMap
+from app.errors import GatherError
+from app.store.catalogue.catalogue_rows import Alias
+from app.store.files.write_uploaded_tensor import Upload
+from app.store.store_errors import name_conflict, not_found, tensor_in_use, unknown_reference
+from app.store.tensor_metadata import ALWAYS, Conditions, Metadata
+from app.tensors.dtypes import DType
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor_name import check_new_name, check_reference, split_reference
+
+_ATTEMPTS: Final = 5
+Result = TypeVar("Result")
+
+
+class PublishedTensors(ShardedTensors):
+    """The tables of the newest map; `client` changes it. `key` is the key that shards are asked with."""
+
+    def __init__(
+        self, shard_map: ShardMap, client: CoordinatorClient, limits: Limits, keep: int, key: str | None
+    ) -> None:
+        super().__init__(shard_map)
+        self.client = client
+        self.limits = limits
+        self._keep = keep
+        self.key = key
+
+    # Publishing
+
+    def etag_to_replace(self, name: str) -> str | None:
+        """The ETag of the current version of a table that is to be uploaded; None where there is none."""
+        table = self.shard_map.tables.get(name)
+        return None if table is None else table.current.etag
+
+    def upload(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        *,
+        name: str | None = None,
+        swap: bool = False,
+        fortran: bool = False,
+        prefault: bool = False,
+        lock: bool = False,
+        keep: int | None = None,
+    ) -> Upload:
+        """An upload that goes on to the shards. Shards decide themselves what they keep in memory.
+
+        Raises name_conflict, not_implemented for strings, scalars and column-major order, insufficient_storage and
+        shard_unavailable.
+        """
+        del prefault, lock
+        assert name is not None
+        check_new_name(name)
+        if name in self.shard_map.aliases:
+            raise name_conflict(name, is_alias=True)
+        if dtype.kind == "string" or not shape or (fortran and len(shape) > 1):
+            raise _not_streamed(dtype, shape)
+        created = time.time_ns()
+        kept = self._keep if keep is None else keep
+
+        def begin(shard_map: ShardMap) -> Upload:
+            known = shard_map.generation
+
+            def publish(content_id: str, row_bytes: int, expected: str) -> RunningPublication:
+                asked = Publish(content_id, name, dtype.name, shape, row_bytes, kept, known, "", "", created, expected)
+                return self.client.publish(asked)
+
+            return ShardedUpload(dtype, shape, self.limits, publish, self.key, swap=swap)
+
+        return self._changed(begin)
+
+    def put(
+        self, name: str, upload: Upload, conditions: Conditions = ALWAYS, keep: int | None = None
+    ) -> tuple[Metadata, bool]:
+        """Publish a finished upload as the next version of `name`: its metadata, and whether the name is new.
+
+        Raises name_conflict, precondition_failed, insufficient_storage and shard_unavailable, and abandons it then.
+        """
+        del keep  # which `upload` was told
+        assert isinstance(upload, ShardedUpload)
+        try:
+            table = self.shard_map.tables.get(name)
+            conditions.check(None if table is None else table.current.etag)
+            current = "" if table is None else table.current.content_id
+            number, found = upload.commit("*" if conditions == ALWAYS else current)
+        except StaleMap as stale:
+            upload.abandon()
+            raise unavailable(f"versions of {name!r} were removed meanwhile: {stale}") from None
+        except BaseException:
+            upload.abandon()
+            raise
+        version = found.tables[name].version(number) if name in found.tables else None
+        if version is None:  # another one has been published and has taken its place
+            raise unavailable(f"version {number} of {name!r} was published, and has been superseded and removed since")
+        return self._describe(name, version, found), table is None
+
+    # Other changes
+
+    def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:
+        """Remove a table with all its versions, or one version.
+
+        Raises invalid_field, tensor_not_found, name_conflict for an alias, tensor_in_use where an alias names it,
+        precondition_failed and shard_unavailable.
+        """
+        check_reference(reference)
+        name, number = split_reference(reference)
+
+        def change(shard_map: ShardMap) -> None:
+            if reference in shard_map.aliases:
+                raise name_conflict(reference, is_alias=True)
+            found = shard_map.find(reference)
+            if found is None:
+                raise not_found(reference, self)
+            conditions.check(found[1].etag)
+            numbers = [number] if number is not None else [one.number for one in shard_map.tables[name].versions]
+            used = [
+                self._alias(alias, shard_map)
+                for alias, target in sorted(shard_map.aliases.items())
+                if split_reference(target)[0] == name and split_reference(target)[1] in numbers
+            ]
+            if used:
+                raise tensor_in_use(reference, used)
+            self.client.change("remove", name, ",".join(map(str, numbers)), shard_map.generation)
+
+        self._changed(change)
+
+    def put_alias(self, alias: str, target: str, conditions: Conditions = ALWAYS) -> tuple[Alias, bool]:
+        """Make or move an alias to the version `target`: the alias, and whether it is new.
+
+        Raises invalid_field, name_conflict, precondition_failed, shard_unavailable, and tensor_not_found at /tensor.
+        """
+        check_new_name(alias)
+
+        def change(shard_map: ShardMap) -> tuple[Alias, bool]:
+            found = None if target in shard_map.aliases else shard_map.find(target)
+            if found is None or split_reference(target)[1] is None:
+                raise unknown_reference(target, "/tensor", self, tell_names=False)
+            if alias in shard_map.tables:
+                raise name_conflict(alias, is_alias=False)
+            is_new = alias not in shard_map.aliases
+            conditions.check(None if is_new else self._alias(alias, shard_map).etag, "alias")
+            if shard_map.aliases.get(alias) != target:
+                shard_map = self.client.change("put_alias", alias, target, shard_map.generation)
+            return self._alias(alias, shard_map), is_new
+
+        return self._changed(change)
+
+    def delete_alias(self, alias: str, conditions: Conditions = ALWAYS) -> None:
+        """Remove an alias. Raises tensor_not_found, precondition_failed and shard_unavailable."""
+
+        def change(shard_map: ShardMap) -> None:
+            conditions.check(self.alias(alias).etag, "alias")
+            self.client.change("remove_alias", alias, "", shard_map.generation)
+
+        self._changed(change)
+
+    def _changed(self, change: Callable[[ShardMap], Result]) -> Result:
+        """What `change` makes of the newest map; again with a newer one where that was too old."""
+        for _ in range(_ATTEMPTS):
+            shard_map = self.shard_map
+            try:
+                return change(shard_map)
+            except StaleMap:
+                try:
+                    newer = self.client.newer_map(shard_map.generation)
+                except OSError:
+                    newer = None
+                if newer is not None:
+                    self.client.take(newer)
+        raise unavailable("others change the same all the time")
+
+
+def _not_streamed(dtype: DType, shape: tuple[int, ...]) -> GatherError:
+    if not shape:
+        what, hint = "A tensor of rank 0 has no rows", "Send it in the request, or as a tensor of shape 1."
+    elif dtype.kind == "string":
+        what, hint = "Strings are not cut into row ranges", "Serve them from one machine, or send them in the request."
+    else:
+        what, hint = "Rows in column-major order cannot go on as they come", "Send the array in row-major order."
+    return GatherError("not_implemented", f"{what}: this cluster takes no such upload", hint=hint)

@@ -1,0 +1,179 @@
+"""How the router reads the ranges of one version that a request needs, without I/O: which shard is asked when.
+
+All ranges are asked side by side. A replica that refuses, breaks off, is late or does not have the range is passed over
+at once for the next one. When all replicas of a range have been tried the map is fetched, since the range may have
+moved, and they are tried again, three times in all. Every read names the content, so that whichever shard answers has
+the rows of this version: an answer is of one version, or there is none.
+
+The driver does the actions and reports with `answered`, `failed`, `no_range`, `fetched` and `woken`; it looks at
+`outcome` after each. What comes for an ask that is over is not heeded.
+
+    Ask         ask a shard for the rows of a range, and report a failure at `late_at`
+    FetchMap    fetch the map, once, and report what the newest one is now
+    Wake        report at this time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from app.cluster.coordinator.cluster_state import find_content
+from app.cluster.router.replica_choice import ReplicaChoice
+from app.cluster.shard_map import Replica, ShardedVersion, ShardMap
+
+ROUNDS: Final = 3
+FIRST_PAUSE: Final = 0.05
+"""Seconds between two rounds with the same map, doubled with each."""
+Outcome: TypeAlias = Literal["done", "version_gone", "shard_unavailable", "deadline_exceeded"]
+"""`version_gone`: the map does not have this version any more. The request begins anew with the newer map, or is of a
+version that there is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask `replica` for the rows that are needed of range `number`; it is late at `late_at`."""
+
+    number: int
+    replica: Replica
+    late_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class FetchMap:
+    """Fetch the map."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Report the time at `at`."""
+
+    at: float
+
+
+ReadAction: TypeAlias = Ask | FetchMap | Wake
+
+
+@dataclass(slots=True)
+class _RangeRead:
+    replicas: Sequence[Replica]
+    asked: Replica | None = None
+    tried: int = 0
+    rounds: int = 1
+    again_at: float | None = None
+    """When the next round begins, None while there is one."""
+
+
+@dataclass(slots=True)
+class RangeReads:
+    """The reads of one request, of `version` in `known`, by number of range."""
+
+    known: ShardMap
+    version: ShardedVersion
+    choice: ReplicaChoice
+    deadline: float
+    late_after: float
+    """Seconds after which a shard that has not answered is passed over."""
+    outcome: Outcome | None = None
+    unavailable: tuple[int, ...] = ()
+    """With outcome `shard_unavailable` the numbers of the ranges that no replica answers."""
+    _waiting: dict[int, _RangeRead] = field(default_factory=dict)
+    _is_fetching: bool = False
+
+    def start(self, numbers: Iterable[int], now: float) -> list[ReadAction]:
+        """Ask for these ranges. There may be none, and then it is done."""
+        actions: list[ReadAction] = []
+        for number in numbers:
+            one = self._waiting[number] = _RangeRead(self.choice.order(self.version.ranges[number].replicas, now))
+            actions.append(self._ask(number, one, now))
+        if not self._waiting:
+            self.outcome = "done"
+        return actions
+
+    def answered(self, number: int, replica: Replica) -> bool:
+        """The rows of a range are there; whether they are to be taken."""
+        one = self._waiting.get(number)
+        if one is None or one.asked is not replica or self.outcome is not None:
+            return False
+        self.choice.answered(replica.address)
+        del self._waiting[number]
+        if not self._waiting:
+            self.outcome = "done"
+        return True
+
+    def failed(self, number: int, replica: Replica, now: float) -> list[ReadAction]:
+        """A shard refused, broke off, or was late."""
+        one = self._waiting.get(number)
+        if one is None or one.asked is not replica:
+            return []
+        self.choice.failed(replica.address, now)
+        return self._next(number, one, now)
+
+    def no_range(self, number: int, replica: Replica, now: float) -> list[ReadAction]:
+        """A shard does not have the range (`stale_map`)."""
+        one = self._waiting.get(number)
+        if one is None or one.asked is not replica:
+            return []
+        return self._next(number, one, now)
+
+    def fetched(self, newest: ShardMap, now: float) -> list[ReadAction]:
+        """The map was fetched, or could not be: `newest` is the newest one that the router has."""
+        self._is_fetching = False
+        if self.outcome is not None:
+            return []
+        if newest.generation > self.known.generation:
+            self.known = newest
+            found = find_content(newest, self.version.content_id)
+            if found is None:
+                self.outcome = "version_gone"
+                return []
+            self.version = found[1]
+            for one in self._waiting.values():
+                if one.again_at is not None:
+                    one.again_at = now
+        return self.woken(now)
+
+    def woken(self, now: float) -> list[ReadAction]:
+        """It is `now`: begin the rounds that are due."""
+        if self.outcome is not None:
+            return []
+        if now >= self.deadline:
+            self.outcome = "deadline_exceeded"
+            return []
+        actions: list[ReadAction] = []
+        for number, one in self._waiting.items():
+            if one.again_at is not None and one.again_at <= now and not self._is_fetching:
+                one.replicas = self.choice.order(self.version.ranges[number].replicas, now)
+                one.tried, one.again_at = 0, None
+                one.rounds += 1
+                actions.append(self._ask(number, one, now))
+        return actions
+
+    def _ask(self, number: int, one: _RangeRead, now: float) -> Ask:
+        one.asked = one.replicas[one.tried]
+        one.tried += 1
+        return Ask(number, one.asked, min(now + self.late_after, self.deadline))
+
+    def _next(self, number: int, one: _RangeRead, now: float) -> list[ReadAction]:
+        """The next replica; behind the last one, the next round."""
+        one.asked = None
+        if self.outcome is not None:
+            return []
+        if now >= self.deadline:
+            self.outcome = "deadline_exceeded"
+            return []
+        if one.tried < len(one.replicas):
+            return [self._ask(number, one, now)]
+        if one.rounds >= ROUNDS:
+            self.outcome = "shard_unavailable"
+            self.unavailable = tuple(
+                sorted(other for other, read in self._waiting.items() if other == number or read.rounds >= ROUNDS)
+            )
+            return []
+        one.again_at = min(now + FIRST_PAUSE * 2 ** (one.rounds - 1), self.deadline)
+        actions: list[ReadAction] = [Wake(one.again_at)]
+        if not self._is_fetching:
+            self._is_fetching = True
+            actions.append(FetchMap())
+        return actions

@@ -1,0 +1,263 @@
+"""What each shard is asked for, of one gather from a table in row ranges; no I/O, and no values of the table.
+
+A gather reads axis 0 by an index (`row_requests`: each tuple goes to the range that has its row) or for each position
+of it (`block_requests`: axis 0 is a batch axis, or one in front of Gather's axis, and each range gives the block of the
+output that belongs to its rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+import pybase64
+from numpy.typing import NDArray
+
+from app.cluster.router.row_sinks import BadAnswer, RowSink, Sink, WholeBody
+from app.cluster.shard_map import ShardedVersion
+from app.tensors.buffer_type import Buffer
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.operator_signature import OperatorName
+from app.tensors.string_frames import read_frames
+from app.tensors.string_tensor import PackedStrings
+from app.wire.safetensors_header import write_header
+
+_INT64: Final = DTYPES["int64"]
+_LARGE: Final = 1 << 16
+_ANSWER_ROOM: Final = 1 << 14
+"""Bytes of a JSON answer besides its items."""
+_EXACT_ROW: Final = 1 << 13
+
+
+@dataclass(slots=True)
+class RangeRequest:
+    """Rows of range `number` of a table, by `operator`: `query` behind the name of the tensor, the body, and the sink.
+
+    `places` are the numbers of the tuples that need the range, in the order of the indices; None for all tuples of a
+    block. `answer_bytes` is about how long the answer is.
+    """
+
+    number: int
+    operator: OperatorName
+    query: bytes
+    body: Sequence[Buffer]
+    body_bytes: int
+    accept: bytes
+    sink: Sink
+    answer_bytes: int
+    places: NDArray[np.intp] | None = None
+
+
+class Output:
+    """The items of an output while ranges fill it: numbers of any kind, or strings.
+
+    `rows` is the view of it that a sink writes to, one row for each tuple; of strings there is none, and their frames
+    are put in order once all have come. `charge` is told what JSON answers take before it is taken.
+    """
+
+    def __init__(
+        self,
+        dtype: DType,
+        rows: NDArray[Any] | None,
+        row_items: int,
+        charge: Callable[[int], None],
+        most_bytes: int,
+    ) -> None:
+        self.dtype = dtype
+        self.rows = rows
+        self.row_items = row_items
+        self.row_bytes = row_items * dtype.item_size
+        self._charge = charge
+        self._most_bytes = most_bytes
+        self._whole: list[tuple[WholeBody, NDArray[np.intp] | slice, int]] = []
+
+    @property
+    def accept(self) -> bytes:
+        """The format that shards are asked for: safetensors, and JSON for types that this lacks."""
+        return b"application/json" if self.dtype.safetensors is None else b"application/x-safetensors"
+
+    @property
+    def query(self) -> bytes:
+        """What the query has for this format."""
+        return b"&output_encoding=base64" if self.dtype.safetensors is None else b""
+
+    def sink(self, places: NDArray[np.intp], shape: tuple[int, ...]) -> Sink:
+        """Where an answer of `shape` goes whose rows belong to `places`."""
+        if self.dtype.safetensors is None:
+            return self._json_sink(places, len(places))
+        assert self.rows is not None
+        return RowSink(self.rows, places, self.dtype, shape, self.row_bytes)
+
+    def block_sink(self, begin: int, end: int, shape: tuple[int, ...]) -> Sink:
+        """Where an answer of `shape` goes that is rows `begin` to `end` - 1 as they stand in the output."""
+        if self.dtype.safetensors is None:
+            return self._json_sink(slice(begin, end), end - begin)
+        assert self.rows is not None
+        return RowSink(self.rows[begin:end], None, self.dtype, shape, self.row_bytes)
+
+    def _json_sink(self, places: NDArray[np.intp] | slice, count: int) -> Sink:
+        size = self._most_bytes if self.dtype.kind == "string" else count * self.row_bytes
+        body = WholeBody(size * 4 // 3 + _ANSWER_ROOM, self._charge)
+        self._whole.append((body, places, count))
+        return body
+
+    def finish(self) -> None:
+        """Put what came as JSON in its place. Raises BadAnswer."""
+        if self.dtype.kind == "string" or self.rows is None:
+            return
+        for body, places, count in self._whole:
+            octets = _octets(body)
+            if len(octets) != count * self.row_bytes:
+                raise BadAnswer(f"the answer has {len(octets)} bytes of items in place of {count * self.row_bytes}")
+            self.rows[places] = np.frombuffer(octets, self.rows.dtype).reshape(-1, *self.rows.shape[1:])
+
+    def strings(self, rows: int, shape: tuple[int, ...]) -> PackedStrings:
+        """The strings of all answers, in order: `rows` rows of a table of strings. Raises BadAnswer and overloaded."""
+        starts = np.empty((rows, self.row_items), np.int64)
+        pieces: list[NDArray[np.uint8]] = []
+        end = 0
+        for body, places, count in self._whole:
+            octets = np.frombuffer(_octets(body), np.uint8)
+            octets.flags.writeable = False
+            own = np.empty(count * self.row_items, np.int64)
+            self._charge(octets.nbytes + own.nbytes)
+            found, fault, wrong = read_frames.run(octets, own.size, own)
+            if fault or wrong >= 0 or found != own.size:
+                raise BadAnswer("the strings of the answer are not framed as its shape says")
+            starts[places] = own.reshape(count, -1) + end
+            pieces.append(octets)
+            end += octets.size
+        octets = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+        return PackedStrings(self.dtype, shape, starts.reshape(-1), octets=octets)
+
+
+def _octets(body: WholeBody) -> bytes:
+    """The items of a JSON answer in base64. Raises BadAnswer."""
+    try:
+        return pybase64.b64decode(body.document()["output"]["base64"], validate=True)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadAnswer(f"the answer is not the JSON that was asked for: {error}") from None
+
+
+def as_rows(out: NDArray[Any], row_bytes: int) -> NDArray[Any]:
+    """A flat, contiguous output as one item for each row, which NumPy moves the fastest; wide rows as bytes, 2-D."""
+    if row_bytes <= _EXACT_ROW:
+        return out.view(np.uint8).view(np.dtype((np.void, row_bytes)))
+    return out.view(np.uint8).reshape(-1, row_bytes)
+
+
+# Indices
+
+
+def first_wrong(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> bool:
+    """Whether a component of flat indices is out of bounds: outside [-size, size - 1], without wrap [0, size - 1]."""
+    if not indices.size:
+        return False
+    components = indices.reshape(-1, len(dims))
+    lowest, highest = components.min(axis=0).tolist(), components.max(axis=0).tolist()
+    return any(
+        high >= size or low < (-size if wrap else 0) for size, low, high in zip(dims, lowest, highest, strict=True)
+    )
+
+
+def wrapped(indices: NDArray[Any], depth: int, rows: int) -> NDArray[np.int64]:
+    """Valid flat indices as tuples in int64, [tuples, depth], of which the first component is in [0, rows)."""
+    tuples: NDArray[np.int64] = indices.astype(np.int64, copy=False).reshape(-1, depth)
+    first = tuples[:, 0]
+    if len(first) and first.min() < 0:
+        tuples = tuples.copy()
+        tuples[:, 0] = np.where(first < 0, first + rows, first)
+    return tuples
+
+
+# Requests
+
+
+def row_requests(
+    version: ShardedVersion, tuples: NDArray[np.int64], output: Output, tail: tuple[int, ...]
+) -> list[RangeRequest]:
+    """GatherND of `tuples`, [n, depth], from axis 0 on: row i of the output is of tuple i and has the shape `tail`."""
+    depth = tuples.shape[1]
+    parts = version.split(tuples[:, 0])
+    moved = parts.local.reshape(-1, 1) if depth == 1 else tuples[parts.order]
+    if depth > 1:
+        moved[:, 0] = parts.local
+    items = moved.reshape(-1).view(np.uint8).data
+    requests = []
+    width = 8 * depth
+    begin = 0
+    query, accept = output.query, output.accept
+    for number, end in zip(parts.ranges, parts.bounds[1:], strict=True):
+        count = end - begin
+        places = parts.order[begin:end]
+        head = _indices_header(count, depth)
+        body: list[Buffer]
+        if count * width <= _LARGE:
+            body = [head + items[begin * width : end * width]]
+        else:
+            body = [head, items[begin * width : end * width]]
+        requests.append(
+            RangeRequest(
+                number,
+                "gathernd",
+                query,
+                body,
+                len(head) + count * width,
+                accept,
+                output.sink(places, (count, *tail)),
+                count * output.row_bytes,
+                places,
+            )
+        )
+        begin = end
+    return requests
+
+
+@lru_cache(4096)
+def _indices_header(count: int, depth: int) -> bytes:
+    return write_header("indices", _INT64, (count, depth), 8 * count * depth)
+
+
+def block_requests(
+    version: ShardedVersion,
+    indices: NDArray[np.int64],
+    shape: tuple[int, ...],
+    output: Output,
+    output_shape: tuple[int, ...],
+    operator: OperatorName,
+    parameters: Mapping[str, object],
+    *,
+    shared: bool,
+) -> list[RangeRequest]:
+    """`operator` for each range, whose rows' part of the output lies in one piece.
+
+    `shape` is that of `indices`, of which each range gets those of its rows, or all where they are `shared`. Rows of
+    the table from output_shape[0] on are not asked for.
+    """
+    query = output.query + b"".join(f"&{name}={value}".encode() for name, value in parameters.items())
+    items = indices.reshape(-1).view(np.uint8).data
+    width = 8 * (len(indices) if shared else prod(shape[1:]))
+    requests = []
+    for number, one in enumerate(version.ranges):
+        begin, end = one.start, min(one.stop, output_shape[0])
+        if begin >= end:
+            break
+        own = items if shared else items[begin * width : end * width]
+        head = write_header("indices", _INT64, shape if shared else (end - begin, *shape[1:]), len(own))
+        requests.append(
+            RangeRequest(
+                number,
+                operator,
+                query,
+                [head, own],
+                len(head) + len(own),
+                output.accept,
+                output.block_sink(begin, end, (end - begin, *output_shape[1:])),
+                (end - begin) * output.row_bytes,
+            )
+        )
+    return requests

@@ -1,0 +1,259 @@
+"""The router: the service of gathers, for tables in row ranges on other services.
+
+It is `app.service.Service` up to where a kernel would run. Types, shapes and indices are judged here, from the map, so
+that errors are those of one machine and no shard is asked; then each range is asked for its rows, and they are put in
+order in one output. Data that is in the request is gathered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.call_planner import Planned
+from app.cluster.router.fetch_rows import LostRange, RowFetcher, TableReads
+from app.cluster.router.range_requests import (
+    Output,
+    RangeRequest,
+    as_rows,
+    block_requests,
+    first_wrong,
+    row_requests,
+    wrapped,
+)
+from app.cluster.router.row_sinks import BadAnswer
+from app.cluster.router.sharded_tensors import ShardedResident, immutable
+from app.dispatch.choose_backend import Decision
+from app.dispatch.event_loop_limit import LARGE_INDEX_SCAN
+from app.errors import REPORTED_PLACES, GatherError, Place
+from app.memory.budget import MemoryReservation
+from app.operators.gather_elements import GatherElementsPlan
+from app.operators.gather_plan import Plan
+from app.service import Explanation, Further, Service
+from app.store import Resident
+from app.telemetry.server_timing import RequestTimings
+from app.tensors.gather_call import Answer, Call
+from app.tensors.tensor import Tensor, coordinates
+
+ROUTE: Final = "shards"
+"""What metrics call the route of such gathers."""
+SPLIT_BYTES: Final = 48
+"""What each index takes at most while indices are split: as int64, in order, its place, and in a request."""
+
+
+class _Work(NamedTuple):
+    """A gather, split: the requests, and their output."""
+
+    requests: Mapping[int, RangeRequest]
+    output: Output
+    items: NDArray[Any]
+
+
+class Router(Service):
+    """Carries out calls on tables of a shard map, whose rows `fetcher` fetches."""
+
+    fetcher: RowFetcher
+
+    def _kernel_fills(self, plan: Plan, data: Tensor, resident: Resident | None, decision: Decision) -> bool:
+        """Never of a table in row ranges, whose kernels are elsewhere."""
+        return not isinstance(resident, ShardedResident) and super()._kernel_fills(plan, data, resident, decision)
+
+    async def _run(
+        self,
+        call: Call,
+        planned: Planned,
+        data: Tensor,
+        resident: Resident | None,
+        decision: Decision,
+        timings: RequestTimings,
+        reservation: MemoryReservation,
+        further: Further = None,
+    ) -> Answer:
+        """The same, of a table in row ranges by its shards. Raises shard_unavailable besides."""
+        if not isinstance(resident, ShardedResident):
+            return await super()._run(call, planned, data, resident, decision, timings, reservation, further)
+        if call.updates is not None:
+            immutable("A scatter from a resident tensor")
+        if call.device == "gpu":
+            detail = "tables in row ranges are gathered on the CPUs of their shards; use device auto or cpu"
+            raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
+        timings.choice, timings.route = decision.choice, ROUTE
+        timings.tensor = call.data if isinstance(call.data, str) else ""
+        plan = planned.plan
+        depth = len(data.shape) if isinstance(plan, GatherElementsPlan) else 1
+        reservation.charge(SPLIT_BYTES * plan.index_items * depth)
+        table = resident
+        self.start_kernel(timings)
+        few = plan.index_items < LARGE_INDEX_SCAN
+        work = await self.pool.run_unless(few, lambda: self._split(call, planned, table, reservation), timings)
+        if work is None:
+            timings.kernel_end = perf_counter()
+            await self._raise_index_error(call, planned, data, timings)
+        lost = await self.fetcher.fetch(
+            [TableReads(table.table, table.shard_map, table.version_in_map, work.requests)], timings
+        )
+        if lost:
+            raise unavailable(table, lost, [place_of(call, work.requests[one.number]) for one in lost])
+        try:
+            output = self._finished(work, planned, data)
+        except BadAnswer as problem:
+            raise GatherError("internal", f"a shard answered what it was not asked for: {problem}") from None
+        timings.kernel_end = perf_counter()
+        return Answer(output, call.dialect, "cpu", resident.etag, resident.data_version)
+
+    def _split(
+        self, call: Call, planned: Planned, resident: ShardedResident, reservation: MemoryReservation
+    ) -> _Work | None:
+        """What each shard is asked for; None where an index is out of bounds."""
+        plan, indices = planned.plan, call.indices
+        if first_wrong(indices.array, plan.dims, plan.wrap):
+            return None
+        data, version = resident.tensor, resident.version_in_map
+        by_rows = planned.first_axis == 0
+        row_items = plan.slice_items
+        if not by_rows:
+            row_items = plan.output_items // planned.shape[0] if plan.output_items else 0
+        items = self.outputs.empty(plan.output_items, data.dtype.carrier)
+        rows = None
+        if plan.output_items and data.dtype.item_size:
+            rows = as_rows(items, row_items * data.dtype.item_size)
+        output = Output(data.dtype, rows, row_items, reservation.charge, self.limits.output_bytes)
+        if not plan.output_items:
+            return _Work({}, output, items)
+        found = self._row_requests if by_rows else self._block_requests
+        requests = found(call, planned, version, output)
+        return _Work({request.number: request for request in requests}, output, items)
+
+    def _row_requests(self, call: Call, planned: Planned, version: Any, output: Output) -> list[RangeRequest]:
+        plan, indices = planned.plan, call.indices
+        tuples = wrapped(indices.array, plan.depth, version.rows)
+        tail = version.shape[plan.depth :]
+        if isinstance(plan, GatherElementsPlan):
+            # Entry (i, j, ...) picks the item (entry, j, ...): a GatherND of whole tuples.
+            whole = np.empty((indices.array.size, len(indices.shape)), np.int64)
+            whole[:, 0] = tuples[:, 0]
+            own = whole.reshape(*indices.shape, -1)
+            for axis in range(1, len(indices.shape)):
+                own[..., axis] = np.arange(indices.shape[axis]).reshape(-1, *[1] * (len(indices.shape) - axis - 1))
+            tuples, tail = whole, ()
+        return row_requests(version, tuples, output, tail)
+
+    def _block_requests(self, call: Call, planned: Planned, version: Any, output: Output) -> list[RangeRequest]:
+        indices, operator = call.indices, call.operator
+        values: NDArray[np.int64] = indices.array.astype(np.int64, copy=False)
+        parameters: dict[str, object] = {}
+        shared = False
+        if operator == "gathernd":
+            parameters["batch_dims"] = planned.first_axis
+        else:
+            parameters["axis"] = planned.first_axis
+        if operator == "gather":
+            batch_dims = call.batch_dims + len(indices.shape) if call.batch_dims < 0 else call.batch_dims
+            shared = batch_dims == 0
+            if not shared:
+                parameters |= {"dialect": "openvino-8", "batch_dims": batch_dims, "out_of_bounds": "error"}
+        return block_requests(
+            version, values, indices.shape, output, planned.shape, operator, parameters, shared=shared
+        )
+
+    @staticmethod
+    def _finished(work: _Work, planned: Planned, data: Tensor) -> Tensor:
+        if data.dtype.kind == "string":
+            rows = planned.plan.output_items // work.output.row_items if work.output.row_items else 0
+            return work.output.strings(rows, planned.shape)
+        work.output.finish()
+        return data.gathered(planned.shape, work.items)
+
+    def explain(self, call: Call, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
+        """The same, and of a table in row ranges which shards would be asked for how much."""
+        found = super().explain(call, reservation, on_device=on_device)
+        resident = found.resident
+        if not isinstance(resident, ShardedResident):
+            return found
+        if call.updates is not None:
+            immutable("A scatter from a resident tensor")
+        first = None
+        if self.planner.plan(call, resident.tensor, self.chooser).first_axis == 0:
+            first = call.indices.array.reshape(-1, found.plan.depth)[:, 0]
+        return found._replace(shards=explained_ranges(resident, first, wrap=found.plan.wrap))
+
+
+def explained_ranges(
+    resident: ShardedResident, rows: NDArray[Any] | None, *, wrap: bool
+) -> Sequence[Mapping[str, object]]:
+    """The ranges that a gather of `rows` needs, with how many of them, as an explanation lists them; all without rows.
+
+    Rows that are out of bounds are not counted.
+    """
+    version = resident.version_in_map
+    counts: Sequence[int | None] = [None] * len(version.ranges)
+    if rows is not None:
+        valid = rows[(rows >= (-version.rows if wrap else 0)) & (rows < version.rows)].astype(np.int64)
+        numbers = version.range_numbers(np.where(valid < 0, valid + version.rows, valid))
+        counts = np.bincount(numbers, minlength=len(version.ranges)).tolist()
+    return [
+        {
+            "rows": [one.start, one.stop],
+            "tensor": one.tensor,
+            "replicas": [replica.address for replica in one.replicas],
+            "tuples": count,
+        }
+        for one, count in zip(version.ranges, counts, strict=True)
+        if count != 0
+    ]
+
+
+class NeedingPlaces(NamedTuple):
+    """Where a request has indices that need a range: the first ones in order, and how many there are."""
+
+    places: Sequence[tuple[int, Place]]
+    total: int
+
+
+def place_of(call: Call, request: RangeRequest) -> NeedingPlaces:
+    """The indices of a gather that need the rows of `request`."""
+    if request.places is None:
+        return NeedingPlaces([(0, Place(call.data_pointer))], 1)
+    indices = call.indices
+    depth = indices.shape[-1] if call.operator == "gathernd" else 1
+    return needing(indices, request.places, depth)
+
+
+def needing(indices: Tensor, tuples: NDArray[np.intp], depth: int = 1) -> NeedingPlaces:
+    """The first of `tuples`, which ascend, as places in `indices`, and how many there are."""
+    places = []
+    for number in tuples[:REPORTED_PLACES].tolist():
+        item = number * depth
+        value = int(indices.array[item])
+        places.append((item, Place(indices.locate(item), coordinates(item, indices.shape), value)))
+    return NeedingPlaces(places, len(tuples))
+
+
+def unavailable(resident: ShardedResident, lost: Sequence[LostRange], needing: Sequence[NeedingPlaces]) -> GatherError:
+    """The error for ranges that no replica answers: `overloaded` where one has too much to do, else shard_unavailable.
+
+    `needing` says of each range which indices need it.
+    """
+    busy = [failure for one in lost for failure in one.failures if failure.kind == "busy"]
+    name = f"{resident.table}@{resident.data_version}"
+    ranges = [resident.version_in_map.ranges[one.number] for one in lost]
+    rows = ", ".join(f"{one.start} to {one.stop - 1}" for one in ranges[:3])
+    if len(ranges) > 3:
+        rows += f" and {len(ranges) - 3} more ranges"
+    if busy:
+        after = max(failure.retry_after for failure in busy)
+        detail = f"the shards that have rows {rows} of {name!r} have too much to do"
+        return GatherError("overloaded", detail, retry_after=after)
+    places = sorted((place for one in needing for place in one.places), key=lambda place: place[0])
+    return GatherError(
+        "shard_unavailable",
+        f"no replica of rows {rows} of {name!r} answers",
+        places=[place for _, place in places[:REPORTED_PLACES]],
+        total=sum(one.total for one in needing),
+        facts={"ranges": [{"tensor": name, "start": one.start, "stop": one.stop} for one in ranges]},
+        retry_after=1,
+    )

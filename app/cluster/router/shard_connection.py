@@ -1,0 +1,284 @@
+"""One kept connection to a shard: HTTP/1.1, one request at a time, the answer's bytes from the socket to a sink.
+
+It speaks to our own service only, whose answers have a Content-Length. `benchmarks/cluster.py` measures it beside other
+clients of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, cast
+
+import orjson
+
+from app.cluster.router.row_sinks import BadAnswer, Sink, WholeBody
+from app.errors import GatherError
+from app.tensors.buffer_type import Buffer
+
+BUFFER_BYTES: Final = 1 << 16
+_MAX_ERROR: Final = 1 << 16
+_MAX_LENGTH_DIGITS: Final = 18
+_END: Final = b"\r\n\r\n"
+
+
+class Failure(NamedTuple):
+    """Why a shard gave no answer that can be used.
+
+    `kind` is "refused" (no connection), "lost" (reset, or closed within the answer), "late", "busy" (it has too much to
+    do), "deadline" (the request's was over), "stale" (it has not the content that the map says), "broken" (any other
+    answer) or "dropped" (nobody waits for it any more). `detail` is for the log; with `error` the whole request fails.
+    """
+
+    kind: str
+    detail: str
+    retry_after: int = 1
+    error: GatherError | None = None
+
+
+Done = Callable[["ShardConnection", Failure | None], None]
+
+_KINDS: Final = {
+    "overloaded": "busy",
+    "not_ready": "busy",
+    "payload_too_large": "busy",
+    "deadline_exceeded": "deadline",
+    "tensor_not_found": "stale",
+    "tensor_damaged": "stale",
+}
+
+
+class ShardConnection(asyncio.BufferedProtocol):
+    """A connection. `ask` sends a request; `done` is called once, with None when the sink has the whole answer.
+
+    After a failure the connection is closed, but for an answer with another status than 200, which was read whole.
+    `closed` is called when the connection has ended.
+    """
+
+    def __init__(self, closed: Callable[[ShardConnection], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._closed = closed
+        self._transport: asyncio.Transport | None = None
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._filled = 0
+        self._done: Done | None = None
+        self._sink: Sink | None = None
+        self._etag: str | None = None
+        self._error: WholeBody | None = None
+        self._status = 0
+        self._remaining = -1  # bytes of the body that have not come; -1 within the header
+        self._direct = False
+        self._progress = False
+        self._patience = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._keep = True
+        self._retry_after = 1
+        self.answers = 0
+        """How many answers have come whole."""
+        self.started_answer = False
+        """Whether a byte of the present answer has come."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is open and nobody waits on it."""
+        return self._transport is not None and self._done is None and not self._transport.is_closing()
+
+    def ask(self, pieces: Sequence[Buffer], sink: Sink, etag: str | None, patience: float, done: Done) -> None:
+        """Send a request and have its answer go to `sink`.
+
+        With `etag` an answer that is not of that content is a failure. Where for `patience` seconds nothing comes, the
+        shard is late.
+        """
+        assert self._transport is not None
+        self._done, self._sink, self._etag = done, sink, etag
+        self._error, self._status, self._remaining, self._filled = None, 0, -1, 0
+        self._direct = self._progress = self.started_answer = False
+        self._patience = patience
+        self._timer = self._loop.call_later(patience, self._check_progress)
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
+        else:
+            self._transport.writelines(pieces)
+
+    def drop(self) -> None:
+        """Nobody waits for the answer any more: the connection ends, and its sink gets no further byte."""
+        if self._done is not None:
+            self._fail(Failure("dropped", "nobody waits for the answer"))
+
+    def close(self) -> None:
+        """End a connection that nobody uses."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection has ended."""
+        self._transport = None
+        self._closed(self)
+        if self._done is not None:
+            self._fail(Failure("lost", "the connection ended" if error is None else f"the connection ended: {error}"))
+
+    def eof_received(self) -> bool:
+        """The shard sends no more: the connection is closed."""
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: the place of rows where they can be read straight into it."""
+        if self._remaining > 0 and not self._filled:
+            room = (self._error or self._sink).room()  # type: ignore[union-attr]
+            if room is not None and len(room):
+                self._direct = True
+                return room[: self._remaining]
+        self._direct = False
+        return self._buffer[self._filled :]
+
+    def buffer_updated(self, size: int) -> None:
+        """So many bytes have come."""
+        self._progress = self.started_answer = True
+        if self._done is None:  # nothing was asked for
+            self.close()
+            return
+        try:
+            if self._direct:
+                (self._error or self._sink).read(size)  # type: ignore[union-attr]
+                self._remaining -= size
+            else:
+                self._filled += size
+                self._take()
+            if self._remaining == 0 and self._etag is not None and self._error is None:
+                assert self._sink is not None
+                self._check_etag(self._sink.etag())
+        except BadAnswer as problem:
+            self._fail(Failure("stale" if problem.stale else "broken", str(problem)))
+            return
+        except GatherError as error:
+            self._fail(Failure("broken", error.detail, error=error))
+            return
+        if self._remaining == 0:
+            self._finish()
+
+    # The answer
+
+    def _check_etag(self, etag: str | None) -> None:
+        """The answer says of which content it is. Raises BadAnswer for another one than was asked for."""
+        if self._etag is not None and etag != self._etag:
+            raise BadAnswer(f"the answer is of the content {etag}, not {self._etag}", stale=True)
+        self._etag = None  # once is enough
+
+    def _take(self) -> None:
+        """Read the header if it is whole, and give the sink what has come of the body. Raises BadAnswer."""
+        start = 0
+        if self._remaining < 0:
+            start = self._read_head()
+            if not start:
+                if self._filled == BUFFER_BYTES:
+                    raise BadAnswer(f"the header of the answer has more than {BUFFER_BYTES} bytes")
+                return
+        held = self._filled - start
+        if held > self._remaining:
+            raise BadAnswer("more bytes came than Content-Length says")
+        if held:
+            sink = self._error or self._sink
+            assert sink is not None
+            used = sink.take(self._buffer[start : self._filled])
+            self._remaining -= used
+            left = held - used
+            if left and used + start:
+                self._buffer[:left] = bytes(self._buffer[start + used : self._filled])
+            if left == BUFFER_BYTES or (left and left == self._remaining):
+                raise BadAnswer("the body cannot be used")
+            self._filled = left
+        else:
+            self._filled = 0
+
+    def _read_head(self) -> int:
+        """Where the body begins, 0 while the header is not whole. Raises BadAnswer."""
+        head = bytes(self._buffer[: self._filled])
+        end = head.find(_END)
+        if end < 0:
+            return 0
+        names = head[: end + 2].lower()
+        if not names.startswith(b"http/1.1 "):
+            raise BadAnswer("the answer is no HTTP/1.1")
+        length = _field(names, b"\r\ncontent-length: ", names)
+        if length is None or not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
+            raise BadAnswer("the answer has no Content-Length")
+        self._keep = b"\r\nconnection: close\r\n" not in names
+        self._remaining = size = int(length)
+        if names.startswith(b"200 ", 9):
+            etag = None if self._etag is None else _field(names, b"\r\nx-gathernd-data-etag: ", head)
+            if etag is not None:
+                self._check_etag(etag.decode("latin-1"))
+            assert self._sink is not None
+            self._sink.begin(size)
+        else:
+            self._status = int(head[9:12]) if head[9:12].isdigit() else 0
+            retry = _field(names, b"\r\nretry-after: ", names)
+            self._retry_after = int(retry) if retry is not None and retry.isdigit() else 1
+            self._error = WholeBody(_MAX_ERROR)
+            self._error.begin(size)
+        return end + len(_END)
+
+    def _finish(self) -> None:
+        """The answer is whole."""
+        failure = None
+        if self._error is not None:
+            failure = self._refusal(bytes(self._error.body))
+        self.answers += 1
+        done = self._done
+        self._clear()
+        if not self._keep:
+            self.close()
+        assert done is not None
+        done(self, failure)
+
+    def _refusal(self, body: bytes) -> Failure:
+        """What an answer with another status than 200 says."""
+        try:
+            code = str(orjson.loads(body)["code"])
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            code = ""
+        if code == "output_too_large":  # of strings, whose sizes only shards know
+            detail = "the gathered strings would have more bytes than a shard answers"
+            return Failure("broken", detail, error=GatherError("output_too_large", detail))
+        return Failure(_KINDS.get(code, "broken"), f"it answered {self._status} {code}".rstrip(), self._retry_after)
+
+    def _fail(self, failure: Failure) -> None:
+        """End the connection and say why."""
+        done = self._done
+        self._clear()
+        if self._transport is not None:
+            self._transport.abort()
+        assert done is not None
+        done(self, failure)
+
+    def _clear(self) -> None:
+        self._done = self._sink = self._error = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check_progress(self) -> None:
+        """Nothing has come for as long as may be, or the time begins anew."""
+        self._timer = None
+        if self._done is None:
+            return
+        if self._progress:
+            self._progress = False
+            self._timer = self._loop.call_later(self._patience, self._check_progress)
+        else:
+            self._fail(Failure("late", f"nothing came for {self._patience:.1f} s"))
+
+
+def _field(names: bytes, name: bytes, head: bytes) -> bytes | None:
+    """The value of a header field; `names` is `head`, or the first lines of it, in lower case."""
+    at = names.find(name)
+    if at < 0:
+        return None
+    at += len(name)
+    return head[at : names.index(b"\r", at)]

@@ -1,0 +1,178 @@
+"""Lookups in tables in row ranges: rows are fetched from the shards, and pooled here by the kernels of one machine.
+
+So the bits of the answer are those of one machine. Rows that are not pooled go straight to their columns of the output;
+of others each distinct row is fetched once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.cluster.router.fetch_rows import LostRange, TableReads
+from app.cluster.router.range_requests import Output, RangeRequest, as_rows, row_requests
+from app.cluster.router.router import ROUTE, SPLIT_BYTES, Router, explained_ranges, needing, unavailable
+from app.cluster.router.row_sinks import BadAnswer
+from app.cluster.router.sharded_tensors import ShardedResident
+from app.dispatch.event_loop_limit import LARGE_INDEX_SCAN
+from app.errors import GatherError
+from app.kernels import LookupKernel
+from app.kernels.check_lookup import rows_of
+from app.lookup_service import LookupExplanation, LookupRun, LookupService, first_error
+from app.memory.budget import MemoryReservation
+from app.operators.lookup import FeaturePlan
+from app.store import Resident
+from app.telemetry.server_timing import RequestTimings
+from app.tensors.lookup_call import LookupCall
+from app.tensors.tensor import Tensor
+
+
+class _Feature(NamedTuple):
+    """A feature, split: its plan and indices as the kernel is to have them, what is fetched, and where to.
+
+    `items` is the table of the rows fetched, None where they go straight to the output.
+    """
+
+    plan: FeaturePlan
+    indices: NDArray[Any]
+    requests: Sequence[RangeRequest]
+    output: Output
+    items: NDArray[Any] | None
+    rows: int
+
+
+class ShardedLookups(LookupService):
+    """Carries out lookups in the tables of the map that `router` serves."""
+
+    def __init__(self, router: Router, kernel: LookupKernel) -> None:
+        super().__init__(router, kernel)
+        self.router = router
+
+    async def _read_tables(
+        self,
+        call: LookupCall,
+        run: LookupRun,
+        residents: Sequence[Resident],
+        timings: RequestTimings,
+        reservation: MemoryReservation,
+    ) -> tuple[LookupRun, Sequence[Resident], Sequence[int]]:
+        """Fetch the rows that the features need. Raises offsets_invalid, index_out_of_bounds, shard_unavailable,
+        overloaded, deadline_exceeded and ClientGone.
+        """
+        count = sum(len(indices) for indices in run.indices)
+        reservation.charge(SPLIT_BYTES * count)
+        timings.route = ROUTE
+        self.service.start_kernel(timings)
+        here = count < LARGE_INDEX_SCAN
+        error = await self.service.pool.run_unless(here, first_error(call, run.plan), timings)
+        if error is not None:
+            raise error
+        features: list[_Feature] = await self.service.pool.run_unless(
+            here, lambda: self._split(run, residents, reservation), timings
+        )
+        wanted, numbers = [], []
+        for number, (feature, resident) in enumerate(zip(features, residents, strict=True)):
+            if feature.requests:
+                assert isinstance(resident, ShardedResident)
+                by_range = {request.number: request for request in feature.requests}
+                wanted.append(TableReads(resident.table, resident.shard_map, resident.version_in_map, by_range))
+                numbers.append(number)
+        lost = await self.router.fetcher.fetch(wanted, timings) if wanted else []
+        if lost:
+            raise _unavailable(call, run, residents, lost, numbers)
+        try:
+            tables = [_fetched(*pair) for pair in zip(features, residents, strict=True)]
+        except BadAnswer as problem:
+            raise GatherError("internal", f"a shard answered what it was not asked for: {problem}") from None
+        plan = replace(run.plan, features=tuple(feature.plan for feature in features))
+        run = run._replace(plan=plan, indices=[feature.indices for feature in features])
+        left = [number for number, feature in enumerate(features) if feature.items is not None]
+        return run, tables, left
+
+    def _split(self, run: LookupRun, residents: Sequence[Resident], reservation: MemoryReservation) -> list[_Feature]:
+        return [self._split_feature(run, number, one, reservation) for number, one in enumerate(residents)]
+
+    def _split_feature(
+        self, run: LookupRun, number: int, resident: Resident, reservation: MemoryReservation
+    ) -> _Feature:
+        """What is fetched for a feature, whose indices are valid; one that equals the number of rows is filled."""
+        assert isinstance(resident, ShardedResident)
+        plan, indices = run.plan.features[number], run.indices[number]
+        version, dtype = resident.version_in_map, resident.tensor.dtype
+        tail, most = version.shape[1:], self.service.limits.output_bytes
+        is_string = dtype.kind == "string"
+        straight = plan.pooling == "none" and not is_string and run.fills[number] is None
+        if straight and plan.indices and plan.row_items:
+            out = rows_of(plan, run.outputs[plan.output])
+            joined = plan.stride != plan.group * plan.row_bytes
+            if not joined:
+                begin = plan.column // plan.item_size
+                flat = run.outputs[plan.output][begin : begin + plan.indices * plan.row_items]
+                out = as_rows(flat, plan.row_bytes)
+            if not joined or plan.group == 1:
+                output = Output(dtype, out, plan.row_items, reservation.charge, most)
+                tuples = indices.astype(np.int64, copy=False).reshape(-1, 1)
+                return _Feature(plan, indices, row_requests(version, tuples, output, tail), output, None, 0)
+        valid = indices < plan.rows
+        wanted, inverse = np.unique(indices[valid], return_inverse=True)
+        rows = len(wanted)
+        local = np.full(len(indices), rows, indices.dtype)
+        local[valid] = inverse
+        if not is_string:
+            reservation.charge(rows * plan.row_bytes)
+        items = self.service.outputs.empty(rows * plan.row_items, dtype.carrier)
+        view = None if is_string or not items.size else as_rows(items, plan.row_bytes)
+        output = Output(dtype, view, plan.row_items, reservation.charge, most)
+        requests: Sequence[RangeRequest] = ()
+        if items.size:
+            tuples = wanted.astype(np.int64, copy=False).reshape(-1, 1)
+            requests = row_requests(version, tuples, output, tail)
+        return _Feature(replace(plan, rows=rows), local, requests, output, items, rows)
+
+    def explain(self, call: LookupCall, reservation: MemoryReservation) -> LookupExplanation:
+        """The same, and which shards would be asked for how much."""
+        found = super().explain(call, reservation)
+        shards: list[Sequence[Mapping[str, object]] | None] = []
+        for feature, resident in zip(call.features, found.residents, strict=True):
+            assert isinstance(resident, ShardedResident)
+            shards.append(explained_ranges(resident, feature.indices.array, wrap=False))
+        return found._replace(shards=shards)
+
+
+def _fetched(feature: _Feature, resident: Resident) -> Resident:
+    """The rows that were fetched, as a table of their own. Raises BadAnswer."""
+    dtype, tail = resident.tensor.dtype, resident.tensor.shape[1:]
+    shape = (feature.rows, *tail)
+    if feature.requests:
+        if dtype.kind == "string":
+            strings = feature.output.strings(feature.rows, shape)
+            return Resident(strings, resident.etag, data_version=resident.data_version)
+        feature.output.finish()
+    if feature.items is None:
+        return resident
+    if dtype.kind == "string":
+        tensor = resident.tensor.gathered(shape, feature.items)
+    else:
+        tensor = Tensor(dtype, shape, feature.items.view(dtype.numpy))
+    return Resident(tensor, resident.etag, data_version=resident.data_version)
+
+
+def _unavailable(
+    call: LookupCall, run: LookupRun, residents: Sequence[Resident], lost: Sequence[LostRange], numbers: Sequence[int]
+) -> GatherError:
+    """The error for lost ranges of the first feature that has some."""
+    first = min(one.reads for one in lost)
+    own = [one for one in lost if one.reads == first]
+    number = numbers[first]
+    resident = residents[number]
+    assert isinstance(resident, ShardedResident)
+    read = run.indices[number]
+    found = []
+    for one in own:
+        part = resident.version_in_map.ranges[one.number]
+        found.append(needing(call.features[number].indices, np.flatnonzero((read >= part.start) & (read < part.stop))))
+    return unavailable(resident, own, found)

@@ -1,0 +1,251 @@
+"""What a service that routes has beside the parts of others: the map, from a file or a coordinator, and the shards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from app.cluster.coordinator.coordinator_client import CoordinatorClient
+from app.cluster.process_link import KeyedLink, ProcessLink
+from app.cluster.router.fetch_rows import RowFetcher
+from app.cluster.router.newest_map import NewestMap
+from app.cluster.router.published_tensors import PublishedTensors
+from app.cluster.router.sharded_tensors import ShardedTensors
+from app.cluster.router.shards import Shards
+from app.cluster.shard_map import BadShardMap, ShardMap
+from app.security.file_watcher import FileWatcher
+from app.tensors.shape_limits import Limits
+
+MAX_FILE_BYTES: Final = 1 << 26
+COUNT_INTERVAL_S: Final = 0.25
+_ASK_S: Final = 0.5
+"""How often the coordinator is asked for a newer map."""
+_REFRESH_S: Final = 1.0
+"""How long a request whose map is too old waits for a newer one, before it tries again with what there is."""
+_TAKE_S: Final = 10.0
+logger = logging.getLogger("gathernd")
+
+
+class MapFile:
+    """A static map: a file, read again when it changes. One that cannot be used leaves the last good map in force."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BadShardMap where the file cannot be read or is no sound map."""
+        self._path = path
+        self._watcher = FileWatcher(
+            self._read, self._load, BadShardMap, f"the map of shards {path}", "the last good map stays in force"
+        )
+        self.shard_map = self._watcher.first()
+
+    def _read(self) -> dict[Path, bytes]:
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise BadShardMap(f"the file cannot be read: {error.strerror}") from None
+        if len(content) > MAX_FILE_BYTES:
+            raise BadShardMap(f"the file has more than {MAX_FILE_BYTES} bytes")
+        return {self._path: content}
+
+    def _load(self, contents: object) -> ShardMap:
+        assert isinstance(contents, dict)
+        return ShardMap.from_json(contents[self._path])
+
+    async def watch(self, take: Callable[[ShardMap], None]) -> None:
+        """Hand what the file says to `take` when it changes. Runs until it is cancelled."""
+
+        def newer(found: ShardMap) -> None:
+            # A file need not count its generations: what it says now is newer than what it said before.
+            if found.generation <= self.shard_map.generation:
+                found = replace(found, generation=self.shard_map.generation + 1)
+            self.shard_map = found
+            take(found)
+
+        await self._watcher.watch(newer)
+
+
+def read_key(path: Path | None) -> str | None:
+    """The key in a file, None without one. Raises BadShardMap where the file cannot be read or has no key."""
+    if path is None:
+        return None
+    try:
+        key = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadShardMap(f"the key in {path} cannot be read: {error}") from None
+    if not re.fullmatch("[!-~]{1,1024}", key):
+        raise BadShardMap(f"{path} holds no key: it is one line of visible characters")
+    return key
+
+
+def is_ray(cluster: str) -> bool:
+    """Whether this value of GATHERND_CLUSTER is the address of a Ray cluster, and not a map's file."""
+    return cluster == "auto" or cluster.startswith("ray://")
+
+
+def sharded_service(
+    cluster: str, late_after: float, key_file: Path | None, limits: Limits, keep: int
+) -> ShardedService | CoordinatedService:
+    """The tables that this value of GATHERND_CLUSTER stands for. Raises BadShardMap."""
+    if not is_ray(cluster):
+        return ShardedService(Path(cluster), late_after, key_file)
+    if find_spec("ray") is None:
+        raise BadShardMap("Ray is not installed: pip install 'gathernd-server[cluster]'")
+    link = ProcessLink([sys.executable, "-m", "app.cluster.ray_link", cluster])
+    return CoordinatedService(link, late_after, limits, keep)
+
+
+class ShardedService:
+    """The tables of a static map file and the shards that have them; `late_after` is in seconds."""
+
+    def __init__(self, path: Path, late_after: float, key_file: Path | None = None) -> None:
+        """`key_file` has the key that shards are asked with. Raises BadShardMap."""
+        self.file = MapFile(path)
+        self.routed = RoutedTables(ShardedTensors(self.file.shard_map), late_after, read_key(key_file))
+
+    def connect(self) -> None:
+        """There is nothing to wait for: the map has been read."""
+
+    async def watch(self) -> None:
+        """Take changes of the file into use. Runs until it is cancelled."""
+        await self.file.watch(self.routed.use_map)
+
+    def close(self) -> None:
+        """Close the connections to the shards."""
+        self.routed.close()
+
+
+class CoordinatedService:
+    """The tables of a cluster with a coordinator, which is reached by `link`."""
+
+    def __init__(self, link: KeyedLink, late_after: float, limits: Limits, keep: int) -> None:
+        self._link = link
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = Event()
+        self._answers = True
+        client = CoordinatorClient(link, self._take)
+        self._tables = PublishedTensors(ShardMap(), client, limits, keep, None)
+        self._newest = NewestMap(self._tables.shard_map)
+        self._client = client
+        self.routed = RoutedTables(self._tables, late_after, None)
+        self.routed.fetcher.refresh = self._refresh
+        self._refreshed: list[Callable[[], None]] = []
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def connect(self) -> None:
+        """Wait for the coordinator and its first map. Blocks; returns early when the service is closed."""
+        while not self._closing.is_set():
+            try:
+                key = self._link.key()
+                found = self._client.newer_map(-1)
+            except OSError as error:
+                self._silent(error)
+            else:
+                if found is not None:
+                    self._tables.key = key
+                    self.routed.fetcher.use_key(key)
+                    self._take(found)
+                    return
+            self._closing.wait(_ASK_S)
+
+    async def watch(self) -> None:
+        """Ask for newer maps. Runs until it is cancelled."""
+        self._loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_ASK_S)
+            await self._ask()
+
+    async def _ask(self) -> None:
+        try:
+            found = await asyncio.to_thread(self._client.newer_map, self._newest.current.generation)
+        except OSError as error:
+            self._silent(error)
+            return
+        if not self._answers:
+            self._answers = True
+            logger.info("the cluster's coordinator answers again")
+        if found is not None:
+            self._use(found)
+
+    def _silent(self, error: OSError) -> None:
+        if self._answers:
+            self._answers = False
+            logger.warning("the last map stays in force, since the cluster's coordinator does not answer: %s", error)
+
+    def _refresh(self, then: Callable[[], None]) -> None:
+        """Ask for a newer map for a request that has found its own too old, and call `then`, which is never late."""
+        self._refreshed.append(then)
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh_all())
+
+    async def _refresh_all(self) -> None:
+        asking = asyncio.ensure_future(self._ask())
+        await asyncio.wait((asking,), timeout=_REFRESH_S)
+        waiting, self._refreshed = self._refreshed, []
+        for then in waiting:
+            then()
+
+    def _use(self, found: ShardMap) -> None:
+        if self._newest.offer(found):
+            self.routed.use_map(found)
+
+    def _take(self, found: ShardMap) -> None:
+        """A map that a thread has been given: it is in use, or a newer one, when this returns."""
+        loop = self._loop
+        if loop is None:
+            self._use(found)
+            return
+        done: Future[None] = Future()
+
+        def use() -> None:
+            self._use(found)
+            done.set_result(None)
+
+        loop.call_soon_threadsafe(use)
+        done.result(_TAKE_S)
+
+    def close(self) -> None:
+        """Close the connections to the shards and the link."""
+        self._closing.set()
+        self.routed.close()
+        self._link.close()
+
+
+class RoutedTables:
+    """The tables of the newest map and the shards that have them, and what is counted of these."""
+
+    def __init__(self, tables: ShardedTensors, late_after: float, key: str | None) -> None:
+        self.tables = tables
+        self.shards = Shards()
+        self.fetcher = RowFetcher(self.shards, tables.shard_map, late_after, key)
+        self._counted: dict[str, float] = {}
+
+    def use_map(self, shard_map: ShardMap) -> None:
+        """Serve `shard_map` from now on."""
+        self.fetcher.shard_map = shard_map
+        self.tables.use_map(shard_map)
+        self.shards.keep_only(shard_map.addresses)
+
+    async def count(self, add: Callable[[str, float], None]) -> None:
+        """Tell `add` at intervals what was counted of each shard. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(COUNT_INTERVAL_S)
+            for shard in self.shards.known():
+                numbers = {f"gathernd_shard_requests|{shard.address}|{key}": n for key, n in shard.outcomes.items()}
+                for name, number in (numbers | {f"gathernd_shard_seconds|{shard.address}": shard.seconds}).items():
+                    before = self._counted.get(name, 0.0)
+                    if number > before:
+                        add(name, number - before)
+                    self._counted[name] = number
+
+    def close(self) -> None:
+        """Close the connections to the shards."""
+        self.shards.close()

@@ -1,0 +1,279 @@
+"""The shards that a router asks: kept connections to each address, and what is counted of it.
+
+All of it belongs to one event loop. A shard that fails is asked after the others (`replica_choice`), and looked at
+again at intervals (`probe`), so that no request has to find out that it is still gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Final
+
+from app.cluster.router.replica_choice import ReplicaChoice
+from app.cluster.router.row_sinks import Sink, WholeBody
+from app.cluster.router.shard_connection import Failure, ShardConnection
+from app.tensors.buffer_type import Buffer
+
+logger = logging.getLogger("gathernd")
+
+MAX_CONNECTIONS: Final = 64
+"""Connections to one shard; further requests to it wait for one of these."""
+PROBE_INTERVAL_S: Final = 0.25
+PROBE_PATIENCE_S: Final = 1.0
+_PROBE_BYTES: Final = 1 << 16
+_FAILS: Final = frozenset(("refused", "lost", "late", "broken"))
+"""Failures after which other replicas are asked first."""
+
+AskDone = Callable[["Ask", Failure | None], None]
+
+
+class Ask:
+    """One request to one shard. `done` is called once, unless the ask was dropped before."""
+
+    __slots__ = (
+        "_begun", "_connection", "_dropped", "_etag", "_patience", "_pieces", "_retried", "_shard", "_sink", "_timer",
+        "done",
+    )  # fmt: skip
+
+    def __init__(
+        self, shard: Shard, pieces: Sequence[Buffer], sink: Sink, etag: str | None, patience: float, done: AskDone
+    ) -> None:
+        self._shard = shard
+        self._pieces = pieces
+        self._sink = sink
+        self._etag = etag
+        self._patience = patience
+        self._connection: ShardConnection | None = None
+        self._retried = self._dropped = False
+        self._begun = perf_counter()
+        self._timer: asyncio.TimerHandle | None = None
+        self.done = done
+
+    @property
+    def address(self) -> str:
+        """The shard's address."""
+        return self._shard.address
+
+    def drop(self) -> None:
+        """Nobody waits for it any more."""
+        self._dropped = True
+        if self._connection is not None:
+            self._connection.drop()
+        else:
+            self._settle(Failure("dropped", ""))
+
+    def start(self) -> None:
+        """Send it on a connection that is free, or once there is one."""
+        shard = self._shard
+        shard.in_flight += 1
+        if shard.idle:
+            self._send(shard.idle.pop())
+            return
+        # From now on until it is sent it waits, for at most as long as for an answer.
+        self._timer = asyncio.get_running_loop().call_later(self._patience, self._wait_no_more)
+        shard.waiting.append(self)
+        if shard.open < MAX_CONNECTIONS:
+            shard.open_connection()
+
+    def send_on(self, connection: ShardConnection) -> None:
+        """A connection is free for it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._send(connection)
+
+    def refuse(self, failure: Failure) -> None:
+        """No connection can be had."""
+        self._settle(failure)
+
+    def _send(self, connection: ShardConnection) -> None:
+        self._connection = connection
+        connection.ask(self._pieces, self._sink, self._etag, self._patience, self._answered)
+
+    def _wait_no_more(self) -> None:
+        self._timer = None
+        self._settle(Failure("late", f"no connection was free for {self._patience:.1f} s"))
+
+    def _answered(self, connection: ShardConnection, failure: Failure | None) -> None:
+        shard = self._shard
+        self._connection = None
+        if (
+            failure is not None
+            and failure.kind == "lost"
+            and connection.answers
+            and not connection.started_answer
+            and not self._retried
+            and not self._dropped
+        ):
+            # The shard had closed a connection that it took for idle: that says nothing about the shard.
+            self._retried = True
+            shard.in_flight -= 1
+            self.start()
+            return
+        if connection.usable:
+            shard.give_back(connection)
+        self._settle(failure)
+
+    def _settle(self, failure: Failure | None) -> None:
+        shard = self._shard
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self in shard.waiting:
+            shard.waiting.remove(self)
+        shard.in_flight -= 1
+        shard.count(failure, perf_counter() - self._begun)
+        if not self._dropped:
+            self.done(self, failure)
+
+
+class Shard:
+    """A shard by its address, host:port.
+
+    `idle` are its connections that are free, `open` counts those that are open or being opened, `waiting` are asks that
+    wait for one. `outcomes` counts its answers by "ok" or the kind of failure, `seconds` how long they took.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        host, _, port = address.rpartition(":")
+        self._host, self._port = host.strip("[]"), int(port)
+        self.idle: list[ShardConnection] = []
+        self.open = 0
+        self.in_flight = 0
+        self.waiting: deque[Ask] = deque()
+        self.outcomes: dict[str, int] = {}
+        self.seconds = 0.0
+        self._opening: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    def give_back(self, connection: ShardConnection) -> None:
+        """A connection is free."""
+        if self.waiting:
+            self.waiting.popleft().send_on(connection)
+        elif self._closing:
+            connection.close()
+        else:
+            self.idle.append(connection)
+
+    def count(self, failure: Failure | None, seconds: float) -> None:
+        """An ask is over."""
+        outcome = "ok" if failure is None else failure.kind
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        self.seconds += seconds
+
+    def open_connection(self) -> None:
+        """Open one more for those that wait."""
+        self.open += 1
+        task = asyncio.get_running_loop().create_task(self._open())
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            _, connection = await loop.create_connection(lambda: ShardConnection(self._on_end), self._host, self._port)
+        except OSError as error:
+            self.open -= 1
+            if not self.open:  # with others open, those that wait get one of these
+                failure = Failure("refused", f"no connection: {error.strerror or error}")
+                while self.waiting:
+                    self.waiting.popleft().refuse(failure)
+            return
+        except asyncio.CancelledError:
+            self.open -= 1
+            raise
+        self.give_back(connection)
+
+    def _on_end(self, connection: ShardConnection) -> None:
+        self.open -= 1
+        if connection in self.idle:
+            self.idle.remove(connection)
+        if self.waiting and not self.open and not self._closing:
+            self.open_connection()
+
+    def close(self) -> None:
+        """Close the connections that are idle, and the others once they are."""
+        self._closing = True
+        for task in self._opening:
+            task.cancel()
+        for connection in list(self.idle):
+            connection.close()
+
+
+class Shards:
+    """All shards by address. `choice` says which replica is asked first."""
+
+    def __init__(self) -> None:
+        self.choice = ReplicaChoice()
+        self._shards: dict[str, Shard] = {}
+        self._down: set[str] = set()
+
+    def get(self, address: str) -> Shard:
+        """The shard at an address."""
+        shard = self._shards.get(address)
+        if shard is None:
+            shard = self._shards[address] = Shard(address)
+        return shard
+
+    def known(self) -> list[Shard]:
+        """Those that have been asked."""
+        return list(self._shards.values())
+
+    @property
+    def down(self) -> frozenset[str]:
+        """The addresses of those that failed and have not answered since."""
+        return frozenset(self._down)
+
+    def note(self, address: str, failure: Failure | None) -> None:
+        """What an ask of a shard led to: whether others are asked before it from now on is up to `choice`."""
+        if failure is None:
+            if address in self._down:
+                self._down.discard(address)
+                logger.info("the shard %s answers again", address)
+        elif failure.kind in _FAILS and address not in self._down:
+            self._down.add(address)
+            logger.warning("the shard %s is passed over: %s", address, failure.detail)
+
+    def keep_only(self, addresses: frozenset[str]) -> None:
+        """Forget shards that the map does not name any more."""
+        for address in self._shards.keys() - addresses:
+            self._shards.pop(address).close()
+            self._down.discard(address)
+
+    async def probe(self) -> None:
+        """Ask shards that failed whether they are ready, at intervals. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(PROBE_INTERVAL_S)
+            await asyncio.gather(*map(self._probe, tuple(self._down)))
+
+    async def _probe(self, address: str) -> None:
+        shard, answered = Shard(address), asyncio.Event()
+        found: list[Failure | None] = []
+
+        def done(_: Ask, failure: Failure | None) -> None:
+            found.append(failure)
+            answered.set()
+
+        head = b"GET /readyz HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n\r\n" % address.encode()
+        ask = Ask(shard, [head], WholeBody(_PROBE_BYTES), None, PROBE_PATIENCE_S, done)
+        try:
+            ask.start()
+            await answered.wait()
+        finally:
+            if not found:
+                ask.drop()
+            shard.close()
+        if found[0] is None:
+            self.choice.answered(address)
+            self.note(address, None)
+        elif address in self._down:
+            self.choice.failed(address, asyncio.get_running_loop().time())
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.keep_only(frozenset())

@@ -1,0 +1,1 @@
+"""A machine of a cluster: the service on it, and the ranges that it holds."""

@@ -1,0 +1,209 @@
+"""Carries out what a coordinator orders a shard to hold, at a service on the same machine; `held_ranges` decides.
+
+It tells the coordinator every second what the service has, takes its orders, and copies, stamps and removes ranges by
+the service's own routes. Rows that a router publishes come to the service straight from the router: the agent finds
+them in its list of tensors. Nothing is lost when it ends: what the service has, and the stamps, are on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event, Lock
+from typing import Final
+
+import orjson
+
+from app.cluster.coordinator.coordinator_link import CoordinatorLink, exchange
+from app.cluster.coordinator.message_json import BadMessage
+from app.cluster.coordinator.messages import Drop, Hold, Message, RangeKey, Send, Stamp
+from app.cluster.shard.held_ranges import UNSTAMPED, Copy, HeldRanges, Remove, SetStamp, ShardAction, StoredRange
+from app.cluster.shard.shard_http import ShardClient, ShardFailed
+from app.cluster.shard_map import shard_tensor
+
+INVENTORY_S: Final = 1.0
+LOOK_S: Final = 0.2
+"""How often the list of tensors is read while rows are awaited."""
+_THREADS: Final = 4
+logger = logging.getLogger(__name__)
+
+
+class StampFile:
+    """The stamps of a shard's ranges, in one file, replaced durably at each change. Raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.stamps: dict[str, Stamp] = {}
+        if path.exists():
+            self.stamps = {name: Stamp(*both) for name, both in orjson.loads(path.read_bytes()).items()}
+
+    def set(self, key: RangeKey, stamp: Stamp) -> None:
+        """Write the stamp of a range."""
+        self.stamps[shard_tensor(*key)] = stamp
+        self._write()
+
+    def forget(self, key: RangeKey) -> None:
+        """A range is gone."""
+        if self.stamps.pop(shard_tensor(*key), None) is not None:
+            self._write()
+
+    def get(self, key: RangeKey) -> Stamp:
+        """The stamp of a range; the lowest of all where it has none."""
+        return self.stamps.get(shard_tensor(*key), UNSTAMPED)
+
+    def _write(self) -> None:
+        beside = self._path.with_suffix(".new")
+        with beside.open("wb") as file:
+            file.write(orjson.dumps({name: list(stamp) for name, stamp in self.stamps.items()}))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+class ShardAgent:
+    """The agent of the service at `address`, by which routers and other shards know it; `folder` is its own."""
+
+    def __init__(
+        self, node: str, address: str, folder: Path, capacity: int, link: CoordinatorLink, key: str | None
+    ) -> None:
+        self.node = node
+        self._address = address
+        self._capacity = capacity
+        self._link = link
+        self._key = key
+        self._own = ShardClient(address, key)
+        self._stamps = StampFile(folder / "stamps.json")
+        self._lock = Lock()
+        """Of all that follows."""
+        self._held: HeldRanges | None = None
+        self._work: dict[RangeKey, deque[Copy | SetStamp | Remove]] = {}
+        self._worked: set[RangeKey] = set()
+        """The ranges of which something was written or removed since the list of tensors was asked for last."""
+        self._outgoing: list[Message] = []
+        self._pool = ThreadPoolExecutor(_THREADS, "range")
+
+    def run(self, stop: Event) -> None:
+        """Run until `stop` is set."""
+        told = 0.0
+        while not stop.is_set():
+            try:
+                if self._held is None:
+                    self._begin()
+                assert self._held is not None
+                self._look()
+                now = time.monotonic()
+                with self._lock:
+                    messages, self._outgoing = self._outgoing, []
+                    pause = LOOK_S if self._held.awaits_rows or self._work else INVENTORY_S / 2
+                    if now - told >= INVENTORY_S or messages:
+                        messages = [self._held.inventory(), *messages]
+                        told = now
+                self._receive(exchange(self._link, self._address, messages, pause))
+            except (OSError, ShardFailed, BadMessage) as error:
+                logger.warning("shard %s: %s", self.node, error)
+                stop.wait(INVENTORY_S)
+        self._pool.shutdown(cancel_futures=True)
+
+    def _begin(self) -> None:
+        """What the service has now is what is held. Raises ShardFailed."""
+        stored = [StoredRange(one.key, self._stamps.get(one.key), one.size, one.digest) for one in self._own.stored()]
+        self._held = HeldRanges(self.node, self._address, time.time_ns(), self._capacity, stored)
+
+    def _look(self) -> None:
+        """Find ranges that routers have put, and those that are gone. Raises ShardFailed."""
+        with self._lock:
+            self._worked.clear()
+        found = self._own.stored()
+        with self._lock:
+            assert self._held is not None
+            unsure = self._worked.union(self._work)
+            for one in found:
+                if one.key not in unsure:
+                    self._do(self._held.appeared(one.key, one.size, one.digest))
+            for key in self._held.whole - {one.key for one in found} - unsure:
+                self._held.disappeared(key)
+
+    def _receive(self, messages: Sequence[Message]) -> None:
+        with self._lock:
+            assert self._held is not None
+            for message in messages:
+                match message:
+                    case Hold():
+                        self._do(self._held.hold("", message))
+                    case Drop():
+                        self._do(self._held.drop(message))
+                    case _:
+                        logger.warning("shard %s: %s is not for a shard", self.node, type(message).__name__)
+
+    def _do(self, actions: Sequence[ShardAction]) -> None:
+        """Begin actions: those of one range are carried out one after the other, in this order."""
+        for action in actions:
+            if isinstance(action, Send):
+                self._outgoing.append(action.message)
+                continue
+            queue = self._work.get(action.key)
+            if queue is not None:
+                queue.append(action)
+                continue
+            self._work[action.key] = deque((action,))
+            self._pool.submit(self._carry_out, action.key)
+
+    def _carry_out(self, key: RangeKey) -> None:
+        while True:
+            with self._lock:
+                assert self._held is not None
+                queue = self._work[key]
+                self._worked.add(key)
+                if not queue:
+                    del self._work[key]
+                    return
+                action = queue.popleft()
+            done: Sequence[ShardAction] = ()
+            try:
+                done = self._carry_out_one(action)
+            except (OSError, ShardFailed) as error:
+                logger.warning("shard %s: %s of %s: %s", self.node, type(action).__name__, shard_tensor(*key), error)
+                if isinstance(action, Copy):
+                    with self._lock:
+                        done = self._held.not_copied(key, action.token)
+            except Exception:  # the next order begins it anew
+                logger.exception("shard %s: %s failed", self.node, type(action).__name__)
+            with self._lock:
+                self._do(done)
+                if (answer := self._held.answer(key)) is not None and not isinstance(action, Remove):
+                    self._outgoing.append(answer)
+
+    def _carry_out_one(self, action: Copy | SetStamp | Remove) -> Sequence[ShardAction]:
+        """Raises OSError and ShardFailed."""
+        held = self._held
+        assert held is not None
+        match action:
+            case Copy(key, stamp, token, _, source, _, digest):
+                if not source:
+                    raise ShardFailed("there is no other shard to copy from")
+                taken = self._own.copy_from(ShardClient(source, self._key), key)
+                if digest not in ("", taken):
+                    self._own.remove(key)
+                    raise ShardFailed(f"{source} has other rows: their digest is {taken} and not {digest}")
+                with self._lock:
+                    self._stamps.set(key, stamp)
+                    return held.stored(key, token, stamp, taken)
+            case SetStamp(key, stamp):
+                with self._lock:
+                    self._stamps.set(key, stamp)
+                    return held.stamped(key, stamp)
+            case Remove(key):
+                self._own.remove(key)
+                with self._lock:
+                    self._stamps.forget(key)
+        return ()

@@ -1,0 +1,310 @@
+"""The catalogue: which versions of which tensors there are, in which files, aliases, and answered Idempotency-Keys.
+
+It is the SQLite database `catalogue.sqlite` (write-ahead log, synchronous=FULL): a committed transaction survives a
+loss of power, one that was not committed leaves no trace. No request waits for SQLite: every process keeps the rows in
+memory (`catalogue_cache`) and reads from the database only what has changed.
+
+The write-ahead log gets its full length at the start and is then reused, since SQLite checkpoints it before it is full:
+so a tensor can be removed from a disk that has no room left.
+
+All writes happen within the process group's lock of the catalogue, SQLite's own checkpoints included, so that SQLite
+never waits for a lock of its own. Connections are not shared across a fork.
+
+Its tables are `catalogue_schema`, its rows `catalogue_rows`, what changes them `catalogue_transaction`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from app.store.catalogue.catalogue_rows import (
+    EMPTY,
+    Alias,
+    AnsweredKey,
+    CatalogueContents,
+    Change,
+    LastVersion,
+    Row,
+    row_of,
+)
+from app.store.catalogue.catalogue_schema import APPLICATION, SCHEMA_VERSION, create_tables, upgrade_tables
+from app.store.catalogue.catalogue_transaction import Transaction, fact, last_change
+from app.store.catalogue.sqlite_errors import ERRNO, disk_errors, os_error
+from app.store.files import disk_writes
+from app.store.processes.directory_lock import StoreInUse, StoreRefused
+
+FILE: Final = "catalogue.sqlite"
+FILES: Final = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal")
+_MAX_CHECKED_BYTES: Final = 1 << 27
+"""Of a larger database the start does not check every page, which would take seconds."""
+LOCK_TIMEOUT_S: Final = 10.0
+"""How long SQLite waits for a lock of another program, such as a backup."""
+_WAL_BYTES: Final = 1 << 20
+_WAL_CHECKPOINT_PAGES: Final = 128
+"""Pages after which SQLite checkpoints its log: half of what the log has room for."""
+
+
+class Catalogue:
+    """One process's connections to the database at `path`. All methods block and raise OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._index_connection: sqlite3.Connection | None = None
+        self._index_connections = 0
+
+    def create(self, contents: CatalogueContents = EMPTY) -> None:
+        """Make the database anew with these tensors and aliases, durably."""
+        for name in FILES:
+            disk_writes.unlink(self.path.with_name(name))
+        os.close(disk_writes.create(self.path))
+        with disk_errors(), self._connection() as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("BEGIN")
+            create_tables(connection)
+            transaction = Transaction(connection)
+            for row in contents.rows:
+                transaction.put(row)
+            for alias in contents.aliases:
+                transaction.put_alias(alias)
+            if contents.last_versions or contents.version_floor:
+                transaction.set_last_versions(contents.last_versions, contents.version_floor)
+            transaction.commit()
+        self.close()
+        disk_writes.fsync_folder(self.path.parent)
+
+    def upgrade(self) -> None:
+        """At start-up: bring the database to this schema, in one transaction; changes nothing if it is of this one.
+
+        Raises StoreRefused where the database cannot be used, and OSError.
+        """
+        with self._refusals(), self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            transaction = Transaction(connection)
+            try:
+                if upgrade_tables(connection):
+                    transaction.commit()
+            finally:
+                with suppress(OSError):
+                    transaction.roll_back()
+        self.close()
+
+    def check(self) -> None:
+        """At start-up: check that the database can be used, and checkpoint SQLite's log. Raises StoreRefused."""
+        with self._refusals(), self._connection() as connection:
+            # An empty transaction: damage by a power loss or another program shows here.
+            connection.execute("BEGIN IMMEDIATE")
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if (application, version) != (APPLICATION, SCHEMA_VERSION):
+                raise StoreRefused(f"{self.path} is not the catalogue of a store that this gathernd can read")
+            last_change(connection)
+            if self.path.stat().st_size <= _MAX_CHECKED_BYTES:
+                found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if found != "ok":
+                    raise self._damaged(found)
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA wal_checkpoint(RESTART)")
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Turn what SQLite raises at the start into StoreRefused, or OSError where it is the disk's fault."""
+        if not self.path.exists():
+            raise StoreRefused(
+                f"the catalogue {self.path} is missing: without it nobody knows which tensors the store has; bring it "
+                "back from a backup of the folder"
+            )
+        try:
+            yield
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise StoreInUse(f"another program has locked the catalogue {self.path}: end it") from None
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR or error.sqlite_errorcode & 0xFF in ERRNO:
+                raise os_error(error) from None
+            raise self._damaged(str(error)) from None
+
+    def preallocate_wal(self) -> None:
+        """At start-up, after `check`: give SQLite's write-ahead log its full length, as far as the disk has room.
+
+        SQLite ends reading at the first frame that it did not write itself, so zeros are no harm.
+        """
+        with disk_errors(), self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")  # makes SQLite create its log
+            try:
+                fd = disk_writes.open_or_create(self.path.with_name(f"{FILE}-wal"))
+                try:
+                    size = os.fstat(fd).st_size
+                    with suppress(OSError):
+                        while size < _WAL_BYTES:
+                            size += os.pwrite(fd, bytes(min(1 << 16, _WAL_BYTES - size)), size)
+                finally:
+                    os.close(fd)
+            finally:
+                connection.execute("ROLLBACK")
+
+    def _damaged(self, why: str) -> StoreRefused:
+        return StoreRefused(f"the catalogue {self.path} is damaged ({why}): bring it back from a backup of the folder")
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            database_uri(self.path),
+            uri=True,
+            timeout=LOCK_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_CHECKPOINT_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        return connection
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection of the caller's own, from those that are open and idle."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction, undone unless it is committed; within the group's lock."""
+        with disk_errors(), self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            transaction = Transaction(connection)
+            try:
+                yield transaction
+            finally:
+                with suppress(OSError):
+                    transaction.roll_back()
+
+    def rows(self) -> tuple[int, list[Row], list[Alias]]:
+        """The number of the last change, all versions of all tensors, and all aliases."""
+        with disk_errors(), self._connection() as connection:
+            connection.execute("BEGIN")
+            try:
+                last = last_change(connection)
+                rows = [row_of(found) for found in connection.execute("SELECT * FROM tensors")]
+                return last, rows, [Alias(*found) for found in connection.execute("SELECT * FROM aliases")]
+            finally:
+                connection.execute("ROLLBACK")
+
+    def find_key(self, scope: str, key: str) -> AnsweredKey | None:
+        """The stored Idempotency-Key, None if there is none."""
+        # Every scatter with a key comes here: without the two context managers, which cost as much as the query.
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            with disk_errors():
+                connection = self._connect()
+        try:
+            found = connection.execute(
+                "SELECT scope, key, digest, etag, clock, version FROM keys WHERE scope = ? AND key = ?", (scope, key)
+            ).fetchone()
+        except sqlite3.Error as error:
+            connection.close()
+            raise os_error(error) from error
+        self._idle.append(connection)
+        return None if found is None else AnsweredKey(*found)
+
+    def count_keys(self, keys: Iterable[tuple[str, str]]) -> int:
+        """How many of these Idempotency-Keys, each with its scope, there are."""
+        with disk_errors(), self._connection() as connection:
+            count = "SELECT count(*) FROM keys WHERE scope = ? AND key = ?"
+            return sum(connection.execute(count, key).fetchone()[0] for key in keys)
+
+    def facts(self) -> dict[str, Any]:
+        """The single values: `clock`, `boot` and `boottime` (see `idempotency`), and the number of `keys`."""
+        with disk_errors(), self._connection() as connection:
+            return dict(connection.execute("SELECT name, value FROM facts").fetchall())
+
+    # For `catalogue_cache`, which calls from one thread at a time
+
+    def _connection_of_index(self) -> sqlite3.Connection:
+        if self._index_connection is None:
+            self._index_connection = self._connect()
+            self._index_connections += 1
+        return self._index_connection
+
+    def data_version(self) -> tuple[int, int]:
+        """Changes whenever another connection, of any process, has committed. Takes some microseconds."""
+        with disk_errors():
+            # SQLite counts for each connection anew.
+            found = self._connection_of_index().execute("PRAGMA data_version").fetchone()[0]
+            return self._index_connections, found
+
+    def last_change(self) -> int:
+        """The number of the last change of a tensor or an alias."""
+        with disk_errors():
+            return last_change(self._connection_of_index())
+
+    def changes_since(self, sequence: int) -> list[Change] | None:
+        """The changes after number `sequence`, in their order; None where they are too many to have been kept."""
+        with disk_errors():
+            found = (
+                self._connection_of_index()
+                .execute(
+                    "SELECT c.sequence, c.name, c.version, a.name, a.version, a.etag, a.created, a.modified, v.* "
+                    "FROM changes c LEFT JOIN tensors v ON v.name = c.name AND v.version = c.version "
+                    "LEFT JOIN aliases a ON c.version = 0 AND a.alias = c.name "
+                    "WHERE c.sequence >= ? ORDER BY c.sequence",
+                    (sequence,),
+                )
+                .fetchall()
+            )
+        if not found or found[0][0] != sequence:
+            return None
+        return [Change(one[0], one[1], one[2], _now(one[1], one[3:8], one[8:])) for one in found[1:]]
+
+    def close(self) -> None:
+        """Close the connections; harmless if there are none."""
+        if self._index_connection is not None:
+            self._index_connection.close()
+            self._index_connection = None
+        while self._idle:
+            self._idle.pop().close()
+
+
+def contents_of(connection: sqlite3.Connection) -> CatalogueContents:
+    """All that a database says at one moment, but for Idempotency-Keys."""
+    connection.execute("BEGIN")
+    try:
+        return CatalogueContents(
+            [row_of(found) for found in connection.execute("SELECT * FROM tensors")],
+            [Alias(*found) for found in connection.execute("SELECT * FROM aliases")],
+            [LastVersion(*found) for found in connection.execute("SELECT * FROM last_versions")],
+            int(fact(connection, "version_floor")),
+        )
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def row_in(connection: sqlite3.Connection, name: str, version: int) -> Row | None:
+    """A version of a tensor in a database, None if there is none."""
+    found = connection.execute("SELECT * FROM tensors WHERE name = ? AND version = ?", (name, version)).fetchone()
+    return None if found is None else row_of(found)
+
+
+def _now(name: str, alias: Sequence[Any], row: Sequence[Any]) -> Row | Alias | None:
+    if alias[0] is not None:
+        return Alias(name, *alias)
+    return None if row[0] is None else row_of(row)
+
+
+def database_uri(path: Path) -> str:
+    """The URI by which SQLite opens the database at `path`, which must exist, for reading and writing."""
+    quoted = str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return f"file:{quoted}?mode=rw"

@@ -1,0 +1,270 @@
+"""The catalogue's rows in the memory of each process, and how they are kept up to date.
+
+The first word of the group's shared state is the generation: twice the number of the catalogue's last change. A process
+whose rows are of that generation is up to date, so that a lookup costs one comparison however many tensors there are;
+one that is behind reads the changes since, once for all of its lookups.
+
+The word is odd from before a change is committed until after it, since in between SQLite may or may not show the change
+already. A process that finds it odd asks SQLite, which takes some microseconds. It stays odd if the committing process
+dies in between; then the lock of the catalogue is free, and the first process that finds it free repairs the word.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from threading import Lock
+from typing import Final
+
+from app.store.catalogue.catalogue import Catalogue
+from app.store.catalogue.catalogue_rows import Alias, Row, placeholder_name
+from app.store.catalogue.catalogue_transaction import Transaction
+from app.store.processes.directory_lock import ProcessGroup
+from app.store.processes.shared_state import StateWord
+from app.tensors.tensor_name import split_reference
+
+_NO_ROWS: Final[Mapping[int, Row]] = {}
+_NO_ALIASES: Final[Mapping[str, Alias]] = {}
+
+
+class CatalogueCache:
+    """The tensors of a store, their versions and aliases, as this process knows them.
+
+    A version is found by a reference: the name of a tensor, which stands for its current version, the highest one,
+    `NAME@7`, or an alias.
+    """
+
+    def __init__(self, catalogue: Catalogue, group: ProcessGroup, on_change: Callable[[str], None]) -> None:
+        """`on_change` is called with each reference whose version was replaced or removed, or is another one now."""
+        self._catalogue = catalogue
+        self._group = group
+        self._state = group.state
+        self._on_change = on_change
+        self._lock = Lock()
+        self._rows: dict[str, Row] = {}  # the current versions
+        self._versions: dict[str, dict[int, Row]] = {}
+        self._aliases: dict[str, Alias] = {}
+        self._aliases_of: dict[str, dict[str, Alias]] = {}
+        self._placeholders = 0
+        self._sequence = 0
+        self._version = 0, 0
+        self._names: tuple[int, list[str]] = -1, []
+        self._alias_names: tuple[int, list[str]] = -1, []
+        self.generation = -1
+        """The generation that the rows are of."""
+        self.total = 0
+        """The bytes of all files."""
+        self.version_count = 0
+        """How many versions all tensors have together."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def find(self, reference: str) -> Row | None:
+        """The version that a reference stands for. Raises OSError where the catalogue cannot be read."""
+        if self._state[StateWord.GENERATION] != self.generation:
+            self.catch_up()
+        return self._find(reference)
+
+    def _find(self, reference: str) -> Row | None:
+        row = self._rows.get(reference)
+        if row is not None:
+            return row
+        alias = self._aliases.get(reference)
+        if alias is not None:
+            return self._versions.get(alias.name, _NO_ROWS).get(alias.version)
+        name, version = split_reference(reference)
+        versions = self._versions.get(name)
+        if versions is None and self._placeholders:
+            name = placeholder_name(name)
+            versions = self._versions.get(name)
+        if versions is None:
+            return None
+        return self._rows.get(name) if version is None else versions.get(version)
+
+    def is_current(self, row: Row, reference: str) -> bool:
+        """Whether `row` is what this process knows `reference` to stand for; the catalogue may have a newer one."""
+        return self._find(reference) is row
+
+    def versions(self, name: str) -> list[Row]:
+        """The versions of a tensor that are kept, the oldest first; none where there is no such tensor."""
+        self.catch_up()
+        versions = self._versions.get(name)
+        if versions is None and self._placeholders:
+            versions = self._versions.get(placeholder_name(name))
+        return sorted(versions.values(), key=_number_of) if versions else []
+
+    def alias(self, alias: str) -> Alias | None:
+        """The alias of this name. Raises OSError where the catalogue cannot be read."""
+        if self._state[StateWord.GENERATION] != self.generation:
+            self.catch_up()
+        return self._aliases.get(alias)
+
+    def aliases_of(self, name: str) -> list[Alias]:
+        """The aliases of versions of tensor `name`, in the order of their names."""
+        self.catch_up()
+        return [alias for _, alias in sorted(self._aliases_of.get(name, _NO_ALIASES).items())]
+
+    def rows(self) -> list[Row]:
+        """All versions of all tensors, those of damaged ones without a name too, in no order."""
+        self.catch_up()
+        return [row for versions in list(self._versions.values()) for row in list(versions.values())]
+
+    def names(self) -> list[str]:
+        """The names of all tensors, sorted. The list is not to be changed."""
+        self.catch_up()
+        sequence, names = self._names
+        if sequence != self._sequence:
+            sequence = self._sequence
+            names = sorted(name for name in list(self._rows) if ":" not in name)
+            self._names = sequence, names
+        return names
+
+    def alias_names(self) -> list[str]:
+        """The names of all aliases, sorted. The list is not to be changed."""
+        self.catch_up()
+        sequence, names = self._alias_names
+        if sequence != self._sequence:
+            sequence = self._sequence
+            names = sorted(self._aliases)
+            self._alias_names = sequence, names
+        return names
+
+    def page(self, limit: int, after: str | None) -> tuple[list[Row], str | None]:
+        """At most `limit` tensors in the order of their names, those after `after`; the last name if more follow.
+
+        Each is there with its current version.
+        """
+        names, following = page_of(self.names(), limit, after)
+        return [row for name in names if (row := self._rows.get(name)) is not None], following
+
+    def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
+        """The same for aliases."""
+        names, following = page_of(self.alias_names(), limit, after)
+        return [alias for name in names if (alias := self._aliases.get(name)) is not None], following
+
+    def catch_up(self) -> None:
+        """Bring the rows up to date. Cheap where they are. Raises OSError."""
+        with self._lock:
+            generation = self._state[StateWord.GENERATION]
+            if generation & 1:
+                generation = self._repair_generation()
+            if generation == self.generation:
+                return
+            if generation & 1:
+                version = self._catalogue.data_version()
+                if version != self._version:
+                    self._reload()
+                    self._version = version
+                return
+            self._reload()
+            self.generation = generation
+
+    def _repair_generation(self) -> int:
+        """Repair an odd generation that a dead process has left; the generation as it is then."""
+        with suppress(OSError), self._group.locks.try_catalogue() as idle:
+            if idle and self._state[StateWord.GENERATION] & 1:
+                self._state[StateWord.GENERATION] = 2 * self._catalogue.last_change()
+        return self._state[StateWord.GENERATION]
+
+    def _reload(self) -> None:
+        changes = self._catalogue.changes_since(self._sequence) if self._sequence else None
+        if changes is None:
+            self._sequence, rows, aliases = self._catalogue.rows()
+            known = {(row.name, row.version): row for row in rows}
+            for row in [row for versions in self._versions.values() for row in versions.values()]:
+                if known.get((row.name, row.version)) != row:
+                    self._set(row.name, row.version, known.get((row.name, row.version)))
+            for row in rows:
+                if row.version not in self._versions.get(row.name, _NO_ROWS):
+                    self._set(row.name, row.version, row)
+            named = {alias.alias: alias for alias in aliases}
+            for name in {*self._aliases, *named}:
+                if self._aliases.get(name) != named.get(name):
+                    self._set_alias(name, named.get(name))
+        else:
+            for change in changes:
+                now = change.now
+                if isinstance(now, Alias) or not change.version:
+                    self._set_alias(change.name, now if isinstance(now, Alias) else None)
+                else:
+                    self._set(change.name, change.version, now)
+                self._sequence = change.sequence
+
+    def _set(self, name: str, number: int, row: Row | None) -> None:
+        # Other threads read meanwhile: a version that is replaced is there before and after, and in between.
+        name = sys.intern(name)
+        versions = self._versions.setdefault(name, {})
+        old, was = versions.get(number), self._rows.get(name)
+        if row is not None:
+            versions[number] = row
+            self.total += row.file_size
+            self.version_count += 1
+        else:
+            versions.pop(number, None)
+        if old is not None:
+            self.total -= old.file_size
+            self.version_count -= 1
+        current = versions[max(versions)] if versions else None
+        if current is not None:
+            self._rows[name] = current
+        else:
+            self._rows.pop(name, None)
+            del self._versions[name]
+        if ":" in name:
+            self._placeholders += (current is not None) - (was is not None)
+        if current is not was:
+            self._on_change(name)
+        self._on_change(f"{name}@{number}")
+        for alias in self._aliases_of.get(name, _NO_ALIASES).values():
+            if alias.version == number:
+                self._on_change(alias.alias)
+
+    def _set_alias(self, name: str, alias: Alias | None) -> None:
+        old = self._aliases.get(name)
+        if alias is not None:
+            self._aliases[sys.intern(name)] = alias
+            self._aliases_of.setdefault(sys.intern(alias.name), {})[name] = alias
+        else:
+            self._aliases.pop(name, None)
+        if old is not None and (alias is None or alias.name != old.name):
+            others = self._aliases_of[old.name]
+            del others[name]
+            if not others:
+                del self._aliases_of[old.name]
+        self._on_change(name)
+
+    @contextmanager
+    def change(self) -> Iterator[Transaction]:
+        """A transaction of the catalogue, committed and seen by every process when the context ends without an error.
+
+        No other thread or process writes meanwhile, and the rows are up to date. Raises OSError.
+        """
+        state = self._state
+        with self._group.locks.catalogue(), self._catalogue.transaction() as transaction:
+            self.catch_up()
+            try:
+                yield transaction
+                if transaction.changes_tensors:
+                    state[StateWord.GENERATION] |= 1
+                keys = transaction.key_count()
+                # Never less than the real count, also if this process dies here: at 0 keys are not looked up.
+                state[StateWord.KEYS] = max(state[StateWord.KEYS], keys)
+                transaction.commit()
+                state[StateWord.KEYS] = keys
+            finally:
+                if state[StateWord.GENERATION] & 1:
+                    transaction.roll_back()
+                    state[StateWord.GENERATION] = 2 * transaction.last_change()
+
+
+def _number_of(row: Row) -> int:
+    return row.version
+
+
+def page_of(names: list[str], limit: int, after: str | None) -> tuple[list[str], str | None]:
+    """At most `limit` of sorted names, those after `after`; and the last of them if more follow."""
+    start = bisect_right(names, after) if after is not None else 0
+    return names[start : start + limit], names[start + limit - 1] if start + limit < len(names) else None

@@ -1,0 +1,128 @@
+"""Copying a content block by block, each compared with its checksum, into a file that has all of its scatters."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.store.files import disk_writes
+from app.store.files.tensor_file import BLOCK, PAGE, BadFile, Description, decode_page, encode_page, page_version
+from app.store.scatters.scatter_log import read_at
+from app.tensors.buffer_type import Buffer
+
+_BLOCKS_AT_ONCE: Final = 16
+Read = Callable[[int, int], Buffer]
+"""Bytes from and to an offset of the blocks, which begin behind the first page."""
+
+
+class Unchecked:
+    """Blocks whose checksums in the file may be older than what they hold: all of them."""
+
+    def __contains__(self, block: object) -> bool:
+        return True
+
+
+def copy_content(
+    read: Read | None,
+    description: Description,
+    sequence: int,
+    modified: int,
+    checksums: bytes,
+    changed: Collection[int] | Unchecked,
+    target: int,
+) -> str:
+    """Write the content into the file `target`, durably; the digest of what was written.
+
+    `read` gives the blocks; None where `target` is a clone, which has them. `checksums` are those of the blocks but
+    for the blocks that were `changed` since. Raises BadFile where a block does not match its checksum, and OSError.
+    """
+    table = np.frombuffer(checksums, "<u4").copy()
+    if len(table) != description.block_count:
+        raise BadFile("the file ends within its checksums")
+    end = description.checksums_at - PAGE
+    os.lseek(target, PAGE, os.SEEK_SET)
+    for begin in range(0, end, _BLOCKS_AT_ONCE * BLOCK):
+        size = min(_BLOCKS_AT_ONCE * BLOCK, end - begin)
+        piece = read_at(target, PAGE + begin, size) if read is None else read(begin, begin + size)
+        check_blocks(piece, size, begin // BLOCK, table, changed)
+        if read is not None:
+            disk_writes.write(target, piece)
+    page = encode_page(description, 2 * sequence, modified)
+    disk_writes.write_at(target, page, 0)
+    disk_writes.write_at(target, table.tobytes(), description.checksums_at)
+    disk_writes.truncate(target, description.file_size)
+    disk_writes.fsync(target)
+    return digest(page, table.tobytes())
+
+
+def check_blocks(
+    piece: Buffer,
+    size: int,
+    first: int,
+    table: NDArray[np.uint32],
+    changed: Collection[int] | Unchecked,
+) -> None:
+    """Compare whole blocks, from block number `first` on, with the checksums in `table`, which gets those that changed.
+
+    Raises BadFile.
+    """
+    with memoryview(piece) as view:
+        if len(view) != size:
+            raise BadFile("the file ends early")
+        for begin in range(0, size, BLOCK):
+            block = first + begin // BLOCK
+            checksum = zlib.crc32(view[begin : begin + BLOCK])
+            if checksum != table[block]:
+                if block not in changed:
+                    raise BadFile(f"block {block} does not match its checksum")
+                table[block] = checksum
+
+
+def digest(page: bytes, checksums: bytes) -> str:
+    """The SHA-256, in hex, of a file's first page and its checksums, which are of all the rest."""
+    return hashlib.sha256(page + checksums).hexdigest()
+
+
+class SealedFile:
+    """A file as `copy_content` has written it, open for reading."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BadFile and OSError."""
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            page = os.pread(self._fd, PAGE, 0)
+            self.description = decode_page(page, os.fstat(self._fd).st_size)
+            self.checksums = read_at(self._fd, self.description.checksums_at, 4 * self.description.block_count)
+            self.digest = digest(page, self.checksums)
+            self.sequence = page_version(page) >> 1
+            self.modified = int.from_bytes(page[8:16], "little")
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Bytes of the blocks, as `copy_content` asks for them."""
+        return read_at(self._fd, PAGE + begin, end - begin)
+
+    def check(self) -> None:
+        """Compare all blocks with their checksums. Raises BadFile and OSError."""
+        table = np.frombuffer(self.checksums, "<u4")
+        end = self.description.checksums_at - PAGE
+        for begin in range(0, end, _BLOCKS_AT_ONCE * BLOCK):
+            size = min(_BLOCKS_AT_ONCE * BLOCK, end - begin)
+            check_blocks(self.read(begin, begin + size), size, begin // BLOCK, table, ())
+
+    def clone_into(self, target: int) -> bool:
+        """Make the empty file `target` share its blocks; False where the file system cannot."""
+        return disk_writes.clone(self._fd, target)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)

@@ -1,0 +1,231 @@
+"""Snapshots: a content at one version, for a download that takes longer than scatters can be kept waiting.
+
+Where the file system can share blocks between files (reflink), a snapshot is a copy that takes no space. Elsewhere it
+is a file beside the content: before a scatter changes pages it copies them there, once each; the reader takes those
+pages from there and all others from the content itself.
+
+    <content id>.<random>   one byte for each page of the items, 1 where the page was copied; then the pages, each in
+                            its own place. The file is sparse, and has its full length from the start. It is truncated
+                            to nothing where the disk had no room for a page: the scatter goes on, the download ends.
+
+The reader holds a lock (flock) on the file as long as it reads, so that files of dead readers are recognised. The word
+SNAPSHOTS of the content says whether there may be such files, so that other scatters need not look for any.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from mmap import mmap
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import GatherError
+from app.store.files import disk_writes
+from app.store.files.mapped_tensor import MappedContent
+from app.store.files.tensor_file import PAGE, Description, HeaderWord, decode_page
+from app.store.scatters.scatter_log import Record, read_at
+
+FOLDER: Final = "snapshots"
+_NEW: Final = "new-"
+"""Prefix of the name of a file that its reader has not locked yet."""
+
+
+class Snapshot:
+    """A content at the version at which this was made, within its tensor's lock. All methods block on the disk."""
+
+    def __init__(self, content: MappedContent, folder: Path) -> None:
+        """Raises tensor_damaged, overloaded and OSError."""
+        resident = content.resident()
+        if not resident.is_consistent:
+            raise GatherError("overloaded", "a change that was cut short could not be finished yet", retry_after=1)
+        self.etag = resident.etag
+        self._content = content
+        self._fd = -1
+        self._path: Path | None = None
+        self._is_clone = False
+        self._size = 0
+        try:
+            source = os.open(content.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # the content has been replaced: no scatter changes it any more
+        try:
+            page = os.pread(source, PAGE, 0)
+            if decode_page(page, os.fstat(source).st_size).id == content.description.id:
+                self._make(source, folder)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(source)
+
+    def _make(self, source: int, folder: Path) -> None:
+        name = f"{self._content.description.id}.{uuid4().hex}"
+        new = folder / f"{_NEW}{name}"
+        self._path = new
+        self._fd = disk_writes.create(new)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        if disk_writes.clone(source, self._fd):
+            self._is_clone = True
+            disk_writes.unlink(new)
+            self._path = None
+            return
+        pages = _pages_at(self._content.description)
+        self._size = pages + self._content.description.size
+        disk_writes.truncate(self._fd, self._size)
+        disk_writes.rename(new, folder / name)
+        self._path = folder / name
+        disk_writes.write_at(source, (1).to_bytes(8, "little"), 8 * HeaderWord.SNAPSHOTS)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Bytes `begin` to `end` of the items. Raises tensor_damaged, and insufficient_storage for a lost page."""
+        if self._is_clone:
+            return _read(self._fd, PAGE + begin, end - begin)
+        self._content.resident()  # raises for a file that was cut, before anything is read
+        piece = self._content.read(begin, end)
+        if self._fd < 0:
+            return piece
+        # A scatter copies and flags a page before it changes it, so the flags are read after the content.
+        first = begin // PAGE
+        flags = np.frombuffer(os.pread(self._fd, -(-end // PAGE) - first, first), np.uint8)
+        if os.fstat(self._fd).st_size != self._size:
+            raise GatherError("insufficient_storage", "the disk had no room for what was to be read before it changed")
+        if not flags.any():
+            return piece
+        whole = bytearray(piece)
+        pages_at = _pages_at(self._content.description)
+        for start, stop in _runs(first + np.flatnonzero(flags)):
+            low, high = max(start * PAGE, begin), min(stop * PAGE, end)
+            whole[low - begin : high - begin] = _read(self._fd, pages_at + low, high - low)
+        return bytes(whole)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that was read is of one version.
+
+        It is not where a service that started has removed the file, so that scatters found nowhere to copy pages to.
+        That can meet only a reader that is not of the service's process group.
+        """
+        return self._fd < 0 or self._is_clone or os.fstat(self._fd).st_nlink > 0
+
+    def close(self) -> None:
+        """Remove the file and unlock it."""
+        if self._fd >= 0:
+            if self._path is not None:
+                with suppress(OSError):
+                    disk_writes.unlink(self._path)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def save_pages(mapping: mmap, description: Description, folder: Path, records: Sequence[Record]) -> bool:
+    """Copy the pages that `records` will change into the snapshots of the content; False where there are none.
+
+    Within the lock of the tensor.
+    """
+    living = list(_open_snapshots(folder, description.id))
+    if not living:
+        return False
+    pages = pages_of(records)
+    for fd in living:
+        try:
+            _save_into(mapping, description, fd, pages)
+        except OSError:
+            # The scatter goes on, and the reader sees the empty file. To truncate needs no room.
+            disk_writes.truncate(fd, 0)
+        finally:
+            os.close(fd)
+    return True
+
+
+def _save_into(mapping: mmap, description: Description, fd: int, pages: NDArray[np.int64]) -> None:
+    pages_at = _pages_at(description)
+    if not len(pages) or not os.fstat(fd).st_size:
+        return
+    first, last = int(pages[0]), int(pages[-1]) + 1
+    flags = np.frombuffer(_read(fd, first, last - first), np.uint8)
+    for start, stop in _runs(pages[flags[pages - first] == 0]):
+        begin, end = start * PAGE, min(stop * PAGE, description.size)
+        with memoryview(mapping) as view:
+            disk_writes.write_at(fd, view[PAGE + begin : PAGE + end], pages_at + begin)
+        disk_writes.write_at(fd, b"\1" * (stop - start), start)
+
+
+def _open_snapshots(folder: Path, content: str) -> Iterator[int]:
+    """Descriptors of a content's snapshots that are being read; files of dead readers are removed."""
+    for path in folder.glob(f"{content}.*"):
+        fd = _open_if_read(path)
+        if fd >= 0:
+            yield fd
+
+
+def _open_if_read(path: Path) -> int:
+    """A descriptor of the file if its reader is alive; else -1, and the file is removed."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return fd
+    disk_writes.unlink(path)
+    os.close(fd)
+    return -1
+
+
+def remove_abandoned(folder: Path, *, everything: bool = False) -> None:
+    """Remove the files of dead readers, or `everything` where no other process uses the store. Raises OSError."""
+    for path in folder.iterdir():
+        if everything:
+            disk_writes.unlink(path)
+        elif not path.name.startswith(_NEW):
+            fd = _open_if_read(path)
+            if fd >= 0:
+                os.close(fd)
+
+
+def pages_of(records: Sequence[Record]) -> NDArray[np.int64]:
+    """The numbers of the pages that records change, each once, in order."""
+    found: list[NDArray[np.int64]] = []
+    for record in records:
+        width = record.entry.width
+        if not len(record.rows) or not width:
+            continue
+        begin = record.rows.astype(np.int64) * width
+        first, last = begin // PAGE, (begin + width - 1) // PAGE
+        found.append(first)
+        longest = int((last - first).max())
+        if longest == 1:
+            found.append(last)
+        elif longest:
+            spans = last - first + 1
+            starts = np.cumsum(spans) - spans
+            found.append(np.repeat(first - starts, spans) + np.arange(int(spans.sum())))
+    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+
+def _runs(pages: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Where runs of successive numbers begin, and the numbers behind their ends."""
+    if len(pages):
+        breaks = np.flatnonzero(np.diff(pages) != 1)
+        starts = pages[np.concatenate(([0], breaks + 1))]
+        ends = pages[np.concatenate((breaks, [len(pages) - 1]))] + 1
+        yield from zip(starts.tolist(), ends.tolist(), strict=True)
+
+
+def _pages_at(description: Description) -> int:
+    """Where the pages begin: behind one byte for each, from a multiple of the page size."""
+    flags = -(-description.size // PAGE)
+    return flags + -flags % PAGE
+
+
+def _read(fd: int, offset: int, size: int) -> bytes:
+    """Exactly `size` bytes; zeros where the file ends early."""
+    return read_at(fd, offset, size).ljust(size, b"\0")

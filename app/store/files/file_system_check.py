@@ -1,0 +1,64 @@
+"""Checks of the folder's file system and the machine's processor, before anything is written."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+from typing import Final
+
+from app.store.processes import memory_barrier
+from app.store.processes.directory_lock import StoreRefused
+
+MOUNTS: Final = Path("/proc/self/mountinfo")
+_NETWORK: Final = frozenset({
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
+    "orangefs", "smb3", "smbfs", "fuse.beegfs", "fuse.ceph", "fuse.cephfs", "fuse.gcsfuse", "fuse.glusterfs",
+    "fuse.goofys", "fuse.juicefs", "fuse.mount-s3", "fuse.rclone", "fuse.s3fs", "fuse.smbnetfs", "fuse.sshfs",
+})  # fmt: skip
+_ORDERED: Final = frozenset({"x86_64", "AMD64", "i386", "i686"})
+"""Processors that keep the order of loads and of stores, as other processors see them."""
+
+
+class Unsuitable(StoreRefused):
+    """The file system or the processor lacks what the store relies on."""
+
+
+def check_folder(folder: Path) -> None:
+    """Raises Unsuitable for a folder on a network file system.
+
+    Locks and mappings are not shared there between machines as they are between processes, and an fsync may not do what
+    it says, so that what was acknowledged could be lost.
+    """
+    kind = file_system_of(folder)
+    if kind in _NETWORK:
+        raise Unsuitable(
+            f"the store {folder} lies on a network file system ({kind}), which does not keep what the store relies on: "
+            "give it a folder on a local disk with GATHERND_STORE_DIR"
+        )
+
+
+def file_system_of(folder: Path) -> str | None:
+    """The type of the file system that `folder` lies on, or will lie on; None where the system does not tell."""
+    try:
+        lines = MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return None
+    place, kind, longest = folder.resolve(), None, -1
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        mount = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields.split(" ")[4]))
+        # Of two file systems at one place the one that was mounted last is seen.
+        if place.is_relative_to(mount) and len(mount.parts) >= longest:
+            longest, kind = len(mount.parts), rest.split(" ")[0]
+    return kind
+
+
+def check_processor(processes: int) -> None:
+    """Raises Unsuitable where several processes could not see each other's changes of a tensor in their order."""
+    fenced = memory_barrier.register()
+    if processes > 1 and not fenced and platform.machine() not in _ORDERED:
+        raise Unsuitable(
+            f"several workers cannot share a store on this machine: its processor ({platform.machine()}) may reorder "
+            "what they read, and its system has no membarrier(2) against that; serve with GATHERND_WORKERS=1"
+        )

@@ -1,0 +1,174 @@
+"""A tensor's file, mapped into this process: shared with every other worker through the page cache, never copied."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import mmap
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from math import prod
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from app.store.catalogue.catalogue_rows import Row
+from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, HeaderWord, decode_page
+from app.store.store_errors import damaged
+from app.store.store_interface import Resident
+from app.tensors.dtypes import DTYPES
+from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor import Tensor
+
+logger = logging.getLogger("gathernd")
+ExcludeWriters = Callable[[], AbstractContextManager[object]]
+_POPULATE_READ: Final = 22  # MADV_POPULATE_READ, linux/mman.h
+
+
+class MappedContent:
+    """One mapped content. Stays mapped as long as anything refers to it, also after its file was removed."""
+
+    __slots__ = (
+        "_exclude_writers",
+        "_size",
+        "_tensor",
+        "cold",
+        "data_version",
+        "description",
+        "mapping",
+        "path",
+        "words",
+    )
+
+    def __init__(self, path: Path, row: Row, hold: ExcludeWriters, memory: int | None = None) -> None:
+        """Map the file. Raises OSError, and tensor_damaged where it is not whole.
+
+        `memory` is how many bytes of contents the system's cache holds. A larger content is mapped without
+        read-ahead, whose pages would only push out others.
+        """
+        self.path = path
+        self.data_version = row.version
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(fd)
+            try:
+                self.description = decode_page(os.pread(fd, PAGE, 0), status.st_size)
+            except BadFile as problem:
+                raise damaged(row.name, str(problem)) from None
+            if (self.description.id, self.description.name) != (row.content, row.name):
+                raise damaged(row.name, "its file describes another tensor")
+            self.mapping = mmap.mmap(fd, status.st_size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        self.cold = memory is not None and status.st_size > memory
+        if self.cold:
+            self.mapping.madvise(mmap.MADV_RANDOM)
+        self.words = memoryview(self.mapping)[:PAGE].cast("Q")
+        self._exclude_writers = hold
+        self._size = self.description.file_size
+        self._tensor = self._make_tensor()
+
+    def _make_tensor(self) -> Tensor:
+        description, mapping = self.description, self.mapping
+        dtype = DTYPES[description.dtype]
+        if dtype.kind == "string":
+            starts = (
+                np.frombuffer(mapping, np.int64, description.item_count, description.offsets_at)
+                if description.item_count
+                else _NO_STARTS
+            )
+            octets = np.frombuffer(mapping, np.uint8, description.size, PAGE) if description.size else _NO_OCTETS
+            return PackedStrings(dtype, description.shape, starts, octets=octets, on_disk=self.cold)
+        if not description.item_count:
+            return Tensor(dtype, description.shape, np.empty(0, dtype.numpy))
+        return Tensor(dtype, description.shape, np.frombuffer(mapping, dtype.numpy, description.item_count, PAGE))
+
+    def resident(self, last: Resident | None = None) -> Resident:
+        """The content at its present version; `last`, what this returned before, where the version is the same.
+
+        Raises tensor_damaged. It is not stored here: the reference would be a cycle, and keep the file mapped.
+        """
+        if self.mapping.size() != self._size:
+            # Checked before anything is read: to read beyond the end of a truncated file ends the process (SIGBUS).
+            raise damaged(self.description.name, "its file was cut or has grown")
+        version = self.words[HeaderWord.VERSION]
+        if last is not None and version == last.version:
+            return last
+        if version & DAMAGED:
+            raise damaged(self.description.name, "its checksums or its log do not match")
+        return _MappedResident(self, version)
+
+    def tensor_and_etag(self, version: int) -> tuple[Tensor, str]:
+        """The tensor, and its ETag at this version."""
+        return self._tensor, self.description.etag(version >> 1)
+
+    def exclude_writers(self) -> AbstractContextManager[object]:
+        """A context in which no scatter changes the content; entering it blocks."""
+        return self._exclude_writers()
+
+    def populate(self) -> None:
+        """Read the content ahead (`prefault`) and keep it in memory (`lock`), if the upload asked for it. Blocks."""
+        description = self.description
+        if not description.size or not (description.prefault or description.lock):
+            return
+        libc = ctypes.CDLL(None, use_errno=True)  # unlike mmap's methods, calls release the interpreter lock
+        region = ctypes.c_void_p(np.frombuffer(self.mapping, np.uint8).ctypes.data), ctypes.c_size_t(len(self.mapping))
+        if libc.madvise(*region, _POPULATE_READ):
+            libc.madvise(*region, mmap.MADV_WILLNEED)
+        if description.lock and libc.mlock(*region):
+            reason = os.strerror(ctypes.get_errno() or errno.ENOMEM)
+            logger.warning("%s could not be locked in memory: %s", description.name, reason)
+
+    def row_span(self, first: int, last: int) -> tuple[int, int]:
+        """Where the bytes of rows `first` to `last` begin and end."""
+        description = self.description
+        width = prod(description.shape[1:])
+        if isinstance(self._tensor, PackedStrings):
+            starts = self._tensor.array
+            begin, end = (
+                int(starts[row * width]) if row * width < description.item_count else description.size
+                for row in (first, last)
+            )
+            return begin, end
+        width *= self._tensor.dtype.item_size
+        return first * width, last * width
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Bytes `begin` to `end` of the items."""
+        return self.mapping[PAGE + begin : PAGE + end]
+
+
+class _MappedResident(Resident):
+    """A resident tensor whose version is read from its file's first page."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, content: MappedContent, version: int) -> None:
+        tensor, etag = content.tensor_and_etag(version)
+        super().__init__(tensor, etag, version, content.words, content.cold, content.data_version)
+        self._content = content
+
+    def refreshed(self) -> Resident:
+        """See `Resident`."""
+        return self._content.resident()
+
+    def exclude_writers(self) -> AbstractContextManager[object]:
+        """See `Resident`."""
+        return self._content.exclude_writers()
+
+
+class CurrentContent:
+    """A content that lookups read, and the `Resident` of the last one; shared by all references to the content."""
+
+    __slots__ = ("__weakref__", "content", "resident")
+
+    def __init__(self, content: MappedContent) -> None:
+        self.content = content
+        self.resident: Resident | None = None
+
+
+_NO_STARTS: Final = np.empty(0, np.int64)
+_NO_OCTETS: Final = np.empty(0, np.uint8)

@@ -1,0 +1,114 @@
+"""Removing files that dead processes have left in the store's folder, and counting those of uploads under way."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from app.store.catalogue.catalogue_cache import CatalogueCache
+from app.store.files import disk_writes
+from app.store.processes.store_locks import StoreLocks
+
+logger = logging.getLogger("gathernd")
+SIDE: Final = ".side"
+"""Suffix of the name of an upload's scratch file."""
+
+
+def file_names(folder: Path) -> list[str]:
+    """The names of the files in a folder. Raises OSError."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries]
+
+
+def remove_or_warn(path: Path) -> None:
+    """Remove a file of no use; logs a warning where it cannot be removed."""
+    try:
+        disk_writes.unlink(path)
+    except OSError as error:
+        logger.warning("%s is of no use and could not be removed: %s", path, error.strerror)
+
+
+class UploadFolder:
+    """The folder of uploads under way. The process that receives one holds a lock on its first file."""
+
+    def __init__(self, folder: Path, locks: StoreLocks) -> None:
+        self._folder = folder
+        self._locks = locks
+
+    def size(self, without: str = "") -> int:
+        """The bytes of all uploads, but for the one with this id."""
+        total = 0
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.removesuffix(SIDE) != without:
+                    with suppress(FileNotFoundError):
+                        total += entry.stat().st_size
+        return total
+
+    def remove_abandoned(self) -> None:
+        """Remove the files of uploads whose process has died. Raises OSError."""
+        with self._locks.uploads():
+            for path in self._abandoned():
+                remove_or_warn(path)
+
+    def abandoned(self) -> list[Path]:
+        """The files of uploads whose process has died. Raises OSError."""
+        with self._locks.uploads():
+            found = self._abandoned()
+        # An upload that ended in between has left nothing.
+        return [path for path in found if path.exists()]
+
+    def _abandoned(self) -> list[Path]:
+        names = sorted(file_names(self._folder))
+        living = {name for name in names if not name.endswith(SIDE) and self._is_locked(self._folder / name)}
+        return [self._folder / name for name in names if name.removesuffix(SIDE) not in living]
+
+    def _is_locked(self, path: Path) -> bool:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+
+class OrphanedFiles:
+    """Files of contents and logs that no tensor has: a process died, or could not remove them or commit."""
+
+    def __init__(self, tensors: Path, logs: Path, index: CatalogueCache) -> None:
+        self._tensors = tensors
+        self._logs = logs
+        self._index = index
+
+    def remove_all(self) -> None:
+        """Remove them. Raises OSError."""
+        if not self._find():
+            return
+        # A content is renamed and entered within one transaction, so a file without a row, seen within another
+        # transaction, is orphaned. It is removed after that one's commit: a commit that the disk refused before can
+        # become durable only by a crash before then.
+        with self._index.change() as transaction:
+            transaction.set_facts({"cleaned": time.time_ns()})
+            found = self._find()
+        for path in found:
+            remove_or_warn(path)
+
+    def _find(self) -> list[Path]:
+        # The folders are read before the rows, so that a tensor made meanwhile is not taken for an orphan.
+        files, logs = file_names(self._tensors), file_names(self._logs)
+        rows = self._index.rows()
+        known, contents = {row.file for row in rows}, {row.content for row in rows}
+        return [
+            *(self._tensors / name for name in files if name not in known),
+            *(self._logs / name for name in logs if name not in contents),
+        ]

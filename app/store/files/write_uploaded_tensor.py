@@ -1,0 +1,325 @@
+"""Writes an uploaded tensor: checked, converted, hashed and checksummed as it streams to the disk, in bounded memory.
+
+Nothing of it is visible before the store commits it. Before then `abandon` removes its files, and after a crash the
+next start does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import GatherError, Place
+from app.store.files import disk_writes
+from app.store.files.tensor_file import BLOCK, PAGE, BlockChecksums, Description, encode_page, new_hash
+from app.tensors.buffer_type import Buffer
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.frame_format import HEAD
+from app.tensors.shape_limits import NUMPY_BYTES, Limits
+from app.tensors.string_frames import read_frames
+from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor import coordinates
+
+BODY: Final = "/body"
+_CHUNK_BYTES: Final = 1 << 22
+
+
+class Upload:
+    """One content being received. `write` and `finish` block on the disk and belong on a thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        dtype: DType,
+        shape: tuple[int, ...],
+        limits: Limits,
+        *,
+        swap: bool = False,
+        fortran: bool = False,
+        prefault: bool = False,
+        lock: bool = False,
+    ) -> None:
+        """`swap` says that the items come big endian, `fortran` that they come in column-major order.
+
+        Raises limit_exceeded.
+        """
+        check_shape(dtype, shape, limits)
+        self.id = uuid4().hex
+        self.dtype = dtype
+        self.shape = shape
+        self.prefault = prefault
+        self.lock = lock
+        self.items = prod(shape)
+        self.expected = None if dtype.kind == "string" else self.items * dtype.item_size
+        self.path = folder / self.id
+        self._scratch_path = folder / f"{self.id}.side"
+        # A column-major content is first written as it comes to a scratch file, and then read in row-major order.
+        self._fortran = fortran and self.items > 1 and len(shape) > 1
+        self._swap_bytes = (dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size) if swap else 1
+        self._incomplete = b""
+        self._size = 0
+        self._written = 0
+        self._digest = new_hash(dtype, shape)
+        self._checksums = BlockChecksums()
+        self._strings = _FramedStrings(self.items, limits.string_bytes, shape) if dtype.kind == "string" else None
+        self._fd = -1
+        self._scratch_fd = -1
+        self._on_growth: Callable[[], None] | None = None
+        self._growth_limit = _CHUNK_BYTES
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that its files take from the start; those of strings grow as they come."""
+        if self.expected is None:
+            return PAGE
+        items = self.expected
+        return PAGE + items + 4 * -(-items // BLOCK) + (items if self._fortran else 0)
+
+    def open(self, on_growth: Callable[[], None] | None = None) -> None:
+        """Make the files at their full length, so that the quota counts them. Raises OSError.
+
+        They are locked as long as this process has them open. `on_growth` is called before a content of unknown length
+        grows by another 4 MiB, and may raise.
+        """
+        self._fd = disk_writes.create(self.path)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        self._on_growth = on_growth
+        disk_writes.truncate(self._fd, PAGE if self.expected is None else self.reserved)
+        os.lseek(self._fd, PAGE, os.SEEK_SET)
+        if self._fortran or self._strings is not None:
+            self._scratch_fd = disk_writes.create(self._scratch_path)
+
+    def write(self, piece: Buffer) -> None:
+        """Take the next bytes. Raises OSError, element_count_mismatch, value_not_representable and limit_exceeded."""
+        if self.expected is not None and self._size + len(self._incomplete) + len(piece) > self.expected:
+            raise self._wrong_count(f"more than {self.expected} bytes are given")
+        if self._swap_bytes > 1:
+            piece = self._swapped(piece)
+        if self._fortran:
+            disk_writes.write(self._scratch_fd, piece)
+            self._size += len(piece)
+        else:
+            self._append(piece)
+
+    def _swapped(self, piece: Buffer) -> bytes:
+        raw = self._incomplete + bytes(piece)
+        whole = len(raw) - len(raw) % self._swap_bytes
+        self._incomplete = raw[whole:]
+        return np.frombuffer(raw[:whole], f"u{self._swap_bytes}").byteswap().tobytes()
+
+    def _append(self, piece: Buffer) -> None:
+        """Append bytes in their final order and form."""
+        if self.dtype.kind == "bool":
+            self._check_bools(piece)
+        elif self._strings is not None:
+            starts = self._strings.feed(piece)
+            if len(starts):
+                disk_writes.write(self._scratch_fd, starts.tobytes())
+        if self.expected is None and self._on_growth is not None and self._written + len(piece) > self._growth_limit:
+            self._on_growth()
+            self._growth_limit = self._written + len(piece) + _CHUNK_BYTES
+        self._digest.update(piece)
+        self.write_out(piece)
+        self._written += len(piece)
+        if not self._fortran:
+            self._size = self._written
+
+    def write_out(self, piece: Buffer) -> None:
+        """Put bytes where they belong, after those before. Raises OSError."""
+        self._checksums.update(piece)
+        disk_writes.write(self._fd, piece)
+
+    def _check_bools(self, piece: Buffer) -> None:
+        octets = np.frombuffer(piece, np.uint8)
+        if len(octets) and int(octets.max()) > 1:
+            bad = int(np.argmax(octets > 1))
+            where = coordinates(self._written + bad, self.shape)
+            raise GatherError(
+                "value_not_representable",
+                "a bool is one byte, 0 or 1",
+                places=[Place(BODY, where, int(octets[bad]))],
+                hint="Send each bool as one byte, 0 or 1.",
+            )
+
+    def _wrong_count(self, what: str) -> GatherError:
+        return GatherError(
+            "element_count_mismatch", f"{what}, which is not what shape {list(self.shape)} asks for", pointer=BODY
+        )
+
+    def finish(self) -> None:
+        """The bytes have ended: check their number, and convert a column-major content.
+
+        Raises OSError and element_count_mismatch.
+        """
+        self.check_count()
+        if self._fortran:
+            self._reorder()
+        if self._strings is not None:
+            self._strings.finish()
+            self._append_starts()
+        self._remove_scratch()
+        disk_writes.write(self._fd, self._checksums.finish())
+
+    def check_count(self) -> None:
+        """Raises element_count_mismatch where too few bytes were given."""
+        if self.expected is not None and self._size + len(self._incomplete) != self.expected:
+            raise self._wrong_count(
+                f"{self._size + len(self._incomplete)} bytes are given and not the {self.expected} that are needed"
+            )
+
+    def _reorder(self) -> None:
+        mapping = mmap.mmap(self._scratch_fd, self._size, prot=mmap.PROT_READ)
+        items = np.frombuffer(mapping, self.dtype.numpy).reshape(self.shape, order="F")
+        for block in blocks_of(items):
+            self._append(block.tobytes())
+
+    def _append_starts(self) -> None:
+        padding = bytes(-self._size % 8)
+        disk_writes.write(self._fd, padding)
+        self._checksums.update(padding)
+        os.lseek(self._scratch_fd, 0, os.SEEK_SET)
+        while piece := os.read(self._scratch_fd, _CHUNK_BYTES):
+            self._checksums.update(piece)
+            disk_writes.write(self._fd, piece)
+
+    def _remove_scratch(self) -> None:
+        if self._scratch_fd >= 0:
+            os.close(self._scratch_fd)
+            self._scratch_fd = -1
+            disk_writes.unlink(self._scratch_path)
+
+    def describe(self, name: str) -> Description:
+        """The file's description; `finish` comes first."""
+        return Description(
+            self.id, name, self.dtype.name, self.shape, self._size, self._digest.hexdigest(), self.prefault, self.lock
+        )
+
+    def seal(self, description: Description, sequence: int, modified: int) -> None:
+        """Write the first page, and make the file durable, ready to be renamed. Raises OSError."""
+        disk_writes.write_at(self._fd, encode_page(description, 2 * sequence, modified), 0)
+        disk_writes.truncate(self._fd, description.file_size)
+        disk_writes.fsync(self._fd)
+
+    def close(self) -> None:
+        """Close and unlock the file, once it has been renamed or removed."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def abandon(self) -> None:
+        """Remove the files. Does nothing to a file that has been renamed."""
+        self._remove_scratch()
+        disk_writes.unlink(self.path)
+        self.close()
+
+
+def check_shape(dtype: DType, shape: Sequence[int], limits: Limits, pointer: str = BODY) -> None:
+    """Raises limit_exceeded for a rank, dimension, number of items or span of bytes over the limits."""
+    if len(shape) > limits.rank:
+        raise _over("rank", limits.rank, pointer)
+    if max(shape, default=0) > limits.dimension:
+        raise _over("dimension", limits.dimension, pointer)
+    if prod(shape) > limits.elements:
+        raise _over("elements", limits.elements, pointer)
+    if prod(size or 1 for size in shape) * (dtype.item_size or 8) > NUMPY_BYTES:
+        raise _over("bytes", NUMPY_BYTES, pointer)
+
+
+def _over(limit: str, maximum: int, pointer: str) -> GatherError:
+    return GatherError(
+        "limit_exceeded",
+        f"the tensor is over the limit of {maximum} ({limit})",
+        pointer=pointer,
+        facts={"limit": limit, "maximum": maximum},
+    )
+
+
+def blocks_of(items: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    """The parts of an array, in row-major order, each of at most 4 MiB or one item."""
+    row = items.itemsize
+    axis = items.ndim
+    while axis > 0 and row * items.shape[axis - 1] <= _CHUNK_BYTES:
+        axis -= 1
+        row *= items.shape[axis]
+    if axis == 0:
+        yield items
+        return
+    axis -= 1
+    step = max(1, _CHUNK_BYTES // row)
+    for position in np.ndindex(items.shape[:axis]):
+        part = items[position]
+        for start in range(0, items.shape[axis], step):
+            yield part[start : start + step]
+
+
+class _FramedStrings:
+    """Checks a stream of framed strings and finds where each starts. Holds at most one string and one piece."""
+
+    def __init__(self, wanted: int, longest: int, shape: tuple[int, ...]) -> None:
+        self._expected = wanted
+        self._max_bytes = longest
+        self._shape = shape
+        self._count = 0
+        self._incomplete = bytearray()
+        self._offset = 0
+
+    def feed(self, piece: Buffer) -> NDArray[np.int64]:
+        """The starts of the strings that `piece` completes. Raises GatherError."""
+        buffer = self._incomplete
+        buffer += piece
+        left = self._expected - self._count
+        starts = np.empty(min(left, len(buffer) // HEAD), np.int64)
+        octets = np.frombuffer(buffer, np.uint8)
+        octets.flags.writeable = False
+        count, _, no_utf8 = read_frames.run(octets, left, starts)
+        whole = PackedStrings(DTYPES["string"], (count,), starts[:count], octets=octets)
+        place = int(whole.array[-1]) + len(whole.frame(-1)) if len(whole.array) else 0
+        head = buffer[place : place + HEAD]
+        too_many = left if len(head) == HEAD and len(whole.array) == left else -1
+        too_long = whole.first_longer(self._max_bytes)
+        if too_long < 0 and len(head) == HEAD and int.from_bytes(head, "little") > self._max_bytes:
+            too_long = len(whole.array)
+        wrong = min((item for item in (too_many, too_long, no_utf8) if item >= 0), default=-1)
+        if wrong >= 0:
+            raise self._refusal(self._count + wrong, wrong == too_many, wrong == too_long)
+        starts = self._offset + whole.array
+        del octets, whole  # which keep the buffer from changing its size
+        del buffer[:place]
+        self._count += len(starts)
+        self._offset += place
+        return starts
+
+    def _refusal(self, item: int, too_many: bool, too_long: bool) -> GatherError:
+        """The error for string number `item`, which is not UTF-8 unless it is one of the other two."""
+        if too_many:
+            return self._mismatch(f"more than {self._expected} strings are given")
+        places = [Place(BODY, coordinates(item, self._shape))]
+        if too_long:
+            return GatherError(
+                "limit_exceeded",
+                f"a string is longer than {self._max_bytes} bytes",
+                places=places,
+                facts={"limit": "string_bytes", "maximum": self._max_bytes},
+            )
+        return GatherError(
+            "value_not_representable", "a string is not UTF-8", places=places, hint="Send each string in UTF-8."
+        )
+
+    def finish(self) -> None:
+        """The stream has ended. Raises element_count_mismatch."""
+        if self._incomplete:
+            raise self._mismatch(f"string {self._count} ends early")
+        if self._count != self._expected:
+            raise self._mismatch(f"{self._count} strings are given and {self._expected} are asked for")
+
+    def _mismatch(self, what: str) -> GatherError:
+        return GatherError("element_count_mismatch", what, pointer=BODY)

@@ -1,0 +1,1 @@
+"""Backup, restore, check and verification of whole stores."""

@@ -1,0 +1,156 @@
+"""The folder of a backup: what it holds, and the manifest, with which it is one.
+
+    gathernd-backup     says that the folder is a backup's; whoever works on it holds a lock (flock) on it
+    contents/           one file for each content at one sequence, as `content_copy` writes it, named `ID-SEQUENCE`
+    manifest.json       one line with the format and the SHA-256 of the rest; then versions, aliases and last numbers as
+                        JSON
+
+The manifest is written last and put in the place of the one before in one step; contents that it does not name any more
+are removed after that. So a backup that was cut short leaves the one before as it was, or none where there was none.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from app.store.catalogue.catalogue_rows import Alias, CatalogueContents, LastVersion, Row
+from app.store.files import disk_writes
+from app.store.files.whole_file import write_whole_file
+from app.store.processes.directory_lock import StoreRefused
+from app.store.processes.store_locks import try_lock
+from app.tensors.tensor_name import TENSOR_NAME
+
+MARKER: Final = "gathernd-backup"
+CONTENTS: Final = "contents"
+MANIFEST: Final = "manifest.json"
+_FORMAT: Final = 1
+_ALLOWED_IN_NEW: Final = (f"{MARKER}.new", "lost+found")
+_FILE: Final = re.compile(r"[0-9a-f]{1,64}-[0-9]{1,19}")
+
+
+class BackupRefused(StoreRefused):
+    """The folder cannot be used as a backup; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedVersion:
+    """A version in a backup: its row, whose `file` is the one in the backup, and the digest of that file."""
+
+    row: Row
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that a backup says. `made` is when its moment was, in nanoseconds since 1970."""
+
+    made: int
+    versions: list[SavedVersion]
+    aliases: list[Alias]
+    last_versions: list[LastVersion]
+    version_floor: int
+
+    def contents(self, rows: list[Row], aliases: list[Alias]) -> CatalogueContents:
+        """The catalogue of a store with these rows and aliases in the place of the backup's."""
+        return CatalogueContents(rows, aliases, self.last_versions, self.version_floor)
+
+
+def prepare(folder: Path) -> None:
+    """Make a folder one for backups. Raises BackupRefused where it holds anything else, and OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / MARKER).exists():
+        foreign = [path.name for path in folder.iterdir() if path.name not in _ALLOWED_IN_NEW]
+        if foreign:
+            raise BackupRefused(
+                f"{folder} holds {min(foreign)!r} and is no backup of gathernd: give an empty folder or a new one"
+            )
+        disk_writes.fsync_folder(folder.absolute().parent)
+        write_whole_file(folder / MARKER, orjson.dumps({"format": _FORMAT}))
+    check_marker(folder)
+    (folder / CONTENTS).mkdir(exist_ok=True)
+
+
+def check_marker(folder: Path) -> None:
+    """Raises BackupRefused for a folder that is no backup of a format known here, and OSError."""
+    try:
+        found = orjson.loads((folder / MARKER).read_bytes())["format"]
+    except (FileNotFoundError, NotADirectoryError):
+        raise BackupRefused(f"{folder} is no backup of gathernd: it has no file {MARKER!r}") from None
+    except (ValueError, KeyError, TypeError):
+        found = None
+    if found != _FORMAT:
+        raise BackupRefused(f"{folder} is a backup of a format that this gathernd does not know")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other commands from the folder. Raises BackupRefused where another one has it, and OSError."""
+    fd = os.open(folder / MARKER, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not try_lock(fd):
+            raise BackupRefused(f"another command works on the backup {folder}: wait until it has ended")
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    """Make `manifest` that of the folder, durably, in one step. Raises OSError."""
+    body = orjson.dumps(
+        {
+            "made": manifest.made,
+            "versions": [{**asdict(one.row), "digest": one.digest} for one in manifest.versions],
+            "aliases": [asdict(alias) for alias in manifest.aliases],
+            "last_versions": [asdict(one) for one in manifest.last_versions],
+            "version_floor": manifest.version_floor,
+        }
+    )
+    head = orjson.dumps({"format": _FORMAT, "sha256": hashlib.sha256(body).hexdigest()})
+    write_whole_file(folder / MANIFEST, head + b"\n" + body)
+
+
+def read(folder: Path) -> Manifest | None:
+    """The manifest, None where there is none. Raises BackupRefused where it is damaged, and OSError."""
+    try:
+        head, _, body = (folder / MANIFEST).read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    try:
+        about = orjson.loads(head)
+        if about["format"] != _FORMAT or about["sha256"] != hashlib.sha256(body).hexdigest():
+            raise ValueError
+        return _decoded(orjson.loads(body))
+    except (ValueError, KeyError, TypeError):
+        raise BackupRefused(
+            f"{folder / MANIFEST} is damaged or was changed: use another backup, or make one in another folder"
+        ) from None
+
+
+def _decoded(members: dict[str, Any]) -> Manifest:
+    versions = []
+    for one in members["versions"]:
+        digest = one.pop("digest")
+        row = Row(**{**one, "shape": tuple(one["shape"])})
+        # They become the paths of files.
+        if not TENSOR_NAME.fullmatch(row.name) or not _FILE.fullmatch(row.file):
+            raise ValueError
+        versions.append(SavedVersion(row, digest))
+    aliases = [Alias(**one) for one in members["aliases"]]
+    last_versions = [LastVersion(**one) for one in members["last_versions"]]
+    return Manifest(members["made"], versions, aliases, last_versions, members["version_floor"])
+
+
+def file_of(row: Row, sequence: int) -> str:
+    """The name in a backup of the content of `row` after `sequence` scatters."""
+    return f"{row.content}-{sequence}"

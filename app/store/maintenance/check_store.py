@@ -1,0 +1,202 @@
+"""Finding what is damaged in a store or in a backup, and what to do about it; nothing is changed.
+
+A service may serve the store meanwhile. So whatever looks wrong is looked at again within the lock by which the service
+changes it, and only what is still wrong then, and still there, is told.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from app.store import import_records
+from app.store.catalogue.catalogue import FILE, FILES
+from app.store.files import disk_reserve
+from app.store.files.file_system_check import check_folder
+from app.store.files.remove_leftovers import UploadFolder, file_names
+from app.store.files.tensor_file import BadFile
+from app.store.maintenance import backup_manifest
+from app.store.maintenance.backup_manifest import CONTENTS, MARKER
+from app.store.maintenance.check_catalogue import contents_problems, database_problem, reserved_names
+from app.store.maintenance.check_content import content_problem
+from app.store.maintenance.restore import open_saved
+from app.store.maintenance.unclaimed_store import UnclaimedStore, check_format
+from app.store.processes.directory_lock import StoreRefused
+from app.store.processes.store_locks import STRIPES
+
+_AGAIN: Final = "upload the tensor again, or restore a backup"
+_KNOWN: Final = frozenset({
+    "format", *FILES, "tensors", "logs", "incoming", "snapshots", "imports", *disk_reserve.SIZES, "lock", "members",
+    "state", "locks", "lost+found",
+})  # fmt: skip
+_FOLDERS: Final = ("tensors", "logs", "incoming", "snapshots")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found of `subject`, and what to do. A `note` needs nobody to act."""
+
+    level: Literal["damage", "note"]
+    subject: str
+    problem: str
+    advice: str
+
+
+def check(folder: Path) -> Iterator[Finding]:
+    """What is wrong with the store in `folder`, or with the backup there. Raises StoreRefused and OSError."""
+    if (folder / MARKER).exists():
+        yield from _check_backup(folder)
+        return
+    if not folder.is_dir() or not file_names(folder):
+        raise StoreRefused(f"{folder} has no store")
+    try:
+        check_folder(folder)
+    except StoreRefused as problem:
+        yield Finding("damage", str(folder), str(problem), "move the folder to a local disk")
+    try:
+        check_format(folder)
+    except StoreRefused as problem:
+        yield Finding(
+            "damage", "format", str(problem), "use the gathernd that the store is of, or restore a backup of the file"
+        )
+        return
+    yield from _check_permissions(folder)
+    wrong = database_problem(folder / FILE)
+    if wrong is not None:
+        yield Finding("damage", FILE, wrong, "stop the service, and restore a backup into a new folder")
+        return
+    store = UnclaimedStore(folder)
+    try:
+        yield from _check_contents(store)
+        yield from _check_files(store)
+    finally:
+        store.close()
+
+
+def _check_permissions(folder: Path) -> Iterator[Finding]:
+    owner = (folder / "format").stat().st_uid
+    for path in (folder, *sorted(folder.rglob("*"))):
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue
+        name = str(path.relative_to(folder))
+        needed = 0o700 if stat.S_ISDIR(status.st_mode) else 0o600
+        if status.st_uid != owner:
+            yield Finding(
+                "damage", name, f"belongs to user {status.st_uid}, and the store to {owner}", f"chown it to {owner}"
+            )
+        elif status.st_mode & needed != needed and path.name != "lost+found":
+            yield Finding(
+                "damage",
+                name,
+                f"has mode {stat.S_IMODE(status.st_mode):o}",
+                "let its owner read and write it: chmod u+rwX",
+            )
+
+
+def _check_contents(store: UnclaimedStore) -> Iterator[Finding]:
+    contents = store.catalogue.contents()
+    for name, problem, advice in contents_problems(contents):
+        yield Finding("damage", name, problem, advice)
+    for name in reserved_names(contents):
+        yield Finding(
+            "note", name, "has a name that is reserved by now: it is read and changed, but cannot be replaced",
+            "download it, upload it under another name and remove it",
+        )  # fmt: skip
+    for row in sorted(contents.rows, key=lambda row: (row.name, row.version)):
+        found = content_problem(store, row)
+        if found is not None:
+            yield Finding("damage", row.reference, found, _AGAIN)
+
+
+def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
+    """Files that nothing refers to, and folders that are missing."""
+    for name in _FOLDERS:
+        if not (store.folder / name).is_dir():
+            yield Finding("damage", name, "is missing", "start the service on the folder, which makes it")
+    left = "nothing: the service removes it, within a minute or when it starts"
+    for path in _orphans(store):
+        kind = "the content" if path.parent == store.tensor_folder else "the log"
+        yield Finding("note", str(path.relative_to(store.folder)), f"is {kind} of no tensor", left)
+    if store.upload_folder.is_dir():
+        for path in UploadFolder(store.upload_folder, store.locks).abandoned():
+            yield Finding("note", f"incoming/{path.name}", "is of an upload whose process has died", left)
+    yield from _check_imports(store.folder / import_records.FOLDER)
+    for name in sorted(set(file_names(store.folder)) - _KNOWN):
+        if not name.endswith(".new"):
+            yield Finding("note", name, "is not of the store", "keep other files elsewhere")
+
+
+def _check_imports(folder: Path) -> Iterator[Finding]:
+    """Records of imports. Each is replaced whole, so that one that is read meanwhile is the old or the new one."""
+    for path in sorted(_paths(folder)):
+        if not import_records.NAME.fullmatch(path.name):
+            yield Finding("note", f"{folder.name}/{path.name}", "is not of the store", "keep other files elsewhere")
+        elif path.suffix == ".json":
+            try:
+                import_records.read_record(path)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError):
+                yield Finding(
+                    "damage",
+                    f"{folder.name}/{path.name}",
+                    "cannot be read as the record of an import, which is answered as if there were none",
+                    "remove the file; a tensor that the import has made is there all the same",
+                )
+
+
+def _orphans(store: UnclaimedStore) -> list[Path]:
+    found = _files_without_rows(store)
+    if found:
+        # A file goes after its row, within its tensor's lock. Once each lock has been free, only what nobody removes is
+        # left of those.
+        for number in range(STRIPES):
+            with store.locks.tensors_of(number):
+                pass
+        found &= _files_without_rows(store)
+    return sorted(found)
+
+
+def _files_without_rows(store: UnclaimedStore) -> set[Path]:
+    # A content gets its name and its row within the catalogue's lock.
+    with store.locks.catalogue():
+        files = {path for folder in (store.tensor_folder, store.log_folder) for path in _paths(folder)}
+        rows = store.catalogue.contents().rows
+    known = {store.tensor_folder / row.file for row in rows} | {store.log_folder / row.content for row in rows}
+    return files - known
+
+
+def _paths(folder: Path) -> list[Path]:
+    return [folder / name for name in file_names(folder)] if folder.is_dir() else []
+
+
+def _check_backup(folder: Path) -> Iterator[Finding]:
+    anew = "make another backup, in another folder"
+    backup_manifest.check_marker(folder)
+    with backup_manifest.locked(folder):
+        try:
+            manifest = backup_manifest.read(folder)
+        except StoreRefused as problem:
+            yield Finding("damage", backup_manifest.MANIFEST, str(problem), anew)
+            return
+        if manifest is None:
+            yield Finding("damage", str(folder), "is a backup that was not finished", "make it again")
+            return
+        for saved in manifest.versions:
+            try:
+                source = open_saved(folder / CONTENTS, saved)
+                try:
+                    source.check()
+                finally:
+                    source.close()
+            except (BadFile, OSError) as problem:
+                why = os.strerror(problem.errno or 0) if isinstance(problem, OSError) else str(problem)
+                yield Finding("damage", saved.row.reference, why, anew)
+        for name in sorted(set(file_names(folder / CONTENTS)) - {saved.row.file for saved in manifest.versions}):
+            yield Finding("note", f"{CONTENTS}/{name}", "is not of the backup", "nothing: the next backup removes it")

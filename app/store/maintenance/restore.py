@@ -1,0 +1,149 @@
+"""Making a store of a backup, in a folder that has none.
+
+Each content gets a new id, and each alias a new ETag: the store that the backup was made of may live on and change, and
+no ETag may name two contents. Names, numbers of versions, times and the last number of each name stay. Idempotency-Keys
+are not in a backup: a scatter whose answer was lost may be newer than the backup, and is to be carried out again then.
+Nor are records of imports.
+
+Until all else is there and durable the file `format` has another name, without which no service starts on the folder; a
+restore that was cut short is given again.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import orjson
+
+from app.store.catalogue.catalogue import FILE, Catalogue
+from app.store.catalogue.catalogue_rows import Row
+from app.store.catalogue.layout_migrations import ALLOWED_WITHOUT_FORMAT, FORMAT, RESTORING
+from app.store.files import disk_writes, download_snapshots
+from app.store.files.content_copy import SealedFile, copy_content
+from app.store.files.file_system_check import check_folder
+from app.store.files.remove_leftovers import file_names
+from app.store.files.tensor_file import BadFile
+from app.store.files.whole_file import write_whole_file
+from app.store.maintenance import backup_manifest
+from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest, SavedVersion
+from app.store.processes.directory_lock import ProcessGroup, StoreRefused
+
+_FOLDERS: Final = ("tensors", "logs", "incoming", download_snapshots.FOLDER)
+_ALLOWED: Final = (*ALLOWED_WITHOUT_FORMAT, f"{RESTORING}.new")
+_ALLOWED_OF_RESTORE: Final = (*_ALLOWED, RESTORING, *_FOLDERS)
+"""What a restore that was cut short has left."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """How many versions and aliases the store has, the bytes of its files, and when its backup was made."""
+
+    versions: int
+    aliases: int
+    size: int
+    made: int
+
+
+def restore(folder: Path, store_folder: Path) -> RestoreResult:
+    """Make the store of the backup in `folder` in `store_folder`. Raises StoreRefused and OSError."""
+    backup_manifest.check_marker(folder)
+    with backup_manifest.locked(folder):
+        manifest = backup_manifest.read(folder)
+        if manifest is None:
+            raise BackupRefused(f"{folder} is a backup that was not finished: give the command that makes it again")
+        check_folder(store_folder)
+        _check_target(store_folder)
+        store_folder.mkdir(parents=True, exist_ok=True)
+        group = ProcessGroup(store_folder)
+        try:
+            _check_target(store_folder)
+            return _Restore(folder / CONTENTS, manifest, store_folder).run()
+        finally:
+            group.close()
+
+
+def _check_target(folder: Path) -> None:
+    """Raises StoreRefused for a folder that has a store or anything else."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise StoreRefused(f"{folder} is no folder")
+    if (folder / "format").exists():
+        raise StoreRefused(f"{folder} has a store already: give an empty folder or a new one")
+    names = file_names(folder)
+    foreign = [name for name in names if name not in (_ALLOWED_OF_RESTORE if RESTORING in names else _ALLOWED)]
+    if foreign:
+        raise StoreRefused(f"{folder} holds {min(foreign)!r}: give an empty folder or a new one")
+
+
+class _Restore:
+    """One run, in a folder that this process has claimed."""
+
+    def __init__(self, contents: Path, manifest: Manifest, folder: Path) -> None:
+        self._contents = contents
+        self._manifest = manifest
+        self._folder = folder
+        self._tensors = folder / "tensors"
+
+    def run(self) -> RestoreResult:
+        """See `restore`."""
+        write_whole_file(self._folder / RESTORING, orjson.dumps({"format": FORMAT}))
+        for name in _FOLDERS:
+            (self._folder / name).mkdir(exist_ok=True)
+            for left in file_names(self._folder / name):  # of a restore that was cut short
+                disk_writes.unlink(self._folder / name / left)
+        manifest = self._manifest
+        rows = [self._restored(one) for one in manifest.versions]
+        disk_writes.fsync_folder(self._tensors)
+        aliases = [replace(alias, etag=f'"{uuid4().hex}"') for alias in manifest.aliases]
+        catalogue = Catalogue(self._folder / FILE)
+        catalogue.create(manifest.contents(rows, aliases))
+        disk_writes.rename(self._folder / RESTORING, self._folder / "format")
+        try:
+            disk_writes.fsync_folder(self._folder)
+        except OSError:
+            # Whether it would outlive a loss of power is not known: it stays unfinished, and can be given again.
+            with suppress(OSError):
+                disk_writes.rename(self._folder / "format", self._folder / RESTORING)
+            raise
+        return RestoreResult(len(rows), len(aliases), sum(row.file_size for row in rows), manifest.made)
+
+    def _restored(self, saved: SavedVersion) -> Row:
+        """Copy a content to a file of its own; its row. Raises BackupRefused where it is damaged, and OSError."""
+        row, new = saved.row, uuid4().hex
+        source = None
+        try:
+            source = open_saved(self._contents, saved)
+            target = disk_writes.create(self._tensors / new)
+            try:
+                read = None if source.clone_into(target) else source.read
+                description = replace(source.description, id=new)
+                copy_content(read, description, 0, source.modified, source.checksums, (), target)
+            finally:
+                os.close(target)
+        except BadFile as problem:
+            raise BackupRefused(f"{row.reference} is damaged in the backup: {problem}") from None
+        finally:
+            if source is not None:
+                source.close()
+        return replace(row, content=new, file=new)
+
+
+def open_saved(contents: Path, saved: SavedVersion) -> SealedFile:
+    """The file of a version in a backup, whose blocks are not checked yet. Raises BadFile and OSError."""
+    row = saved.row
+    try:
+        source = SealedFile(contents / row.file)
+    except FileNotFoundError:
+        raise BadFile("its file is missing") from None
+    about = source.description
+    found = about.id, about.name, about.dtype, about.shape, about.size, about.sha256, about.file_size, source.digest
+    if found != (row.content, row.name, row.dtype, row.shape, row.size, row.sha256, row.file_size, saved.digest):
+        source.close()
+        raise BadFile("its file is not the one that the manifest names")
+    return source

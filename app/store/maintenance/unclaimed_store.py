@@ -1,0 +1,79 @@
+"""A store's folder as a process uses it that does not serve it: to back it up or to check it.
+
+A service may run on the folder, start or end meanwhile. So nothing here claims the folder or joins the group; what
+could meet a change of the service is done within the locks of tensors and of the catalogue, which any process can take.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.store.catalogue import layout_migrations
+from app.store.catalogue.catalogue import FILE
+from app.store.catalogue.catalogue_reader import CatalogueReader
+from app.store.catalogue.catalogue_rows import Row
+from app.store.catalogue.layout_migrations import FORMAT, UnknownFormat
+from app.store.files import download_snapshots
+from app.store.files.file_system_check import check_processor
+from app.store.processes.directory_lock import StoreRefused
+from app.store.processes.store_locks import StoreLocks
+from app.store.scatters.log_replay import open_writable, replay
+from app.store.scatters.scatter_log import ScatterLog
+from app.store.scatters.writable_tensor import WritableTensor
+
+
+class UnclaimedStore:
+    """The store in `folder`. All methods block."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises StoreRefused for a folder that has no store of this format or belongs to another user, and OSError."""
+        check_format(folder)
+        check_owner(folder)
+        check_processor(2)
+        self.folder = folder
+        self.tensor_folder = folder / "tensors"
+        self.log_folder = folder / "logs"
+        self.upload_folder = folder / "incoming"
+        self.snapshot_folder = folder / download_snapshots.FOLDER
+        self.catalogue = CatalogueReader(folder / FILE)
+        self.locks = StoreLocks(folder / "locks")
+        self.locks.make_files()
+
+    @contextmanager
+    def open(self, row: Row) -> Iterator[WritableTensor]:
+        """A version's file, with every logged change applied; within its tensor's lock.
+
+        Raises tensor_damaged and OSError.
+        """
+        log = ScatterLog(self.log_folder / row.content)
+        with open_writable(self.tensor_folder, row, log) as writable:
+            replay(writable)
+            yield writable
+
+    def close(self) -> None:
+        """Close the locks."""
+        self.locks.close()
+
+
+def check_format(folder: Path) -> None:
+    """Raises StoreRefused for a folder that has no store, or one of another format."""
+    version = layout_migrations.version_of(folder) if folder.is_dir() else None
+    if version is None:
+        raise StoreRefused(f"{folder} has no store")
+    if version > FORMAT:
+        raise UnknownFormat(f"{folder} has format {version}, of a newer gathernd; this one knows up to {FORMAT}")
+    if version < FORMAT:
+        raise UnknownFormat(
+            f"{folder} has format {version}, and this gathernd works on {FORMAT}: start its service on the folder "
+            "once, which upgrades it"
+        )
+
+
+def check_owner(folder: Path) -> None:
+    """Raises StoreRefused where another user has the store: the service could not open the files made here."""
+    owner = (folder / "format").stat().st_uid
+    if owner != os.geteuid():
+        raise StoreRefused(f"{folder} belongs to user {owner}: give the command as that user, as whom the service runs")

@@ -1,0 +1,110 @@
+"""Comparing contents with their checksums, in the background: a start looks at sizes and headers alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from time import perf_counter
+from typing import Final
+
+from app.errors import GatherError
+from app.store.catalogue.catalogue_cache import CatalogueCache
+from app.store.catalogue.catalogue_rows import Row
+from app.store.files.tensor_file import PAGE, BadFile, Description, decode_page
+from app.store.processes.directory_lock import ProcessGroup
+from app.store.scatters.log_replay import ReplayedLogs
+from app.store.scatters.scatter_log import BrokenLog, ScatterLog
+from app.store.scatters.writable_tensor import dirty_blocks
+
+logger = logging.getLogger("gathernd")
+_BLOCKS_PER_PAUSE: Final = 16
+
+
+class Verifier:
+    """Verifies all contents once, in the first process of the group that tries."""
+
+    def __init__(
+        self, group: ProcessGroup, replayed_logs: ReplayedLogs, index: CatalogueCache, tensors: Path, logs: Path
+    ) -> None:
+        self._group = group
+        self._replayed_logs = replayed_logs
+        self._index = index
+        self._tensors = tensors
+        self._logs = logs
+
+    def run(self, stop: Event, pause_ratio: float) -> None:
+        """See `LocalStore.verify`."""
+        with self._group.claim_verification() as chosen:
+            if not chosen:
+                return
+            for row in sorted(self._index.rows(), key=lambda row: (row.name, row.version)):
+                with suppress(OSError, BadFile):
+                    self._check(row, stop, pause_ratio)
+                if stop.is_set():
+                    return
+            self._group.mark_verified()
+
+    def _check(self, row: Row, stop: Event, pause_ratio: float) -> None:
+        if self._index.find(row.reference) is not row:
+            return
+        fd = os.open(self._tensors / row.file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            description = decode_page(os.pread(fd, PAGE, 0), os.fstat(fd).st_size)
+            changed = _ChangedBlocks(ScatterLog(self._logs / row.content))
+            for first in range(0, description.block_count, _BLOCKS_PER_PAUSE):
+                began = perf_counter()
+                for block in range(first, min(first + _BLOCKS_PER_PAUSE, description.block_count)):
+                    is_sound = _is_sound(fd, description, block)
+                    if not is_sound and not self._was_changed(row, fd, description, block, changed):
+                        return
+                if stop.wait((perf_counter() - began) * pause_ratio):
+                    return
+        finally:
+            os.close(fd)
+
+    def _was_changed(self, row: Row, fd: int, description: Description, block: int, changed: _ChangedBlocks) -> bool:
+        """Whether a block with a wrong checksum was changed by a scatter since the last checkpoint; else mark damage.
+
+        The tensor's lock is held only while the new part of the log and this block are read.
+        """
+        with self._group.locks.tensor(row.name):
+            if self._index.find(row.reference) != row:
+                return False
+            with suppress(GatherError), self._replayed_logs.open(row) as writable:
+                try:
+                    changed.catch_up()
+                    if block in changed.blocks or _is_sound(fd, description, block):
+                        return True
+                except BrokenLog:
+                    pass
+                logger.error("the content of %s is damaged in block %d", row.reference, block)
+                writable.mark_damaged()
+        return False
+
+
+class _ChangedBlocks:
+    """The blocks that were changed since the last checkpoint, by the log; within the tensor's lock."""
+
+    def __init__(self, log: ScatterLog) -> None:
+        self._log = log
+        self.blocks: set[int] = set()
+
+    def catch_up(self) -> None:
+        """Read the new part of the log. Raises BrokenLog and OSError."""
+        head = self._log.log_id
+        records = self._log.read()
+        if self._log.log_id != head:
+            self.blocks.clear()
+        for record in records:
+            self.blocks |= dirty_blocks(record)
+
+
+def _is_sound(fd: int, description: Description, block: int) -> bool:
+    """Whether a block matches its checksum."""
+    begin, end = description.block_span(block)
+    checksum = int.from_bytes(os.pread(fd, 4, description.checksums_at + 4 * block), "little")
+    return zlib.crc32(os.pread(fd, end - begin, begin)) == checksum

@@ -1,0 +1,114 @@
+"""The lock on the store's folder: one process group at a time.
+
+The first process of a group claims the folder with an exclusive lock on `lock`, held as long as it lives, and writes a
+random token there; its workers are given the token and compare it. All of them hold a shared lock on `members`, so that
+workers that outlive their parent still keep a second group out. Both locks end with the processes, however those end.
+
+`state` is a page of shared memory (see `shared_state`): a file that is written in full when the folder is made, so that
+a full disk cannot get in its way.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from app.store.files import disk_writes
+from app.store.processes.shared_state import StateWord
+from app.store.processes.store_locks import StoreLocks, try_lock
+
+_TOKEN_BYTES: Final = 32
+
+
+class StoreRefused(Exception):
+    """The store cannot be opened; the text says why and what to do."""
+
+
+class StoreInUse(StoreRefused):
+    """Another process group has the folder."""
+
+
+class ProcessGroup:
+    """This process's membership of the group that owns `folder`. `owner` says whether it is the first process."""
+
+    def __init__(self, folder: Path, token: str | None = None) -> None:
+        """Claim the folder, or join the group whose `token` this is. Raises StoreInUse and OSError."""
+        self._folder = folder
+        self._descriptors: list[int] = []
+        self.locks = StoreLocks(folder / "locks")
+        self.token = token or ""
+        try:
+            self.owner = token is None or not self._join(token)
+            if self.owner:
+                self._claim()
+            self.state = self._map_state()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, name: str) -> int:
+        fd = disk_writes.open_or_create(self._folder / name)
+        self._descriptors.append(fd)
+        return fd
+
+    def _join(self, token: str) -> bool:
+        """Join the group of `token`; False where another group has claimed the folder since."""
+        fd = self._open("lock")
+        if os.pread(fd, _TOKEN_BYTES, 0).decode("latin-1") != token:
+            return False
+        fcntl.flock(self._open("members"), fcntl.LOCK_SH)
+        if try_lock(fd):
+            # The lock of the claim is free: the first process of the group has ended.
+            raise StoreInUse(f"the first process of the service that owns {self._folder} has ended; start it again")
+        return True
+
+    def _claim(self) -> None:
+        fd = self._open("lock")
+        if not try_lock(fd):
+            raise StoreInUse(
+                f"another gathernd service has the store {self._folder}: stop it first, or give this one a folder of "
+                "its own with GATHERND_STORE_DIR"
+            )
+        members = self._open("members")
+        if not try_lock(members):
+            raise StoreInUse(
+                f"worker processes of an earlier gathernd service still use the store {self._folder}: wait for them to "
+                "end, or end them"
+            )
+        fcntl.flock(members, fcntl.LOCK_SH)
+        self.token = secrets.token_hex(_TOKEN_BYTES // 2)
+        disk_writes.write_at(fd, self.token.encode(), 0)
+        state = self._open("state")
+        if os.fstat(state).st_size < mmap.PAGESIZE:
+            disk_writes.write_at(state, bytes(mmap.PAGESIZE), 0)
+            disk_writes.fsync(state)
+        os.pwrite(state, bytes(8), 8 * StateWord.VERIFIED)
+        self.locks.make_files()
+
+    def _map_state(self) -> memoryview:
+        fd = self._open("state")
+        return memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("Q")
+
+    @contextmanager
+    def claim_verification(self) -> Iterator[bool]:
+        """Whether this process is to verify the contents: once for the group, and no other process is at it."""
+        with self.locks.try_verification() as free:
+            yield free and not self.state[StateWord.VERIFIED]
+
+    def mark_verified(self) -> None:
+        """All contents have been verified."""
+        self.state[StateWord.VERIFIED] = 1
+
+    def close(self) -> None:
+        """Leave the group."""
+        for fd in self._descriptors:
+            with suppress(OSError):
+                os.close(fd)
+        self._descriptors.clear()
+        self.locks.close()

@@ -1,0 +1,127 @@
+"""Opening tensors for scatters: each with its redo log read to the end, and replayed where a process died.
+
+Everything here happens within the lock of the tensor that it is about.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from app.store.catalogue.catalogue_rows import AnsweredKey, Row
+from app.store.files import disk_writes
+from app.store.files.tensor_file import DAMAGED, BadFile, HeaderWord
+from app.store.idempotency import IdempotencyKeys
+from app.store.scatters.scatter_log import BrokenLog, ScatterLog
+from app.store.scatters.writable_tensor import WritableTensor
+from app.store.store_errors import damaged
+
+_MAX_KNOWN_LOGS: Final = 1000
+"""Logs whose position is kept between scatters; a log that was dropped is read from its start again."""
+
+
+class ReplayedLogs:
+    """The redo logs of a store, replayed into the tensors' files as those are opened."""
+
+    def __init__(self, tensors: Path, logs: Path, keys: IdempotencyKeys) -> None:
+        self.tensor_folder = tensors
+        self.log_folder = logs
+        self._keys = keys
+        self._known_logs: OrderedDict[str, ScatterLog] = OrderedDict()
+        self._lock = Lock()
+
+    @contextmanager
+    def open(self, row: Row) -> Iterator[WritableTensor]:
+        """A tensor's file for writing, with every logged change applied. Raises tensor_damaged and OSError."""
+        with self.open_without_replay(row) as writable:
+            replay(writable)
+            yield writable
+
+    @contextmanager
+    def open_without_replay(self, row: Row) -> Iterator[WritableTensor]:
+        """A tensor's file for writing, as it lies on the disk. Raises tensor_damaged and OSError."""
+        # A log in use is taken out of the cache, so that no eviction can drop it: two objects for one log would
+        # write over each other's records.
+        log = self._take(row.content)
+        try:
+            with open_writable(self.tensor_folder, row, log) as writable:
+                yield writable
+        finally:
+            with self._lock:
+                self._known_logs[row.content] = log
+                while len(self._known_logs) > _MAX_KNOWN_LOGS:
+                    self._known_logs.popitem(last=False)
+
+    def _take(self, content: str) -> ScatterLog:
+        with self._lock:
+            log = self._known_logs.pop(content, None)
+        return ScatterLog(self.log_folder / content) if log is None else log
+
+    def unexpired_keys(self, row: Row) -> list[AnsweredKey]:
+        """The Idempotency-Keys in the log of a content that is about to be removed. Raises OSError."""
+        log = self._take(row.content)
+        with suppress(BrokenLog):
+            log.read()
+        return self._keys.unexpired(row.name, log.keys.values())
+
+    def unexpired_keys_of_scope(self, row: Row, scope: str) -> list[AnsweredKey]:
+        """Those among them that were given with the name `scope`, which is about to name another content.
+
+        Raises OSError.
+        """
+        if not (self.log_folder / row.content).exists():
+            return []
+        return [answer for answer in self.unexpired_keys(row) if answer.scope == scope]
+
+    def remove(self, content: str) -> None:
+        """Remove the log of a content that has been removed."""
+        with self._lock:
+            self._known_logs.pop(content, None)
+        # What cannot be removed now is removed later, as is what a crash leaves: see `remove_leftovers`.
+        with suppress(OSError):
+            disk_writes.unlink(self.log_folder / content)
+
+
+def open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTensor:
+    """A tensor's file for writing, as it lies on the disk. Raises tensor_damaged and OSError."""
+    try:
+        writable = WritableTensor(tensor_folder / row.file, log, row.version)
+    except BadFile as problem:
+        raise damaged(row.name, str(problem)) from None
+    except FileNotFoundError:
+        raise damaged(row.name, "its file is missing") from None
+    if (writable.description.id, writable.description.name) != (row.content, row.name):
+        writable.__exit__(None, None, None)
+        raise damaged(row.name, "its file describes another tensor")
+    return writable
+
+
+def replay(writable: WritableTensor) -> None:
+    """Apply the records that a process logged and did not apply before it died. Raises tensor_damaged and OSError."""
+    _apply_rest(writable)
+    if writable.words[HeaderWord.VERSION] & DAMAGED:
+        raise damaged(writable.description.name, "its checksums or its log do not match")
+
+
+def _apply_rest(writable: WritableTensor) -> None:
+    log = writable.log
+    try:
+        records = log.read()
+        applied = writable.version >> 1
+        if log.last_sequence is not None and log.last_sequence > applied:
+            # This process has read the record before, perhaps written it, and it has not been applied.
+            records = log.read(everything=True)
+    except BrokenLog:
+        writable.mark_damaged()
+        return
+    unapplied = [record for record in records if record.entry.sequence and record.entry.sequence > applied]
+    if unapplied:
+        # Their writer may have died before its fsync, and readers see them once they are applied.
+        log.make_durable()
+        writable.apply(unapplied)
+    if writable.version & 1:
+        writable.mark_damaged()

@@ -1,0 +1,131 @@
+"""Carrying out scatters: checked, computed, logged with one fsync for a batch, and applied.
+
+Everything here happens within the lock of the tensor that it is about.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Sequence
+
+from app.errors import GatherError
+from app.store.idempotency import IdempotencyKeys, scope_in_log
+from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered
+from app.store.scatters.scatter_checkpoints import Checkpoints
+from app.store.scatters.scatter_log import Entry, Record
+from app.store.scatters.writable_tensor import WritableTensor
+
+
+class _NotLogged(Exception):
+    """The disk refused the log records; nothing has changed."""
+
+    def __init__(self, error: OSError) -> None:
+        self.error = error
+
+
+def _can_join(change: ScatterChange, records: Sequence[Record]) -> bool:
+    """Whether a change can be computed before `records` are applied, and its key is none of theirs."""
+    if change.key is not None and any(record.entry.key == change.key for record in records):
+        return False
+    width = change.width * change.updates.array.itemsize
+    return change.reduction == "none" or all(record.entry.width in (0, width) for record in records)
+
+
+class ScatterExecutor:
+    """Carries out the scatters of opened tensors."""
+
+    def __init__(self, keys: IdempotencyKeys, checkpoints: Checkpoints) -> None:
+        self._keys = keys
+        self._checkpoints = checkpoints
+
+    def execute(self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]) -> None:
+        """Carry out scatters as if one after the other, with as few fsyncs as can be; finishes each of them.
+
+        `scope` is the name by which all of them were asked for. Those that the disk refuses are finished with OSError,
+        and have changed nothing.
+        """
+        try:
+            self._execute_batch(writable, scope, batch)
+        except _NotLogged as refused:
+            if len(batch) == 1:
+                raise refused.error from None
+            # All of them together may be too much for the disk where some are not.
+            for pending in batch:
+                if not pending.done:
+                    try:
+                        self._execute_batch(writable, scope, [pending])
+                    except _NotLogged as alone:
+                        pending.finish(alone.error)
+
+    def _execute_batch(self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]) -> None:
+        records: list[Record] = []
+        outcomes: list[tuple[PendingScatter, Scattered | Exception]] = []
+
+        def commit() -> None:
+            if records:
+                self._commit(writable, records)
+            for pending, outcome in outcomes:
+                pending.finish(outcome)
+            records.clear()
+            outcomes.clear()
+
+        for pending in batch:
+            if records and not _can_join(pending.change, records):
+                commit()
+            try:
+                outcomes.append((pending, self._add(writable, scope, pending, records)))
+            except (GatherError, ContentReplaced) as error:
+                outcomes.append((pending, error))
+        commit()
+
+    def _add(self, writable: WritableTensor, scope: str, pending: PendingScatter, records: list[Record]) -> Scattered:
+        """Add to `records` what `pending` changes after them; its answer."""
+        last_sequence = records[-1].entry.sequence if records else None
+        answered = self.check(writable, scope, pending, last_sequence)
+        if answered is not None:
+            return answered
+        description, change = writable.description, pending.change
+        rows, values = writable.new_rows(change.rows, change.updates.array, change.width, change.reduction, records)
+        sequence = (writable.version >> 1 if last_sequence is None else last_sequence) + 1
+        entry = Entry(
+            sequence, time.time_ns(), change.key, change.digest, description.etag(sequence), len(rows),
+            values.shape[1], self._keys.clock.now(), scope_in_log(scope, description.name), writable.data_version,
+        )  # fmt: skip
+        records.append(Record(entry, rows, values))
+        return Scattered(entry.etag, entry.version)
+
+    def check(
+        self, writable: WritableTensor, scope: str, pending: PendingScatter, last_sequence: int | None = None
+    ) -> Scattered | None:
+        """What this Idempotency-Key was answered before, None where the scatter is to be carried out.
+
+        `scope` is the name by which it was asked for; `last_sequence` is that of the last scatter of the same batch, if
+        there is one. Raises precondition_failed, invalid_field, insufficient_storage, OSError and ContentReplaced.
+        """
+        description, change, log = writable.description, pending.change, writable.log
+        answered = self._keys.find_answer(scope, log, description.name, change.key, change.digest)
+        if answered is not None:
+            return answered
+        pending.conditions.check(description.etag(writable.version >> 1 if last_sequence is None else last_sequence))
+        if description.id != change.content:
+            raise ContentReplaced
+        if change.key is not None:
+            self._keys.check_limit(description.name, log)
+        return None
+
+    def _commit(self, writable: WritableTensor, records: Sequence[Record]) -> None:
+        """Log records and apply them. Raises _NotLogged."""
+        log = writable.log
+        try:
+            try:
+                log.append(records)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self._checkpoints.checkpoint(writable)  # the log itself may be what fills the disk
+                log.append(records)
+        except OSError as error:
+            raise _NotLogged(error) from None
+        writable.apply(records)
+        self._checkpoints.limit_log(writable)
