@@ -168,14 +168,18 @@ class ImportJobs:
         )
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
-        """The result of `work`, in a thread. Where this is cancelled, it waits for the thread."""
+        """The result of `work`, in a thread. Where this is cancelled, however often, it waits for the thread."""
         working = asyncio.get_running_loop().run_in_executor(self._disk, work)
-        try:
-            return await asyncio.shield(working)
-        except asyncio.CancelledError:
-            with suppress(Exception):
-                await working
-            raise
+        cancelled: asyncio.CancelledError | None = None
+        while not working.done():
+            try:
+                await asyncio.wait((working,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            working.exception()  # it is of no interest any more
+            raise cancelled
+        return working.result()
 
     async def _carry_out(self, steps: ImportSteps, source: Source, reservation: MemoryReservation) -> None:
         begun = time.monotonic()

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, Literal, get_args
 
 import orjson
@@ -243,12 +244,13 @@ class ImportRecords:
 
 
 class RunningImport:
-    """An import that this process carries out."""
+    """An import that this process carries out. Any thread may call `tell` and `goes_on`, also once it has ended."""
 
     def __init__(self, records: ImportRecords, record: ImportRecord) -> None:
         self.record = record
         self._records = records
         self._fd = -1
+        self._fd_mutex = Lock()
 
     def lock(self) -> None:
         """Make the file that says that this process carries it out. Raises OSError."""
@@ -256,8 +258,10 @@ class RunningImport:
         fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def tell(self, done: int) -> bool:
-        """Note how many bytes are done; whether it is to go on. Raises OSError."""
-        disk_writes.write_at(self._fd, done.to_bytes(8, "little"), 0)
+        """Note how many bytes are done, unless it has ended; whether it is to go on. Raises OSError."""
+        with self._fd_mutex:  # once it is closed, another file has its number
+            if self._fd >= 0:
+                disk_writes.write_at(self._fd, done.to_bytes(8, "little"), 0)
         return self.goes_on()
 
     def goes_on(self) -> bool:
@@ -274,17 +278,21 @@ class RunningImport:
             self._records.write(self.record)
         except OSError as error:
             logger.warning("the end of import %s could not be written: %s", self.record.id, error.strerror)
-            os.close(self._fd)
         else:
-            self._remove_files("json.new", "cancel", "run")
-            os.close(self._fd)
+            self._remove_files("json.new", "run", "cancel")  # a request that comes now asks for its end no more
+        self._close()
         return self.record
 
     def withdraw(self) -> None:
         """Leave no trace of it."""
         self._remove_files("json.new", "json", "run")
-        if self._fd >= 0:
-            os.close(self._fd)
+        self._close()
+
+    def _close(self) -> None:
+        with self._fd_mutex:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1
 
     def _remove_files(self, *kinds: str) -> None:
         for kind in kinds:

@@ -6,6 +6,8 @@ import asyncio
 import os
 import time
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +15,14 @@ import pytest
 from app.errors import GatherError
 from app.imports.file_source import FileSource
 from app.imports.import_jobs import ImportJobs
-from app.imports.import_steps import ImportRequest
+from app.imports.import_steps import ImportRequest, ImportSteps
 from app.imports.source_urls import AllowedSources, parse, parse_prefix
 from app.memory.budget import Budget
 from app.store import Conditions, LocalStore
 from app.store.import_records import ImportRecord
 from app.tensors.shape_limits import Limits
 from tests.http.tensors import npy
+from tests.store.helpers import read
 
 
 def test_a_source_that_cannot_be_closed_keeps_no_import_from_beginning(
@@ -59,6 +62,54 @@ def test_a_source_that_cannot_be_closed_keeps_no_import_from_beginning(
             time.sleep(0.01)
     assert (budget.used, budget.small_used) == (0, 0)
     jobs.close()
+    store.close()
+
+
+def test_an_import_that_is_being_committed_is_neither_ended_nor_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request asks for its end, then the service stops: both wait for the commit."""
+    entered, asked, goes_on = Event(), Event(), Event()
+    real_put, real_goes_on = LocalStore.put, ImportSteps.goes_on
+
+    def put(self: LocalStore, *arguments: Any) -> Any:
+        entered.set()
+        assert goes_on.wait(60)
+        return real_put(self, *arguments)
+
+    def look(self: ImportSteps) -> bool:
+        answer = real_goes_on(self)
+        if not answer:
+            asked.set()
+        return answer
+
+    monkeypatch.setattr(LocalStore, "put", put)
+    monkeypatch.setattr(ImportSteps, "goes_on", look)
+    monkeypatch.setattr(ImportSteps, "tell", lambda self, done: look(self))
+    (tmp_path / "a.npy").write_bytes(npy(np.arange(5)))
+    store = LocalStore(tmp_path / "store", Limits())
+    store.open()
+    jobs = ImportJobs(
+        store, AllowedSources([parse_prefix(f"file://{tmp_path}")]), Budget(1 << 30),
+        max_bytes=1 << 20, at_once=2, s3_endpoint=None, count=lambda state, size: None,
+    )  # fmt: skip
+    url = parse(f"file://{tmp_path}/a.npy")
+    number = asyncio.run(jobs.begin(ImportRequest("t", url, None, Conditions()))).id
+    assert entered.wait(60)
+    assert store.imports.cancel(number)
+    assert asked.wait(60)
+    closing = Thread(target=jobs.close)
+    closing.start()
+    closing.join(0.5)  # for what must not be done meanwhile
+    assert closing.is_alive()
+    (upload,) = (store.folder / "incoming").iterdir()
+    assert upload.stat().st_size > 0
+    goes_on.set()
+    closing.join(60)
+    found = store.imports.find(number)
+    assert found is not None
+    assert (found.state, found.done) == ("done", 40)
+    assert read(store, "t").tolist() == [0, 1, 2, 3, 4]
     store.close()
 
 

@@ -10,10 +10,11 @@ were acknowledged, or as after one change more, and nothing else may be there. W
 sees a change that is gone later. Every scatter has an Idempotency-Key; those that were acknowledged come again and get
 the first answer, and the one under way comes again and is then made once. No ETag ever names two contents. Content,
 metadata, lookups and further changes agree in every process. Versions have the numbers that they should have, none is
-given twice, and an alias names a version that is there.
+given twice, and an alias names a version that is there. The record of an import that was answered says how it ended,
+until it is forgotten: because a request asks for that, or as the oldest of more than MOST_RECORDS.
 
 SEQUENCE is `contents` (uploads, scatters, removals), `versions` (of tensors, kept or not, and aliases of them) or
-`imports` (whole, failed and ended).
+`imports` (whole, failed, ended and forgotten).
 
 MODE says what dying means. `kill`: the process ends, what it wrote stays. `half`: so, with the last write done by half.
 `lost`, `names`, `data` and `first` are a loss of power, of which `lost` keeps what fsync has made durable and nothing
@@ -58,7 +59,7 @@ from app.imports.source_errors import SourceFailed
 from app.imports.source_interface import Checksum
 from app.imports.source_urls import parse
 from app.imports.tensor_in_file import Found
-from app.store import Conditions, LocalStore, Resident
+from app.store import Conditions, LocalStore, Resident, import_records
 from app.store.scatters import log_replay
 from app.store.scatters.pending_scatter import PendingScatter
 from app.store.scatters.scatter_log import ScatterLog
@@ -79,10 +80,13 @@ State = dict[str, str]
 Change = tuple[str, str, Any]
 Answers = list[tuple[str, Change, str]]
 """Scatters with their keys and what was answered to them."""
+Records = list[tuple[str, str]]
+"""The name and the end of each import of which there is a record, the oldest first."""
 ALWAYS = Conditions()
 CHECKPOINT = 1200
 LOGS = 20 * CHECKPOINT
 """More than the logs of a few small tensors ever take together."""
+MOST_RECORDS = 4
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where the folders are: what dying does is played here, so no real disk needs to be waited for."""
 
@@ -161,7 +165,10 @@ def versioned() -> list[Change]:
 
 
 def imported() -> list[Change]:
-    """Imports as the first and as further versions, one that an alias keeps, some that fail, one that is ended."""
+    """Imports as the first and as further versions, one that an alias keeps, some that fail, one that is ended.
+
+    Records of some are forgotten, and more come than are remembered.
+    """
 
     def rows(value: float, *numbers: int) -> tuple[list[list[int]], NDArray[np.float32]]:
         return [[number] for number in numbers], np.full((len(numbers), 64), value, np.float32)
@@ -175,6 +182,7 @@ def imported() -> list[Change]:
         ("import", "t", (1, table(3))),
         ("scatter", "a", (*rows(3, 5), "add")),
         ("import ended", "u", table(9)),
+        ("forget", "u", None),
         ("put", "u", table(2)),
         ("import", "u", (1, table(2))),
         ("unalias", "a", None),
@@ -182,6 +190,7 @@ def imported() -> list[Change]:
         ("import", "t", (1, table(4))),
         ("delete", "u", None),
         ("import", "u", (1, table(5))),
+        ("forget", "t", None),
     ]
 
 
@@ -200,8 +209,8 @@ def random_change(tables: Tables, rng: random.Random) -> Change:
     name = rng.choice("tuv")
     versions = numbers_of(tables, name)
     named = {alias: target for alias, target in tables.items() if alias[0] == "="}
-    if rng.random() < 0.05:
-        return rng.choice(("import failed", "import ended")), name, table(9)
+    if rng.random() < 0.07:
+        return rng.choice(("import failed", "import ended", "forget")), name, table(9)
     if not versions or rng.random() < 0.15:
         return rng.choice(("keep", "import")), name, (rng.choice((1, 1, 2, 3)), table(rng.randrange(4)))
     reference = f"{name}@{rng.choice(versions)}"
@@ -249,7 +258,7 @@ def expected(tables: Tables, change: Change) -> Tables:
         for key in [name] if "@" in name else [f"{name}@{number}" for number in numbers_of(tables, name)]:
             del after[key]
         return after
-    if kind in ("import failed", "import ended"):
+    if kind in ("import failed", "import ended", "forget"):
         return after
     if kind in ("put", "keep", "import"):
         keep, content = (1, what) if kind == "put" else what
@@ -286,6 +295,15 @@ def expected(tables: Tables, change: Change) -> Tables:
     return after
 
 
+def expected_records(records: Records, change: Change) -> Records:
+    """The records of imports after `change`."""
+    kind, name, _ = change
+    if kind == "forget":
+        return [record for record in records if record[0] != name]
+    ends = {"import": "done", "import failed": "failed", "import ended": "cancelled"}
+    return [*records, (name, ends[kind])][-MOST_RECORDS:] if kind in ends else records
+
+
 def fingerprint(content: NDArray[Any]) -> str:
     raw = "\0".join(content.tolist()).encode() if content.dtype == object else content.tobytes()
     return hashlib.md5(raw).hexdigest()[:12]
@@ -299,11 +317,13 @@ class Course:
     """What `changes` of `tables` lead to.
 
     `states[at[n]]` is what there is before change number n. Scatters that go together are one change and pass through
-    several states. `contents[n]` is what the answers to change n name.
+    several states. `contents[n]` is what the answers to change n name. `records[n]` are those of imports before it,
+    where there were none at first.
     """
 
     def __init__(self, tables: Tables, changes: Sequence[Change]) -> None:
         self.changes = changes
+        self.records: list[Records] = [[]]
         self.tables = [tables]
         self.at = [0]
         self.contents: list[list[str]] = []
@@ -315,6 +335,7 @@ class Course:
                 if change[0] in ("put", "keep", "import", "scatter", "together"):
                     contents.append(fingerprint(tables[resolved(tables, change[1])]))
             self.at.append(len(self.tables) - 1)
+            self.records.append(expected_records(self.records[-1], change))
             self.contents.append(contents)
         self.states = [state_of(tables) for tables in self.tables]
 
@@ -340,6 +361,12 @@ def carry_out(store: LocalStore, change: Change, key: str) -> list[str]:
         return [put(store, name, content, step=30_000, keep=keep)[0].etag]
     if kind.startswith("import"):
         return carry_out_import(store, kind, name, what)
+    if kind == "forget":
+        for record in store.imports.page(1000, None)[0]:
+            if record.name == name:
+                assert store.imports.cancel(record.id)
+                assert store.imports.find(record.id) is None
+        return []
     if kind == "alias":
         store.put_alias(name, what)
         return []
@@ -403,8 +430,8 @@ def carry_out_import(store: LocalStore, kind: str, name: str, what: Any) -> list
     return [steps.record.metadata.etag]
 
 
-def check_imports(store: LocalStore, folder: Path, case: str) -> None:
-    """Every import has ended; nothing but its record is there."""
+def check_imports(store: LocalStore, folder: Path, case: str) -> Records:
+    """Every import has ended; nothing but its record is there. The records."""
     records, following = store.imports.page(1000, None)
     assert following is None
     assert {path.name for path in (folder / "imports").iterdir()} == {f"{record.id}.json" for record in records}, case
@@ -413,6 +440,26 @@ def check_imports(store: LocalStore, folder: Path, case: str) -> None:
         assert record.ended is not None, (case, record)
         assert (record.metadata is None) == (record.state != "done"), (case, record)
         assert (record.error is None) == (record.state != "failed"), (case, record)
+    assert len(records) <= MOST_RECORDS, case
+    return [(record.name, record.state) for record in records]
+
+
+def check_records(there: Records, least: Records, interrupted: set[str], case: str) -> None:
+    """There are records of the imports that were answered, as they ended, and else of imports of `interrupted` alone.
+
+    An import forgets the oldest where there are MOST_RECORDS, also one that is not answered then.
+    """
+    told = f"{case}: of the imports {least} there are {there}"
+    missing = next(count for count in range(len(least) + 1) if contains_in_order(there, least[count:]))
+    assert missing == 0 or (interrupted and len(there) >= MOST_RECORDS - 1), told
+    others = Counter(there) - Counter(least)
+    assert {name for name, _ in others} <= interrupted, told
+
+
+def contains_in_order(records: Records, wanted: Records) -> bool:
+    """Whether the records that are wanted are there, in this order."""
+    rest = iter(records)
+    return all(each in rest for each in wanted)
 
 
 def tried(store: LocalStore, change: Change, key: str) -> tuple[list[str], GatherError | OSError | None]:
@@ -572,13 +619,16 @@ def judge(
     etags: Etags,
     again: Answers,
     under_way: tuple[str, Change] | None = None,
+    records: tuple[Records, set[str]] | None = None,
 ) -> None:
     """A restart finds one of the states that are allowed, sound and tidy, and twice the same; and the store works.
 
     Scatters that were acknowledged and come `again` with their keys change nothing; the change that was `under_way` is
-    made once, whether it was before or not.
+    made once, whether it was before or not. `records` are those of imports that must be there, and the names of tensors
+    of which there may be others.
     """
     again = list(again)
+    forgotten = under_way[1][1] if under_way is not None and under_way[1][0] == "forget" else None
     for turn in range(2):
         store = opened(folder)
         state = found(store, etags)
@@ -586,14 +636,18 @@ def judge(
         assert {path.split("/")[0] for path in files(folder)} <= {"tensors", "logs"}, (case, files(folder))
         versions = [key for key in state if key[0] != "="]
         assert len([path for path in files(folder) if path.startswith("tensors/")]) == len(versions), case
-        check_imports(store, folder, case)
+        there = check_imports(store, folder, case)
+        if records is not None:
+            check_records(there, *records, case)
         store.verify(Event(), 0)
         for name in store.names():
             store.metadata(name)
         check_answers(store, again, case)
         if under_way is not None and turn == 0 and len(allowed) > 1:
             key, change = under_way
-            answers = once(store, change, key, made=state == allowed[-1])
+            made = state == allowed[-1] and forgotten is None
+            answers = once(store, change, key, made=made)
+            assert all(name != forgotten for name, _ in check_imports(store, folder, case)), case
             state = found(store, etags)
             assert state == allowed[-1], f"{case}: {change[0]} came again and was not made once"
             again += [(each, one, answer) for (each, one), answer in zip(keyed(change, key), answers, strict=False)]
@@ -714,10 +768,21 @@ class Case:
         done, least, again = self.reports.read(self.etags)
         allowed = self.course.states[least : self.course.after(done) + 1]
         under_way = (key_of(done), self.changes[done]) if done < len(self.changes) else None
-        judge(left, allowed, f"{self.name}, after {done} changes", self.etags, again, under_way)
+        case = f"{self.name}, after {done} changes"
+        judge(left, allowed, case, self.etags, again, under_way, self.records(done))
         if code == 0 and self.mode not in PAIRS:
             assert done == len(self.changes)
         return (self.folder.parent / "died").exists()
+
+    def records(self, done: int) -> tuple[Records, set[str]]:
+        """Records of imports that must be there after `done` changes, and names of which there may be others."""
+        least = self.course.records[done]
+        if self.mode in (*PAIRS, "refused"):  # what was interrupted came again
+            return least, {name for kind, name, _ in self.changes if kind.startswith("import")}
+        kind, name, _ = self.changes[done] if done < len(self.changes) else ("", "", None)
+        if kind == "forget":
+            return self.course.records[done + 1], {name}
+        return least, {name} if kind.startswith("import") else set()
 
     def note_death(self) -> None:
         (self.folder.parent / "died").touch()
@@ -1098,6 +1163,7 @@ def compile_once() -> None:
 
 def main() -> None:
     kind, *rest = sys.argv[1:]
+    import_records.REMEMBERED = MOST_RECORDS  # type: ignore[misc]
     compile_once()
     if kind == "steps":
         result = steps(rest[0], int(rest[1]), int(rest[2]), rest[3])

@@ -14,6 +14,11 @@ from app.tensors.shape_limits import Limits
 from tests.store.helpers import put
 
 
+def refuse(*_: object) -> None:
+    """What a disk answers that is full."""
+    raise OSError(28, os.strerror(28))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
     made = LocalStore(tmp_path / "store", Limits())
@@ -54,6 +59,28 @@ def test_how_far_it_is_is_read_by_any_process(store: LocalStore) -> None:
     assert names(store) == [f"{running.record.id}.json"]
 
 
+@pytest.mark.parametrize("how", ["ended", "end refused", "withdrawn"])
+def test_how_far_it_was_is_written_to_no_file_once_it_has_ended(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Another file has its descriptor then."""
+    running = store.imports.begin("t", "https://a.example/x", None, "c", 100)
+    fd = running._fd
+    if how == "withdrawn":
+        running.withdraw()
+    else:
+        if how == "end refused":
+            monkeypatch.setattr(store.imports, "write", refuse)
+        running.end(state="cancelled")
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    if other != fd:
+        os.dup2(other, fd)
+        os.close(other)
+    running.tell(40)
+    assert os.fstat(fd).st_size == 0
+    os.close(fd)
+
+
 def test_one_whose_process_died_is_done_if_its_content_is_there_and_has_failed_otherwise(store: LocalStore) -> None:
     metadata, _ = put(store, "t", np.arange(3))
     content = metadata.etag.strip('"').rpartition("-")[0]
@@ -87,9 +114,6 @@ def test_an_id_that_is_none_reaches_no_file(store: LocalStore, number: str) -> N
 
 
 def test_a_disk_that_refuses_leaves_no_record(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(28, os.strerror(28))
-
     monkeypatch.setattr("app.store.files.disk_writes.fsync", refuse)
     with pytest.raises(GatherError, match="insufficient_storage"):
         store.imports.begin("t", "https://a.example/x", None, "c", 5)
