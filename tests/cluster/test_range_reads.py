@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from app.cluster.router.range_reads import Ask, FetchMap, RangeReads, Wake
 from app.cluster.router.replica_choice import FIRST_PAUSE, ReplicaChoice
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
@@ -128,11 +130,42 @@ def test_a_version_that_is_not_the_current_one_any_more_is_read_to_its_end() -> 
 
 
 def test_nothing_is_asked_behind_the_deadline() -> None:
-    one = reads(shard_map(1, version()))
+    one = reads(shard_map(1, version("a")))
     (first,) = asks(one.start([0], 9.5))
     assert first.late_at == 10.0
     assert one.failed(0, first.replica, 10.0) == []
     assert one.outcome == "deadline_exceeded"
+
+
+def test_near_the_deadline_each_replica_has_its_share_of_the_time() -> None:
+    one = reads(shard_map(1, version("abc")))
+    (first,) = asks(one.start([0], 9.4))
+    assert first.late_at == pytest.approx(9.6)
+    (second,) = asks(one.no_range(0, first.replica, 9.6))
+    assert second.late_at == pytest.approx(9.8)
+    (third,) = asks(one.no_range(0, second.replica, 9.7))
+    assert third.late_at == pytest.approx(10.0)
+
+
+def test_a_content_that_is_cut_anew_is_another_one_to_a_request_under_way() -> None:
+    """A file may name the same content in other ranges: the numbers of ranges say nothing then."""
+    old, halves = shard_map(1, version("a")), version("b")
+    whole = replace(halves, ranges=(replace(halves.ranges[0], stop=20),))
+    one = reads(old)
+    (first,) = asks(one.start([1], 0.0))
+    one.no_range(1, first.replica, 0.0)
+    assert one.fetched(shard_map(2, whole), 0.0) == []
+    assert one.outcome == "version_gone"
+
+
+@pytest.mark.parametrize("replicas", ["ab", "abc", "abcdefgh"])
+@pytest.mark.parametrize("ranges", range(1, 9))
+def test_each_replica_of_each_range_is_asked_first_equally_often(replicas: str, ranges: int) -> None:
+    choice, own = ReplicaChoice(), version(replicas).ranges[0].replicas
+    asked = [[choice.order(own, 0.0)[0].node for _ in range(ranges)] for _ in range(400)]
+    for first in zip(*asked, strict=True):
+        for node in replicas:
+            assert abs(first.count(node) - 400 / len(replicas)) < 12
 
 
 def test_replicas_take_turns_and_those_that_failed_come_last_for_a_while() -> None:
@@ -140,12 +173,12 @@ def test_replicas_take_turns_and_those_that_failed_come_last_for_a_while() -> No
     replicas = version("abc").ranges[0].replicas
     assert sorted(choice.order(replicas, 0.0)[0].node for _ in range(3)) == ["a", "b", "c"]
     choice.failed("b:80", 0.0)
-    assert {choice.order(replicas, 0.1)[-1].node for _ in range(3)} == {"b"}
-    assert {choice.order(replicas, FIRST_PAUSE)[0].node for _ in range(3)} == {"a", "b", "c"}
+    assert {choice.order(replicas, 0.1)[-1].node for _ in range(9)} == {"b"}
+    assert {choice.order(replicas, FIRST_PAUSE)[0].node for _ in range(9)} == {"a", "b", "c"}
     choice.failed("b:80", 1.0)
-    assert {choice.order(replicas, 1.0 + FIRST_PAUSE)[-1].node for _ in range(3)} == {"b"}
+    assert {choice.order(replicas, 1.0 + FIRST_PAUSE)[-1].node for _ in range(9)} == {"b"}
     choice.answered("b:80")
-    assert {choice.order(replicas, 1.0)[0].node for _ in range(3)} == {"a", "b", "c"}
+    assert {choice.order(replicas, 1.0)[0].node for _ in range(9)} == {"a", "b", "c"}
 
 
 def test_a_replica_at_a_new_address_counts_as_another_one() -> None:

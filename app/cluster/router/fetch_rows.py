@@ -142,6 +142,8 @@ class _Fetch:
         for timer in self.timers:
             timer.cancel()
         for ask in tuple(self.asks.values()):
+            if ask.is_silent:
+                self.fetcher.shards.doubt(ask.address)
             ask.drop()
         self.asks.clear()
 
@@ -172,19 +174,27 @@ class _Fetch:
         request = self.wanted[place].requests[number]
         one = self.reads[place].version.ranges[number]
 
-        def done(ask: Ask, failure: Failure | None) -> None:
-            self._answered(place, number, replica, failure)
+        own = action.late_at - self.loop.time()
+        in_haste = own < fetcher.late_after / 2
 
-        patience = fetcher.late_after + request.answer_bytes / BYTES_PER_SECOND
+        def done(ask: Ask, failure: Failure | None) -> None:
+            self._answered(place, number, replica, failure, in_haste=in_haste)
+
+        patience = max(own, 0.0) + request.answer_bytes / BYTES_PER_SECOND
         pieces = fetcher.pieces(request, one, replica, self.fields)
         ask = Ask(fetcher.shards.get(replica.address), pieces, request.sink, replica.etag, patience, done)
         self.asks[place, number] = ask
         ask.start()
 
-    def _answered(self, place: int, number: int, replica: Replica, failure: Failure | None) -> None:
+    def _answered(self, place: int, number: int, replica: Replica, failure: Failure | None, *, in_haste: bool) -> None:
+        """A shard was asked; `in_haste` because the request's deadline is near, so that to be late says little."""
         reads, shards = self.reads[place], self.fetcher.shards
         self.asks.pop((place, number), None)
-        shards.note(replica.address, failure)
+        is_doubtful = in_haste and failure is not None and failure.kind == "late"
+        if is_doubtful:
+            shards.doubt(replica.address)
+        else:
+            shards.note(replica.address, failure)
         if failure is None:
             reads.answered(number, replica)
         elif failure.error is not None:
@@ -193,7 +203,7 @@ class _Fetch:
         else:
             self.failures.setdefault((place, number), []).append(failure)
             now = self.loop.time()
-            if failure.kind in ("busy", "stale", "deadline"):
+            if is_doubtful or failure.kind in ("busy", "stale", "deadline"):
                 self._do(place, reads.no_range(number, replica, now))
             else:
                 self._do(place, reads.failed(number, replica, now))

@@ -33,7 +33,10 @@ version that there is not."""
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask `replica` for the rows that are needed of range `number`; it is late at `late_at`."""
+    """Ask `replica` for the rows that are needed of range `number`; it is late at `late_at`.
+
+    That leaves the other replicas their share of the time until the deadline.
+    """
 
     number: int
     replica: Replica
@@ -125,7 +128,7 @@ class RangeReads:
         if newest.generation > self.known.generation:
             self.known = newest
             found = find_content(newest, self.version.content_id)
-            if found is None:
+            if found is None or not _is_cut_alike(found[1], self.version):
                 self.outcome = "version_gone"
                 return []
             self.version = found[1]
@@ -152,8 +155,9 @@ class RangeReads:
 
     def _ask(self, number: int, one: _RangeRead, now: float) -> Ask:
         one.asked = one.replicas[one.tried]
+        share = (self.deadline - now) / (len(one.replicas) - one.tried)
         one.tried += 1
-        return Ask(number, one.asked, min(now + self.late_after, self.deadline))
+        return Ask(number, one.asked, now + min(self.late_after, share))
 
     def _next(self, number: int, one: _RangeRead, now: float) -> list[ReadAction]:
         """The next replica; behind the last one, the next round."""
@@ -177,3 +181,8 @@ class RangeReads:
             self._is_fetching = True
             actions.append(FetchMap())
         return actions
+
+
+def _is_cut_alike(one: ShardedVersion, other: ShardedVersion) -> bool:
+    """Whether two entries of a version have the same ranges. A file may cut the same content anew."""
+    return [(part.start, part.stop) for part in one.ranges] == [(part.start, part.stop) for part in other.ranges]

@@ -73,7 +73,7 @@ class Output:
         self.row_bytes = row_items * dtype.item_size
         self._charge = charge
         self._most_bytes = most_bytes
-        self._whole: list[tuple[WholeBody, NDArray[np.intp] | slice, int]] = []
+        self._whole: list[tuple[_Items, NDArray[np.intp] | slice]] = []
 
     @property
     def accept(self) -> bytes:
@@ -100,47 +100,62 @@ class Output:
         return RowSink(self.rows[begin:end], None, self.dtype, shape, self.row_bytes)
 
     def _json_sink(self, places: NDArray[np.intp] | slice, count: int) -> Sink:
-        size = self._most_bytes if self.dtype.kind == "string" else count * self.row_bytes
-        body = WholeBody(size * 4 // 3 + _ANSWER_ROOM, self._charge)
-        self._whole.append((body, places, count))
+        strings = count * self.row_items if self.dtype.kind == "string" else None
+        body = _Items(self._most_bytes if strings is not None else count * self.row_bytes, strings, self._charge)
+        self._whole.append((body, places))
         return body
 
     def finish(self) -> None:
-        """Put what came as JSON in its place. Raises BadAnswer."""
+        """Put what came as JSON in its place."""
         if self.dtype.kind == "string" or self.rows is None:
             return
-        for body, places, count in self._whole:
-            octets = _octets(body)
-            if len(octets) != count * self.row_bytes:
-                raise BadAnswer(f"the answer has {len(octets)} bytes of items in place of {count * self.row_bytes}")
-            self.rows[places] = np.frombuffer(octets, self.rows.dtype).reshape(-1, *self.rows.shape[1:])
+        for body, places in self._whole:
+            self.rows[places] = body.octets.view(self.rows.dtype).reshape(-1, *self.rows.shape[1:])
 
     def strings(self, rows: int, shape: tuple[int, ...]) -> PackedStrings:
-        """The strings of all answers, in order: `rows` rows of a table of strings. Raises BadAnswer and overloaded."""
+        """The strings of all answers, in order: `rows` rows of a table of strings."""
         starts = np.empty((rows, self.row_items), np.int64)
-        pieces: list[NDArray[np.uint8]] = []
         end = 0
-        for body, places, count in self._whole:
-            octets = np.frombuffer(_octets(body), np.uint8)
-            octets.flags.writeable = False
-            own = np.empty(count * self.row_items, np.int64)
-            self._charge(octets.nbytes + own.nbytes)
-            found, fault, wrong = read_frames.run(octets, own.size, own)
-            if fault or wrong >= 0 or found != own.size:
-                raise BadAnswer("the strings of the answer are not framed as its shape says")
-            starts[places] = own.reshape(count, -1) + end
-            pieces.append(octets)
-            end += octets.size
+        for body, places in self._whole:
+            starts[places] = body.starts.reshape(-1, self.row_items) + end
+            end += body.octets.size
+        pieces = [body.octets for body, _ in self._whole]
         octets = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
         return PackedStrings(self.dtype, shape, starts.reshape(-1), octets=octets)
 
 
-def _octets(body: WholeBody) -> bytes:
-    """The items of a JSON answer in base64. Raises BadAnswer."""
-    try:
-        return pybase64.b64decode(body.document()["output"]["base64"], validate=True)
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadAnswer(f"the answer is not the JSON that was asked for: {error}") from None
+class _Items(WholeBody):
+    """A JSON answer whose output is in base64: `size` bytes of items, or so many strings of at most `size` bytes.
+
+    When it is whole, `octets` has them, and of strings `starts` has where each begins.
+    """
+
+    def __init__(self, size: int, strings: int | None, charge: Callable[[int], None]) -> None:
+        super().__init__(size * 4 // 3 + _ANSWER_ROOM, charge)
+        self._size = size
+        self._strings = strings
+        self._charge_own = charge
+        self.octets: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self.starts: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def finish(self) -> None:
+        """Read them. Raises BadAnswer and overloaded."""
+        try:
+            self.octets = np.frombuffer(
+                pybase64.b64decode(self.document()["output"]["base64"], validate=True), np.uint8
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadAnswer(f"the answer is not the JSON that was asked for: {error}") from None
+        if self._strings is None:
+            if self.octets.size != self._size:
+                raise BadAnswer(f"the answer has {self.octets.size} bytes of items in place of {self._size}")
+            return
+        self.octets.flags.writeable = False
+        self.starts = np.empty(self._strings, np.int64)
+        self._charge_own(self.octets.nbytes + self.starts.nbytes)
+        found, fault, wrong = read_frames.run(self.octets, self._strings, self.starts)
+        if fault or wrong >= 0 or found != self._strings:
+            raise BadAnswer("the strings of the answer are not framed as its shape says")
 
 
 def as_rows(out: NDArray[Any], row_bytes: int) -> NDArray[Any]:

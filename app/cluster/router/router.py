@@ -25,7 +25,6 @@ from app.cluster.router.range_requests import (
     row_requests,
     wrapped,
 )
-from app.cluster.router.row_sinks import BadAnswer
 from app.cluster.router.sharded_tensors import ShardedResident, immutable
 from app.dispatch.choose_backend import Decision
 from app.dispatch.event_loop_limit import LARGE_INDEX_SCAN
@@ -98,10 +97,7 @@ class Router(Service):
         )
         if lost:
             raise unavailable(table, lost, [place_of(call, work.requests[one.number]) for one in lost])
-        try:
-            output = self._finished(work, planned, data)
-        except BadAnswer as problem:
-            raise GatherError("internal", f"a shard answered what it was not asked for: {problem}") from None
+        output = self._finished(work, planned, data)
         timings.kernel_end = perf_counter()
         return Answer(output, call.dialect, "cpu", resident.etag, resident.data_version)
 

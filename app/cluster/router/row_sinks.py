@@ -56,6 +56,10 @@ class Sink(Protocol):
         """Of a whole body, the ETag of what was read, where the body says it."""
         ...
 
+    def finish(self) -> None:
+        """The body is whole. Raises BadAnswer where it is not what was asked for."""
+        ...
+
 
 class WholeBody:
     """Keeps a body of at most `most` bytes; `charge` is told how many before they are taken, and may raise."""
@@ -96,6 +100,9 @@ class WholeBody:
         """The member `data_etag`. Raises BadAnswer."""
         found = self.document().get("data_etag")
         return found if isinstance(found, str) else None
+
+    def finish(self) -> None:
+        """Any body will do."""
 
     def document(self) -> dict[str, Any]:
         """The body, a JSON object. Raises BadAnswer."""
@@ -189,6 +196,9 @@ class RowSink:
     def etag(self) -> str | None:
         """None: the header of the answer says it."""
         return None
+
+    def finish(self) -> None:
+        """Its header and its length have been checked."""
 
     def _rest_of_row(self) -> memoryview:
         number, offset = divmod(self._place, self.row_bytes)

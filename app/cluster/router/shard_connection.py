@@ -13,11 +13,14 @@ from typing import Final, NamedTuple, cast
 import orjson
 
 from app.cluster.router.row_sinks import BadAnswer, Sink, WholeBody
-from app.errors import GatherError
+from app.errors import CODES, GatherError
 from app.tensors.buffer_type import Buffer
 
 BUFFER_BYTES: Final = 1 << 16
+LEAST_BYTES: Final = 1 << 16
+"""Bytes of an answer that have to come each time that its asker's patience lasts, until it is whole."""
 _MAX_ERROR: Final = 1 << 16
+_LONGEST_RETRY: Final = 3600
 _MAX_LENGTH_DIGITS: Final = 18
 _END: Final = b"\r\n\r\n"
 
@@ -68,7 +71,8 @@ class ShardConnection(asyncio.BufferedProtocol):
         self._status = 0
         self._remaining = -1  # bytes of the body that have not come; -1 within the header
         self._direct = False
-        self._progress = False
+        self._came = 0  # bytes since the asker's patience began anew
+        self._renewed = False
         self._patience = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._keep = True
@@ -86,13 +90,14 @@ class ShardConnection(asyncio.BufferedProtocol):
     def ask(self, pieces: Sequence[Buffer], sink: Sink, etag: str | None, patience: float, done: Done) -> None:
         """Send a request and have its answer go to `sink`.
 
-        With `etag` an answer that is not of that content is a failure. Where for `patience` seconds nothing comes, the
-        shard is late.
+        With `etag` an answer that is not of that content is a failure. Where nothing comes in `patience` seconds the
+        shard is late, and where its answer is not whole after twice that, and less than `LEAST_BYTES` come each time.
         """
         assert self._transport is not None
         self._done, self._sink, self._etag = done, sink, etag
         self._error, self._status, self._remaining, self._filled = None, 0, -1, 0
-        self._direct = self._progress = self.started_answer = False
+        self._direct = self._renewed = self.started_answer = False
+        self._came = 0
         self._patience = patience
         self._timer = self._loop.call_later(patience, self._check_progress)
         if len(pieces) == 1:
@@ -139,7 +144,8 @@ class ShardConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, size: int) -> None:
         """So many bytes have come."""
-        self._progress = self.started_answer = True
+        self.started_answer = True
+        self._came += size
         if self._done is None:  # nothing was asked for
             self.close()
             return
@@ -150,9 +156,11 @@ class ShardConnection(asyncio.BufferedProtocol):
             else:
                 self._filled += size
                 self._take()
-            if self._remaining == 0 and self._etag is not None and self._error is None:
+            if self._remaining == 0 and self._error is None:
                 assert self._sink is not None
-                self._check_etag(self._sink.etag())
+                if self._etag is not None:
+                    self._check_etag(self._sink.etag())
+                self._sink.finish()
         except BadAnswer as problem:
             self._fail(Failure("stale" if problem.stale else "broken", str(problem)))
             return
@@ -219,7 +227,8 @@ class ShardConnection(asyncio.BufferedProtocol):
         else:
             self._status = int(head[9:12]) if head[9:12].isdigit() else 0
             retry = _field(names, b"\r\nretry-after: ", names)
-            self._retry_after = int(retry) if retry is not None and retry.isdigit() else 1
+            is_number = retry is not None and retry.isdigit()
+            self._retry_after = min(int(retry[:9]), _LONGEST_RETRY) if retry is not None and is_number else 1
             self._error = WholeBody(_MAX_ERROR)
             self._error.begin(size)
         return end + len(_END)
@@ -246,6 +255,8 @@ class ShardConnection(asyncio.BufferedProtocol):
         if code == "output_too_large":  # of strings, whose sizes only shards know
             detail = "the gathered strings would have more bytes than a shard answers"
             return Failure("broken", detail, error=GatherError("output_too_large", detail))
+        if code not in CODES:  # of anybody, and of any length
+            code = ""
         return Failure(_KINDS.get(code, "broken"), f"it answered {self._status} {code}".rstrip(), self._retry_after)
 
     def _fail(self, failure: Failure) -> None:
@@ -264,15 +275,15 @@ class ShardConnection(asyncio.BufferedProtocol):
             self._timer = None
 
     def _check_progress(self) -> None:
-        """Nothing has come for as long as may be, or the time begins anew."""
+        """Too little has come for as long as may be, or the time begins anew."""
         self._timer = None
         if self._done is None:
             return
-        if self._progress:
-            self._progress = False
+        if self._came >= LEAST_BYTES or (self._came and not self._renewed):
+            self._came, self._renewed = 0, True
             self._timer = self._loop.call_later(self._patience, self._check_progress)
         else:
-            self._fail(Failure("late", f"nothing came for {self._patience:.1f} s"))
+            self._fail(Failure("late", f"{self._came or 'no'} bytes came in {self._patience:.1f} s"))
 
 
 def _field(names: bytes, name: bytes, head: bytes) -> bytes | None:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from app.cluster.router.fetch_rows import LostRange, TableReads
 from app.cluster.router.range_requests import Output, RangeRequest, as_rows, row_requests
 from app.cluster.router.router import ROUTE, SPLIT_BYTES, Router, explained_ranges, needing, unavailable
-from app.cluster.router.row_sinks import BadAnswer
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.dispatch.event_loop_limit import LARGE_INDEX_SCAN
 from app.errors import GatherError
@@ -84,10 +83,7 @@ class ShardedLookups(LookupService):
         lost = await self.router.fetcher.fetch(wanted, timings) if wanted else []
         if lost:
             raise _unavailable(call, run, residents, lost, numbers)
-        try:
-            tables = [_fetched(*pair) for pair in zip(features, residents, strict=True)]
-        except BadAnswer as problem:
-            raise GatherError("internal", f"a shard answered what it was not asked for: {problem}") from None
+        tables = [_fetched(*pair) for pair in zip(features, residents, strict=True)]
         plan = replace(run.plan, features=tuple(feature.plan for feature in features))
         run = run._replace(plan=plan, indices=[feature.indices for feature in features])
         left = [number for number, feature in enumerate(features) if feature.items is not None]
@@ -144,7 +140,7 @@ class ShardedLookups(LookupService):
 
 
 def _fetched(feature: _Feature, resident: Resident) -> Resident:
-    """The rows that were fetched, as a table of their own. Raises BadAnswer."""
+    """The rows that were fetched, as a table of their own."""
     dtype, tail = resident.tensor.dtype, resident.tensor.shape[1:]
     shape = (feature.rows, *tail)
     if feature.requests:

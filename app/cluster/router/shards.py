@@ -24,9 +24,14 @@ MAX_CONNECTIONS: Final = 64
 """Connections to one shard; further requests to it wait for one of these."""
 PROBE_INTERVAL_S: Final = 0.25
 PROBE_PATIENCE_S: Final = 1.0
+CONNECT_S: Final = 3.0
+"""How long a connection may take to be opened. A lost machine answers nothing, and the kernel tries for two minutes."""
+DOUBT_AFTER_S: Final = 0.25
+"""A shard that has been silent for so long, when nobody waits any more, is asked whether it is there."""
 _PROBE_BYTES: Final = 1 << 16
-_FAILS: Final = frozenset(("refused", "lost", "late", "broken"))
-"""Failures after which other replicas are asked first."""
+_GONE: Final = frozenset(("refused", "lost", "late"))
+_FAILS: Final = _GONE | {"broken"}
+"""Failures after which other replicas are asked first; behind those in `_GONE` the shard may not be there."""
 
 AskDone = Callable[["Ask", Failure | None], None]
 
@@ -57,6 +62,13 @@ class Ask:
     def address(self) -> str:
         """The shard's address."""
         return self._shard.address
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has had no byte of an answer for `DOUBT_AFTER_S`."""
+        connection = self._connection
+        has_begun = connection is not None and connection.started_answer
+        return not has_begun and perf_counter() - self._begun >= DOUBT_AFTER_S
 
     def drop(self) -> None:
         """Nobody waits for it any more."""
@@ -176,24 +188,30 @@ class Shard:
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            _, connection = await loop.create_connection(lambda: ShardConnection(self._on_end), self._host, self._port)
-        except OSError as error:
-            self.open -= 1
-            if not self.open:  # with others open, those that wait get one of these
-                failure = Failure("refused", f"no connection: {error.strerror or error}")
-                while self.waiting:
-                    self.waiting.popleft().refuse(failure)
+            async with asyncio.timeout(CONNECT_S):
+                _, connection = await loop.create_connection(
+                    lambda: ShardConnection(self._on_end), self._host, self._port
+                )
+        except (OSError, ValueError) as error:  # ValueError for a host that is none
+            self._not_opened(getattr(error, "strerror", None) or str(error) or "nothing answers")
             return
         except asyncio.CancelledError:
-            self.open -= 1
+            self._not_opened("the map does not name this shard any more")
             raise
         self.give_back(connection)
+
+    def _not_opened(self, why: str) -> None:
+        self.open -= 1
+        if not self.open:  # with others open, those that wait get one of these
+            failure = Failure("refused", f"no connection: {why}")
+            while self.waiting:
+                self.waiting.popleft().refuse(failure)
 
     def _on_end(self, connection: ShardConnection) -> None:
         self.open -= 1
         if connection in self.idle:
             self.idle.remove(connection)
-        if self.waiting and not self.open and not self._closing:
+        if len(self._opening) < len(self.waiting) and not self._closing:
             self.open_connection()
 
     def close(self) -> None:
@@ -211,7 +229,8 @@ class Shards:
     def __init__(self) -> None:
         self.choice = ReplicaChoice()
         self._shards: dict[str, Shard] = {}
-        self._down: set[str] = set()
+        self._down: dict[str, str] = {}
+        self._doubted: set[str] = set()
 
     def get(self, address: str) -> Shard:
         """The shard at an address."""
@@ -232,24 +251,36 @@ class Shards:
     def note(self, address: str, failure: Failure | None) -> None:
         """What an ask of a shard led to: whether others are asked before it from now on is up to `choice`."""
         if failure is None:
-            if address in self._down:
-                self._down.discard(address)
+            if self._down.pop(address, None) is not None:
                 logger.info("the shard %s answers again", address)
-        elif failure.kind in _FAILS and address not in self._down:
-            self._down.add(address)
-            logger.warning("the shard %s is passed over: %s", address, failure.detail)
+        elif failure.kind in _FAILS:
+            if address not in self._down:
+                logger.warning("the shard %s is passed over: %s", address, failure.detail)
+            self._down[address] = failure.kind
+
+    def doubt(self, address: str) -> None:
+        """A shard may have failed: it is asked whether it is ready before it counts as failing."""
+        if address in self._shards:
+            self._doubted.add(address)
 
     def keep_only(self, addresses: frozenset[str]) -> None:
         """Forget shards that the map does not name any more."""
         for address in self._shards.keys() - addresses:
             self._shards.pop(address).close()
-            self._down.discard(address)
+            self._down.pop(address, None)
+        self._doubted &= addresses
+        self.choice.keep_only(addresses)
 
     async def probe(self) -> None:
-        """Ask shards that failed whether they are ready, at intervals. Runs until it is cancelled."""
+        """Ask shards that failed, or may have, whether they are ready, at intervals. Runs until it is cancelled.
+
+        A shard whose answers are broken is ready all the same: it has to answer a request before it counts again.
+        """
         while True:
             await asyncio.sleep(PROBE_INTERVAL_S)
-            await asyncio.gather(*map(self._probe, tuple(self._down)))
+            doubted, self._doubted = self._doubted, set()
+            gone = {address for address, kind in self._down.items() if kind in _GONE}
+            await asyncio.gather(*map(self._probe, gone | doubted))
 
     async def _probe(self, address: str) -> None:
         shard, answered = Shard(address), asyncio.Event()
@@ -268,11 +299,13 @@ class Shards:
             if not found:
                 ask.drop()
             shard.close()
-        if found[0] is None:
+        failure = found[0]
+        if failure is None and self._down.get(address) != "broken":
             self.choice.answered(address)
             self.note(address, None)
-        elif address in self._down:
+        elif failure is not None and address in self._shards:
             self.choice.failed(address, asyncio.get_running_loop().time())
+            self.note(address, failure)
 
     def close(self) -> None:
         """Close all connections."""
