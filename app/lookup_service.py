@@ -40,6 +40,9 @@ from app.tensors.tensor import Tensor
 
 CPU_ONLY: Final = "lookups run on the CPU alone"
 _MAX_REMEMBERED_PLANS: Final = 256
+_MAX_REMEMBERED_FEATURES: Final = 64
+"""The plan of a lookup with more features is not remembered: one takes some 500 bytes for each, which no request is
+charged."""
 
 
 class LookupExplanation(NamedTuple):
@@ -209,7 +212,9 @@ class LookupService:
             decisions = {
                 cold: chooser.decide(equivalent, Facts(cpu_only=CPU_ONLY, cold=cold)) for cold in (False, True)
             }
-            planned = self._plans[key] = _Planned(plan, chooser, decisions)
+            planned = _Planned(plan, chooser, decisions)
+            if len(call.features) <= _MAX_REMEMBERED_FEATURES:
+                self._plans[key] = planned
         return planned
 
     async def _read_tables(

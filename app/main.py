@@ -384,6 +384,8 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
             max_message_bytes=limit,
             max_metadata_bytes=settings.max_header_bytes,
             most_calls=most_calls,
+            max_connections=settings.grpc_max_connections,
+            handshake_timeout=settings.header_timeout,
             keepalive=settings.grpc_keepalive,
             keepalive_timeout=settings.grpc_keepalive_timeout,
             max_connection_age=settings.grpc_max_connection_age,

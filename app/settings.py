@@ -185,6 +185,12 @@ class Settings(BaseSettings):
     answer_timeout: float = Field(30.0, gt=0, description="Seconds a client may pause in reading its answer.")
     min_answer_rate: int = Field(1024, ge=0, description="Bytes a second that an answer must be read with on average.")
     keep_alive: float = Field(30.0, gt=0, description="Seconds an idle connection is kept.")
+    grpc_max_connections: int = Field(
+        default_factory=lambda: max(1, min(_CONNECTIONS, (_files_of_process() - _OWN_FILES) // 8)),
+        ge=1,
+        description="gRPC connections that a process may have open; further ones are closed at once (default: an "
+        "eighth of the files a process may open, at most 10000).",
+    )
     grpc_keepalive: float = Field(60.0, gt=0, description="Seconds after which an idle gRPC connection is sent a ping.")
     grpc_keepalive_timeout: float = Field(
         20.0, gt=0, description="Seconds that the ping may stay without an answer before the connection is closed."
@@ -271,7 +277,7 @@ class Settings(BaseSettings):
             raise ValueError("is served by one worker, GATHERND_WORKERS=1; several share GATHERND_GRPC_PORT")
         return value
 
-    @field_validator("max_connections")
+    @field_validator("max_connections", "grpc_max_connections")
     @classmethod
     def _fits_the_files(cls, value: int) -> int:
         room = _files_of_process() - _OWN_FILES

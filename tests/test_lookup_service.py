@@ -119,3 +119,22 @@ def test_a_content_by_two_names_is_read_in_one_state() -> None:
     answer = look_up(store, Feature("items", rows), Feature("live", rows), Feature("items", rows))
     assert len({output.array.tobytes() for output in answer.outputs}) == len(set(answer.etags)) == 1
     assert answer.etags[0] == f'"1-{int(answer.outputs[0].array[0])}"'
+
+
+@pytest.mark.parametrize(("features", "remembered"), [(64, 1), (65, 0)])
+def test_the_plan_of_a_lookup_with_very_many_features_is_not_remembered(features: int, remembered: int) -> None:
+    pool = RequestThreadPool(2, 8)
+    table = Tensor(DTYPES["float32"], (2, 1), np.ones(2, np.float32))
+    service = Service(
+        Limits(), _OneTable(table), numpy_cpu, pool, BackendChooser(threads=2, force_route="loop"), Budget(2**30)
+    )
+    lookups = LookupService(service, numpy_cpu)
+    rows = Tensor(DTYPES["int64"], (1,), np.zeros(1, np.int64))
+    try:
+        asked = lookups.lookup(
+            LookupCall([Feature("t", rows)] * features), RequestTimings(0.0, 1e12), MemoryReservation(service.budget)
+        )
+        assert asyncio.run(asked).outputs[0].shape == (1, features)
+    finally:
+        pool.close()
+    assert len(lookups._plans) == remembered

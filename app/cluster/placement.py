@@ -122,8 +122,10 @@ class CoordinatorActor:
                 spec = await asyncio.to_thread(shards_wanted)
                 if spec is not None:
                     await asyncio.to_thread(start_shards, spec, self._key, drained)
-            except (OSError, RayError) as error:
+            except (OSError, RayError, ValueError) as error:  # an actor that has just ended is a ValueError of Ray's
                 logger.warning("shards that may be missing are not started yet: %s", error)
+            except Exception:
+                logger.exception("shards that may be missing are not started yet")
 
     def _running(self) -> MessageExchange:
         if self._exchange is None:

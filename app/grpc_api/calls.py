@@ -21,7 +21,7 @@ from app.api.request_body import inflate
 from app.dispatch.admission_control import SMALL_BODY_BYTES, Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
-from app.grpc_api.control import Control, read_message, serving_status, write_message
+from app.grpc_api.control import LONG, Control, read_message, serving_status, write_message
 from app.grpc_api.infer import Inference
 from app.grpc_api.rpc_request import RpcRequest
 from app.grpc_api.rpc_table import NOT_OFFERED, RPCS, SERVICE, UNKNOWN, Rpc
@@ -42,7 +42,10 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class Calls(grpc.GenericRpcHandler):
-    """Answers all calls. `most_calls` may be under way at once: a message is in memory before it can be charged."""
+    """Answers all calls. `most_calls` may be under way at once: a message is in memory before it can be charged.
+
+    For one more the stream is ended that has waited the longest for a request; without such a stream it is refused.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,8 @@ class Calls(grpc.GenericRpcHandler):
         self._max_message_bytes = max_message_bytes
         self._running = 0
         self._stopping = asyncio.Event()
-        self._idle_streams: set[asyncio.Task[Any]] = set()
+        self._idle_streams: dict[asyncio.Task[Any], None] = {}  # the one that has waited the longest first
+        self._giving_way: set[asyncio.Task[Any]] = set()
         self._handlers = {path: self._handler(rpc) for path, rpc in RPCS.items()}
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
@@ -130,13 +134,26 @@ class Calls(grpc.GenericRpcHandler):
                 raise self._readiness.error()
             if running > self._admission.requests:
                 raise self._admission.too_many()
-        if rpc.access is not Access.PUBLIC and self._running > self._most_calls:
-            raise GatherError(
-                "overloaded",
-                f"{self._most_calls} calls are under way, as many as may be",
-                facts={"limit": "grpc_calls", "maximum": self._most_calls},
-                retry_after=1,
-            )
+        if (
+            rpc.access is not Access.PUBLIC
+            and self._running - len(self._giving_way) > self._most_calls
+            and not self._end_longest_idle_stream()
+        ):
+            raise self._too_many(f"{self._most_calls} calls are under way, as many as may be")
+
+    def _too_many(self, detail: str) -> GatherError:
+        facts = {"limit": "grpc_calls", "maximum": self._most_calls}
+        return GatherError("overloaded", detail, facts=facts, retry_after=1)
+
+    def _end_longest_idle_stream(self) -> bool:
+        """End the stream that has waited the longest for a request, if one waits."""
+        task = next(iter(self._idle_streams), None)
+        if task is None:
+            return False
+        del self._idle_streams[task]
+        self._giving_way.add(task)
+        task.cancel()
+        return True
 
     async def _read(self, context: Context, request: RpcRequest) -> bytes | None:
         """The next message, charged to the budget; None at the end of the stream."""
@@ -185,7 +202,10 @@ class Calls(grpc.GenericRpcHandler):
         async def answer(message: bytes, request: RpcRequest) -> bytes:
             if control is None:
                 return await self._inference.infer(message, request)
-            return write_message(rpc, await control(read_message(rpc, message)))
+            content = await control(read_message(rpc, message), request.reservation.charge)
+            if rpc.method in LONG:
+                return await asyncio.to_thread(write_message, rpc, content)
+            return write_message(rpc, content)
 
         async def handle(_: object, context: Context) -> bytes:
             request = self._request(rpc, context)
@@ -267,6 +287,7 @@ class Calls(grpc.GenericRpcHandler):
                 drop_tracebacks(error)
             finally:
                 self._running -= 1
+                self._giving_way.discard(asyncio.current_task())
             if failure is None and self._stopping.is_set():
                 failure = GatherError("not_ready", "the service is stopping", retry_after=1)
             if failure is not None:
@@ -282,16 +303,19 @@ class Calls(grpc.GenericRpcHandler):
             return False
         task = asyncio.current_task()
         assert task is not None
-        self._idle_streams.add(task)
+        self._idle_streams[task] = None
         try:
             message: Any = await context.read()
         except asyncio.CancelledError:
-            if not self._stopping.is_set():
+            gives_way = task in self._giving_way
+            if not gives_way and not self._stopping.is_set():
                 raise
             task.uncancel()
+            if gives_way:
+                raise self._too_many("the stream waited for a request, and its place was needed") from None
             return False
         finally:
-            self._idle_streams.discard(task)
+            self._idle_streams.pop(task, None)
         if message is grpc.aio.EOF:
             return False
         request = self._request(rpc, context)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-import orjson
 from google.protobuf import json_format
 
 from app import __version__
@@ -23,8 +22,11 @@ from app.grpc_api.rpc_table import RPCS, SERVICE, Rpc
 from app.wire.grpc_messages.classes import POOL, message_class
 from app.wire.protobuf_fields import malformed
 
-Control = Callable[[Any], Awaitable[dict[str, Any]]]
-"""From a request's message to what its answer has, as JSON names it."""
+Charge = Callable[[int], None]
+Control = Callable[[Any, Charge], Awaitable[dict[str, Any]]]
+"""From a request's message to what its answer has, as JSON names it; what that takes is told, in bytes."""
+LONG: Final = ("ModelStatistics", "RepositoryIndex")
+"""Calls whose answers name every model: they are written in a thread."""
 _HEALTH_SERVICES: Final = ("", SERVICE)
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
@@ -32,40 +34,41 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 def control_calls(models: Models, readiness: Readiness) -> Mapping[str, Control]:
     """The calls by their methods."""
 
-    async def server_live(_: Any) -> dict[str, Any]:
+    async def server_live(_: Any, __: Charge) -> dict[str, Any]:
         return {"live": True}
 
-    async def server_ready(_: Any) -> dict[str, Any]:
+    async def server_ready(_: Any, __: Charge) -> dict[str, Any]:
         return {"ready": readiness.ready}
 
-    async def model_ready(request: Any) -> dict[str, Any]:
+    async def model_ready(request: Any, _: Charge) -> dict[str, Any]:
         models.find(request.name, request.version or None)
         return {"ready": readiness.ready}
 
-    async def server_metadata(_: Any) -> dict[str, Any]:
+    async def server_metadata(_: Any, __: Charge) -> dict[str, Any]:
         return {"name": "gathernd", "version": __version__, "extensions": list(EXTENSIONS)}
 
-    async def metadata(request: Any) -> dict[str, Any]:
+    async def metadata(request: Any, _: Charge) -> dict[str, Any]:
         found = models.find(request.name, request.version or None)
         return model_metadata(*found, models.versions(request.name))
 
-    async def config(request: Any) -> dict[str, Any]:
+    async def config(request: Any, _: Charge) -> dict[str, Any]:
         return {"config": model_config(*models.find(request.name, request.version or None))}
 
-    async def statistics(request: Any) -> dict[str, Any]:
+    async def statistics(request: Any, charge: Charge) -> dict[str, Any]:
         if not request.name:
-            return {"model_stats": await statistics_of_all(models)}
-        return {"model_stats": await statistics_of(models, request.name, request.version or None)}
+            return {"model_stats": await statistics_of_all(models, _as_it_is, charge)}
+        version = request.version or None
+        return {"model_stats": await statistics_of(models, request.name, version, _as_it_is, charge)}
 
-    async def index(request: Any) -> dict[str, Any]:
-        entries = await repository_index(models, readiness, only_ready=request.ready)
-        return {"models": [entry.model_dump() for entry in entries]}
+    async def index(request: Any, charge: Charge) -> dict[str, Any]:
+        entries = await repository_index(models, readiness, only_ready=request.ready, write=_as_it_is, charge=charge)
+        return {"models": entries}
 
-    async def find(request: Any) -> dict[str, Any]:
+    async def find(request: Any, _: Charge) -> dict[str, Any]:
         models.find(request.model_name)
         return {}
 
-    async def check(request: Any) -> dict[str, Any]:
+    async def check(request: Any, _: Charge) -> dict[str, Any]:
         status = serving_status(request.service, readiness)
         if status == SERVICE_UNKNOWN:
             raise GatherError("model_not_found", f"no service is named {request.service!r}")
@@ -101,10 +104,15 @@ def read_message(rpc: Rpc, message: bytes) -> Any:
         raise malformed(f"the message is no {rpc.input}") from None
 
 
+def _as_it_is(content: dict[str, Any]) -> dict[str, Any]:
+    return content
+
+
 def write_message(rpc: Rpc, content: dict[str, Any]) -> bytes:
     """The message of an answer; members that the protocol has over REST only are left out."""
     message = _classes(rpc)[1]()
-    json_format.Parse(orjson.dumps(content), message, ignore_unknown_fields=True, descriptor_pool=POOL)
+    # Not as one text, which the interpreter would read in one go while all others wait.
+    json_format.ParseDict(content, message, ignore_unknown_fields=True, descriptor_pool=POOL)
     written: bytes = message.SerializeToString()
     return written
 

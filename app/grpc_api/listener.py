@@ -35,6 +35,8 @@ class GrpcOptions:
     max_message_bytes: int
     max_metadata_bytes: int
     most_calls: int
+    max_connections: int
+    handshake_timeout: float
     keepalive: float
     keepalive_timeout: float
     max_connection_age: float | None
@@ -96,6 +98,8 @@ class GrpcListener:
             ("grpc.max_metadata_size", options.max_metadata_bytes),
             ("grpc.absolute_max_metadata_size", options.max_metadata_bytes),
             ("grpc.max_concurrent_streams", options.most_calls),
+            ("grpc.max_allowed_incoming_connections", options.max_connections),
+            ("grpc.server_handshake_timeout_ms", _milliseconds(options.handshake_timeout)),
             ("grpc.keepalive_time_ms", _milliseconds(options.keepalive)),
             ("grpc.keepalive_timeout_ms", _milliseconds(options.keepalive_timeout)),
             ("grpc.keepalive_permit_without_calls", 1),

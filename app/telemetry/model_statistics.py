@@ -7,7 +7,7 @@ and one there costs three times as much. Who adds up waits that long first, so t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from time import perf_counter, time
 from typing import Any, Final
 
@@ -110,14 +110,18 @@ class Statistics:
             self.counters.forget([*(_cell(name, part) for part in _PARTS), self._last(name)])
             del self._models[name]
 
-    async def bodies(self, names: Collection[str], more: Set[str] = frozenset()) -> list[dict[str, Any]]:
-        """The numbers of each version of a model as the statistics extension of the protocol names them.
-
-        Of `more` versions those that were called are there too. Times are in nanoseconds.
-        """
+    async def flush_all(self) -> None:
+        """Have all processes write what they counted."""
         if self.counters.shared:
             await asyncio.sleep(2 * FLUSH_S)  # what other processes have answered has been written then
         self.flush()
+
+    def bodies(self, names: Collection[str], more: Set[str] = frozenset()) -> Iterator[dict[str, Any]]:
+        """The numbers of each version of a model as the statistics extension of the protocol names them.
+
+        Of `more` versions those that were called are there too. Times are in nanoseconds. For a thread, after
+        `flush_all`: there may be very many.
+        """
         totals = self.counters.totals()
         last: dict[str, float] = {}
         called = {cell.split("|")[1] for cell in totals if cell.startswith("oip|")} if more else set()
@@ -127,7 +131,7 @@ class Statistics:
             if kind == "oip-last":
                 name = rest.partition("|")[0]
                 last[name] = max(last.get(name, 0.0), number)
-        return [_body(name, totals, last.get(name, 0.0)) for name in names]
+        return (_body(name, totals, last.get(name, 0.0)) for name in names)
 
     def _last(self, name: str) -> str:
         # The latest of all processes, not a sum: a cell for each.

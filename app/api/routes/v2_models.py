@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from collections.abc import Awaitable, Callable, Set
+from typing import Any, Final, NoReturn, TypeVar
 
-from fastapi import Depends, FastAPI
+import orjson
+from fastapi import Depends, FastAPI, Request, Response
 
 from app.api.openapi_document import OF_MODEL, protocol_operation
 from app.api.readiness import Readiness
@@ -29,21 +30,29 @@ _INFER: Final[tuple[Code, ...]] = (
     *(code for operator in OPERATORS.values() for code in operator.codes),
 )  # fmt: skip
 
+T = TypeVar("T")
+Charge = Callable[[int], None]
+STATISTICS_BYTES: Final = 1 << 11
+"""What the statistics of a version take in an answer: their text twice, or a message and its JSON."""
+
 
 def add_model_routes(app: FastAPI, models: Models, readiness: Readiness) -> None:
     """Add the routes of models; infer requests are only described."""
 
     # Before the routes of one model, whose name "stats" would be.
     @protocol_operation(app, "statistics", "Counts and times of every model", response_model=StatisticsBody)
-    async def statistics() -> dict[str, Any]:
-        return {"model_stats": await statistics_of_all(models)}
+    async def statistics(request: Request) -> Response:
+        return await _written(request, lambda write, charge: statistics_of_all(models, write, charge))
 
     _add_model(app, models, readiness, "", _every_version)
     _add_model(app, models, readiness, "Version", _version_of_path)
 
 
-async def statistics_of_all(models: Models) -> list[dict[str, Any]]:
-    """The statistics of every model's newest version, and of all versions that were called."""
+async def statistics_of_all(models: Models, write: Callable[[dict[str, Any]], T], charge: Charge) -> list[T]:
+    """What `write` makes of the statistics of every model's newest version, and of all versions that were called.
+
+    `charge` is told what that takes, in bytes.
+    """
 
     def every() -> tuple[list[str], set[str]]:
         names = models.names()
@@ -52,14 +61,39 @@ async def statistics_of_all(models: Models) -> list[dict[str, Any]]:
     # In a thread, since the store may have to look at its folder, and there may be very many versions.
     newest, counted = await asyncio.to_thread(every)
     models.statistics.keep(counted)
-    return await models.statistics.bodies(newest, counted)
+    return await _statistics(models, newest, counted, write, charge)
 
 
-async def statistics_of(models: Models, name: str, version: str | None) -> list[dict[str, Any]]:
-    """The statistics of a model's versions, or of one of them. Raises model_not_found."""
+async def statistics_of(
+    models: Models, name: str, version: str | None, write: Callable[[dict[str, Any]], T], charge: Charge
+) -> list[T]:
+    """The same of a model's versions, or of one of them. Raises model_not_found."""
     models.find(name, version)
     counted = models.counted([name]) if version is None else [counted_as(name, version)]
-    return await models.statistics.bodies(counted)
+    return await _statistics(models, counted, frozenset(), write, charge)
+
+
+async def _statistics(
+    models: Models, names: list[str], more: Set[str], write: Callable[[dict[str, Any]], T], charge: Charge
+) -> list[T]:
+    await models.statistics.flush_all()
+
+    def written() -> list[T]:
+        made = []
+        for body in models.statistics.bodies(names, more):
+            charge(STATISTICS_BYTES)
+            made.append(write(body))
+        return made
+
+    return await asyncio.to_thread(written)
+
+
+async def _written(
+    request: Request, statistics: Callable[[Callable[[dict[str, Any]], bytes], Charge], Awaitable[list[bytes]]]
+) -> Response:
+    """The answer with statistics, whose text is made in a thread: there may be those of very many versions."""
+    pieces = await statistics(orjson.dumps, request.scope["context"].reservation.charge)
+    return Response(b'{"model_stats":[' + b",".join(pieces) + b"]}", media_type="application/json")
 
 
 async def _version_of_path(version: str) -> str:
@@ -93,8 +127,8 @@ def _add_model(app: FastAPI, models: Models, readiness: Readiness, suffix: str, 
     @protocol_operation(
         app, f"model{suffix}Statistics", "Counts and times of a model", *OF_MODEL, response_model=StatisticsBody
     )
-    async def statistics(name: str, version: str | None = Depends(version_of)) -> dict[str, Any]:
-        return {"model_stats": await statistics_of(models, name, version)}
+    async def statistics(request: Request, name: str, version: str | None = Depends(version_of)) -> Response:
+        return await _written(request, lambda write, charge: statistics_of(models, name, version, write, charge))
 
     describe = protocol_operation(
         app,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -20,6 +20,10 @@ from app.errors import GatherError, invalid_field
 _INDEX_BYTES: Final = 1 << 16
 """Most bytes of the body of a request for the repository's index, which has one member."""
 
+ENTRY_BYTES: Final = 1 << 10
+"""What the entry of a version takes in an answer: its text twice, or a message and its JSON."""
+T = TypeVar("T")
+
 
 def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) -> None:
     """Add the routes of the repository of models."""
@@ -30,6 +34,7 @@ def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) ->
         'Every version of every model; those that may be called, where the body is {"ready": true}',
         "payload_too_large",
         "invalid_field",
+        response_model=list[IndexEntry],
         openapi_extra={
             "requestBody": {
                 "content": {
@@ -38,8 +43,13 @@ def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) ->
             }
         },
     )
-    async def index(request: Request) -> list[IndexEntry]:
-        return await repository_index(models, readiness, only_ready=await _wants_ready(request.scope["context"]))
+    async def index(request: Request) -> Response:
+        context = request.scope["context"]
+        only_ready = await _wants_ready(context)
+        pieces = await repository_index(
+            models, readiness, only_ready=only_ready, write=orjson.dumps, charge=context.reservation.charge
+        )
+        return Response(b"[" + b",".join(pieces) + b"]", media_type="application/json")
 
     for action, text in (
         ("Load", "A model is loaded from the moment it exists: nothing changes"),
@@ -52,13 +62,29 @@ def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) ->
             return Response()
 
 
-async def repository_index(models: Models, readiness: Readiness, *, only_ready: bool) -> list[IndexEntry]:
-    """Every version of every model; with `only_ready` those that may be called."""
-    names = await asyncio.to_thread(models.names)
-    entries = await asyncio.to_thread(
-        lambda: [entry for name in names for entry in _index_entries(name, models, readiness)]
-    )
-    return [entry for entry in entries if entry.state == "READY" or not only_ready]
+async def repository_index(
+    models: Models,
+    readiness: Readiness,
+    *,
+    only_ready: bool,
+    write: Callable[[dict[str, Any]], T],
+    charge: Callable[[int], None],
+) -> list[T]:
+    """What `write` makes of the entry of every version of every model; with `only_ready` of those that may be called.
+
+    `charge` is told what that takes, in bytes. In a thread: there may be very many.
+    """
+
+    def written() -> list[T]:
+        made = []
+        for name in models.names():
+            for entry in _index_entries(name, models, readiness):
+                if entry.state == "READY" or not only_ready:
+                    charge(ENTRY_BYTES)
+                    made.append(write(entry.model_dump()))
+        return made
+
+    return await asyncio.to_thread(written)
 
 
 def _index_entries(name: str, models: Models, readiness: Readiness) -> Iterator[IndexEntry]:

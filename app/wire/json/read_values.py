@@ -30,6 +30,7 @@ _BYTE: Final = np.dtype(np.uint8)
 _START: Final = np.dtype(np.int64)
 _NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
+_NO_DIMS_YET: Final = np.full(2 * MAX_DEPTH + 2, -1)
 _STRING_START: Final = re.compile(rb'"(?:[^"\\]|\\u.{4}|\\[^u]){0,400}', re.DOTALL)
 _PLAIN_START: Final = re.compile(rb"[^\s,\[\]{}]{0,1000}")
 _BARE_NAMES: Final = (b"NaN", b"Infinity", b"-Infinity")
@@ -229,7 +230,7 @@ def _nesting(values: Values) -> _Nesting | None:
     pair = values.dtype.kind == "complex"
     room = (values.end - values.first) // 2 + 1
     if shape is None:
-        return _Nesting("flat", OPEN, -1, np.full(2 * MAX_DEPTH + 2, -1), room)
+        return _Nesting("flat", OPEN, -1, _NO_DIMS_YET.copy(), room)
     count = bounded_product(shape, room + 1)
     if count > room:
         return None
