@@ -19,6 +19,8 @@ _ALIKE: Final = 0.65
 _SHORT: Final = 3
 _ALIKE_SHORT: Final = 0.75
 """The same for names of up to `_SHORT` characters."""
+_LONG: Final = 32
+"""Of names with more characters only beginnings and ends are compared: to compare all takes the square of them."""
 _SHOWN: Final = 80
 _SEPARATORS: Final = str.maketrans("", "", " _-.\t\r\n")
 
@@ -45,6 +47,9 @@ def near_name(given: str, names: Iterable[str]) -> str | None:
             and 3 * len(characters.intersection(candidate)) >= 2 * (len(characters) - 1)
         ):
             found.setdefault(candidate, name)
+    if len(folded) > _LONG:
+        best = max(found, key=lambda candidate: _ends_alike(candidate, folded), default="")
+        return found[best] if best and _ends_alike(best, folded) >= _ALIKE else None
     matcher = SequenceMatcher(b=folded, autojunk=False)
 
     def likeness(candidate: str, exact: bool = False) -> float:
@@ -54,6 +59,26 @@ def near_name(given: str, names: Iterable[str]) -> str | None:
     likely = nlargest(_MOST_COMPARED_WELL, found, likeness)
     best = max(likely, key=lambda candidate: likeness(candidate, True), default="")
     return found[best] if best and likeness(best, True) >= (_ALIKE if len(folded) > _SHORT else _ALIKE_SHORT) else None
+
+
+def _ends_alike(one: str, other: str) -> float:
+    """Twice the characters that both begin with, and those that both end with, over the characters of both."""
+    most = min(len(one), len(other))
+    begin = _common(one, other, most)
+    end = _common(one[::-1], other[::-1], most - begin)
+    return 2 * (begin + end) / (len(one) + len(other))
+
+
+def _common(one: str, other: str, most: int) -> int:
+    """How many characters, `most` at most, two texts both begin with."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _folded(name: str) -> str:
