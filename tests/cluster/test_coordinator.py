@@ -253,7 +253,7 @@ def test_a_lost_machine_is_replaced_when_the_copy_is_whole_and_not_before() -> N
     for _ in range(7):
         orders = [(to, message) for to, message in one.tick() if isinstance(message, Hold)] or orders
     assert [to for to, _ in orders] == [f"{free}:80"]
-    assert set(orders[0][1].sources) == {f"{node}:80" for node in one.nodes_of()}
+    assert orders[0][1].sources == tuple(f"{node}:80" for node in one.nodes_of() if node != lost)
     assert lost in one.nodes_of()
     one.hold(free, orders[0][1].stamp)
     assert lost not in one.nodes_of()
@@ -297,6 +297,32 @@ def test_a_shard_at_a_new_address_is_listed_there() -> None:
     one.tell(Inventory("a", "a:81", 2, 1, 1000, tuple(one.held["a"].values())))
     one.do(one.coordinator.tick(one.now))
     assert Replica("a:81", "a") in one.state.map.tables["items"].current.ranges[0].replicas
+
+
+def test_a_shard_that_moved_while_rows_were_written_is_listed_where_it_is_now() -> None:
+    one = Cluster("a", "b")
+    given = stamps(one.tell(publish()))
+    one.tell(Inventory("a", "a:81", 2, 1, 1000, ()))
+    one.hold("a", given["a"])
+    one.hold("b", given["b"])
+    assert set(one.state.map.tables["items"].current.ranges[0].replicas) == {Replica("a:81", "a"), Replica("b:80", "b")}
+
+
+def test_two_shards_that_say_that_they_answer_at_one_address_stop_no_other_change() -> None:
+    one = Cluster("a", "b")
+    given = stamps(one.tell(publish()))
+    one.tell(Inventory("b", "a:80", 2, 1, 1000, ()))
+    one.hold("a", given["a"])
+    one.hold_back = True
+    one.tell(publish("c2"))
+    one.hold_back = False
+    (refused,) = [message for _, message in one.hold("b", given["b"]) if isinstance(message, Refused)]
+    assert (refused.request_id, refused.code) == ("c1", "internal")
+    assert one.state.map.tables == {}
+    one.tell(Inventory("b", "b:80", 3, 1, 1000, ()))
+    for node, stamp in stamps(one.tell(publish("c3"))).items():
+        one.hold(node, stamp, RangeKey("c3", 0, 10))
+    assert one.state.map.tables["items"].current.content_id == "c3"
 
 
 def test_the_next_coordinator_goes_on_from_the_last_record() -> None:

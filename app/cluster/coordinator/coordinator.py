@@ -40,7 +40,7 @@ from app.cluster.coordinator.messages import (
 from app.cluster.coordinator.node_views import NodeViews
 from app.cluster.coordinator.publications import Publications
 from app.cluster.coordinator.replica_copies import ReplicaCopies
-from app.cluster.shard_map import Replica
+from app.cluster.shard_map import BadShardMap, Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +175,8 @@ class Coordinator:
                 changed = operation.apply(changed)
             except ChangeRefused as refused:
                 done.append((operation, refused))
+            except BadShardMap as problem:  # two shards that say that they answer at one address, say
+                done.append((operation, ChangeRefused("internal", f"that would be no map: {problem}")))
             else:
                 done.append((operation, None))
         if changed is not self.state:
@@ -232,6 +234,7 @@ class Coordinator:
                 _Operation(
                     lambda state: cluster_state.move_replica(state, copy.key, copy.replaces, new),
                     lambda _: self.copies.moved(copy),
+                    lambda _: self.copies.moved(copy),
                 )
             )
         self.publications.held(message)
@@ -240,7 +243,9 @@ class Coordinator:
         for one in self.publications.ready():
             self._operations.append(
                 _Operation(
-                    one.apply, partial(self.publications.published, one), partial(self.publications.refused, one)
+                    partial(one.apply, address=self.nodes.address),
+                    partial(self.publications.published, one),
+                    partial(self.publications.refused, one),
                 )
             )
 

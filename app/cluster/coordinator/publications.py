@@ -72,13 +72,15 @@ class Publication:
             found.setdefault(key, set()).add(digest)
         return found
 
-    def apply(self, state: ClusterState) -> ClusterState:
-        """The state with this version in the map. Raises ChangeRefused."""
+    def apply(self, state: ClusterState, address: Callable[[str], str]) -> ClusterState:
+        """The state with this version in the map; `address` says where a machine's shard answers now, for it may have
+        been restarted since the rows were placed. Raises ChangeRefused.
+        """
         if find_content(state.map, self.asked.content_id) is not None:
             return state
         replicas: dict[RangeKey, tuple[Replica, ...]] = {}
         for target in self.targets.values():
-            replicas[target.key] = (*replicas.get(target.key, ()), Replica(target.address, target.node))
+            replicas[target.key] = (*replicas.get(target.key, ()), Replica(address(target.node), target.node))
         digests = self.digests
         if any(len(found) > 1 for found in digests.values()):
             raise ChangeRefused("internal", "the replicas of a range have different rows")

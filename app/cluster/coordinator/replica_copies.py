@@ -81,8 +81,9 @@ class ReplicaCopies:
             if not copy.queued:
                 one = ranges[key]
                 others = [replica for replica in one.replicas if replica.node != copy.target]
-                others.sort(key=lambda replica: not nodes.has_whole(replica.node, key) or nodes.is_lost(replica.node))
-                sources = tuple(replica.address for replica in others)
+                living = [replica for replica in others if not nodes.is_lost(replica.node)]
+                living.sort(key=lambda replica: not nodes.has_whole(replica.node, key))
+                sources = tuple(replica.address for replica in (living if living or one.url else others))
                 hold = Hold(key, copy.stamp, copy.size, sources, one.url, one.digest)
                 yield Send(nodes.address(copy.target), hold)
 
@@ -95,7 +96,7 @@ class ReplicaCopies:
         return copy
 
     def moved(self, copy: RangeCopy) -> list[Send]:
-        """The map that lists the copy is durable, or it does not need it any more."""
+        """The map that lists the copy is durable, or does not need it any more, or cannot list it now."""
         self._copies.pop(copy.key, None)
         return []
 
