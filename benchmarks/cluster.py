@@ -1,11 +1,13 @@
 """A table in row ranges: what the router costs beside a plain lookup, and what asking a shard costs.
 
-python -m benchmarks.cluster [--requests 3000] [--ranges 4]
+python -m benchmarks.cluster [--requests 3000] [--ranges 4] [--ray PYTHON]
 
 First the clients that may carry the inner requests: each asks one shard for 64 rows of 64 float32 again and again,
 from a process of its own, and its processor time counts: httpx, aiohttp, asyncio streams, and the router's own
 connection. Then one machine and a cluster, with the same table of 200,000 rows, in turns: a lookup of 256 rows in the
 binary format, one at a time (its latency at low load), and the processor time of each of them in the service asked.
+With --ray, the interpreter of an environment with Ray Serve, also the same lookup as a call of an actor that has the
+table, and as a request to Ray Serve (`ray_gather.py`), one at a time and 16 at a time.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -175,6 +178,69 @@ def lookups(port: int, bodies: list[bytes], count: int) -> tuple[list[float], fl
     return times, (common.processor_time(port) - before) / count * 1e6
 
 
+RAY_SECONDS = 6.0
+NAMESPACE = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def rate(port: int, bodies: list[bytes], width: int) -> float:
+    """Lookups a second on so many connections, asked for by one process, as Ray is."""
+
+    async def ask(seed: int, until: float) -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        done = 0
+        while time.perf_counter() < until:
+            body = bodies[(seed + done) % len(bodies)]
+            writer.write(header_of(body) + body)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+            at = answer.index(b"content-length: ") + 16
+            await reader.readexactly(int(answer[at : answer.index(b"\r", at)]))
+            done += 1
+        writer.close()
+        return done
+
+    async def run(seconds: float) -> float:
+        begun = time.perf_counter()
+        done = await asyncio.gather(*(ask(seed, begun + seconds) for seed in range(width)))
+        return sum(done) / (time.perf_counter() - begun)
+
+    asyncio.run(run(1.0))
+    return asyncio.run(run(RAY_SECONDS))
+
+
+def rate_of_ray(python: str, contender: str, folder: Path) -> dict[str, float]:
+    """The rates of `ray_gather.py`, in a network namespace that has loopback alone."""
+    script = 'ip link set lo up && exec "$0" "$@"'
+    environ = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(folder)}
+    command = [python, "-m", "benchmarks.ray_gather", contender, "--seconds", str(RAY_SECONDS)]
+    done = subprocess.run(
+        [*NAMESPACE, "bash", "-c", script, *command], cwd=common.ROOT, env=environ, capture_output=True, text=True,
+        check=False, timeout=200,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(done.stderr[-3000:])
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def beside_ray(python: str, whole: int, router: int, bodies: list[bytes], folder: Path) -> None:
+    """Print the rates of one machine and of the cluster beside those of Ray Serve and of calls of an actor."""
+    rates = {
+        name: {str(width): rate(port, bodies, width) for width in (1, 16)}
+        for name, port in (("one machine", whole), ("cluster", router))
+    }
+    rates |= {
+        name: rate_of_ray(python, contender, folder)
+        for name, contender in (("Ray Serve", "serve"), ("Ray actor calls", "actor"))
+    }
+    print("\nThe same lookup, requests/s by how many at a time, and how many times its rate the cluster's is:")
+    print(f"{'':18}{'1':>10}{'16':>10}{'x1':>8}{'x16':>8}")
+    for name, found in rates.items():
+        times = [rates["cluster"][width] / found[width] for width in ("1", "16")]
+        print(f"{name:18}{found['1']:10,.0f}{found['16']:10,.0f}{times[0]:8.1f}{times[1]:8.1f}")
+    print("(goals, of 16 at a time: at least 10 times Ray Serve and 4 times the calls)")
+
+
 def wait_until_idle(port: int) -> None:
     """Wait for a service that compiles beside requests, as it does after its start."""
     before = -1.0
@@ -189,6 +255,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=3000)
     parser.add_argument("--ranges", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ray", metavar="PYTHON", help="an interpreter with ray[serve]")
     parser.add_argument("--ask", nargs=2, metavar=("CLIENT", "PORT"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.ask:
@@ -249,6 +316,8 @@ def main() -> None:
             f"the router takes {ratio:.1f} times as much as a plain lookup (goal: at most {GOAL_RATIO:g}), "
             f"and the answer comes {added:.2f} ms later (goal: at most {GOAL_MS:g})"
         )
+        if given.ray:
+            beside_ray(given.ray, whole, router, bodies, folder)
 
 
 if __name__ == "__main__":
