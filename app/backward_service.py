@@ -96,7 +96,11 @@ class BackwardService:
         timings.kernel_end = perf_counter()
         if bad >= 0:
             raise await self._index_error(call, data, planned, timings)
-        outputs = _sparse_outputs(data, planned, out, further) if plan.sparse else {"grad_data": _dense(data, out)}
+        if not plan.sparse:
+            return BackwardAnswer({"grad_data": _dense(data, out)}, call.dialect)
+        few = int(further["count"][0]) * plan.depth < LARGE_INDEX_SCAN
+        outputs = await self.service.pool.run_unless(few, lambda: _sparse_outputs(data, planned, out, further), timings)
+        timings.kernel_end = perf_counter()
         return BackwardAnswer(outputs, call.dialect)
 
     def explain(self, call: BackwardCall, reservation: MemoryReservation) -> BackwardExplanation:
