@@ -38,6 +38,13 @@ _WATCH_S: Final = 0.2
 _INFLATED_AT_ONCE: Final = 1 << 10
 """Compressed messages with more bytes are inflated in a thread."""
 _CANCELLED: Final = "CANCELLED"
+_MOST_PUBLIC_CALLS: Final = 32
+"""Calls that need no key, such as those of the health, that may wait for their message beside the others."""
+_MOST_PUBLIC_AT_ONCE: Final = 1000
+_IDLE_S: Final = 1.0
+"""What has waited for so long may be ended for another; sooner, its message may just be coming."""
+_MOST_WATCHES: Final = 500
+"""Watches of the health: each client may have one."""
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
@@ -45,6 +52,7 @@ class Calls(grpc.GenericRpcHandler):
     """Answers all calls. `most_calls` may be under way at once: a message is in memory before it can be charged.
 
     For one more the stream is ended that has waited the longest for a request; without such a stream it is refused.
+    Calls that need no key take no place of theirs: of more than a few the oldest is ended, so that new ones run.
     """
 
     def __init__(
@@ -71,7 +79,11 @@ class Calls(grpc.GenericRpcHandler):
         self._max_message_bytes = max_message_bytes
         self._running = 0
         self._stopping = asyncio.Event()
-        self._idle_streams: dict[asyncio.Task[Any], None] = {}  # the one that has waited the longest first
+        self._idle_streams: dict[
+            asyncio.Task[Any], float
+        ] = {}  # the one that has waited the longest first, and since when
+        self._public_calls: dict[asyncio.Task[Any], float] = {}  # the oldest first, as of the watches
+        self._watches: dict[asyncio.Task[Any], float] = {}
         self._giving_way: set[asyncio.Task[Any]] = set()
         self._handlers = {path: self._handler(rpc) for path, rpc in RPCS.items()}
 
@@ -132,7 +144,7 @@ class Calls(grpc.GenericRpcHandler):
         if rpc.method in ("ModelInfer", "ModelStreamInfer"):
             if self._readiness.waiting_for:
                 raise self._readiness.error()
-            if running > self._admission.requests:
+            if running - len(self._public_calls) > self._admission.requests:
                 raise self._admission.too_many()
         if (
             rpc.access is not Access.PUBLIC
@@ -147,13 +159,49 @@ class Calls(grpc.GenericRpcHandler):
 
     def _end_longest_idle_stream(self) -> bool:
         """End the stream that has waited the longest for a request, if one waits."""
-        task = next(iter(self._idle_streams), None)
-        if task is None:
+        return self._end_first(self._idle_streams)
+
+    def _end_first(self, tasks: dict[asyncio.Task[Any], float]) -> bool:
+        """End the first of `tasks`, if there is one and it waits for more than a moment."""
+        task, since = next(iter(tasks.items()), (None, 0.0))
+        if task is None or (perf_counter() < since + _IDLE_S and len(tasks) < _MOST_PUBLIC_AT_ONCE):
             return False
-        del self._idle_streams[task]
+        del tasks[task]
         self._giving_way.add(task)
         task.cancel()
         return True
+
+    def _begin(self, rpc: Rpc) -> asyncio.Task[Any]:
+        """Count a call that begins."""
+        task = asyncio.current_task()
+        assert task is not None
+        if rpc.access is not Access.PUBLIC:
+            self._running += 1
+            return task
+        self._add(task, self._public_calls, max(1, min(_MOST_PUBLIC_CALLS, self._most_calls // 4)))
+        return task
+
+    def _add(self, task: asyncio.Task[Any], tasks: dict[asyncio.Task[Any], float], most: int) -> None:
+        """Add a call to `tasks`, the first of which makes room where there are `most`."""
+        if len(tasks) >= most:
+            self._end_first(tasks)
+        tasks[task] = perf_counter()
+
+    def _end(self, rpc: Rpc, task: asyncio.Task[Any]) -> None:
+        """Count the end of a call."""
+        self._giving_way.discard(task)
+        if rpc.access is Access.PUBLIC:
+            self._public_calls.pop(task, None)
+            self._watches.pop(task, None)
+        else:
+            self._running -= 1
+
+    def _gave_way(self, task: asyncio.Task[Any]) -> GatherError | None:
+        """The error for a call that was ended for another, whose cancellation is over with that; None for others."""
+        if task not in self._giving_way:
+            return None
+        task.uncancel()
+        return self._too_many("the call's place was needed for another")
 
     async def _read(self, context: Context, request: RpcRequest) -> bytes | None:
         """The next message, charged to the budget; None at the end of the stream."""
@@ -210,7 +258,7 @@ class Calls(grpc.GenericRpcHandler):
         async def handle(_: object, context: Context) -> bytes:
             request = self._request(rpc, context)
             running = self._metrics.begin()
-            self._running += 1
+            task = self._begin(rpc)
             failure: GatherError | None = None
             written = b""
             code: str | None = None
@@ -224,16 +272,19 @@ class Calls(grpc.GenericRpcHandler):
                 failure, code, status = error, error.code, STATUS[error.code]
                 drop_tracebacks(error)
             except (ClientGone, asyncio.CancelledError) as error:
-                code, status = self._gone(request, context)
                 drop_tracebacks(error)
-                raise
+                failure = self._gave_way(task)
+                if failure is None:
+                    code, status = self._gone(request, context)
+                    raise
+                code, status = failure.code, STATUS[failure.code]
             except Exception as error:
                 logger.exception("a request failed", extra={"fields": {"request_id": request.request_id}})
                 failure = GatherError("internal", "the service failed; its log has the request_id")
                 code, status = failure.code, STATUS[failure.code]
                 drop_tracebacks(error)
             finally:
-                self._running -= 1
+                self._end(rpc, task)
                 if not request.disconnected:
                     request.reservation.release()
                 self._count(rpc, request, code, status)
@@ -276,7 +327,7 @@ class Calls(grpc.GenericRpcHandler):
 
         async def handle(_: object, context: Context) -> None:
             call = self._request(rpc, context)
-            self._running += 1
+            task = self._begin(rpc)
             failure: GatherError | None = None
             try:
                 self._check(rpc, call, 0)
@@ -286,8 +337,7 @@ class Calls(grpc.GenericRpcHandler):
                 failure = error
                 drop_tracebacks(error)
             finally:
-                self._running -= 1
-                self._giving_way.discard(asyncio.current_task())
+                self._end(rpc, task)
             if failure is None and self._stopping.is_set():
                 failure = GatherError("not_ready", "the service is stopping", retry_after=1)
             if failure is not None:
@@ -303,16 +353,16 @@ class Calls(grpc.GenericRpcHandler):
             return False
         task = asyncio.current_task()
         assert task is not None
-        self._idle_streams[task] = None
+        self._idle_streams[task] = perf_counter()
         try:
             message: Any = await context.read()
         except asyncio.CancelledError:
-            gives_way = task in self._giving_way
-            if not gives_way and not self._stopping.is_set():
+            gave_way = self._gave_way(task)
+            if gave_way is not None:
+                raise gave_way from None
+            if not self._stopping.is_set():
                 raise
             task.uncancel()
-            if gives_way:
-                raise self._too_many("the stream waited for a request, and its place was needed") from None
             return False
         finally:
             self._idle_streams.pop(task, None)
@@ -370,12 +420,14 @@ class Calls(grpc.GenericRpcHandler):
     def _watch(self, rpc: Rpc) -> Any:
         async def handle(_: object, context: Context) -> None:
             request = self._request(rpc, context)
-            self._metrics.begin()
+            task = self._begin(rpc)
             code: str | None = None
             status = "OK"
             failure: GatherError | None = None
             try:
                 message = await self._read_one(context, request)
+                self._public_calls.pop(task, None)
+                self._add(task, self._watches, _MOST_WATCHES)
                 service, last = read_message(rpc, message).service, -1
                 while True:
                     now = serving_status(service, self._readiness)
@@ -388,10 +440,15 @@ class Calls(grpc.GenericRpcHandler):
             except GatherError as error:
                 failure, code, status = error, error.code, STATUS[error.code]
             except asyncio.CancelledError:
-                code, status = "client_gone", _CANCELLED
-                raise
+                failure = self._gave_way(task)
+                if failure is None:
+                    code, status = "client_gone", _CANCELLED
+                    raise
+                code, status = failure.code, STATUS[failure.code]
             finally:
+                self._end(rpc, task)
                 request.reservation.release()
+                self._metrics.begin()  # a request in flight is not what a watch is
                 self._count(rpc, request, code, status)
             if failure is not None:
                 await self._abort(context, failure, request)

@@ -208,7 +208,7 @@ def flat_list(name: str, dtype: DType, shape: tuple[int, ...] | None) -> FlatLis
     return FlatList(dtype, shape, items, items * dtype.item_size, KINDS[dtype.name], _pointers(name, _FLAT))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1 << 12)  # a lookup has three arrays for each feature
 def _pointers(name: str, form: Form) -> tuple[str, Form, str, str]:
     """The last fields of a Tensor."""
     return f"/{name}/values", form, f"/{name}/shape", f"/{name}/dtype"
