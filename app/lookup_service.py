@@ -171,6 +171,13 @@ class LookupService:
         decision = planned.decisions[any(resident.cold for resident in residents)]
         return LookupExplanation(call, residents, planned.plan, decision)
 
+    async def with_shards(
+        self, found: LookupExplanation, timings: RequestTimings, reservation: MemoryReservation
+    ) -> LookupExplanation:
+        """An explanation with the shards that would be asked: here none."""
+        del timings, reservation
+        return found
+
     def _resolve(self, call: LookupCall) -> list[Resident]:
         """The table of each feature: one object for all features that read its content, by name, version or alias.
 

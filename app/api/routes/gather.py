@@ -63,7 +63,9 @@ class NativeRoute:
             codec = other_codec(codec, context, call, call.data)
         timings.parsed = perf_counter()
         if call.explain:
-            await context.send(200, JSON, dump(explanation_body(service.explain(call, context.reservation))))
+            found = service.explain(call, context.reservation)
+            explanation = await service.with_shards(found, timings, context.reservation)
+            await context.send(200, JSON, dump(explanation_body(explanation)))
             return
         answer = await service.gather(call, timings, context.reservation)
         timings.gathered = timings.kernel_end

@@ -52,6 +52,7 @@ class LookupRoute:
         timings.parsed = perf_counter()
         if call.explain:
             explanation = self.lookups.explain(call, reservation)
+            explanation = await self.lookups.with_shards(explanation, timings, reservation)
             await context.send(200, JSON, dump(lookup_explanation_body(explanation)))
             return
         answer = await self.lookups.lookup(call, timings, reservation)

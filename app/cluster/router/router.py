@@ -165,17 +165,29 @@ class Router(Service):
         return data.gathered(planned.shape, work.items)
 
     def explain(self, call: Call, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
-        """The same, and of a table in row ranges which shards would be asked for how much."""
+        """The same. Raises not_implemented for a scatter from a table in row ranges."""
         found = super().explain(call, reservation, on_device=on_device)
-        resident = found.resident
+        if call.updates is not None and isinstance(found.resident, ShardedResident):
+            immutable("A scatter from a resident tensor")
+        return found
+
+    async def with_shards(
+        self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
+    ) -> Explanation:
+        """The same, and of a table in row ranges which shards would be asked for how much."""
+        call, resident = found.call, found.resident
         if not isinstance(resident, ShardedResident):
             return found
-        if call.updates is not None:
-            immutable("A scatter from a resident tensor")
         first = None
         if self.planner.plan(call, resident.tensor, self.chooser).first_axis == 0:
             first = call.indices.array.reshape(-1, found.plan.depth)[:, 0]
-        return found._replace(shards=explained_ranges(resident, first, wrap=found.plan.wrap))
+        count = 0 if first is None else len(first)
+        reservation.charge(SPLIT_BYTES * count)
+        wrap = found.plan.wrap
+        shards = await self.pool.run_unless(
+            count < LARGE_INDEX_SCAN, lambda: explained_ranges(resident, first, wrap=wrap), timings
+        )
+        return found._replace(shards=shards)
 
 
 def explained_ranges(

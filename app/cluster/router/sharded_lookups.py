@@ -129,14 +129,21 @@ class ShardedLookups(LookupService):
             requests = row_requests(version, tuples, output, tail)
         return _Feature(replace(plan, rows=rows), local, requests, output, items, rows)
 
-    def explain(self, call: LookupCall, reservation: MemoryReservation) -> LookupExplanation:
+    async def with_shards(
+        self, found: LookupExplanation, timings: RequestTimings, reservation: MemoryReservation
+    ) -> LookupExplanation:
         """The same, and which shards would be asked for how much."""
-        found = super().explain(call, reservation)
-        shards: list[Sequence[Mapping[str, object]] | None] = []
-        for feature, resident in zip(call.features, found.residents, strict=True):
-            assert isinstance(resident, ShardedResident)
-            shards.append(explained_ranges(resident, feature.indices.array, wrap=False))
-        return found._replace(shards=shards)
+        count = sum(feature.indices for feature in found.plan.features)
+        reservation.charge(SPLIT_BYTES * count)
+
+        def explained() -> list[Sequence[Mapping[str, object]] | None]:
+            shards: list[Sequence[Mapping[str, object]] | None] = []
+            for feature, resident in zip(found.call.features, found.residents, strict=True):
+                assert isinstance(resident, ShardedResident)
+                shards.append(explained_ranges(resident, feature.indices.array, wrap=False))
+            return shards
+
+        return found._replace(shards=await self.service.pool.run_unless(count < LARGE_INDEX_SCAN, explained, timings))
 
 
 def _fetched(feature: _Feature, resident: Resident) -> Resident:

@@ -1,0 +1,73 @@
+"""Which shards an explanation names is found where it holds up no other request, and is charged."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.cluster.router import router as router_module
+from app.cluster.router import sharded_lookups
+from app.cluster.router.router import SPLIT_BYTES, Router
+from app.cluster.router.sharded_lookups import ShardedLookups
+from app.cluster.router.sharded_tensors import ShardedTensors
+from app.dispatch.choose_backend import BackendChooser
+from app.dispatch.request_thread_pool import RequestThreadPool
+from app.kernels import numpy_cpu
+from app.memory.budget import Budget, MemoryReservation
+from app.telemetry.server_timing import RequestTimings
+from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Call
+from app.tensors.lookup_call import Feature, LookupCall
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+from tests.cluster.test_fetch_rows import map_of
+
+MANY = 1 << 15
+
+
+async def explained_gather(router: Router, rows: Tensor, reservation: MemoryReservation) -> Any:
+    call = Call("gathernd", "t", rows, 0, "onnx-13", "auto", "/batch_dims")
+    found = router.explain(call, reservation)
+    return (await router.with_shards(found, RequestTimings(0.0, 1e12), reservation)).shards
+
+
+async def explained_lookup(router: Router, rows: Tensor, reservation: MemoryReservation) -> Any:
+    lookups = ShardedLookups(router, numpy_cpu)
+    found = lookups.explain(LookupCall([Feature("t", rows)]), reservation)
+    explained = await lookups.with_shards(found, RequestTimings(0.0, 1e12), reservation)
+    return None if explained.shards is None else explained.shards[0]
+
+
+@pytest.mark.parametrize(("count", "thread"), [(3, "MainThread"), (MANY, "gather-")])
+@pytest.mark.parametrize("explained", [explained_gather, explained_lookup])
+def test_the_rows_of_many_indices_are_counted_in_a_thread_of_the_pool(
+    count: int, thread: str, explained: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted_by: list[str] = []
+    ranges = router_module.explained_ranges
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        counted_by.append(threading.current_thread().name)
+        return ranges(*args, **kwargs)
+
+    for module in (router_module, sharded_lookups):
+        monkeypatch.setattr(module, "explained_ranges", noting)
+    pool = RequestThreadPool(2, 8)
+    budget = Budget(2**30)
+    tables = ShardedTensors(map_of("127.0.0.1:1", 1))
+    router = Router(Limits(), tables, numpy_cpu, pool, BackendChooser(threads=2), budget)
+    shape = (count, 1) if explained is explained_gather else (count,)
+    reservation = MemoryReservation(budget)
+    try:
+        told = asyncio.run(explained(router, Tensor(DTYPES["int64"], shape, np.zeros(count, np.int64)), reservation))
+    finally:
+        pool.close()
+    assert [one["tuples"] for one in told] == [count]
+    assert budget.used >= (SPLIT_BYTES * MANY if count == MANY else 0)
+    assert counted_by
+    assert counted_by[0].startswith(thread)
