@@ -147,7 +147,8 @@ class LocalStore(StoredTensors):
                     folder.mkdir(exist_ok=True)
                 self._reserve.retry_with(self._catalogue.check, any_error=True)
                 self._catalogue.preallocate_wal()
-            self._join(group)
+            with self._catalogue.refusing_damage():
+                self._join(group)
             if group.owner:
                 self._recover(group)
                 self._reserve.fill()

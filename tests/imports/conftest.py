@@ -8,8 +8,10 @@ from time import monotonic, sleep
 
 import pytest
 
+from tests.http.conftest import start
 from tests.needs import in_environment
 
+__all__ = ["moto", "start"]
 _ADDRESS = re.compile(r"Running on (http://127\.0\.0\.1:[0-9]+)")
 
 

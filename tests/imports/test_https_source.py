@@ -6,10 +6,11 @@ import base64
 import hashlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
+import httpx
 import pytest
 
 from app.imports import http_ranges, parallel_ranges, retries
@@ -64,6 +65,23 @@ def test_several_ranges_are_asked_for_at_once_and_none_is_long(server: RangeServ
     assert max(sizes) == PIECE_BYTES
     assert sum(sizes) == len(CONTENT)
     assert parallel_ranges.MEMORY_BYTES <= 64 << 20
+
+
+def test_more_is_read_at_once_than_the_library_would(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a name of the library's own, which a release may change."""
+    real = httpx.Response.aiter_raw
+    longest = 0
+
+    async def noted(self: httpx.Response, chunk_size: int | None = None) -> AsyncIterator[bytes]:
+        nonlocal longest
+        async for piece in real(self, chunk_size):
+            longest = max(longest, len(piece))
+            yield piece
+
+    monkeypatch.setattr(httpx.Response, "aiter_raw", noted)
+    server.files["/t/large.npy"] = content = bytes(6 * PIECE_BYTES)
+    assert read_all(source(server, "/t/large.npy")) == content
+    assert longest > 1 << 16
 
 
 def test_a_server_that_never_sends_more_is_given_up(server: RangeServer) -> None:

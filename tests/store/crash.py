@@ -46,7 +46,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -444,16 +444,26 @@ def check_imports(store: LocalStore, folder: Path, case: str) -> Records:
     return [(record.name, record.state) for record in records]
 
 
-def check_records(there: Records, least: Records, interrupted: set[str], case: str) -> None:
-    """There are records of the imports that were answered, as they ended, and else of imports of `interrupted` alone.
+class KnownRecords(NamedTuple):
+    """Records of imports that must be there. Others may be there of imports of tensors named in `interrupted`.
 
-    An import forgets the oldest where there are MOST_RECORDS, also one that is not answered then.
+    Each of those, of which there are at most `attempts`, may have made the oldest go. `forgotten` says that their own
+    records may be gone again, so that it does not show how many there were.
     """
-    told = f"{case}: of the imports {least} there are {there}"
-    missing = next(count for count in range(len(least) + 1) if contains_in_order(there, least[count:]))
-    assert missing == 0 or (interrupted and len(there) >= MOST_RECORDS - 1), told
-    others = Counter(there) - Counter(least)
-    assert {name for name, _ in others} <= interrupted, told
+
+    least: Records
+    interrupted: set[str]
+    attempts: int = 0
+    forgotten: bool = False
+
+    def check(self, there: Records, case: str) -> None:
+        """There are records of the imports that were answered, as they ended, and else of interrupted ones alone."""
+        told = f"{case}: of the imports {self.least} there are {there}"
+        missing = next(count for count in range(len(self.least) + 1) if contains_in_order(there, self.least[count:]))
+        assert missing <= self.attempts, told
+        assert missing == 0 or self.forgotten or len(there) >= MOST_RECORDS - 1, told
+        others = Counter(there) - Counter(self.least)
+        assert {name for name, _ in others} <= self.interrupted, told
 
 
 def contains_in_order(records: Records, wanted: Records) -> bool:
@@ -619,13 +629,12 @@ def judge(
     etags: Etags,
     again: Answers,
     under_way: tuple[str, Change] | None = None,
-    records: tuple[Records, set[str]] | None = None,
+    records: KnownRecords | None = None,
 ) -> None:
     """A restart finds one of the states that are allowed, sound and tidy, and twice the same; and the store works.
 
     Scatters that were acknowledged and come `again` with their keys change nothing; the change that was `under_way` is
-    made once, whether it was before or not. `records` are those of imports that must be there, and the names of tensors
-    of which there may be others.
+    made once, whether it was before or not. `records` are those of imports.
     """
     again = list(again)
     forgotten = under_way[1][1] if under_way is not None and under_way[1][0] == "forget" else None
@@ -638,7 +647,7 @@ def judge(
         assert len([path for path in files(folder) if path.startswith("tensors/")]) == len(versions), case
         there = check_imports(store, folder, case)
         if records is not None:
-            check_records(there, *records, case)
+            records.check(there, case)
         store.verify(Event(), 0)
         for name in store.names():
             store.metadata(name)
@@ -774,15 +783,16 @@ class Case:
             assert done == len(self.changes)
         return (self.folder.parent / "died").exists()
 
-    def records(self, done: int) -> tuple[Records, set[str]]:
-        """Records of imports that must be there after `done` changes, and names of which there may be others."""
-        least = self.course.records[done]
-        if self.mode in (*PAIRS, "refused"):  # what was interrupted came again
-            return least, {name for kind, name, _ in self.changes if kind.startswith("import")}
+    def records(self, done: int) -> KnownRecords:
+        """The records of imports that are known after `done` changes."""
         kind, name, _ = self.changes[done] if done < len(self.changes) else ("", "", None)
-        if kind == "forget":
-            return self.course.records[done + 1], {name}
-        return least, {name} if kind.startswith("import") else set()
+        least = self.course.records[done + (kind == "forget")]
+        if self.mode in (*PAIRS, "refused"):  # what was interrupted came again, and its records may be forgotten
+            imports = {name for kind, name, _ in self.changes if kind.startswith("import")}
+            return KnownRecords(least, imports, 2, forgotten=True)
+        if kind.startswith("import"):
+            return KnownRecords(least, {name}, 2)
+        return KnownRecords(least, {name} if kind == "forget" else set())
 
     def note_death(self) -> None:
         (self.folder.parent / "died").touch()

@@ -110,6 +110,8 @@ def prepare(store: LocalStore) -> None:
         put(store, ROLLED, np.full(100, number, np.int64), keep=2)
     store.put_alias("live", f"{ROLLED}@2")
     scatter(store, "live", [[0]], np.array([2]), key="key")
+    for kind in ("import failed", "import ended"):
+        carry_out_import(store, kind, "more", np.zeros(10_000))
 
 
 def kill_after_preparation(place: Path) -> None:
@@ -135,11 +137,19 @@ def refused(store: LocalStore, name: str) -> None:
 
 
 def refused_import(store: LocalStore) -> None:
-    """An import meets a full disk, and leaves nothing but what is said of it."""
+    """An import meets a full disk, and leaves nothing; the records of earlier ones are read."""
     with pytest.raises(GatherError, match=r"insufficient_storage"):
         carry_out_import(store, "import", "more", (1, np.zeros(10_000)))
     assert "more" not in store.names()
-    assert store.imports.page(1000, None)[0] == []
+    assert [record.state for record in store.imports.page(1000, None)[0]] == ["failed", "cancelled"]
+
+
+def forget_imports(store: LocalStore) -> None:
+    """Records of imports are forgotten on a full disk as well."""
+    for record in store.imports.page(1000, None)[0]:
+        assert store.imports.cancel(record.id)
+        assert store.imports.find(record.id) is None
+    assert list((store.folder / "imports").iterdir()) == []
 
 
 def check(store: LocalStore, numbers: range) -> None:
@@ -310,6 +320,8 @@ def main(what: str, place: Path) -> None:
         assert read(store, "live").tolist() == [number] * 100
         filler.fill()
     assert store.find_answer("live", "key", "digest") is not None
+    forget_imports(store)
+    filler.fill()
     for number in range(COUNT):
         store.delete(f"n{number}")
         if number % 50 == 0:

@@ -147,7 +147,22 @@ def in_catalogue(statement: str) -> Callable[[Path], None]:
     return lambda folder: run(folder, statement)
 
 
+def with_file_for(name: str) -> Callable[[Path], None]:
+    """Put a file in the place of a folder."""
+
+    def work(folder: Path) -> None:
+        shutil.rmtree(folder / name)
+        (folder / name).touch()
+
+    return work
+
+
 LAST = "UPDATE last_versions SET "
+OF_FIRST = "(SELECT {0} FROM tensors WHERE name = 'table' AND version = 1)"
+ONE_CONTENT = (
+    f"UPDATE tensors SET file = {OF_FIRST.format('file')}, content = {OF_FIRST.format('content')} "
+    "WHERE name = 'table' AND version = 2"
+)
 DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     # what is damaged: how, of what it is told, and what is told
     "items flipped": (table("table@1", lambda _: PAGE + BLOCK + 9), "table@1", "block 1 (1 in all) does not match"),
@@ -218,6 +233,61 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "no change": (in_catalogue("DELETE FROM changes"), FILE, "number of the last change"),
     "schema": (in_catalogue("PRAGMA user_version = 9"), FILE, "schema 9"),
     "application": (in_catalogue("PRAGMA application_id = 9"), FILE, "application 9"),
+    **{
+        what: (in_catalogue(f"UPDATE {table} SET {column} = {value}"), FILE, f"of {column!r} in the table {table!r}")
+        for what, table, column, value in (
+            ("text for a size", "tensors", "size", "'x'"),
+            ("text for a version", "tensors", "version", "'x' || version"),
+            ("text for a time", "tensors", "created", "'x'"),
+            ("text for a flag", "tensors", "prefault", "'x'"),
+            ("octets for a type", "tensors", "dtype", "x'ff'"),
+            ("text for a version of an alias", "aliases", "version", "'x'"),
+            ("octets for an ETag", "aliases", "etag", "x'ff'"),
+            ("text for a last number", "last_versions", "version", "'x'"),
+            ("text for a removal", "last_versions", "removed", "'x'"),
+        )
+    },
+    **{
+        f"{shape} for a shape": (
+            in_catalogue(f"UPDATE tensors SET shape = '{shape}' WHERE name = 'words'"),
+            FILE,
+            "has a shape of words@1 that is none",
+        )
+        for shape in ("{", "7", '["a"]', "[-1]", "[true]", "null")
+    },
+    **{
+        f"{name} no number": (in_catalogue(f"UPDATE facts SET value = 'x' WHERE name = '{name}'"), FILE, repr(name))
+        for name in ("keys", "clock", "boottime", "version_floor", "removed_names")
+    },
+    **{
+        f"table {name} missing": (in_catalogue(f"DROP TABLE {name}"), FILE, f"lacks the table {name!r}")
+        for name in ("tensors", "aliases", "keys", "last_versions", "facts", "changes")
+    },
+    **{
+        f"index {name} missing": (in_catalogue(f"DROP INDEX {name}"), FILE, f"lacks the index {name!r}")
+        for name in ("keys_by_clock", "last_versions_by_removal")
+    },
+    "column missing": (in_catalogue("ALTER TABLE keys DROP COLUMN version"), FILE, "lacks the column 'version'"),
+    "version 0": (
+        in_catalogue("UPDATE tensors SET version = 0 WHERE name = 'words'"), "words@0", "a number that no version has",
+    ),
+    "name of a tensor": (in_catalogue("UPDATE tensors SET name = '../x' WHERE name = 'words'"), "../x", "describes"),
+    "file elsewhere": (
+        in_catalogue("UPDATE tensors SET file = '../format' WHERE name = 'words'"), "words@1", "no file of the store",
+    ),
+    "file with a NUL": (
+        in_catalogue("UPDATE tensors SET file = 'a' || char(0) WHERE name = 'words'"), "words@1", "no file of",
+    ),
+    "two versions of one content": (in_catalogue(ONE_CONTENT), "table@2", "has the content of table@1"),
+    "name of an alias": (in_catalogue("UPDATE aliases SET alias = 'a b'"), "a b", "whose name or ETag"),
+    "ETag of an alias": (in_catalogue("UPDATE aliases SET etag = ''"), "live", "whose name or ETag"),
+    **{
+        f"{name} no folder": (with_file_for(name), name, "is no folder")
+        for name in ("tensors", "logs", "incoming", "snapshots", "imports", "locks")
+    },
+    "format a folder": (lambda folder: make_folder(folder / "format"), "format", "cannot be read"),
+    "catalogue a folder": (lambda folder: make_folder(folder / FILE), FILE, "cannot be read"),
+    "log a folder": (lambda folder: make_folder(log_of(folder, "table@2")), "table@2", "cannot be read"),
     "catalogue missing": (lambda folder: (folder / FILE).unlink(), FILE, "is missing"),
     "catalogue no database": (
         lambda folder: (folder / FILE).write_bytes(b"junk" * 5000), FILE, "cannot be read",
@@ -287,6 +357,21 @@ def test_damage_is_found_and_named(stopped: Path, damage: str) -> None:
     of_others = [one for one in found if not one.subject.startswith(subject) and "table" in one.subject]
     assert damage == "file exchanged" or not of_others, found
     assert found == [one for one in check(stopped) if one.level == "damage"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE tensors SET shape = '{'",
+        "UPDATE tensors SET shape = '7'",
+        "UPDATE tensors SET name = x'ff' WHERE name = 'words'",
+        "UPDATE facts SET value = 'x' WHERE name = 'clock'",
+    ],
+)
+def test_a_service_refuses_a_catalogue_whose_values_cannot_be_read(stopped: Path, statement: str) -> None:
+    run(stopped, statement)
+    with pytest.raises(StoreRefused, match=r"catalogue.sqlite is damaged"):
+        opened(stopped)
 
 
 @pytest.mark.parametrize("what", NOTES)

@@ -22,26 +22,50 @@ BODY = json.dumps(
 ).encode()
 
 
+class Moves:
+    """How many moves of the alias have begun, and how many were acknowledged; the first one makes it."""
+
+    def __init__(self) -> None:
+        self.begun = self.acknowledged = 1
+
+    def allowed(self, acknowledged: int, begun: int) -> set[int]:
+        """The versions of answers to requests that came after `acknowledged` moves and were answered after `begun`."""
+        return {version_after(move) for move in range(acknowledged, begun + 1)}
+
+
+def version_after(moves: int) -> int:
+    """The version that the alias names after so many moves."""
+    return VERSIONS[(moves - 1) % len(VERSIONS)]
+
+
 class Reader(Thread):
     """Looks up through the alias on one connection, again and again; what it read, in order."""
 
-    def __init__(self, port: int, stop: Event) -> None:
+    def __init__(self, port: int, stop: Event, moves: Moves) -> None:
         super().__init__()
         self.connection = Connection(port)
         self.stop = stop
+        self.moves = moves
+        self.stale: list[str] = []
+        self.judged = 0
         self.read: list[tuple[int, float, str]] = []
         self.workers: set[str] = set()
         self.failures: list[str] = []
 
     def run(self) -> None:
         while not self.stop.is_set():
+            before = self.moves.acknowledged
             answer = self.connection.ask(request(path="/gathernd", body=BODY))
+            allowed = self.moves.allowed(before, self.moves.begun)
             self.workers.add(answer.worker)
             if answer.status != 200:
                 self.failures.append(answer.body.decode())
                 continue
             found = json.loads(answer.body)
             self.read.append((found["version"], found["output"]["values"][0], found["data_etag"]))
+            self.judged += len(allowed) < len(VERSIONS)
+            if found["version"] not in allowed:
+                self.stale.append(f"{found['version']} after {before} moves, which is none of {allowed}")
 
 
 def one_of_each(opened: list[Connection]) -> list[Connection]:
@@ -59,20 +83,25 @@ def test_every_answer_is_of_one_version_and_never_of_an_older_one_than_was_ackno
             number: put_raw(client, "items", np.full((2, 2), number, np.float32)).headers["etag"] for number in VERSIONS
         }
         client.put("/aliases/live", json={"tensor": "items@1"})
-        stop = Event()
-        readers = [Reader(server.port, stop) for _ in range(READERS)]
+        stop, moves = Event(), Moves()
+        readers = [Reader(server.port, stop, moves) for _ in range(READERS)]
         for reader in readers:
             reader.start()
         checks = one_of_each(opened)
         assert len(checks) == 2, "both workers are asked"
         try:
             for move in range(MOVES):
-                number = VERSIONS[move % len(VERSIONS)]
-                answer = client.put("/aliases/live", json={"tensor": f"items@{number}"})
-                assert answer.status_code == 200, answer.text
-                # Once it is acknowledged, every worker serves it, on every connection.
-                found = checks[move % 2].ask(request(path="/gathernd", body=BODY))
-                assert json.loads(found.body)["version"] == number, f"after move {move}"
+                number = version_after(moves.acknowledged + 1)
+                mover, other = checks[move % 2], checks[(move + 1) % 2]
+                body = json.dumps({"tensor": f"items@{number}"}).encode()
+                moves.begun += 1
+                moved = mover.ask(request("PUT", "/aliases/live", body))
+                moves.acknowledged += 1
+                assert moved.status == 200, moved.body
+                # Once it is acknowledged, every worker serves it, on this connection and on every other one.
+                for connection in (mover, other, mover):
+                    found = connection.ask(request(path="/gathernd", body=BODY))
+                    assert json.loads(found.body)["version"] == number, f"after move {move}"
         finally:
             stop.set()
             for reader in readers:
@@ -80,6 +109,8 @@ def test_every_answer_is_of_one_version_and_never_of_an_older_one_than_was_ackno
                 reader.connection.close()
         for reader in readers:
             assert reader.failures == []
+            assert reader.stale == []
+            assert reader.judged > 0
             assert reader.read
             for version, value, etag in reader.read:
                 assert value == version

@@ -129,6 +129,14 @@ class Catalogue:
                 raise os_error(error) from None
             raise self._damaged(str(error)) from None
 
+    @contextmanager
+    def refusing_damage(self) -> Iterator[None]:
+        """Turn what a value of another type leads to, which none of ours wrote, into StoreRefused."""
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            raise self._damaged(str(error)) from None
+
     def preallocate_wal(self) -> None:
         """At start-up, after `check`: give SQLite's write-ahead log its full length, as far as the disk has room.
 

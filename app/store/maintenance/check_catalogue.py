@@ -1,20 +1,27 @@
-"""What is wrong with a store's catalogue: the database itself, and what it says."""
+"""What is wrong with a store's catalogue: the database itself, its tables, and what they say."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import orjson
+
 from app.store.catalogue.catalogue_reader import read_database
 from app.store.catalogue.catalogue_rows import CatalogueContents
-from app.store.catalogue.catalogue_schema import APPLICATION, SCHEMA_VERSION
-from app.tensors.tensor_name import RESERVED
+from app.store.catalogue.catalogue_schema import APPLICATION, SCHEMA_VERSION, create_tables
+from app.tensors.tensor_name import RESERVED, TENSOR_NAME
 
 _SHOWN_PROBLEMS: Final = 10
-_FACTS: Final = frozenset({"keys", "clock", "boot", "boottime", "version_floor", "removed_names"})
+_NUMBERS: Final = frozenset({"keys", "clock", "boottime", "version_floor", "removed_names"})
+"""The values of the table `facts` that are integers."""
+_FACTS: Final = _NUMBERS | {"boot"}
+_ETAG: Final = re.compile(r'"[!#-~]+"')
 
 
 def database_problem(path: Path) -> str | None:
@@ -38,9 +45,16 @@ def _problem(connection: sqlite3.Connection) -> str | None:
     found = [row[0] for row in connection.execute(f"PRAGMA integrity_check({_SHOWN_PROBLEMS})")]
     if found != ["ok"]:
         return f"has damaged pages: {found[0].splitlines()[-1]}"
-    missing = _FACTS.difference(name for (name,) in connection.execute("SELECT name FROM facts"))
+    wrong = _table_problem(connection) or _shape_problem(connection)
+    if wrong is not None:
+        return wrong
+    types = dict(connection.execute("SELECT name, typeof(value) FROM facts"))
+    missing = _FACTS.difference(types)
     if missing:
         return f"lacks the value {min(missing)!r}"
+    for name in sorted(_NUMBERS):
+        if types[name] != "integer":
+            return f"has a value {name!r} that is no integer"
     if not one("SELECT max(sequence) FROM changes"):
         return "has no number of the last change"
     counts = {
@@ -54,12 +68,67 @@ def _problem(connection: sqlite3.Connection) -> str | None:
     return None
 
 
+def _table_problem(connection: sqlite3.Connection) -> str | None:
+    """What is wrong with the tables, their indexes and the types of their values."""
+    with closing(sqlite3.connect(":memory:")) as sound:
+        create_tables(sound)
+        of_kind = "SELECT name FROM sqlite_master WHERE type = ? AND sql IS NOT NULL ORDER BY name"
+        for kind in ("table", "index"):
+            there = {name for (name,) in connection.execute(of_kind, (kind,))}
+            for (name,) in sound.execute(of_kind, (kind,)):
+                if name not in there:
+                    return f"lacks the {kind} {name!r}"
+        for (table,) in sound.execute(of_kind, ("table",)).fetchall():
+            columns = {name: (kind, bool(must)) for _, name, kind, must, _, _ in sound.execute(_columns_of(table))}
+            missing = sorted(columns.keys() - {row[1] for row in connection.execute(_columns_of(table))})
+            if missing:
+                return f"lacks the column {missing[0]!r} of the table {table!r}"
+            for column, (kind, must) in columns.items():
+                wrong = _values_of_other_types(connection, table, column, kind, must=must)
+                if wrong:
+                    return f"has {wrong} values of {column!r} in the table {table!r} that are no {kind}"
+    return None
+
+
+def _columns_of(table: str) -> str:
+    return f"PRAGMA table_info({table})"
+
+
+def _values_of_other_types(connection: sqlite3.Connection, table: str, column: str, kind: str, *, must: bool) -> int:
+    """How many values are not of the column's type. `must` says that none may be NULL."""
+    if not kind:
+        return 0
+    query = f"SELECT count(*) FROM {table} WHERE typeof({column}) NOT IN (?, ?)"  # noqa: S608  (names of the schema)
+    return int(connection.execute(query, (kind.lower(), kind.lower() if must else "null")).fetchone()[0])
+
+
+def _shape_problem(connection: sqlite3.Connection) -> str | None:
+    for name, version, text in connection.execute("SELECT name, version, shape FROM tensors"):
+        try:
+            shape = orjson.loads(text)
+        except ValueError:
+            shape = None
+        if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+            return f"has a shape of {name}@{version} that is none"
+    return None
+
+
 def contents_problems(contents: CatalogueContents) -> Iterator[tuple[str, str, str]]:
     """What does not fit together: of which name, what is wrong, and what to do."""
     versions: dict[str, set[int]] = defaultdict(set)
     for row in contents.rows:
         versions[row.name].add(row.version)
+    files: dict[str, str] = {}
+    for row in sorted(contents.rows, key=lambda row: (row.name, row.version)):
+        if row.version < 1:
+            yield row.reference, "has a number that no version has", "restore a backup"
+        for what in {row.file, row.content}:
+            other = files.setdefault(what, row.reference)
+            if other != row.reference:
+                yield row.reference, f"has the content of {other}", f"remove {row.reference}, or restore a backup"
     for alias in contents.aliases:
+        if not TENSOR_NAME.fullmatch(alias.alias) or not _ETAG.fullmatch(alias.etag):
+            yield alias.alias, "is an alias whose name or ETag cannot be one", "restore a backup"
         if alias.version not in versions.get(alias.name, ()):
             yield (
                 alias.alias,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from typing import Final
 
@@ -13,6 +14,7 @@ from app.store.scatters.scatter_log import BrokenLog, Record, ScatterLog, read_a
 from app.store.scatters.writable_tensor import dirty_blocks
 
 _BLOCKS_AT_ONCE: Final = 16
+_FILE_NAME: Final = re.compile(r"[^/\0]+")
 
 
 def content_problem(store: UnclaimedStore, row: Row) -> str | None:
@@ -23,6 +25,8 @@ def content_problem(store: UnclaimedStore, row: Row) -> str | None:
     """
     if not row.dtype:
         return "its file could not be read when the store was upgraded"
+    if {row.file, row.content} & {"", ".", ".."} or not _FILE_NAME.fullmatch(row.file + row.content):
+        return "the catalogue names no file of the store for it"
     suspects: list[int] = []
     version = DAMAGED
     try:

@@ -34,6 +34,7 @@ _KNOWN: Final = frozenset({
     "state", "locks", "lost+found",
 })  # fmt: skip
 _FOLDERS: Final = ("tensors", "logs", "incoming", "snapshots")
+_ALL_FOLDERS: Final = (*_FOLDERS, import_records.FOLDER, "locks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,15 @@ def check(folder: Path) -> Iterator[Finding]:
         yield Finding("damage", str(folder), str(problem), "move the folder to a local disk")
     try:
         check_format(folder)
-    except StoreRefused as problem:
-        yield Finding(
-            "damage", "format", str(problem), "use the gathernd that the store is of, or restore a backup of the file"
-        )
+    except (StoreRefused, OSError) as problem:
+        why = str(problem) if isinstance(problem, StoreRefused) else f"cannot be read: {problem.strerror}"
+        yield Finding("damage", "format", why, "use the gathernd that the store is of, or restore a backup of the file")
         return
     yield from _check_permissions(folder)
+    for name in sorted(_ALL_FOLDERS):
+        if (folder / name).exists() and not (folder / name).is_dir():
+            yield Finding("damage", name, "is no folder", "move it away, and start the service, which makes the folder")
+            return
     wrong = database_problem(folder / FILE)
     if wrong is not None:
         yield Finding("damage", FILE, wrong, "stop the service, and restore a backup into a new folder")
