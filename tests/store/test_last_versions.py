@@ -16,9 +16,17 @@ from app.store import LocalStore, last_versions
 from app.store.catalogue.catalogue import FILE, Catalogue
 from app.store.catalogue.catalogue_rows import CatalogueContents, Row
 from app.tensors.shape_limits import Limits
+from tests.conftest import SOAK, TEST_ALL, slow_but_for
+from tests.store.cut_short import MODES, die_at_each_step
 from tests.store.helpers import answered, put, read
 
 LAST_ETAG = '"9961f84e8ea84da687cec52ce74fd9d1-1"'
+
+
+def opened(folder: Path) -> LocalStore:
+    store = LocalStore(folder, Limits())
+    store.open()
+    return store
 
 
 def remembered(folder: Path) -> dict[str, int]:
@@ -136,3 +144,13 @@ def test_a_store_from_before_that_remembers_every_name_is_upgraded(
     store.delete("words")
     assert put(store, "gone", np.arange(2))[0].version == 8
     store.close()
+
+
+@pytest.mark.parametrize("mode", slow_but_for(("kill",), MODES))
+def test_an_upgrade_that_is_cut_short_at_any_step_is_done_again(tmp_path: Path, mode: str) -> None:
+    folder = tmp_path / "store"
+    with zipfile.ZipFile(Path(__file__).parent / "data" / "format_3.zip") as archive:
+        archive.extractall(folder)
+    stride = 1 if SOAK else 4 if TEST_ALL else 14
+    first = 1 + MODES.index(mode) % stride
+    assert die_at_each_step(folder, tmp_path, mode, opened, check, stride=stride, first=first) >= 40 // stride
