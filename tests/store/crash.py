@@ -789,7 +789,7 @@ class Case:
         least = self.course.records[done + (kind == "forget")]
         if self.mode in (*PAIRS, "refused"):  # what was interrupted came again, and its records may be forgotten
             imports = {name for kind, name, _ in self.changes if kind.startswith("import")}
-            return KnownRecords(least, imports, 2, forgotten=True)
+            return KnownRecords(least, imports, 3, forgotten=True)
         if kind.startswith("import"):
             return KnownRecords(least, {name}, 2)
         return KnownRecords(least, {name} if kind == "forget" else set())
