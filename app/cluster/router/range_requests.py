@@ -105,6 +105,11 @@ class Output:
         self._whole.append((body, places))
         return body
 
+    @property
+    def json_bytes(self) -> int:
+        """Bytes of items that came as JSON."""
+        return sum(body.octets.size for body, _ in self._whole)
+
     def finish(self) -> None:
         """Put what came as JSON in its place."""
         if self.dtype.kind == "string" or self.rows is None:
@@ -120,6 +125,7 @@ class Output:
             starts[places] = body.starts.reshape(-1, self.row_items) + end
             end += body.octets.size
         pieces = [body.octets for body, _ in self._whole]
+        self._charge(self.json_bytes + starts.nbytes)
         octets = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
         return PackedStrings(self.dtype, shape, starts.reshape(-1), octets=octets)
 
@@ -140,6 +146,7 @@ class _Items(WholeBody):
 
     def finish(self) -> None:
         """Read them. Raises BadAnswer and overloaded."""
+        self._charge_own(len(self.body))
         try:
             self.octets = np.frombuffer(
                 pybase64.b64decode(self.document()["output"]["base64"], validate=True), np.uint8
@@ -152,7 +159,7 @@ class _Items(WholeBody):
             return
         self.octets.flags.writeable = False
         self.starts = np.empty(self._strings, np.int64)
-        self._charge_own(self.octets.nbytes + self.starts.nbytes)
+        self._charge_own(self.starts.nbytes)
         found, fault, wrong = read_frames.run(self.octets, self._strings, self.starts)
         if fault or wrong >= 0 or found != self._strings:
             raise BadAnswer("the strings of the answer are not framed as its shape says")

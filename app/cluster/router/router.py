@@ -27,7 +27,7 @@ from app.cluster.router.range_requests import (
 )
 from app.cluster.router.sharded_tensors import ShardedResident, immutable
 from app.dispatch.choose_backend import Decision
-from app.dispatch.event_loop_limit import LARGE_INDEX_SCAN
+from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import REPORTED_PLACES, GatherError, Place
 from app.memory.budget import MemoryReservation
 from app.operators.gather_elements import GatherElementsPlan
@@ -97,7 +97,8 @@ class Router(Service):
         )
         if lost:
             raise unavailable(table, lost, [place_of(call, work.requests[one.number]) for one in lost])
-        output = self._finished(work, planned, data)
+        few = work.output.json_bytes < LARGE_COPY
+        output = await self.pool.run_unless(few, lambda: self._finished(work, planned, data), timings)
         timings.kernel_end = perf_counter()
         return Answer(output, call.dialect, "cpu", resident.etag, resident.data_version)
 

@@ -6,6 +6,7 @@ A sink is given the body of one answer: `begin` once its length is known, then e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, Protocol
@@ -61,6 +62,12 @@ class Sink(Protocol):
         ...
 
 
+_READ_BYTES: Final = 2
+"""What a byte of a JSON body takes: itself, and the text that it is read into."""
+_END_BYTES: Final = 1 << 10
+_ETAG_AT_END: Final[re.Pattern[bytes]] = re.compile(rb'"data_etag":("(?:[^"\\]|\\["\\])*")[^{}\[\]]*\}\s*\Z')
+
+
 class WholeBody:
     """Keeps a body of at most `most` bytes; `charge` is told how many before they are taken, and may raise."""
 
@@ -76,7 +83,7 @@ class WholeBody:
         if size > self.most:
             raise BadAnswer(f"the answer has {size} bytes, and at most {self.most} were asked for")
         if self._charge is not None and size > len(self.body):
-            self._charge(size - len(self.body))
+            self._charge(_READ_BYTES * (size - len(self.body)))
         self.body = bytearray(size)
         self._view = memoryview(self.body)
         self._place = 0
@@ -98,7 +105,9 @@ class WholeBody:
 
     def etag(self) -> str | None:
         """The member `data_etag`. Raises BadAnswer."""
-        found = self.document().get("data_etag")
+        # A service writes it behind the items, of which there may be very many.
+        match = _ETAG_AT_END.search(self.body, max(0, len(self.body) - _END_BYTES))
+        found = self.document().get("data_etag") if match is None else orjson.loads(match[1])
         return found if isinstance(found, str) else None
 
     def finish(self) -> None:

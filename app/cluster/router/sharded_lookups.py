@@ -17,7 +17,7 @@ from app.cluster.router.fetch_rows import LostRange, TableReads
 from app.cluster.router.range_requests import Output, RangeRequest, as_rows, row_requests
 from app.cluster.router.router import ROUTE, SPLIT_BYTES, Router, explained_ranges, needing, unavailable
 from app.cluster.router.sharded_tensors import ShardedResident
-from app.dispatch.event_loop_limit import LARGE_INDEX_SCAN
+from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels import LookupKernel
 from app.kernels.check_lookup import rows_of
@@ -83,7 +83,10 @@ class ShardedLookups(LookupService):
         lost = await self.router.fetcher.fetch(wanted, timings) if wanted else []
         if lost:
             raise _unavailable(call, run, residents, lost, numbers)
-        tables = [_fetched(*pair) for pair in zip(features, residents, strict=True)]
+        few = sum(feature.output.json_bytes for feature in features) < LARGE_COPY
+        tables = await self.service.pool.run_unless(
+            few, lambda: [_fetched(*pair) for pair in zip(features, residents, strict=True)], timings
+        )
         plan = replace(run.plan, features=tuple(feature.plan for feature in features))
         run = run._replace(plan=plan, indices=[feature.indices for feature in features])
         left = [number for number, feature in enumerate(features) if feature.items is not None]
