@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.for_each import for_each
+
 ROOT = Path(__file__).parents[1]
 
 # layer: the layers right below it; what those may import it may import too. A layer's own modules may import each
@@ -152,7 +154,7 @@ def faults(module: str, source: str, *, is_package: bool = False) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name != "app"])
+@for_each("module", [name for name in MODULES if name != "app"])
 def test_imports_point_one_way(module: str) -> None:
     assert layer(module) in BELOW, f"app/{layer(module)} has no place in the order of layers"
     path = MODULES[module]
@@ -162,7 +164,7 @@ def test_imports_point_one_way(module: str) -> None:
 CLIENT_MODULES = sorted((ROOT / "clients/python").glob("gathernd*/*.py"))
 
 
-@pytest.mark.parametrize("path", CLIENT_MODULES, ids=lambda path: f"{path.parent.name}.{path.stem}")
+@for_each("path", CLIENT_MODULES)
 def test_the_client_imports_nothing_of_the_service(path: Path) -> None:
     assert "app" not in {name.split(".")[0] for name in imports(path.read_text(), path.parent.name)}
 
@@ -262,7 +264,7 @@ def public_nodes(
             yield node.name, node
 
 
-@pytest.mark.parametrize("module", MODULES)
+@for_each("module", MODULES)
 def test_module_and_its_public_names_say_what_they_are_for(module: str) -> None:
     tree = ast.parse(MODULES[module].read_text())
     silent = [name for name, node in public_nodes(tree) if not (ast.get_docstring(node) or "").strip()]

@@ -15,6 +15,7 @@ from app.api.route_table import template as template_of
 from app.main import Application, create_app
 from app.security.authorizer import Access
 from app.settings import Settings
+from tests.for_each import for_each
 
 APP = Path(__file__).parents[2] / "app"
 GATHER = Access.GATHER
@@ -51,7 +52,7 @@ def test_what_needs_no_key_is_said_to_need_none(app: Application) -> None:
     assert open_to_all == {route.template for route in ROUTES if route.access is Access.PUBLIC}
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.template)
+@for_each("route", ROUTES)
 def test_every_route_is_found_by_a_path_and_labelled_with_its_template(route: Route, app: Application) -> None:
     path = re.sub(r"\{\w+\}", "x1", route.template)
     assert TABLE.find(path) == (route, ("x1",) * route.template.count("{"))
@@ -117,7 +118,7 @@ FIRST_SEGMENTS = {route.template.split("/")[1].split("{")[0] for route in ROUTES
 A_PATH = re.compile(rf"/({'|'.join(map(re.escape, sorted(FIRST_SEGMENTS)))})(/.*)?")
 
 
-@pytest.mark.parametrize("path", sorted(APP.rglob("*.py")), ids=lambda path: str(path.relative_to(APP)))
+@for_each("path", sorted(APP.rglob("*.py")))
 def test_no_other_module_has_a_path_in_it(path: Path) -> None:
     if path.name != "route_table.py":
         assert [text for text in literals(ast.parse(path.read_text())) if A_PATH.fullmatch(text)] == []

@@ -14,6 +14,7 @@ from app.dispatch.backend_calibration import new_event_loop
 from app.kernels import numpy_cpu
 from benchmarks import beside_peers, scatter, scatter_lines, scatter_peers
 from benchmarks.scatter_lines import LINES, Line
+from tests.for_each import for_each
 from tests.kernels import scatter_loops
 
 SMALL = {1_000_000: 400, 100_000: 60, 10_000: 20, 2048: 12, 1_000: 30}
@@ -26,7 +27,7 @@ def small(line: Line) -> Line:
     return replace(line, data=data, indices=indices)
 
 
-@pytest.mark.parametrize("line", LINES, ids=lambda line: line.name)
+@for_each("line", LINES)
 def test_the_result_of_each_line_is_that_of_a_loop(line: Line) -> None:
     line = small(line)
     data, indices, updates = inputs = scatter_lines.make_inputs(line)

@@ -16,6 +16,7 @@ from gathernd._connection_settings import connection_settings, parse_url
 from gathernd._httpx_transport import HttpxTransport
 from gathernd._socket_transport import SocketTransport
 from tests.client.test_retries import DATA, INDICES, Scripted, done, pauses, scripted
+from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.server import Server
 from tests.http.test_tls import Pair, pair
@@ -31,7 +32,7 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "url",
     [
         "", "127.0.0.1", "127.0.0.1:8080", "localhost:8080", "ftp://host", "http://", "http:///gathernd", "//host",

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import gathernd as package
 from gathernd import Client, errors
+from tests.for_each import for_each
 from tests.http.server import ROOT, Server
 
 TYPES = (
@@ -46,7 +47,7 @@ def same(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes()
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@for_each("dtype", TYPES)
 def test_every_type_comes_back_bit_by_bit(service: Any, dtype: str) -> None:
     data = sample(dtype, (3, 4, 5))
     indices = np.array([[0, 1], [2, -1], [-3, 3]])

@@ -10,6 +10,7 @@ import pytest
 from gathernd import errors
 from gathernd._http1_messages import MAX_ERROR_BYTES, MAX_HEADER_BYTES, AnswerParser, request_header
 from gathernd._messages import Answer, Request
+from tests.for_each import for_each
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -35,8 +36,8 @@ def parse(sent: bytes, piece: int = 1 << 20, method: str = "POST", **more: Any) 
     return None, parser
 
 
-@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-@pytest.mark.parametrize(
+@for_each("piece", [1, 7, 1 << 20])
+@for_each(
     ("sent", "status", "body"),
     [
         (OK, 200, b"hello"),
@@ -48,7 +49,6 @@ def parse(sent: bytes, piece: int = 1 << 20, method: str = "POST", **more: Any) 
         (CHUNKED + b"2;a=b\r\nhe\r\n003 \r\nllo\r\n0\r\nX-Sum: 1\r\n\r\n", 200, b"hello"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 3000 + b"\r\nContent-Length: 5\r\n\r\nhello", 200, b"hello"),
     ],
-    ids=["sized", "empty", "204", "304", "interim", "chunked", "extensions and trailer", "long header"],
 )
 def test_an_answer_is_read_however_it_is_cut(sent: bytes, status: int, body: bytes, piece: int) -> None:
     answer, parser = parse(sent, piece)
@@ -86,8 +86,8 @@ def test_a_connection_that_is_not_clean_is_not_used_again(sent: bytes) -> None:
     assert not parser.reusable
 
 
-@pytest.mark.parametrize("piece", [1, 1 << 20])
-@pytest.mark.parametrize(
+@for_each("piece", [1, 1 << 20])
+@for_each(
     "sent",
     [
         b"SSH-2.0-OpenSSH\r\n\r\n",

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from app.security import api_keys
+from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc
 from tests.grpc_api.messages import FIELDS, Channel, example, output, pb, request
 from tests.http.forms import octets, unpacked
@@ -31,8 +32,8 @@ def channel(grpc_server: GrpcServer) -> Iterator[Channel]:
         yield made
 
 
-@pytest.mark.parametrize("typed", [False, True], ids=["raw", "contents"])
-@pytest.mark.parametrize("datatype", NUMPY)
+@for_each("typed", [False, True])
+@for_each("datatype", NUMPY)
 def test_infer_of_every_datatype(channel: Channel, datatype: str, typed: bool) -> None:
     data = DATA[datatype]
     if typed and datatype not in FIELDS:
@@ -66,8 +67,8 @@ def test_zero_size_tensors(channel: Channel, typed: bool) -> None:
     assert output(channel.call("ModelInfer", request(arrays, typed=typed)), np.float32).shape == (0, 0)
 
 
-@pytest.mark.parametrize("typed", [False, True], ids=["raw", "contents"])
-@pytest.mark.parametrize("case", own_cases(), ids=lambda case: case.name)
+@for_each("typed", [False, True])
+@for_each("case", own_cases())
 def test_a_known_case_has_its_known_answer(channel: Channel, case: KnownCase, typed: bool) -> None:
     made = pb.ModelInferRequest(model_name=case.operator.lower())
     for name, tensor in (("data", case.data), ("indices", case.indices)):

@@ -14,6 +14,7 @@ from app.errors import CODES, GatherError, Place
 from app.grpc_api.rpc_table import NOT_OFFERED, RPCS
 from app.grpc_api.statuses import MOST_PROBLEM_BYTES, STATUS, problem_bytes, status_message
 from app.wire.grpc_messages.classes import POOL
+from tests.for_each import for_each
 from tests.grpc_api.messages import pb
 from tests.needs import in_environment
 
@@ -128,8 +129,8 @@ def test_every_code_has_a_status() -> None:
     assert set(STATUS.values()) <= set(grpc.StatusCode.__members__) - {"OK", "UNKNOWN", "CANCELLED"}
 
 
-@pytest.mark.parametrize("code", CODES)
-@pytest.mark.parametrize("detail", ["short", "é" * 30_000, "\ud800" * 3000], ids=["short", "long", "surrogates"])
+@for_each("code", CODES)
+@for_each("detail", ["short", "é" * 30_000, "\ud800" * 3000])
 def test_a_problem_fits_the_metadata(code: Any, detail: str) -> None:
     places = [Place(f"/inputs/0/contents/int64_contents/{'9' * 400}{number}", (1,), number) for number in range(10)]
     error = GatherError(code, detail, places=places, total=1000, hint=detail)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer
 from tests.oip.bodies import NUMPY, same
 from tests.oip.test_tritonclient import DATA, INDICES, text
@@ -68,8 +69,8 @@ def inputs(datatype: str = "FP32", indices: Any = INDICES) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize("datatype", NUMPY)
-@pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
+@for_each("datatype", NUMPY)
+@for_each("compression", [None, "gzip", "deflate"])
 def test_infer_of_every_datatype(caller: Caller, datatype: str, compression: str | None) -> None:
     asked = [triton.InferRequestedOutput("output")]
     answer = caller.infer(

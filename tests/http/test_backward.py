@@ -12,6 +12,7 @@ from safetensors.numpy import load
 
 from app.api.schemas.backward_examples import REQUESTS
 from app.operators.backward_registry import BACKWARDS
+from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.forms import int64, items, nested, packed, tensor
 from tests.http.tensors import error, put_raw, save
@@ -45,9 +46,9 @@ def test_the_examples_of_openapi_are_real(every_client: httpx.Client, operator: 
         assert asked(every_client, body, operator.path) == answer
 
 
-@pytest.mark.parametrize("form", [dict, nested, packed], ids=["flat", "nested", "base64"])
-@pytest.mark.parametrize("encoding", ["values", "base64"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@for_each("form", [dict, nested, packed])
+@for_each("encoding", ["values", "base64"])
+@for_each("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_each_float_type_in_each_form(client: httpx.Client, form: Any, encoding: str, dtype: str) -> None:
     sent = {
         name: form(BODY[name] | ({"dtype": dtype} if name != "indices" else {})) for name in ("indices", "grad_output")

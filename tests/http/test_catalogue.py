@@ -23,6 +23,7 @@ from app.operators.backward_registry import BACKWARDS
 from app.operators.lookup import CODES as LOOKUP_CODES
 from app.operators.registry import OPERATORS
 from app.settings import SETTING_NAMES
+from tests.for_each import for_each
 from tests.http.forms import int64, packed
 from tests.http.operator_provoked import OPERATOR_PROVOKED, TABLES
 from tests.http.provoked import PROVOKED, at, body
@@ -43,7 +44,7 @@ def tables(server: Server) -> Iterator[None]:
         assert client.delete(f"/tensors/{name}").status_code == 204
 
 
-@pytest.mark.parametrize("number", range(len(ALL)))
+@for_each("number", range(len(ALL)))
 def test_a_broken_request_is_told_what_is_wrong_and_where(number: int, client: httpx.Client) -> None:
     case = ALL[number]
     content = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
@@ -113,7 +114,7 @@ def test_status_is_exhaustive_over_the_codes() -> None:
     assert list(STATUS) == list(CODES) == list(CATALOGUE)
 
 
-@pytest.mark.parametrize("code", CODES)
+@for_each("code", CODES)
 def test_every_code_has_a_page(code: str, client: httpx.Client) -> None:
     page = client.get(f"/errors/{code}")
     assert page.status_code == 200
@@ -170,7 +171,7 @@ def full_error(code: Code) -> GatherError:
     return GatherError(code, "wrong", places=[place], facts={"limit": "rank", "maximum": 32}, retry_after=3)
 
 
-@pytest.mark.parametrize("code", CODES)
+@for_each("code", CODES)
 def test_the_catalogue_has_a_hint_for_every_code_with_facts_and_without(code: Code) -> None:
     for error in (GatherError(code, "wrong"), GatherError(code, "wrong", pointer=""), full_error(code)):
         hint = hint_of(error, 1)

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.conftest import slow_but_for
+from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
 from tests.http.raw import TINY
@@ -69,10 +70,8 @@ def test_another_encoding_is_refused(client: httpx.Client, encoding: str) -> Non
     assert answer.json()["code"] == "unsupported_media_type"
 
 
-@pytest.mark.parametrize("encoding", ENCODERS)
-@pytest.mark.parametrize(
-    "damage", ["cut", "empty", "plain", "no block of this type", "trailing", "twice", "header only"]
-)
+@for_each("encoding", ENCODERS)
+@for_each("damage", ["cut", "empty", "plain", "no block of this type", "trailing", "twice", "header only"])
 def test_a_damaged_stream_is_malformed(client: httpx.Client, encoding: str, damage: str) -> None:
     good = ENCODERS[encoding](TINY)
     at = {"gzip": 10, "x-gzip": 10, "deflate": 2}.get(encoding, 0)  # where the first block begins

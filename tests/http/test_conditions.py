@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from app.server.header_fields import SINGLE
+from tests.for_each import for_each
 from tests.http.raw import TINY, ask, request
 from tests.http.server import Server
 from tests.http.tensors import NPY, RAW, SAFETENSORS, error, npy, put_raw, scatter_body
@@ -69,8 +70,8 @@ def test_if_none_match_compares_weakly_and_if_match_strongly(client: httpx.Clien
     assert untouched(client, path)
 
 
-@pytest.mark.parametrize("field", ["if-match", "if-none-match"])
-@pytest.mark.parametrize(
+@for_each("field", ["if-match", "if-none-match"])
+@for_each(
     "value", ["", ",,,", "junk", '"a', 'a"', '"a" "b"', '"a", junk', '"a"x', "**", 'w/"a"', "W/", 'W/ "a"', '"a b"']
 )
 def test_a_condition_that_is_no_list_of_etags_is_refused_and_changes_nothing(

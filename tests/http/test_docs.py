@@ -11,6 +11,7 @@ import pytest
 
 from app.api.routes.front_page import WEB
 from app.errors import CODES
+from tests.for_each import for_each
 
 PAGES = ("/", "/docs", "/errors", *(f"/errors/{code}" for code in CODES))
 FILES = sorted(file.name for file in WEB.iterdir() if not file.name.endswith(".html"))
@@ -58,7 +59,7 @@ def is_own(url: str) -> bool:
     return parts.scheme == "data" or not (parts.scheme or parts.netloc)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@for_each("page", PAGES)
 def test_a_page_loads_from_here_and_its_links_lead_somewhere(client: httpx.Client, page: str) -> None:
     answer = client.get(page)
     assert answer.status_code == 200

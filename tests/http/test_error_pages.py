@@ -24,6 +24,7 @@ from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import CODES, Code, GatherError
 from app.memory.budget import Budget
 from app.store.store_errors import damaged
+from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.server import ROOT, Server
 from tests.http.tensors import put_raw
@@ -126,7 +127,7 @@ class Text(HTMLParser):
         self.found.setdefault(self.open[-1], []).append(data)
 
 
-@pytest.mark.parametrize("code", CODES)
+@for_each("code", CODES)
 def test_a_page_shows_the_command_and_the_answer_and_no_backticks(code: Code) -> None:
     page = Text(error_page(code))
     example = error_examples()[code]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, ask
 from tests.http.server import Server
@@ -41,10 +42,8 @@ def test_a_loopback_name_is_welcome(server: Server, host: str) -> None:
     assert ask(server, request(f"Host: {host}")).status == 200
 
 
-@pytest.mark.parametrize("host", FOREIGN)
-@pytest.mark.parametrize(
-    "line", ["POST /gathernd HTTP/1.1", "GET /docs HTTP/1.1", "GET /livez HTTP/1.1", "GET /x HTTP/1.1"]
-)
+@for_each("host", FOREIGN)
+@for_each("line", ["POST /gathernd HTTP/1.1", "GET /docs HTTP/1.1", "GET /livez HTTP/1.1", "GET /x HTTP/1.1"])
 def test_a_foreign_host_is_forbidden_everywhere(server: Server, host: str, line: str) -> None:
     answer = ask(server, request(f"Host: {host}", line=line))
     assert answer.status in (400, 403)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from tests.for_each import for_each
 from tests.http.raw import TINY
 
 PAGES = (
@@ -85,8 +86,8 @@ def test_another_method_on_an_operator_is_refused_and_told_which_one(
     assert answer.content == b"" if method == "HEAD" else answer.json()["code"] == "method_not_allowed"
 
 
-@pytest.mark.parametrize("path", PAGES)
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+@for_each("path", PAGES)
+@for_each("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_another_method_on_a_page_is_refused_and_told_which_ones(client: httpx.Client, path: str, method: str) -> None:
     answer = client.request(method, path)
     assert answer.status_code == 405
@@ -102,10 +103,10 @@ def test_options_says_what_a_path_takes(client: httpx.Client, path: str) -> None
     assert answer.headers["allow"] == ("POST, OPTIONS" if path in OPERATORS else "GET, HEAD, OPTIONS")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path", ["/gathernd/", "/gather/", "/readyz/", "//gathernd", "/GatherND", "/gathernd/x", "/docs/", "/favicon.ico/"]
 )
-@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "PUT"])
+@for_each("method", ["GET", "POST", "HEAD", "OPTIONS", "PUT"])
 def test_a_path_that_is_none_is_not_found_by_any_method(client: httpx.Client, path: str, method: str) -> None:
     answer = client.request(
         method, client.base_url.join(path) if not path.startswith("//") else f"{client.base_url}{path}"
@@ -135,7 +136,7 @@ def test_json_may_be_announced_in_many_ways_or_not_at_all(client: httpx.Client, 
     assert client.send(request).status_code == 200
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content_type",
     [
         "text/plain", "application/xml", "multipart/form-data; boundary=x", "application/octet-stream", "json",
@@ -143,7 +144,7 @@ def test_json_may_be_announced_in_many_ways_or_not_at_all(client: httpx.Client, 
         "application/x-www-form-urlencoded", "application/x-www-form-urlencoded; charset=utf-8",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("path", OPERATORS)
+@for_each("path", OPERATORS)
 def test_other_media_types_are_refused(client: httpx.Client, content_type: str, path: str) -> None:
     answer = client.post(path, content=SMALL[path], headers={"content-type": content_type})
     assert answer.status_code == 415

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.for_each import for_each
 from tests.http.forms import items, nested, octets, packed, same, unpacked
 from tests.http.known_cases import KnownCase, further_cases, own_cases
 from tests.http.server import Server
@@ -32,7 +33,7 @@ def plain_client() -> Iterator[httpx.Client]:
         yield client
 
 
-each_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+each_case = for_each("case", CASES)
 
 
 def judge(case: KnownCase, answer: httpx.Response, output: Any) -> None:
@@ -111,7 +112,7 @@ def test_a_known_case_has_its_known_answer_in_the_binary_format(case: KnownCase,
     judge(case, answer, output)
 
 
-@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+@for_each("binary", [False, True])
 @each_case
 def test_a_known_case_has_its_known_answer_in_the_v2_protocol(
     case: KnownCase, binary: bool, every_server: Server, plain_client: httpx.Client

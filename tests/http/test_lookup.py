@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.forms import int64, nested, packed, tensor
 from tests.http.lookups import Given, as_json, as_safetensors, loaded, looped, of_array, read_output, saved
@@ -103,7 +104,7 @@ def same(found: Any, wanted: Any) -> None:
     assert found.tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_each_format_answers_what_a_plain_loop_gives(case: str, every_client: httpx.Client) -> None:
     features = CASES[case]
     wanted = joined(features)
@@ -317,7 +318,7 @@ REFUSED: dict[str, tuple[Any, int, str, str | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", REFUSED)
+@for_each("wrong", REFUSED)
 def test_what_is_wrong_is_told_with_its_place(wrong: str, every_client: httpx.Client) -> None:
     sent, status, code, pointer = REFUSED[wrong]
     content = sent if isinstance(sent, bytes) else json.dumps(sent).encode()

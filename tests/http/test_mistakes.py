@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from app.api.error_responses import STATUS
+from tests.for_each import for_each
 from tests.http import follow_operator_hint  # noqa: F401, which registers further rules
 from tests.http.conftest import Start
 from tests.http.follow_hint import KEYS, Request, follow
@@ -58,7 +59,7 @@ def send(client: httpx.Client, request: Request) -> httpx.Response:
 ALL = [*MISTAKES, *OPERATOR_MISTAKES]
 
 
-@pytest.mark.parametrize("mistake", ALL, ids=lambda mistake: mistake.name)
+@for_each("mistake", ALL)
 def test_a_mistake_is_mended_by_what_its_hint_says(mistake: Mistake, client: httpx.Client) -> None:
     answer = send(client, mistake.request)
     found = answer.json()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import slow_but_for
+from tests.for_each import for_each
 from tests.http.raw import TINY, Wire, ask, request
 from tests.http.server import Server
 from tests.http.tensors import RAW, error, put_raw
@@ -17,7 +18,7 @@ from tests.http.tensors import RAW, error, put_raw
 TABLE = np.arange(6, dtype=np.int64)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "/tensors%2Fx", "/tensors%2fx%2Fcontent", "/gathernd%2F", "/%2Fgathernd", "/errors%2Finternal", "/docs%2Fx",
@@ -25,7 +26,7 @@ TABLE = np.arange(6, dtype=np.int64)
         "/v2%2Fmodels/gathernd/infer",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "OPTIONS"])
+@for_each("method", ["GET", "POST", "PUT", "OPTIONS"])
 def test_an_encoded_slash_makes_no_segment(client: httpx.Client, path: str, method: str) -> None:
     answer = client.request(method, path, content=TINY)
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from tests.conftest import samples
+from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.rules import CODES, PRECEDENCE, Limits, Rule, broken, zeros
 
@@ -238,7 +239,7 @@ def send(client: httpx.Client, path: str, parts: Parts) -> tuple[str, httpx.Resp
 PAIRS = [(path, *pair) for path in BLOCKS for pair in combinations(rules_of(path), 2)]
 
 
-@pytest.mark.parametrize(("path", "first", "second"), PAIRS)
+@for_each(("path", "first", "second"), PAIRS)
 def test_of_two_broken_rules_the_first_is_answered(limited: httpx.Client, path: str, first: Rule, second: Rule) -> None:
     tried = 0
     for parts in requests_breaking(path, first, second):

@@ -8,6 +8,7 @@ from time import monotonic, sleep
 
 import pytest
 
+from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, ask, request
 from tests.http.server import Server
@@ -52,7 +53,7 @@ BAD_FRAMING = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_FRAMING)
+@for_each("name", BAD_FRAMING)
 def test_broken_framing_is_malformed_and_ends_the_connection(server: Server, name: str) -> None:
     with Wire(server) as wire:
         wire.send(BAD_FRAMING[name])

@@ -16,6 +16,7 @@ from safetensors.numpy import load, save
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import REDUCTIONS
 from tests.conftest import samples
+from tests.for_each import for_each
 from tests.http.forms import int64, items, nested, octets, packed, tensor
 from tests.http.tensors import RAW, error, npy, put_raw, scatter_body
 from tests.kernels import scatter_loops
@@ -128,8 +129,8 @@ def parameters(body: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("path", "body", "expected"), KNOWN)
 class TestKnownAnswers:
-    @pytest.mark.parametrize("form", [dict, nested, packed], ids=["flat", "nested", "base64"])
-    @pytest.mark.parametrize("encoding", ["values", "base64"])
+    @for_each("form", [dict, nested, packed])
+    @for_each("encoding", ["values", "base64"])
     def test_in_json(
         self, client: httpx.Client, path: str, body: dict[str, Any], expected: list[float], form: Any, encoding: str
     ) -> None:

@@ -15,6 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.for_each import for_each
 from tests.http.forms import int64, nested, packed, tensor
 
 MATRIX = [[0, 1], [2, 3]]
@@ -98,7 +99,7 @@ def ask(
     return output
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dialect", "example"),
     [
         (dialect, example)
@@ -121,8 +122,8 @@ def test_a_backend_case_of_onnx(every_client: httpx.Client, name: str, dialect: 
     assert output == tensor(dtype, shape_of(expected), flat(expected))
 
 
-@pytest.mark.parametrize("example", OPENVINO)
-@pytest.mark.parametrize("index_dtype", ["int64", "int32", "uint8"])
+@for_each("example", OPENVINO)
+@for_each("index_dtype", ["int64", "int32", "uint8"])
 def test_an_example_of_openvino(every_client: httpx.Client, example: str, index_dtype: str) -> None:
     batch_dims, data, indices, expected = OPENVINO[example]
     output = ask(every_client, "int32", index_dtype, batch_dims, data, indices, "openvino-8")
@@ -181,9 +182,9 @@ def _by_rows(
     return bytes(output)
 
 
-@pytest.mark.parametrize(("data", "indices", "axis", "output"), GATHER)
-@pytest.mark.parametrize("index_dtype", ["int64", "int32"])
-@pytest.mark.parametrize("dialect", ["onnx-13", "onnx-11", "onnx-1"])
+@for_each(("data", "indices", "axis", "output"), GATHER)
+@for_each("index_dtype", ["int64", "int32"])
+@for_each("dialect", ["onnx-13", "onnx-11", "onnx-1"])
 def test_a_row_of_the_table_of_gather(
     every_client: httpx.Client, data: str, indices: str, axis: int, output: str, index_dtype: str, dialect: str
 ) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from app.tensors.dtypes import DTYPES
+from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.raw import Wire, request
 from tests.http.server import Server
@@ -35,8 +36,8 @@ def store_files(server: Server) -> set[Path]:
     return {path for path in server.log.parent.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("method", ["PUT", "GET", "DELETE", "HEAD"])
-@pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:20])
+@for_each("method", ["PUT", "GET", "DELETE", "HEAD"])
+@for_each("name", NAMES)
 def test_a_hostile_name_is_refused(server: Server, name: str, method: str) -> None:
     before = store_files(server)
     with Wire(server) as wire:
@@ -124,8 +125,8 @@ FILES: dict[str, tuple[str, bytes, int, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize("case", FILES)
+@for_each("chunked", [False, True])
+@for_each("case", FILES)
 def test_a_hostile_file_is_refused_and_leaves_nothing(server: Server, case: str, chunked: bool) -> None:
     kind, body, status, code = FILES[case]
     before = store_files(server)

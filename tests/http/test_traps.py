@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.for_each import for_each
 from tests.http.forms import int64, packed, tensor
 
 HUGE = (2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64, 2**64 + 1, 10**30, 10**400)
@@ -56,8 +57,8 @@ def test_batch_one_against_three_is_not_broadcast(
     refused(answer, "batch_shape_mismatch")
 
 
-@pytest.mark.parametrize("huge", HUGE)
-@pytest.mark.parametrize("sign", [1, -1])
+@for_each("huge", HUGE)
+@for_each("sign", [1, -1])
 def test_huge_batch_dims_are_out_of_range_and_not_wrapped(every_client: httpx.Client, huge: int, sign: int) -> None:
     answer = ask(every_client, floats(2, 2), int64([2, 1], [0, 1]), batch_dims=sign * huge)
     body = refused(answer, "batch_dims_out_of_range")
@@ -73,8 +74,8 @@ def test_a_negative_or_too_large_batch_dims_is_out_of_range(every_client: httpx.
     assert body["errors"] == [{"pointer": "/batch_dims", "value": batch_dims, "allowed": [0, 1]}]
 
 
-@pytest.mark.parametrize("huge", HUGE)
-@pytest.mark.parametrize("sign", [1, -1])
+@for_each("huge", HUGE)
+@for_each("sign", [1, -1])
 def test_a_huge_axis_is_out_of_range_and_not_wrapped(every_client: httpx.Client, huge: int, sign: int) -> None:
     body = refused(ask(every_client, floats(2, 2), int64([1], [0]), "/gather", axis=sign * huge), "axis_out_of_range")
     (place,) = body["errors"]
@@ -89,15 +90,15 @@ def test_an_axis_just_outside_is_out_of_range(every_client: httpx.Client, axis: 
     refused(answer, "axis_out_of_range")
 
 
-@pytest.mark.parametrize("axis", [-2, -1, 0, 1])
-@pytest.mark.parametrize("dialect", ["onnx-13", "onnx-11", "onnx-1"])
+@for_each("axis", [-2, -1, 0, 1])
+@for_each("dialect", ["onnx-13", "onnx-11", "onnx-1"])
 def test_a_negative_axis_counts_from_the_back(every_client: httpx.Client, axis: int, dialect: str) -> None:
     answer = ask(every_client, floats(2, 2), int64([1], [1]), "/gather", axis=axis, dialect=dialect)
     assert output(answer) == (([1, 2], [2.0, 3.0]) if axis in (0, -2) else ([2, 1], [1.0, 3.0]))
 
 
-@pytest.mark.parametrize("dialect", ["onnx-13", "onnx-12", "onnx-11", "openvino-8"])
-@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 0)])
+@for_each("dialect", ["onnx-13", "onnx-12", "onnx-11", "openvino-8"])
+@for_each("shape", [(0,), (3, 0), (0, 0)])
 def test_index_tuples_of_length_zero_are_refused_in_every_dialect(
     every_client: httpx.Client, dialect: str, shape: tuple[int, ...]
 ) -> None:
@@ -184,8 +185,8 @@ def test_zero_size_values_may_be_nested_or_flat(every_client: httpx.Client, nest
     assert output(answer) == ([1, *shape[1:]], [])
 
 
-@pytest.mark.parametrize("shape", [[2**32, 2**32], [2**63, 2], [2**62, 4], [2**16] * 4, [2**33, 2**31], [10**30, 1]])
-@pytest.mark.parametrize("role", ["data", "indices"])
+@for_each("shape", [[2**32, 2**32], [2**63, 2], [2**62, 4], [2**16] * 4, [2**33, 2**31], [10**30, 1]])
+@for_each("role", ["data", "indices"])
 def test_shape_products_that_overflow_do_not_match_few_values(
     every_client: httpx.Client, shape: list[int], role: str
 ) -> None:
@@ -259,8 +260,8 @@ def test_gather_takes_indices_of_any_rank(every_client: httpx.Client, shape: lis
     assert found == [*shape, 2]
 
 
-@pytest.mark.parametrize("value", ["true", "false", "null", "0.5", "-0.5", "1e-400", "1.0e-1", '"0"', "[0]", "{}"])
-@pytest.mark.parametrize(("path", "name"), [("/gathernd", "batch_dims"), ("/gather", "axis")])
+@for_each("value", ["true", "false", "null", "0.5", "-0.5", "1e-400", "1.0e-1", '"0"', "[0]", "{}"])
+@for_each(("path", "name"), [("/gathernd", "batch_dims"), ("/gather", "axis")])
 def test_a_bool_or_a_fraction_is_no_integer_parameter(
     every_client: httpx.Client, value: str, path: str, name: str
 ) -> None:

@@ -23,6 +23,7 @@ from app.imports.source_errors import SourceFailed
 from app.imports.source_urls import AllowedSources, BadUrl, parse, parse_prefix
 from app.settings import Settings
 from tests.conftest import slow_but_for
+from tests.for_each import for_each
 from tests.http.tensors import npy
 from tests.imports.range_server import RangeServer, range_server
 
@@ -245,7 +246,7 @@ def test_a_url_outside_of_the_prefixes_is_refused_before_anything_is_asked(
     assert connected == []
 
 
-@pytest.mark.parametrize("text", OTHER_URLS)
+@for_each("text", OTHER_URLS)
 def test_without_prefixes_everything_is_refused(text: str) -> None:
     for url in (text, "https://allowed.example/tables/a.npy", "file:///tmp/a.npy", "s3://bucket/a.npy"):
         with pytest.raises(GatherError):

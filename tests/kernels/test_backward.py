@@ -23,6 +23,7 @@ from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import DTYPES
 from tests.conftest import SOAK, samples, slow_but_for
+from tests.for_each import for_each
 from tests.kernels.reference import EXTREMES
 
 ITEMS = {
@@ -168,9 +169,9 @@ def test_each_slice_is_added_at_its_index_in_order(
             assert same(got, wanted), (kernel.name, threads, plan)
 
 
-@pytest.mark.parametrize("float_type", slow_but_for(("float16", "float32"), FLOAT_TYPES))
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize(
+@for_each("float_type", slow_but_for(("float16", "float32"), FLOAT_TYPES))
+@for_each("sparse", [False, True])
+@for_each(
     ("batches", "tuples", "dims", "width", "broadcast"),
     [
         (1, 30_000, (20_000,), 5, False),
@@ -360,7 +361,7 @@ WRONG: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@for_each("name", WRONG)
 def test_other_arrays_are_refused_before_they_are_touched(kernel: Kernel, name: str) -> None:
     given = arrays(SPARSE)
     assert run_with(kernel, SPARSE, given) == -1
@@ -373,7 +374,7 @@ def test_other_arrays_are_refused_before_they_are_touched(kernel: Kernel, name: 
             run_with(kernel, PLAN, arrays(PLAN) | {role: wrong})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         {"batches": -1},
@@ -387,9 +388,8 @@ def test_other_arrays_are_refused_before_they_are_touched(kernel: Kernel, name: 
         {"slice_items": 2**61},
         {"item_size": 8},
     ],
-    ids=str,
 )
-@pytest.mark.parametrize("plan", [PLAN, SPARSE], ids=["dense", "sparse"])
+@for_each("plan", [PLAN, SPARSE])
 def test_a_plan_that_does_not_fit_its_arrays_is_refused(
     kernel: Kernel, plan: BackwardPlan, change: dict[str, Any]
 ) -> None:

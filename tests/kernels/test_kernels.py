@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
 from tests.conftest import TEST_ALL, slow_but_for
+from tests.for_each import for_each
 from tests.kernels.reference import CARRIERS, EXTREMES, Case, check, gather, make_case
 
 
@@ -62,10 +63,8 @@ def test_batches_of_a_set_read_the_same_tuples(kernel: Any) -> None:
     assert run(kernel, plan, [2, -3, 1, 3])[0] == 3
 
 
-@pytest.mark.parametrize("dtype", slow_but_for(("int64", "int8", "uint32"), INTEGERS))
-@pytest.mark.parametrize(
-    ("sets", "per_set"), [(1, 2), (2, 3), (3, 20), pytest.param(3, 200, marks=pytest.mark.slow), (150, 2)]
-)
+@for_each("dtype", slow_but_for(("int64", "int8", "uint32"), INTEGERS))
+@for_each(("sets", "per_set"), [(1, 2), (2, 3), (3, 20), pytest.param(3, 200, marks=pytest.mark.slow), (150, 2)])
 def test_batches_of_a_set_by_indices_of_any_type(kernel: Any, dtype: str, sets: int, per_set: int) -> None:
     source = random.Random(per_set)
     for tuples in (1, 2, 85, 127, 255, 257, 700) if sets < 100 else (1, 3, 130):
@@ -118,8 +117,8 @@ def test_an_index_whose_product_with_the_stride_wraps_64_bits(kernel: Any) -> No
     assert run(kernel, plan_of_gathernd([3, 4], [1, 2]), [0, 2**62])[0] == 1
 
 
-@pytest.mark.parametrize("value", EXTREMES)
-@pytest.mark.parametrize("wrap", [True, False])
+@for_each("value", EXTREMES)
+@for_each("wrap", [True, False])
 def test_extreme_components_are_bad(kernel: Any, value: int, wrap: bool) -> None:
     assert run(kernel, plan_of_gathernd([3, 4], [2, 2], wrap=wrap), [0, 1, 1, value])[0] == 3
 
@@ -162,8 +161,8 @@ def test_axes_whose_product_overflows_where_nothing_is_read(kernel: Any) -> None
     assert kernel.run(plan, empty, np.array([1, 0, 1]), np.zeros(1, np.uint32)) == 1
 
 
-@pytest.mark.parametrize("place", [0, 1, 254, 255, 256, 257, 511, 512, 998, 999])
-@pytest.mark.parametrize("shared", [True, False])
+@for_each("place", [0, 1, 254, 255, 256, 257, 511, 512, 998, 999])
+@for_each("shared", [True, False])
 def test_the_first_of_many_bad_components_is_found(kernel: Any, place: int, shared: bool) -> None:
     plan = GatherPlan(2, 250, (5, 7), 1, 4, shared, True)
     place = place % plan.index_items
@@ -180,9 +179,9 @@ def test_the_first_bad_component_far_into_a_large_request(kernel: Any, place: in
     assert kernel.run(case.plan, case.data, case.indices, case.out()) == place
 
 
-@pytest.mark.parametrize("item_size", CARRIERS)
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("batches", slow_but_for((1, 2, 5), (1, 2, 5, 700)))
+@for_each("item_size", CARRIERS)
+@for_each("shared", [True, False])
+@for_each("batches", slow_but_for((1, 2, 5), (1, 2, 5, 700)))
 def test_tuples_around_the_size_of_a_block(kernel: Any, item_size: int, shared: bool, batches: int) -> None:
     source = random.Random(item_size * batches)
     counts: tuple[int, ...] = (1, 3, 85, 86, 128, 255, 256, 257, 511, 512, 513)
@@ -194,9 +193,9 @@ def test_tuples_around_the_size_of_a_block(kernel: Any, item_size: int, shared: 
         check(kernel, make_case(GatherPlan(batches, tuples, (3, 2), 1, item_size, shared, True), source))
 
 
-@pytest.mark.parametrize("depth", range(1, 9))
-@pytest.mark.parametrize("wrap", [True, False])
-@pytest.mark.parametrize("spoiled", [0, 1])
+@for_each("depth", range(1, 9))
+@for_each("wrap", [True, False])
+@for_each("spoiled", [0, 1])
 def test_every_depth_of_tuple(kernel: Any, depth: int, wrap: bool, spoiled: int) -> None:
     """Axes of sizes that differ, several blocks of tuples, and any one component bad."""
     source = random.Random(depth)
@@ -206,32 +205,32 @@ def test_every_depth_of_tuple(kernel: Any, depth: int, wrap: bool, spoiled: int)
         check(kernel, make_case(GatherPlan(2, 300, dims, 1, 4, True, wrap), source, spoiled))
 
 
-@pytest.mark.parametrize("slice_items", [*range(1, 70), 95, 96, 127, 128, 129, 255, 256, 257, 511, 513, 1024, 4097])
-@pytest.mark.parametrize("item_size", [1, 2, 8])
+@for_each("slice_items", [*range(1, 70), 95, 96, 127, 128, 129, 255, 256, 257, 511, 513, 1024, 4097])
+@for_each("item_size", [1, 2, 8])
 def test_every_width_of_slice(kernel: Any, slice_items: int, item_size: int) -> None:
     source = random.Random(slice_items)
     check(kernel, make_case(GatherPlan(1, 300, (3,), slice_items, item_size, False, True), source))
     check(kernel, make_case(GatherPlan(3, 5, (2, 2), slice_items, item_size, True, True), source))
 
 
-@pytest.mark.parametrize("slice_items", [1, 2, 3, 4, 8, 16, 24, 64])
+@for_each("slice_items", [1, 2, 3, 4, 8, 16, 24, 64])
 def test_data_larger_than_the_caches(kernel: Any, slice_items: int) -> None:
     """Data for which memory is asked ahead."""
     plan = GatherPlan(1, 10_000, ((1 << 19) // slice_items,), slice_items, 1, False, True)
     check(kernel, large_case(plan))
 
 
-@pytest.mark.parametrize("width", [64, 65, 127, 511, 512, 513, 1000, 4096, 65537])
-@pytest.mark.parametrize("shift", [0, 1, 63])
+@for_each("width", [64, 65, 127, 511, 512, 513, 1000, 4096, 65537])
+@for_each("shift", [0, 1, 63])
 def test_outputs_larger_than_the_caches(kernel: Any, width: int, shift: int) -> None:
     """Rows stored past the caches, at every kind of alignment, and not a byte beside them."""
     rows = (1 << 22) // width + 3
     check_between(kernel, large_case(GatherPlan(1, rows, (300,), width, 1, False, True)), shift)
 
 
-@pytest.mark.parametrize("width", [64, 100, 1000])
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("batches", [2, 70])
+@for_each("width", [64, 100, 1000])
+@for_each("shared", [True, False])
+@for_each("batches", [2, 70])
 def test_outputs_larger_than_the_caches_in_batches(kernel: Any, width: int, shared: bool, batches: int) -> None:
     tuples = (1 << 22) // width // batches + 3
     check_between(kernel, large_case(GatherPlan(batches, tuples, (3, 7), width, 1, shared, True)), 5)

@@ -9,13 +9,14 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.for_each import for_each
 from tests.oip.bodies import NUMPY, output, part, refused, request, same
 
 INFER = "/v2/models/gather_elements/infer"
 
 
-@pytest.mark.parametrize("datatype", NUMPY)
-@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+@for_each("datatype", NUMPY)
+@for_each("binary", [False, True])
 def test_every_datatype_of_the_protocol(client: httpx.Client, datatype: str, binary: bool) -> None:
     if datatype == "BYTES":
         data: Any = np.array([["a", "ß"], ["", "日本"]], object)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import samples, slow_but_for
+from tests.for_each import for_each
 from tests.http.server import Server
 from tests.oip.bodies import SIZE, example, part, refused, request
 
@@ -152,14 +153,14 @@ def test_a_header_size_given_twice(client: httpx.Client) -> None:
     refused(answer, "malformed_request")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "shape",
     [
         [-1], [-6, -4], [6, -4], [2**63], [2**64 + 24], [2**32, 2**32], [2**62, 4], [2**31, 2**31, 4], [10**30],
         [2**40] * 20, [1] * 40 + [24], [24] + [1] * 10_000, [1e308], [2.4e1, 0.5], [None], [[24]], ["24"],
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("form", [True, False], ids=["binary", "json"])
+@for_each("form", [True, False])
 def test_hostile_shapes(client: httpx.Client, shape: list[Any], form: bool) -> None:
     parts = [part("data", DATA, "FP32", binary=form), part("indices", INDICES, "INT64", binary=form)]
     parts[0].described["shape"] = shape
@@ -300,8 +301,8 @@ def test_many_members_named_data_in_odd_places(client: httpx.Client) -> None:
     assert client.post(INFER, json=body).json()["outputs"][0]["data"] == [0, 3]
 
 
-@pytest.mark.parametrize("odd", ["[1,}", "@", "[1 2]", "01", "[tru]", '"\\x"', "[1,]", "{1:2}", "-", "[\x01]"])
-@pytest.mark.parametrize("where", ['{"x": [{"data": %s}], ', '{"x": {"y": {"data": %s}}, ', '{"x": %s, '])
+@for_each("odd", ["[1,}", "@", "[1 2]", "01", "[tru]", '"\\x"', "[1,]", "{1:2}", "-", "[\x01]"])
+@for_each("where", ['{"x": [{"data": %s}], ', '{"x": {"y": {"data": %s}}, ', '{"x": %s, '])
 def test_what_is_not_json_is_refused_wherever_it_stands(client: httpx.Client, odd: str, where: str) -> None:
     text = where % odd + json.dumps(example())[1:]
     refused(client.post(INFER, content=text), "malformed_request")

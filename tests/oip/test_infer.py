@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.for_each import for_each
 from tests.oip.bodies import NUMPY, SIZE, Array, example, octets, output, part, refused, request, same
 
 INFER = "/v2/models/gathernd/infer"
@@ -45,10 +46,10 @@ def edited(path: str, value: Any) -> dict[str, Any]:
     return body
 
 
-@pytest.mark.parametrize("datatype", NUMPY)
-@pytest.mark.parametrize("out_binary", [False, True], ids=["json-out", "binary-out"])
-@pytest.mark.parametrize("indices_binary", [False, True], ids=["json-indices", "binary-indices"])
-@pytest.mark.parametrize("data_binary", [False, True], ids=["json-data", "binary-data"])
+@for_each("datatype", NUMPY)
+@for_each("out_binary", [False, True])
+@for_each("indices_binary", [False, True])
+@for_each("data_binary", [False, True])
 def test_every_datatype_in_every_mixture_of_json_and_binary(
     client: httpx.Client, datatype: str, data_binary: bool, indices_binary: bool, out_binary: bool
 ) -> None:
@@ -109,8 +110,8 @@ def test_bare_and_quoted_non_finite_numbers_go_in_and_quoted_ones_come_out(clien
     assert answer.json()["outputs"][0]["data"] == ["NaN", "Infinity", "-Infinity"] * 2
 
 
-@pytest.mark.parametrize("datatype", [name for name in NUMPY if not name.startswith(("FP", "BF"))])
-@pytest.mark.parametrize("bare", ["NaN", "Infinity", "-Infinity"])
+@for_each("datatype", [name for name in NUMPY if not name.startswith(("FP", "BF"))])
+@for_each("bare", ["NaN", "Infinity", "-Infinity"])
 def test_a_bare_nan_is_no_item_of_other_types(client: httpx.Client, datatype: str, bare: str) -> None:
     text = json.dumps(edited("/inputs/0/datatype", datatype)).replace("[0, 1, 2, 3]", f"[{bare}, 1, 2, 3]")
     refused(client.post(INFER, content=text), "value_not_representable", "/inputs/0/data/0")
@@ -328,7 +329,7 @@ def test_outputs_that_are_wrong(client: httpx.Client, outputs: Any, code: str, p
     refused(post(client, outputs=outputs), code, pointer)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "value", "code", "pointer"),
     [
         ("/inputs", None, "invalid_field", "/inputs"),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import slow_but_for
+from tests.for_each import for_each
 from tests.http.server import Server
 from tests.oip.bodies import NUMPY, Array, same
 from tests.tries import tried_again
@@ -88,10 +89,10 @@ def text(array: Array) -> Array:
     return made.reshape(array.shape)
 
 
-@pytest.mark.parametrize("datatype", NUMPY)
-@pytest.mark.parametrize("binary_in", [False, True], ids=["json-in", "binary-in"])
-@pytest.mark.parametrize("binary_out", [False, True, None], ids=["json-out", "binary-out", "default-out"])
-@pytest.mark.parametrize("compression", slow_but_for((None, "gzip"), (None, "gzip", "deflate")))
+@for_each("datatype", NUMPY)
+@for_each("binary_in", [False, True])
+@for_each("binary_out", [False, True, None])
+@for_each("compression", slow_but_for((None, "gzip"), (None, "gzip", "deflate")))
 def test_infer_of_every_datatype(
     caller: Caller, datatype: str, binary_in: bool, binary_out: bool | None, compression: str | None
 ) -> None:

@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.for_each import for_each
 from tests.http.forms import COMPLEX, FLOATS
 from tests.parity.counts import share_of
 from tests.parity.faults import Compared, check_refused
@@ -148,7 +149,7 @@ FORBIDDEN: dict[str, tuple[Request, str, frozenset[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FORBIDDEN)
+@for_each("name", FORBIDDEN)
 def test_what_the_text_forbids_is_refused_also_where_a_peer_takes_it(every_format: httpx.Client, name: str) -> None:
     request, code, takers = FORBIDDEN[name]
     assert [fault.code for fault in faults_of(request)] == [code]

@@ -18,6 +18,7 @@ from app.tensors.gather_call import Call
 from app.tensors.scatter_call import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
+from tests.for_each import for_each
 
 LIMITS = Limits(elements=10**6, output_bytes=10**6, rank=8)
 Shape = tuple[int, ...]
@@ -138,8 +139,8 @@ def test_scatter_elements_refuses(code: Code, pointer: str, case: tuple[Shape, S
     assert caught.value.rule == SCATTER_ELEMENTS["onnx-18"].rules[code]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@for_each("dtype", DTYPES)
+@for_each("reduction", REDUCTIONS)
 def test_bool_strings_and_complex_numbers_take_no_reduction(dtype: str, reduction: Reduction) -> None:
     taken = reduction == "none" or DTYPES[dtype].kind in ("int", "uint", "float")
     for plan in (

@@ -9,6 +9,7 @@ import pytest
 
 from app.tensors.dtypes import BY_OIP, BY_SAFETENSORS, DTYPES, DType
 from app.tensors.near_dtype import hint_for_dtype, near_dtype
+from tests.for_each import for_each
 
 USUAL = {
     "float": "float32", "double": "float64", "half": "float16", "int": "int64", "long": "int64", "short": "int16",
@@ -19,7 +20,7 @@ USUAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "near"), USUAL.items())
+@for_each(("given", "near"), USUAL.items())
 def test_a_usual_name_means_the_type(given: str, near: str) -> None:
     assert near_dtype(given) == near
 

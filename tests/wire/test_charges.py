@@ -25,6 +25,7 @@ from app.wire.json.codec_functions import read_elements
 from app.wire.json.write_values import most_text, values_text
 from app.wire.little_endian_items import packed_bytes
 from app.wire.v2_request_json import Model
+from tests.for_each import for_each
 from tests.strings import framed, items, packed
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -143,9 +144,9 @@ def widest(dtype: str, count: int) -> NDArray[Any]:
     return np.array([-1.2345678901234567e-300, -np.inf, -1.2345678e-30, np.nan] * (count // 4)).astype(known.numpy)
 
 
-@pytest.mark.parametrize("encoding", ["values", "base64"])
-@pytest.mark.parametrize("count", [4, 3000, 70_000])
-@pytest.mark.parametrize("dtype", [*NUMBERS, "bool", "complex64", "complex128", "string"])
+@for_each("encoding", ["values", "base64"])
+@for_each("count", [4, 3000, 70_000])
+@for_each("dtype", [*NUMBERS, "bool", "complex64", "complex128", "string"])
 def test_the_text_of_an_answer_is_charged_before_it_is_made(dtype: str, count: int, encoding: Any) -> None:
     known = DTYPES[dtype]
     if dtype == "string":
@@ -172,8 +173,8 @@ def test_no_item_has_a_longer_text_than_is_charged(dtype: str) -> None:
     assert len(text) <= 4 * most_text(known)
 
 
-@pytest.mark.parametrize("text", ["", "a", "abc" * 20, "é", "żółw" * 9, "a" * 99 + "\N{GRINNING FACE}"])
-@pytest.mark.parametrize("how", ["plain", "escaped", "base64", "behind"])
+@for_each("text", ["", "a", "abc" * 20, "é", "żółw" * 9, "a" * 99 + "\N{GRINNING FACE}"])
+@for_each("how", ["plain", "escaped", "base64", "behind"])
 def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -> None:
     count = 2000
     texts = [text + str(number) for number in range(count)]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from app.wire.json.compiled.decimal_to_double import narrow
+from tests.for_each import for_each
 from tests.wire.json_requests import call, made
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -97,7 +98,7 @@ def test_random_digits_points_and_exponents(soak_scale: int) -> None:
     check(texts)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "0",
@@ -147,15 +148,15 @@ def test_known_hard_cases(text: str) -> None:
     check([text])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "uint8"])
-@pytest.mark.parametrize("count", range(1, 12))
+@for_each("dtype", ["float64", "float32", "int64", "uint8"])
+@for_each("count", range(1, 12))
 def test_numbers_at_the_very_end_of_the_body(dtype: str, count: int) -> None:
     values = ",".join(["7"] * count)
     body = f'{{"indices": {{"dtype": "int64", "values": [[0]]}}, "data": {{"dtype": "{dtype}", "values": [{values}]}}}}'
     assert data_of(body) == [7] * count
 
 
-@pytest.mark.parametrize("before", range(40))
+@for_each("before", range(40))
 def test_numbers_near_the_beginning_of_the_body(before: int) -> None:
     body = (
         '{"data":{"values":[-12345678901234567,1.25,3],"dtype":"float64"},"indices":{"dtype":"int64","values":[[0]]}}'

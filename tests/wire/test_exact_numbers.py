@@ -21,6 +21,7 @@ from app.tensors.tensor import Tensor
 from app.wire import v2_request_tensors
 from app.wire.json import scatter_messages
 from app.wire.v2_request_json import Model
+from tests.for_each import for_each
 from tests.wire.json_requests import call, made, refused, request, tensor
 
 pytestmark = pytest.mark.usefixtures("every_codec")
@@ -159,8 +160,8 @@ def test_numbers_beside_the_middle_of_two_floats_are_rounded_as_python_rounds_th
     assert made("float64", f"[{','.join(finite)}]").array.tolist() == [float(text) for text in finite]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize(
+@for_each("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
+@for_each(
     ("text", "number"),
     [
         (r'"\u004eaN"', math.nan), (r'"Na\u004E"', math.nan), (r'"\u0049nfinity"', math.inf),
@@ -176,7 +177,7 @@ def test_the_names_of_non_finite_numbers_may_have_escapes(dtype: str, text: str,
     assert found == number or (math.isnan(found) and math.isnan(number))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text", [r'"\n"', r'"\u004e"', r'"\u004eaN "', r'"\u002d"', r'"--Infinity"', r'"\u002d\u002dInfinity"',
              r'"\u004eAN"',
              r'"Infinity\u0000"', r'"-\u004eaN"', r'"\ud83d\ude00"', r'"\ud800"', '"NaN\\""', '""', '"-"', '"Infinit"'],

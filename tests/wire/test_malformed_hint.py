@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.wire.json import grammar_and_duplicate_keys
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -55,7 +56,7 @@ HINTS = {
 }
 
 
-@pytest.mark.parametrize("body", HINTS, ids=lambda body: repr(body[:20]))
+@for_each("body", HINTS)
 def test_a_body_that_is_no_json_is_told_what_makes_it_none(body: bytes) -> None:
     for given in (body, memoryview(body)):
         fault = grammar_and_duplicate_keys.fault(given)
@@ -63,7 +64,7 @@ def test_a_body_that_is_no_json_is_told_what_makes_it_none(body: bytes) -> None:
         assert fault.hint == HINTS[body]
 
 
-@pytest.mark.parametrize("place", range(24))
+@for_each("place", range(24))
 def test_every_byte_that_spoils_a_body_gets_a_short_hint(place: int) -> None:
     whole = b'{"a": [1.5, "x", true]} '
     for byte in range(256):

@@ -15,6 +15,7 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.wire.json import body_without_arrays, gather_messages
+from tests.for_each import for_each
 from tests.strings import items
 from tests.wire.json_requests import DATA, INDICES, call, made, refused, refused_items, request, tensor
 
@@ -49,7 +50,7 @@ class TestNumbers:
             assert error.places[0].position == (1,)
             assert error.places[0].value in (beyond, str(beyond))
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("dtype", "text"),
         [
             ("uint8", "300"),
@@ -136,8 +137,8 @@ class TestNumbers:
         for text in (texts[0], "1.00000000000000000000000001"):
             refused_items("int64", f"[{text}]", "value_not_representable", "/data/values/0")
 
-    @pytest.mark.parametrize("dtype", [*FLOATS, "complex64", "complex128"])
-    @pytest.mark.parametrize("text", ["-0", "-0.0", "-0e0", "-0.000", "-1e-999"])
+    @for_each("dtype", [*FLOATS, "complex64", "complex128"])
+    @for_each("text", ["-0", "-0.0", "-0e0", "-0.000", "-1e-999"])
     def test_minus_zero_keeps_its_sign(self, dtype: str, text: str) -> None:
         data = made(dtype, f"[[{text}, {text}]]" if dtype.startswith("complex") else f"[{text}]")
         parts = (
@@ -180,8 +181,8 @@ class TestNumbers:
         for text in ("1", "0", "1.0", '"true"', "null"):
             refused_items("bool", f"[false, {text}]", VALUE, "/data/values/1")
 
-    @pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "string"])
-    @pytest.mark.parametrize("text", ["null", '"x"', "{}", '{"a": [1, 2]}'])
+    @for_each("dtype", [name for name in DTYPES if name != "string"])
+    @for_each("text", ["null", '"x"', "{}", '{"a": [1, 2]}'])
     def test_a_json_value_of_another_sort_is_not_representable(self, dtype: str, text: str) -> None:
         if dtype.startswith("complex"):
             refused_items(dtype, f"[[0, {text}]]", VALUE, "/data/values/0/1")
@@ -190,8 +191,8 @@ class TestNumbers:
             error = refused_items(dtype, f"[{good}, {text}]", VALUE, "/data/values/1")
             assert error.places[0].value == ("x" if text == '"x"' else None)
 
-    @pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS])
-    @pytest.mark.parametrize("text", ["true", "false"])
+    @for_each("dtype", [*INTEGERS, *FLOATS])
+    @for_each("text", ["true", "false"])
     def test_true_is_no_number(self, dtype: str, text: str) -> None:
         assert refused_items(dtype, f"[1, {text}]", VALUE, "/data/values/1").places[0].value is (text == "true")
 
@@ -204,10 +205,8 @@ class TestNumbers:
         (place,) = refused_items("uint8", "[1, 2, 3, 4, 256, 5]", VALUE, "/data/values/4", "[2, 3]").places
         assert (place.position, place.value) == ((1, 1), 256)
 
-    @pytest.mark.parametrize(
-        "text", ["01", "+1", ".5", "1.", "1e", "1e+", "-", "--1", "0x10", "1_000", "1 2", "1,", ",1", "١"]
-    )
-    @pytest.mark.parametrize("dtype", ["int64", "float64", "bool", "string"])
+    @for_each("text", ["01", "+1", ".5", "1.", "1e", "1e+", "-", "--1", "0x10", "1_000", "1 2", "1,", ",1", "١"])
+    @for_each("dtype", ["int64", "float64", "bool", "string"])
     def test_what_is_no_json_number_is_malformed(self, dtype: str, text: str) -> None:
         refused(request(tensor(dtype, f"[{text}]", "[1]")), MALFORMED)
 
@@ -255,7 +254,7 @@ class TestNesting:
         assert (data.shape, data.form) == ((1, 2, 3), "flat")
         assert data.locate(4) == "/data/values/4"
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("values", "shape"),
         [
             ("[[1, 2], [3]]", None),
@@ -317,10 +316,8 @@ class TestNesting:
         (place,) = refused_items("int8", "300", VALUE, "/data/values").places
         assert (place.position, place.value) == ((), 300)
 
-    @pytest.mark.parametrize(
-        "shape", ["[0]", "[0, 3]", "[3, 0]", "[2, 0, 5]", f"[{2**40}, {2**40}, 0]", f"[0, {10**30}]"]
-    )
-    @pytest.mark.parametrize("dtype", ["int8", "complex128", "string", "bool"])
+    @for_each("shape", ["[0]", "[0, 3]", "[3, 0]", "[2, 0, 5]", f"[{2**40}, {2**40}, 0]", f"[0, {10**30}]"])
+    @for_each("dtype", ["int8", "complex128", "string", "bool"])
     def test_an_empty_list_for_any_shape_of_size_zero(self, shape: str, dtype: str) -> None:
         data = made(dtype, "[ ]", shape)
         assert (list(data.shape), data.array.size) == (json.loads(shape), 0)
@@ -396,7 +393,7 @@ class TestBase64:
     def encoded(raw: bytes) -> str:
         return json.dumps(base64.b64encode(raw).decode())
 
-    @pytest.mark.parametrize("dtype", [name for name in DTYPES if name not in ("string", "bool")])
+    @for_each("dtype", [name for name in DTYPES if name not in ("string", "bool")])
     def test_the_bytes_are_the_items(self, dtype: str) -> None:
         size = DTYPES[dtype].item_size
         raw = bytes(range(6 * size))
@@ -446,7 +443,7 @@ class TestFields:
         assert (found.operator, found.parameter_pointer) == ("gathernd", "/batch_dims")
         assert call(request(), "gather").parameter_pointer == "/axis"
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("text", "value"),
         [
             ("1", 1),
@@ -465,12 +462,12 @@ class TestFields:
             ("0e999999999", 0),
         ],
     )
-    @pytest.mark.parametrize(("operator", "name"), [("gathernd", "batch_dims"), ("gather", "axis")])
+    @for_each(("operator", "name"), [("gathernd", "batch_dims"), ("gather", "axis")])
     def test_batch_dims_and_axis_are_any_integer(self, operator: str, name: str, text: str, value: int) -> None:
         assert call(request(rest=f', "{name}": {text}'), operator).parameter == value
 
-    @pytest.mark.parametrize("text", ["1.5", "true", "null", '"1"', "[]", "{}", "1e-1", "1e-999999999999"])
-    @pytest.mark.parametrize(("operator", "name"), [("gathernd", "batch_dims"), ("gather", "axis")])
+    @for_each("text", ["1.5", "true", "null", '"1"', "[]", "{}", "1e-1", "1e-999999999999"])
+    @for_each(("operator", "name"), [("gathernd", "batch_dims"), ("gather", "axis")])
     def test_anything_else_is_no_integer(self, operator: str, name: str, text: str) -> None:
         refused(request(rest=f', "{name}": {text}'), FIELD, f"/{name}", operator)
 
@@ -478,8 +475,8 @@ class TestFields:
         refused(request(rest=', "axis": 0'), FIELD, "/axis")
         refused(request(rest=', "batch_dims": 0'), FIELD, "/batch_dims", "gather")
 
-    @pytest.mark.parametrize("name", ["dialect", "device", "output_encoding"])
-    @pytest.mark.parametrize("text", ["null", '"x"', "1", '""', '["cpu"]', r'"\ud800"'])
+    @for_each("name", ["dialect", "device", "output_encoding"])
+    @for_each("text", ["null", '"x"', "1", '""', '["cpu"]', r'"\ud800"'])
     def test_a_choice_is_one_of_its_names(self, name: str, text: str) -> None:
         refused(request(rest=f', "{name}": {text}'), FIELD, f"/{name}")
 
@@ -504,7 +501,7 @@ class TestFields:
     def test_an_unknown_field_is_named(self, rest: str, pointer: str) -> None:
         refused(request(rest=rest), FIELD, pointer)
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("data", "pointer"),
         [
             ("5", "/data"),
@@ -590,8 +587,8 @@ class TestPrecedence:
     BAD_DTYPE = tensor("int9", "[1]")
     BAD_FIELD = tensor("int8", "[1]", "[-1]")
 
-    @pytest.mark.parametrize("wrong", [BAD_COUNT, BAD_VALUE, BAD_DTYPE, BAD_FIELD])
-    @pytest.mark.parametrize("end", ["}", ", }", ' "x"', ', "data": 1', ", 1", "\0"])
+    @for_each("wrong", [BAD_COUNT, BAD_VALUE, BAD_DTYPE, BAD_FIELD])
+    @for_each("end", ["}", ", }", ' "x"', ', "data": 1', ", 1", "\0"])
     def test_framing_comes_before_all(self, wrong: str, end: str) -> None:
         refused(request(wrong, rest=end), MALFORMED)
         refused(request(wrong) + end.encode(), MALFORMED)

@@ -19,6 +19,7 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
 from app.tensors.tensor import Tensor
 from app.wire.json import gather_messages
+from tests.for_each import for_each
 from tests.strings import items, packed
 from tests.wire.json_requests import call, made, refused, request, tensor
 
@@ -41,8 +42,8 @@ def test_values_nest_as_deep_as_the_body_may() -> None:
     refused(request(tensor("int8", '{"a":' * 511 + "1" + "}" * 511)), MALFORMED)
 
 
-@pytest.mark.parametrize("size", [1000, 100_000, 1_000_000])
-@pytest.mark.parametrize("text", ["[", "{", '{"a":', '"', "[[],", "-", "1e", "\\", '{"a":[', " "])
+@for_each("size", [1000, 100_000, 1_000_000])
+@for_each("text", ["[", "{", '{"a":', '"', "[[],", "-", "1e", "\\", '{"a":[', " "])
 def test_a_bomb_of_one_piece_is_malformed_at_once(text: str, size: int) -> None:
     started = process_time()
     refused((text * size)[:size].encode(), MALFORMED)
@@ -61,7 +62,7 @@ def test_a_byte_order_mark_is_malformed() -> None:
     refused(b"\xef\xbb\xbf" + request(), MALFORMED)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         request(rest=', "device": "cpu", "device": "cpu"'),
@@ -91,10 +92,8 @@ def test_like_keys_of_different_objects_are_not_given_twice() -> None:
     refused(request(tensor("int8", '[{"a": 1, "b": {"a": 1}}]')), "value_not_representable", "/data/values/0")
 
 
-@pytest.mark.parametrize(
-    "last", ["1e400", '"NaN"', "18446744073709551616", "1.0", "null", "1.00000000000000000000000001"]
-)
-@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "complex64"])
+@for_each("last", ["1e400", '"NaN"', "18446744073709551616", "1.0", "null", "1.00000000000000000000000001"])
+@for_each("dtype", ["float32", "int64", "bool", "complex64"])
 def test_a_large_array_never_becomes_python_objects(dtype: str, last: str) -> None:
     count = 200_000
     item = {"bool": "true", "complex64": "[1,2]"}.get(dtype, "1")

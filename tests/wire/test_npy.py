@@ -9,6 +9,7 @@ import pytest
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from app.wire import npy
+from tests.for_each import for_each
 
 NUMBERS = [name for name, row in DTYPES.items() if row.kind != "string" and name != "bfloat16"]
 
@@ -25,9 +26,9 @@ def with_header(text: str, version: int = 1, length: int | None = None) -> bytes
     return npy.MAGIC + bytes((version, 0)) + size.to_bytes(2 if version == 1 else 4, "little") + raw
 
 
-@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4), (5, 0)])
-@pytest.mark.parametrize("name", NUMBERS)
+@for_each("version", [(1, 0), (2, 0), (3, 0)])
+@for_each("shape", [(), (0,), (3,), (2, 3, 4), (5, 0)])
+@for_each("name", NUMBERS)
 def test_what_numpy_writes_is_read(name: str, shape: tuple[int, ...], version: tuple[int, int]) -> None:
     array = np.ones(shape, DTYPES[name].numpy)
     body = saved(array, version)
@@ -43,8 +44,8 @@ def test_orders_of_bytes_and_axes_are_told() -> None:
     assert (start.dtype.name, start.swap, start.fortran) == ("float32", True, True)
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4)])
+@for_each("name", NUMBERS)
+@for_each("shape", [(), (0,), (3,), (2, 3, 4)])
 def test_what_is_written_numpy_reads(name: str, shape: tuple[int, ...]) -> None:
     array = np.ones(shape, DTYPES[name].numpy)
     header = npy.write_header(DTYPES[name], shape)

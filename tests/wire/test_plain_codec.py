@@ -32,6 +32,7 @@ from app.wire.json.codec_constants import (
 from app.wire.json.codec_functions import read_elements, scan_inputs, scan_tensors, write_singles, write_strings
 from app.wire.json.validated_fields_cache import templates
 from tests.conftest import samples
+from tests.for_each import for_each
 from tests.strings import framed
 from tests.wire.json_random import NUMBERS, ODD, Requests
 from tests.wire.test_native_json_random import outcome
@@ -123,7 +124,7 @@ DEEP = [
 ]
 
 
-@pytest.mark.parametrize("text", DEEP, ids=range(len(DEEP)))
+@for_each("text", DEEP)
 def test_both_find_the_same_fault_at_the_same_place(text: str) -> None:
     for body in (text.encode(), b"[" + text.encode() + b',"\xed\xa0\x80"]', b" " + text.encode() + b"\xc3"):
         for bare in (False, True):

@@ -23,6 +23,7 @@ from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
 from app.wire.safetensors import MAX_HEADER, read_call, read_layout, write_answer
 from app.wire.safetensors_header import ALIGNMENT
+from tests.for_each import for_each
 
 DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
 SIGNATURES = {
@@ -389,13 +390,13 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("attack", HOSTILE)
+@for_each("attack", HOSTILE)
 def test_hostile_body_is_malformed(attack: str) -> None:
     raw = HOSTILE[attack]()
     assert refused(raw) == ("malformed_request", None)
 
 
-@pytest.mark.parametrize("size", range(len(GOOD)))
+@for_each("size", range(len(GOOD)))
 def test_a_body_cut_anywhere_is_malformed(size: int) -> None:
     assert refused(GOOD[:size]) == ("malformed_request", None)
 

@@ -41,6 +41,7 @@ from app.wire.json.write_values import values_text
 from app.wire.little_endian_items import PackedItemError, PackedSizeError, packed_bytes, unpack
 from app.wire.v2_request_json import Model
 from tests.conftest import samples, slow_but_for
+from tests.for_each import for_each
 from tests.strings import framed, items, packed
 
 pytestmark = pytest.mark.usefixtures("every_codec")
@@ -104,7 +105,7 @@ def test_frames_are_read_as_python_reads_them(frames: list[bytes], more: int, da
     assert reading(octets, count) == reference(octets, count)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("octets", "count", "found"),
     [
         (b"\xff\xff\xff\xff", 1, "string 0 ends early"),
@@ -293,10 +294,10 @@ def test_every_way_in_and_out_gives_what_lists_of_strings_give(
         assert pybase64.b64decode(json.loads(text)["output"]["base64"]) == framed(wanted)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text", [r"\ud800", r"\udc00", r"a\ud83d", r"\ud83d\ud83d\ude42", r"\ude42\ud83d", r"\ud83dx\ude42", r"\uDBFF "]
 )
-@pytest.mark.parametrize("place", [0, 1, 40])
+@for_each("place", [0, 1, 40])
 def test_a_lone_surrogate_is_told_by_its_place(text: str, place: int) -> None:
     values = ", ".join(['"a"'] * place + [f'"{text}"', '"b"'])
     body = f'{{"data": {{"dtype": "string", "values": [{values}]}}, "indices": {{"dtype": "int64", "values": [[0]]}}}}'
