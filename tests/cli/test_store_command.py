@@ -12,10 +12,15 @@ from threading import Event, Thread
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from app.cli import store_command
+from app.store import LocalStore
+from app.tensors.shape_limits import Limits
 from gathernd import Client
 from tests.conftest import TEST_ALL
 from tests.http.server import GATHERND, Server, serving
+from tests.store.helpers import put
 
 
 @pytest.fixture
@@ -41,19 +46,19 @@ def test_a_service_is_backed_up_while_it_is_used_and_its_copy_serves_the_same(
     server: Server, warmed: Path, tmp_path: Path
 ) -> None:
     folder, backup = tmp_path / "service" / "store", tmp_path / "backup"
-    rounds = 4 if TEST_ALL else 2
+    rounds, pause = (4, 0.0) if TEST_ALL else (2, 0.05)
     stop = Event()
     acknowledged = {"counter": 0, "version": 1}
 
     def count() -> None:
         with Client(server.url) as client:
-            while not stop.is_set():
+            while not stop.wait(pause):
                 client.scatter("counter", np.arange(1000)[:, None], np.ones((1000, 64)), reduction="add")
                 acknowledged["counter"] += 1
 
     def publish() -> None:
         with Client(server.url) as client:
-            while not stop.is_set():
+            while not stop.wait(pause):
                 next_version = acknowledged["version"] + 1
                 client.put("daily", np.full((1000, 8), next_version), keep=3)
                 client.put_alias("live", f"daily@{next_version}")
@@ -94,11 +99,22 @@ def test_a_service_is_backed_up_while_it_is_used_and_its_copy_serves_the_same(
         assert etags["counter"].split("-")[0] != client.metadata("counter").etag.split("-")[0]
 
 
-def test_what_cannot_be_done_is_told_in_a_line(server: Server, tmp_path: Path) -> None:
-    folder, backup = tmp_path / "service" / "store", tmp_path / "backup"
-    with Client(server.url) as client:
-        client.put("items", np.arange(3))
-    store("backup", backup, "--store-dir", folder)
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """The folder of a service that has stopped, with the tensor `items`."""
+    made = LocalStore(tmp_path / "service" / "store", Limits())
+    made.open()
+    put(made, "items", np.arange(3000))
+    made.close()
+    return made.folder
+
+
+def test_what_cannot_be_done_is_told_in_a_line(stopped: Path, tmp_path: Path) -> None:
+    """The commands run in this process, which spares the start of one for each."""
+    folder, backup = stopped, tmp_path / "backup"
+    runner = CliRunner()
+    made = runner.invoke(store_command.app, ["backup", str(backup), "--store-dir", str(folder)])
+    assert made.exit_code == 0, made.stderr
     for arguments, text in (
         (("restore", backup, "--store-dir", folder), "has a store already"),
         (("backup", tmp_path / "service", "--store-dir", folder), "one within the other"),
@@ -106,12 +122,34 @@ def test_what_cannot_be_done_is_told_in_a_line(server: Server, tmp_path: Path) -
         (("restore", tmp_path / "none", "--store-dir", tmp_path / "new"), "no backup of gathernd"),
         (("check", "--store-dir", tmp_path / "none"), "has no store"),
     ):
-        done = store(*arguments, code=1)
-        assert done.stdout == ""
+        done = runner.invoke(store_command.app, list(map(str, arguments)))
+        assert (done.exit_code, done.stdout) == (1, "")
         (line,) = done.stderr.splitlines()
         assert line.startswith("gathernd: ")
         assert text in line
     assert store("check", "--store-dir", backup).stdout == ""
+
+
+def spoil(folder: Path) -> None:
+    """Damage the one tensor, and leave a file that is none."""
+    (file,) = (folder / "tensors").iterdir()
+    with file.open("r+b") as content:
+        content.seek(5000)
+        content.write(b"damage")
+    (folder / "tensors" / "left").touch()
+
+
+def told_of(folder: Path) -> None:
+    """`gathernd store check` tells the damage in lines with tabs, and ends with 1."""
+    done = store("check", "--store-dir", folder, code=1)
+    damage, note = (line.split("\t") for line in done.stdout.splitlines())
+    assert damage[:3] == ["damage", "items@1", "block 0 (1 in all) does not match its checksum"]
+    assert note[:2] == ["note", "tensors/left"]
+
+
+def test_damage_is_a_line_with_tabs_in_a_pipe(stopped: Path) -> None:
+    spoil(stopped)
+    told_of(stopped)
 
 
 @pytest.mark.slow
@@ -119,15 +157,8 @@ def test_damage_is_a_line_with_tabs_in_a_pipe_and_a_table_on_a_terminal(warmed: 
     with serving(warmed, tmp_path / "service") as server, Client(server.url) as client:
         client.put("items", np.arange(3000))
     folder = tmp_path / "service" / "store"
-    (file,) = (folder / "tensors").iterdir()
-    with file.open("r+b") as content:
-        content.seek(5000)
-        content.write(b"damage")
-    (folder / "tensors" / "left").touch()
-    done = store("check", "--store-dir", folder, code=1)
-    damage, note = (line.split("\t") for line in done.stdout.splitlines())
-    assert damage[:3] == ["damage", "items@1", "block 0 (1 in all) does not match its checksum"]
-    assert note[:2] == ["note", "tensors/left"]
+    spoil(folder)
+    told_of(folder)
     done = store("backup", tmp_path / "backup", "--store-dir", folder, code=1)
     assert "items@1: block 0 does not match its checksum" in done.stderr
     assert "--skip-damaged" in done.stderr

@@ -1,0 +1,172 @@
+"""The parent of several workers in events that are rare, with stand-ins for the workers: real processes, real signals.
+
+tests/workers has the same with the service itself, under `make test-all`. A stand-in says what a worker says over its
+channel (see `app.server.supervisor`) and serves nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.security import api_keys
+from tests.workers.load import until
+
+ROOT = Path(__file__).parents[2]
+WORKER = """
+import os, socket, sys
+from app.server.worker_process import WorkerStart
+start = WorkerStart.read(int(sys.argv[1]))
+channel = socket.socket(fileno=start.channel)
+listeners = [socket.socket(fileno=descriptor) for descriptor in start.listeners]
+if start.first:
+    channel.send(b"ow")
+if start.settings:
+    from pathlib import Path
+    from app.security.authorizer import KeyAuthorizer
+    KeyAuthorizer(Path(start.settings["keys"]), start.keys)
+    print("worker", os.getpid(), "starts with", start.keys, flush=True)
+while letter := channel.recv(1):
+    if letter == b"g":
+        channel.send(b"w")
+    elif letter == b"a":
+        for listener in listeners:
+            listener.listen()
+        channel.send(b"a")
+    else:
+        break
+os._exit(0)
+"""
+PARENT = """
+import logging, sys
+from pathlib import Path
+from types import SimpleNamespace
+import app.server.supervisor as watched
+from app.security.authorizer import KeyAuthorizer
+from app.server import listening_sockets
+logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
+watched._KILL_AFTER_S, watched._BACKOFF_S, watched._SHORT_LIFE_S = 1.0, (0.05, 0.1), 0.0
+watched.log_ready = lambda *_: print("ready", flush=True)
+watched.log_address = lambda *_: None
+options = SimpleNamespace(workers=2, drain_delay=0.0, drain_timeout=0.2)
+listeners = listening_sockets.bind("127.0.0.1", 0)
+print("port", listeners[0].getsockname()[1], flush=True)
+keys = KeyAuthorizer(Path(sys.argv[2])) if sys.argv[2:] else None
+settings = {"keys": sys.argv[2]} if keys else {}
+sys.exit(watched.Supervisor(options, listeners, sys.argv[1], settings, "", keys).run())
+"""
+
+
+class Parent:
+    """A parent with two workers that take connections."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self._log = log
+        self.said("ready")
+        self.port = int(self.log().split()[1])
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def said(self, text: str, times: int = 1) -> None:
+        """Wait until the log has this so many times."""
+
+        def is_there() -> bool:
+            assert self.process.poll() is None, self.log()
+            return self.log().count(text) >= times
+
+        until(is_there, 60, text)
+
+    def workers(self) -> list[int]:
+        """The process ids of the workers."""
+        pid = self.process.pid
+        return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def stop(self) -> int:
+        """Stop it; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+    @contextmanager
+    def no_more_files(self) -> Iterator[None]:
+        """It can open nothing, and so start no worker."""
+        pid = self.process.pid
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+        yield
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def parent(folder: Path, *arguments: str) -> Iterator[Parent]:
+    log = folder / "log"
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PARENT, WORKER, *arguments],
+            stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+    try:
+        yield Parent(process, log)
+    finally:
+        process.kill()  # which ends the workers, too: the other end of their channels is gone
+        process.wait(60)
+
+
+def refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_a_worker_that_hangs_in_a_rolling_restart_is_killed_and_the_restart_ends(tmp_path: Path) -> None:
+    with parent(tmp_path) as running:
+        before = running.workers()
+        os.kill(before[0], signal.SIGSTOP)
+        running.process.send_signal(signal.SIGHUP)
+        running.said("the restart has ended")
+        assert running.log().count("hangs and is killed") == 1
+        after = running.workers()
+        assert len(after) == 2
+        assert not set(before) & set(after)
+        assert running.stop() == 0, "how a worker ended that had been replaced is no failure of the stop"
+
+
+def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_can(tmp_path: Path) -> None:
+    with parent(tmp_path) as running:
+        assert not refuses(running.port)
+        with running.no_more_files():
+            first, second = running.workers()
+            os.kill(first, signal.SIGKILL)
+            running.said("a worker is missing")
+            assert not refuses(running.port)
+            os.kill(second, signal.SIGKILL)
+            running.said("no worker is left", times=2)
+            assert refuses(running.port)
+        running.said("takes connections", times=4)
+        assert len(running.workers()) == 2
+        assert running.stop() == 0, running.log()
+
+
+def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    api_keys.add(file, "a", ["gather"])
+    with parent(tmp_path, str(file)) as running:
+        file.write_text("broken\n")
+        os.kill(running.workers()[0], signal.SIGKILL)
+        running.said("takes connections", times=3)
+        lines = [line for line in running.log().splitlines() if "starts with" in line]
+        assert len(lines) == 3
+        assert len({line.partition("starts with")[2] for line in lines}) == 1
+        assert lines[0].endswith(" gather a")
+        assert running.stop() == 0, running.log()
