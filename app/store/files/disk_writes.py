@@ -21,6 +21,9 @@ from app.tensors.buffer_type import Buffer
 _WRITE_AND_WAIT: Final = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER, linux/fs.h
 _FICLONE: Final = 0x40049409  # linux/fs.h
 
+_AT_ONCE: Final = 1 << 18
+"""Bytes of one call of the system. One of 4 MiB takes ext4 three to eight times as long as sixteen of these."""
+
 
 def create(path: Path) -> int:
     """A new file for reading and writing, which must not exist; its descriptor."""
@@ -37,7 +40,7 @@ def write(fd: int, content: Buffer) -> None:
     with memoryview(content) as view:
         place = 0
         while place < len(view):
-            place += os.write(fd, view[place:])
+            place += os.write(fd, view[place : place + _AT_ONCE])
 
 
 def write_at(fd: int, content: Buffer, offset: int) -> None:
@@ -45,7 +48,7 @@ def write_at(fd: int, content: Buffer, offset: int) -> None:
     with memoryview(content) as view:
         place = 0
         while place < len(view):
-            place += os.pwrite(fd, view[place:], offset + place)
+            place += os.pwrite(fd, view[place : place + _AT_ONCE], offset + place)
 
 
 def store_words(mapping: mmap, change: Callable[[mmap], None]) -> None:
