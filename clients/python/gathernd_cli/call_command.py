@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from .call_options import FillValue, OutOfBounds, Output, called_wrongly, out_of_bounds_options
+from .call_options import FillValue, OutOfBounds, Output, called_wrongly, out_of_bounds_options, tell_replaced
 from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
 
 RESIDENT: Final = "tensor:"
@@ -116,10 +116,11 @@ def call(
         method = getattr(service, op.value)  # the client's method of the operator's name
         arrays = [load(path) for path in (indices, updates) if path is not None]
         try:
-            found = method(source, *arrays, *own, **options)
+            found = method(source, *arrays, *own, with_info=True, **options)
         except TensorNotFound:
             if name != data:
                 raise
             typer.echo(f"gathernd: {data} is neither a file nor a resident tensor (tensor_not_found)", err=True)
             raise typer.Exit(1) from None
-        print_or_save({"": found}, output)
+        print_or_save({"": found.array}, output)
+        tell_replaced(found.replaced)

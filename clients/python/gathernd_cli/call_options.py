@@ -40,3 +40,10 @@ def out_of_bounds_options(mode: OutOfBounds | None, fill_value: str | None) -> d
         except ValueError:
             called_wrongly(f"--fill-value {fill_value!r} is not JSON; a string has quotes: '\"a\"'")
     return options
+
+
+def tell_replaced(count: int | None) -> None:
+    """Say on stderr how many components of the indices were replaced, where some were."""
+    if count:
+        were = "component of the indices was" if count == 1 else "components of the indices were"
+        typer.echo(f"gathernd: {count} {were} out of bounds and replaced", err=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from .call_options import FillValue, OutOfBounds, called_wrongly, out_of_bounds_options
+from .call_options import FillValue, OutOfBounds, called_wrongly, out_of_bounds_options, tell_replaced
 from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
 
 FEATURE: Final = "TENSOR=INDICES[,OFFSETS[,WEIGHTS]]"
@@ -96,6 +96,9 @@ def lookup(
                 for one in given
             ],
             concat=concat,
+            with_info=True,
             **options,
         )
-        print_or_save({"": found} if concat else {str(number): one for number, one in enumerate(found)}, output)
+        rows = found.output
+        print_or_save({"": rows} if concat else {str(number): one for number, one in enumerate(rows)}, output)
+        tell_replaced(found.replaced)
