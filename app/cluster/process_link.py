@@ -20,6 +20,8 @@ import orjson
 
 ANSWER_S: Final = 10.0
 """How long an answer may take beyond what the request waits for."""
+SILENCES: Final = 3
+"""A process that is silent for so many times `ANSWER_S`, though it was asked, is killed."""
 RESTART_S: Final = 1.0
 _CALLS: Final = 64
 logger = logging.getLogger(__name__)
@@ -68,6 +70,8 @@ class ProcessLink:
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = -RESTART_S
         self._pending: dict[int, tuple[subprocess.Popen[bytes], Future[Any]]] = {}
+        self._silent_since: float | None = None
+        """When the process was asked first since it last said something."""
         self._closed = False
 
     def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float) -> list[bytes]:
@@ -100,13 +104,25 @@ class ProcessLink:
             except OSError:
                 self._pending.pop(number, None)
                 raise
+            if self._silent_since is None:
+                self._silent_since = time.monotonic()
         try:
             return answer.result(timeout)
         except TimeoutError:
+            self._kill_if_silent(process)
             raise OSError("the link to the coordinator does not answer") from None
         finally:
             with self._lock:
                 self._pending.pop(number, None)
+
+    def _kill_if_silent(self, process: subprocess.Popen[bytes]) -> None:
+        """One that hangs would answer nothing ever again: the next call starts another one."""
+        with self._lock:
+            since = self._silent_since
+            is_silent = since is not None and time.monotonic() - since >= SILENCES * ANSWER_S
+            if is_silent and process is self._process:
+                logger.warning("the link to the coordinator stands still: it is killed")
+                process.kill()
 
     def _running(self) -> subprocess.Popen[bytes]:
         """The process, started again where it has ended. Raises OSError."""
@@ -117,6 +133,7 @@ class ProcessLink:
         if time.monotonic() - self._started_at < RESTART_S:
             raise OSError("the link to the coordinator has ended and is not yet started again")
         self._started_at = time.monotonic()
+        self._silent_since = None
         self._process = process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
@@ -128,6 +145,8 @@ class ProcessLink:
         with suppress(OSError, ValueError), process.stdout:
             while (frame := read_frame(process.stdout)) is not None:
                 with self._lock:
+                    if process is self._process:
+                        self._silent_since = None
                     _, answer = self._pending.pop(frame["id"], (process, None))
                 if answer is not None and "error" in frame:
                     answer.set_exception(OSError(frame["error"]))

@@ -29,6 +29,7 @@ from app.cluster.shard.shard_http import ShardClient
 
 ROWS, WIDTH = 4000, 16
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+KILLS = 10
 GATHERND = str(Path(sys.executable).with_name("gathernd"))
 
 
@@ -163,14 +164,16 @@ def main(folder: Path) -> None:
             for number in range(1, 21):
                 assert publish(client, number)
             load.check("20 versions published")
-            for number in (signal.SIGKILL, signal.SIGSTOP):
-                name, victim = min(services().items())
+            for kill in range(KILLS + 1):
+                number = signal.SIGKILL if kill < KILLS else signal.SIGSTOP
+                name, victim = sorted(services().items())[kill % 3]
                 os.kill(victim, number)
                 until(lambda: services().get(name, victim) != victim, "it runs again")  # noqa: B023
                 until(whole, "all replicas are there again")
                 address = next(one["address"] for one in status()["nodes"] if one["node"] == name)
                 until(lambda: ShardClient(address, None).readiness(), "it is ready again")  # noqa: B023
-                load.check(f"a shard was sent {number.name}")
+                if kill >= KILLS - 1:
+                    load.check(f"a shard was sent {number.name}" + f", {KILLS} times" * (kill < KILLS))
             name, pid = min(services().items())
             ray.kill(placement.shard_actors()[name], no_restart=False)
             until(lambda: name in services(), "the actor is back")

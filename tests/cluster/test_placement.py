@@ -22,9 +22,11 @@ def _has_namespaces() -> bool:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("program", ["ray_in_namespace", "ray_chain"])
+@pytest.mark.parametrize("program", ["ray_in_namespace", "ray_chain", "ray_one_replica"])
 def test_a_cluster_on_ray(program: str) -> None:
-    """ray_in_namespace: the coordinator goes on from its records when it is killed; ray_chain: all that users do."""
+    """ray_in_namespace: the coordinator goes on from its records when it is killed; ray_chain: all that users do;
+    ray_one_replica: what a killed shard without another replica means, and for how long.
+    """
     skip_without(**{"redis-server": "redis-server"})
     python = in_environment(".venv-cluster/bin/python", "cluster")
     if not _has_namespaces():

@@ -75,6 +75,47 @@ def test_an_answer_that_does_not_come_is_an_error(link: ProcessLink, monkeypatch
         link.exchange("r", [], 0.5)
 
 
+def test_a_process_that_stands_still_is_killed_and_started_again(
+    link: ProcessLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = int(link.exchange("r", [], 0.0)[0])
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(process_link, "RESTART_S", 0.0)
+    monkeypatch.setattr(process_link, "ANSWER_S", 0.2)
+    end = time.monotonic() + 20
+    found = pid
+    while found == pid and time.monotonic() < end:
+        try:
+            found = int(link.exchange("r", [], 3.0 if found != pid else 0.0)[0])
+        except OSError:
+            time.sleep(0.3)
+            if not _runs(pid):
+                monkeypatch.setattr(process_link, "ANSWER_S", 10.0)
+    assert found != pid
+
+
+def test_one_late_answer_among_others_does_not_end_the_process(
+    link: ProcessLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = int(link.exchange("r", [], 0.0)[0])
+    monkeypatch.setattr(process_link, "SILENCES", 1)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(link.exchange, "r", [], 1.5)
+        for _ in range(5):
+            link.exchange("r", [], 0.0)
+            time.sleep(0.1)
+        slow.result(20)
+    assert int(link.exchange("r", [], 0.0)[0]) == pid
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def test_a_closed_link_answers_nothing(link: ProcessLink) -> None:
     link.exchange("r", [], 0.0)
     link.close()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from app.cluster.coordinator.record_files import KEPT, RecordFiles
 
@@ -41,6 +46,43 @@ def test_an_old_record_is_emptied_and_keeps_its_number(tmp_path: Path) -> None:
     assert records.create(1, b"again") == b""
     assert records.latest() == b"content"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"record-{one}" for one in range(1, KEPT + 3))
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record is tried again every second while a disk is full."""
+    records = RecordFiles(tmp_path)
+    records.create(1, b"mine")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="no space"):
+                records.create(2, b"x" * 5000)
+    assert [path.name for path in tmp_path.iterdir()] == ["record-1"]
+    assert records.create(2, b"mine") is None
+
+
+def test_a_record_whose_folder_was_not_synced_is_synced_when_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = RecordFiles(tmp_path)
+    synced: list[bool] = []
+
+    def sync(descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        if is_folder and not synced:
+            synced.append(False)
+            raise OSError(errno.EIO, "input/output error")
+        synced.extend([True] * is_folder)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(OSError, match="input/output"):
+        records.create(1, b"mine")
+    assert records.create(1, b"mine") == b"mine"
+    assert synced == [False, True]
 
 
 def test_what_a_crash_left_is_removed(tmp_path: Path) -> None:

@@ -45,9 +45,10 @@ class RecordFiles:
         try:
             os.link(written, self._path(number))
         except FileExistsError:
+            self._sync()  # it may be this one, of which the folder was not synced
             return self.find(number)
         finally:
-            written.unlink()
+            written.unlink(missing_ok=True)
         self._sync()
         self._empty(number - KEPT)
         return None
@@ -59,10 +60,14 @@ class RecordFiles:
 
     def _write(self, content: bytes) -> Path:
         path = self._folder / f"new-{uuid4().hex}"
-        with path.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with path.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:  # a full disk, which what is left would keep full
+            path.unlink(missing_ok=True)
+            raise
         return path
 
     def _sync(self) -> None:

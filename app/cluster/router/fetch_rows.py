@@ -27,6 +27,8 @@ from app.tensors.buffer_type import Buffer
 
 BYTES_PER_SECOND: Final = 1 << 27
 """So slow may a shard be with a large answer before it counts as late."""
+BEGUN_ANEW: Final = 2
+"""How often a request whose version goes away begins anew."""
 _MAX_HEADS: Final = 4096
 
 
@@ -38,6 +40,17 @@ class TableReads:
     known: ShardMap
     version: ShardedVersion
     requests: Mapping[int, RangeRequest]
+
+
+class VersionGone(GatherError):
+    """The newest map does not have the version that was read: the request begins anew, of the version that it has.
+
+    The error shard_unavailable where that happens again and again.
+    """
+
+    def __init__(self, one: TableReads) -> None:
+        detail = f"version {one.version.number} of {one.table!r} was removed while it was read"
+        super().__init__("shard_unavailable", detail, retry_after=1)
 
 
 @dataclass(slots=True)
@@ -72,7 +85,7 @@ class RowFetcher:
     async def fetch(self, wanted: Sequence[TableReads], timings: RequestTimings) -> list[LostRange]:
         """Have all requests answered to their sinks; what no replica answers is returned.
 
-        Raises deadline_exceeded, ClientGone, and the errors that shards may decide.
+        Raises deadline_exceeded, ClientGone, VersionGone, and the errors that shards may decide.
         """
         fetch = _Fetch(self, wanted, timings)
         caller = timings.caller
@@ -233,9 +246,7 @@ class _Fetch:
             for number in reads.unavailable:
                 self.lost.append(LostRange(place, number, self.failures.get((place, number), ())))
         elif reads.outcome == "version_gone":
-            one = self.wanted[place]
-            detail = f"version {one.version.number} of {one.table!r} was removed while it was read"
-            self._raise(GatherError("shard_unavailable", detail, retry_after=1))
+            self._raise(VersionGone(self.wanted[place]))
             return
         if len(self.over) == len(self.reads):
             self.future.set_result(None)

@@ -7,7 +7,7 @@ order in one output. Data that is in the request is gathered here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.call_planner import Planned
-from app.cluster.router.fetch_rows import LostRange, RowFetcher, TableReads
+from app.cluster.router.fetch_rows import BEGUN_ANEW, LostRange, RowFetcher, TableReads, VersionGone
 from app.cluster.router.range_requests import (
     Output,
     RangeRequest,
@@ -56,6 +56,27 @@ class Router(Service):
     """Carries out calls on tables of a shard map, whose rows `fetcher` fetches."""
 
     fetcher: RowFetcher
+
+    def gather(
+        self, call: Call, timings: RequestTimings, reservation: MemoryReservation
+    ) -> Coroutine[Any, Any, Answer]:
+        """The same, anew where the version that a name stood for goes away meanwhile."""
+        running = super().gather(call, timings, reservation)
+        return self._or_anew(running, call, timings, reservation) if isinstance(call.data, str) else running
+
+    async def _or_anew(
+        self,
+        running: Coroutine[Any, Any, Answer],
+        call: Call,
+        timings: RequestTimings,
+        reservation: MemoryReservation,
+    ) -> Answer:
+        for _ in range(BEGUN_ANEW):
+            try:
+                return await running
+            except VersionGone:
+                running = super().gather(call, timings, reservation)
+        return await running
 
     def _kernel_fills(self, plan: Plan, data: Tensor, resident: Resident | None, decision: Decision) -> bool:
         """Never of a table in row ranges, whose kernels are elsewhere."""

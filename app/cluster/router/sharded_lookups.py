@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.cluster.router.fetch_rows import LostRange, TableReads
+from app.cluster.router.fetch_rows import BEGUN_ANEW, LostRange, TableReads, VersionGone
 from app.cluster.router.range_requests import Output, RangeRequest, as_rows, row_requests
 from app.cluster.router.router import ROUTE, SPLIT_BYTES, Router, explained_ranges, needing, unavailable
 from app.cluster.router.sharded_tensors import ShardedResident
@@ -26,7 +26,7 @@ from app.memory.budget import MemoryReservation
 from app.operators.lookup import FeaturePlan
 from app.store import Resident
 from app.telemetry.server_timing import RequestTimings
-from app.tensors.lookup_call import LookupCall
+from app.tensors.lookup_call import LookupAnswer, LookupCall
 from app.tensors.tensor import Tensor
 
 
@@ -50,6 +50,15 @@ class ShardedLookups(LookupService):
     def __init__(self, router: Router, kernel: LookupKernel) -> None:
         super().__init__(router, kernel)
         self.router = router
+
+    async def lookup(self, call: LookupCall, timings: RequestTimings, reservation: MemoryReservation) -> LookupAnswer:
+        """The same, anew where a version that a name stood for goes away meanwhile."""
+        for _ in range(BEGUN_ANEW):
+            try:
+                return await super().lookup(call, timings, reservation)
+            except VersionGone:
+                continue
+        return await super().lookup(call, timings, reservation)
 
     async def _read_tables(
         self,

@@ -150,8 +150,7 @@ class CoordinatedService:
                 self._silent(error)
             else:
                 if found is not None:
-                    self._tables.key = key
-                    self.routed.fetcher.use_key(key)
+                    self._use_key(key)
                     self._take(found)
                     return
             self._closing.wait(_ASK_S)
@@ -166,6 +165,8 @@ class CoordinatedService:
     async def _ask(self) -> None:
         try:
             found = await asyncio.to_thread(self._client.newer_map, self._newest.current.generation)
+            if found is not None:  # of a cluster, perhaps, that was stopped and started with another key
+                self._use_key(await asyncio.to_thread(self._link.key))
         except OSError as error:
             self._silent(error)
             return
@@ -174,6 +175,10 @@ class CoordinatedService:
             logger.info("the cluster's coordinator answers again")
         if found is not None:
             self._use(found)
+
+    def _use_key(self, key: str | None) -> None:
+        self._tables.key = key
+        self.routed.fetcher.use_key(key)
 
     def _silent(self, error: OSError) -> None:
         if self._answers:
@@ -242,6 +247,8 @@ class RoutedTables:
                 numbers = {f"gathernd_shard_requests|{shard.address}|{key}": n for key, n in shard.outcomes.items()}
                 for name, number in (numbers | {f"gathernd_shard_seconds|{shard.address}": shard.seconds}).items():
                     before = self._counted.get(name, 0.0)
+                    if number < before:  # it left the map, and came back
+                        before = 0.0
                     if number > before:
                         add(name, number - before)
                     self._counted[name] = number

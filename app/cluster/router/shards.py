@@ -40,8 +40,8 @@ class Ask:
     """One request to one shard. `done` is called once, unless the ask was dropped before."""
 
     __slots__ = (
-        "_begun", "_connection", "_dropped", "_etag", "_patience", "_pieces", "_retried", "_shard", "_sink", "_timer",
-        "done",
+        "_begun", "_connection", "_dropped", "_etag", "_is_waiting", "_patience", "_pieces", "_retried", "_shard",
+        "_sink", "_timer", "done",
     )  # fmt: skip
 
     def __init__(
@@ -53,7 +53,7 @@ class Ask:
         self._etag = etag
         self._patience = patience
         self._connection: ShardConnection | None = None
-        self._retried = self._dropped = False
+        self._retried = self._dropped = self._is_waiting = False
         self._begun = perf_counter()
         self._timer: asyncio.TimerHandle | None = None
         self.done = done
@@ -87,6 +87,7 @@ class Ask:
             return
         # From now on until it is sent it waits, for at most as long as for an answer.
         self._timer = asyncio.get_running_loop().call_later(self._patience, self._wait_no_more)
+        self._is_waiting = True
         shard.waiting.append(self)
         if shard.open < MAX_CONNECTIONS:
             shard.open_connection()
@@ -96,10 +97,12 @@ class Ask:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._is_waiting = False
         self._send(connection)
 
     def refuse(self, failure: Failure) -> None:
         """No connection can be had."""
+        self._is_waiting = False
         self._settle(failure)
 
     def _send(self, connection: ShardConnection) -> None:
@@ -135,7 +138,8 @@ class Ask:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self in shard.waiting:
+        if self._is_waiting:  # there may be thousands
+            self._is_waiting = False
             shard.waiting.remove(self)
         shard.in_flight -= 1
         shard.count(failure, perf_counter() - self._begun)

@@ -57,17 +57,35 @@ class StampFile:
         return self.stamps.get(shard_tensor(*key), UNSTAMPED)
 
     def _write(self) -> None:
-        beside = self._path.with_suffix(".new")
-        with beside.open("wb") as file:
-            file.write(orjson.dumps({name: list(stamp) for name, stamp in self.stamps.items()}))
-            file.flush()
-            os.fsync(file.fileno())
-        beside.rename(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _replace_durably(self._path, orjson.dumps({name: list(stamp) for name, stamp in self.stamps.items()}))
+
+
+def next_start(path: Path) -> int:
+    """A number for a start, higher than that of the start before, which the file has: clocks go backwards, too.
+
+    Where the file is lost with its disk the time alone says it. Raises OSError.
+    """
+    try:
+        before = int(path.read_bytes()[:20])
+    except (FileNotFoundError, ValueError):
+        before = 0
+    number = max(time.time_ns(), before + 1)
+    _replace_durably(path, b"%d" % number)
+    return number
+
+
+def _replace_durably(path: Path, content: bytes) -> None:
+    beside = path.with_suffix(".new")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 class ShardAgent:
@@ -83,6 +101,7 @@ class ShardAgent:
         self._key = key
         self._own = ShardClient(address, key)
         self._stamps = StampFile(folder / "stamps.json")
+        self._started = next_start(folder / "started")
         self._lock = Lock()
         """Of all that follows."""
         self._held: HeldRanges | None = None
@@ -117,7 +136,7 @@ class ShardAgent:
     def _begin(self) -> None:
         """What the service has now is what is held. Raises ShardFailed."""
         stored = [StoredRange(one.key, self._stamps.get(one.key), one.size, one.digest) for one in self._own.stored()]
-        self._held = HeldRanges(self.node, self._address, time.time_ns(), self._capacity, stored)
+        self._held = HeldRanges(self.node, self._address, self._started, self._capacity, stored)
 
     def _look(self) -> None:
         """Find ranges that routers have put, and those that are gone. Raises ShardFailed."""

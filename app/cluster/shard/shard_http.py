@@ -93,8 +93,12 @@ class ShardClient:
                 raise ShardFailed(f"{source.address} does not say what {shard_tensor(*key)} is")
             writer = RangeWriter(self, key, dtype, shape, int(length))
             try:
+                left = int(length)
                 for piece in _pieces(answer):
                     writer.write(piece)
+                    left -= len(piece)
+                if left:  # which the shard here would wait for
+                    raise ShardFailed(f"{source.address} broke off {left} of {length} bytes before the end")
                 return writer.finish()
             finally:
                 writer.close()
@@ -194,8 +198,10 @@ def _json(answer: HTTPResponse, *wanted: int) -> Any:
     try:
         found = orjson.loads(text) if text else {}
     except ValueError:
-        found = {}
+        found = None
     if answer.status in wanted:
+        if not isinstance(found, dict):
+            raise ShardFailed(f"status {answer.status}, and no JSON object: {text[:300].decode(errors='replace')}")
         return found
     code = found.get("code", "") if isinstance(found, dict) else ""
     raise ShardFailed(f"status {answer.status}: {text[:300].decode(errors='replace')}", code)

@@ -1,0 +1,74 @@
+"""What a router makes of a coordinator that begins anew: a newer map, and with it perhaps another key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from app.cluster.coordinator.message_json import message_from_json, message_to_json
+from app.cluster.coordinator.messages import MapAnswer, MapRequest
+from app.cluster.router.sharded_service import CoordinatedService, RoutedTables
+from app.cluster.router.sharded_tensors import ShardedTensors
+from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
+from app.tensors.dtypes import DTYPES
+from app.tensors.shape_limits import Limits
+
+
+class Link:
+    """A link to a coordinator with an empty map."""
+
+    def __init__(self) -> None:
+        self.generation = 1
+        self.its_key = "first"
+
+    def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float) -> list[bytes]:
+        (asked,) = map(message_from_json, texts)
+        assert isinstance(asked, MapRequest)
+        is_newer = self.generation > asked.known
+        return [message_to_json(MapAnswer(ShardMap(self.generation)))] if is_newer else []
+
+    def key(self) -> str | None:
+        return self.its_key
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_key_of_a_cluster_that_was_started_anew_is_taken() -> None:
+    link = Link()
+    service = CoordinatedService(link, 1.0, Limits(), 1)
+    service.connect()
+    assert service.routed.fetcher.fields == b"authorization: Bearer first\r\n"
+    link.its_key, link.generation = "second", 2
+    asyncio.run(service._ask())
+    assert service.routed.fetcher.fields == b"authorization: Bearer second\r\n"
+    assert service.routed.tables.shard_map.generation == 2
+    service.close()
+
+
+def test_a_shard_that_leaves_the_map_and_comes_back_is_counted_on() -> None:
+    address = "127.0.0.1:1"
+    ranges = (RowRange(0, 5, "t@1", (Replica(address),)),)
+    version = ShardedVersion(1, "c", DTYPES["float32"], (5,), ranges)
+    full = {"t": ShardedTable((version,), 1)}
+    routed = RoutedTables(ShardedTensors(ShardMap(1, full)), 1.0, None)
+    counted: dict[str, float] = {}
+
+    def add(name: str, number: float) -> None:
+        counted[name] = counted.get(name, 0.0) + number
+
+    async def work() -> None:
+        counting = asyncio.create_task(routed.count(add))
+        for generation, number in ((2, 7), (3, 0), (4, 3)):
+            routed.use_map(ShardMap(generation, full if number else {}))
+            if number:
+                routed.shards.get(address).outcomes["ok"] = number
+            await asyncio.sleep(0.03)
+        counting.cancel()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("app.cluster.router.sharded_service.COUNT_INTERVAL_S", 0.01)
+        asyncio.run(work())
+    assert counted == {f"gathernd_shard_requests|{address}|ok": 10.0}
