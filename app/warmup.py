@@ -136,13 +136,19 @@ def compile_in_helper(cache_dir: str, alone: bool) -> None:
     if not alone:
         with _alone(Path(cache_dir)):
             numba_cpu.compile_others()
-        os.write(1, _DONE)
+        _tell_parent(1)
     go_on.wait()
     with nullcontext() if alone else _alone(Path(cache_dir)):
         compile_codec.warm()
-        os.write(1, _DONE)
+        _tell_parent(1)
         numba_cpu.warm_others()
     os._exit(0)  # without waiting for the thread that reads
+
+
+def _tell_parent(pipe: int) -> None:
+    """Say that what is needed next is compiled; a parent that has ended meanwhile does not wait for it."""
+    with suppress(BrokenPipeError):
+        os.write(pipe, _DONE)
 
 
 def _end_with_parent(go_on: Event) -> None:
