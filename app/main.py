@@ -66,6 +66,7 @@ from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.gpu_calibration import measure_gpu
 from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
+from app.grpc_api.grpc_log import quiet_core
 from app.imports.import_jobs import ImportJobs
 from app.imports.source_urls import AllowedSources, parse_prefix
 from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
@@ -360,6 +361,7 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
     from app.grpc_api.control import control_calls  # noqa: PLC0415
     from app.grpc_api.infer import Inference  # noqa: PLC0415
     from app.grpc_api.listener import GrpcListener, GrpcOptions  # noqa: PLC0415
+    from app.grpc_api.unsent_answers import UnsentAnswers  # noqa: PLC0415
 
     settings = app.settings
     limit = int(min(settings.grpc_max_message_bytes, settings.max_body_bytes))
@@ -375,6 +377,7 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
         deadline=settings.deadline,
         most_calls=most_calls,
         max_message_bytes=limit,
+        unsent=UnsentAnswers(settings.answer_timeout, settings.min_answer_rate),
     )
     return GrpcListener(
         calls,
@@ -400,6 +403,7 @@ class NoGrpc(Exception):
 
 def check_grpc() -> None:
     """Raises NoGrpc where the packages of the extra `grpc` are missing."""
+    quiet_core()
     for package in ("grpc", "google.protobuf"):
         try:
             import_module(package)

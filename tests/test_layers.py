@@ -91,7 +91,12 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     ),
     "pydantic_core": ("app.wire.request_schemas.",),
     "httpx": ("app.imports.",),
-    "grpc": ("app.grpc_api.calls", "app.grpc_api.listener"),
+    "grpc": (
+        "app.grpc_api.calls",
+        "app.grpc_api.grpc_log",
+        "app.grpc_api.listener",
+        "app.grpc_api.unsent_answers",
+    ),
     "google": ("app.wire.grpc_messages.classes", "app.wire.v2_grpc_request", "app.grpc_api.control"),
     "obstore": ("app.imports.s3_source",),
     "typer": ("app.cli.",),

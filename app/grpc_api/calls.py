@@ -26,6 +26,7 @@ from app.grpc_api.infer import Inference
 from app.grpc_api.rpc_request import RpcRequest
 from app.grpc_api.rpc_table import NOT_OFFERED, RPCS, SERVICE, UNKNOWN, Rpc
 from app.grpc_api.statuses import PROBLEM, STATUS, problem_bytes, status_message
+from app.grpc_api.unsent_answers import UnsentAnswers
 from app.memory.error_tracebacks import drop_tracebacks
 from app.security.authorizer import Access, Authorizer
 from app.telemetry.request_metrics import Metrics
@@ -67,6 +68,7 @@ class Calls(grpc.GenericRpcHandler):
         deadline: float,
         most_calls: int,
         max_message_bytes: int,
+        unsent: UnsentAnswers,
     ) -> None:
         self._inference = inference
         self._control = control
@@ -77,6 +79,7 @@ class Calls(grpc.GenericRpcHandler):
         self._deadline = deadline
         self._most_calls = most_calls
         self._max_message_bytes = max_message_bytes
+        self.unsent = unsent
         self._running = 0
         self._stopping = asyncio.Event()
         self._idle_streams: dict[
@@ -261,6 +264,13 @@ class Calls(grpc.GenericRpcHandler):
             task = self._begin(rpc)
             failure: GatherError | None = None
             written = b""
+
+            def leave() -> None:
+                self._end(rpc, task)
+                if not request.disconnected:
+                    request.reservation.release()
+
+            is_left = False
             code: str | None = None
             status = "OK"
             try:
@@ -268,6 +278,9 @@ class Calls(grpc.GenericRpcHandler):
                 message = await self._read_one(context, request)
                 written = await self._finish(answer(message, request), request)
                 request.sent = len(written)
+                if rpc.access is not Access.PUBLIC:  # the others' answers have a few bytes
+                    is_left = True
+                    self.unsent.add(context, leave)
             except GatherError as error:
                 failure, code, status = error, error.code, STATUS[error.code]
                 drop_tracebacks(error)
@@ -284,9 +297,8 @@ class Calls(grpc.GenericRpcHandler):
                 code, status = failure.code, STATUS[failure.code]
                 drop_tracebacks(error)
             finally:
-                self._end(rpc, task)
-                if not request.disconnected:
-                    request.reservation.release()
+                if not is_left:
+                    leave()
                 self._count(rpc, request, code, status)
             if failure is not None:
                 await self._abort(context, failure, request)
@@ -395,7 +407,7 @@ class Calls(grpc.GenericRpcHandler):
                 drop_tracebacks(error)
                 written = await self._stream_error(failure, message, request)
             request.sent = len(written)
-            await context.write(written)
+            await self.unsent.write(context, written)
         except GatherError as error:
             code, status = error.code, STATUS[error.code]
             raise

@@ -71,7 +71,7 @@ def control_calls(models: Models, readiness: Readiness) -> Mapping[str, Control]
     async def check(request: Any, _: Charge) -> dict[str, Any]:
         status = serving_status(request.service, readiness)
         if status == SERVICE_UNKNOWN:
-            raise GatherError("model_not_found", f"no service is named {request.service!r}")
+            raise GatherError("model_not_found", f"no service is named {request.service[:200]!a}")
         return {"status": status}
 
     return {

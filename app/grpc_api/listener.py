@@ -13,12 +13,12 @@ import grpc
 import grpc.aio
 
 from app.grpc_api.calls import Calls
+from app.grpc_api.grpc_log import quiet_python
 from app.server.tls import Tls
 from app.server.unix_sockets import UnixSocket
 
 logger = logging.getLogger("gathernd")
 
-_GRPC_LOGGER: Final = "grpc._cython.cygrpc"
 _QUIET_S: Final = 0.1
 """So long a stop waits for a call that is just coming, before it ends streams without one."""
 
@@ -50,13 +50,14 @@ class GrpcListener:
         self._calls = calls
         self._options = options
         self._server: grpc.aio.Server | None = None
+        self._sweep: asyncio.Future[None] | None = None
 
     async def start(self, tls: Tls | None) -> None:
         """Listen; with `tls` its certificate, as it is at each handshake.
 
         Raises RuntimeError where that cannot be, and CannotListen for the Unix socket.
         """
-        logging.getLogger(_GRPC_LOGGER).addFilter(is_no_callers_doing)
+        quiet_python()
         server = grpc.aio.server(options=self._channel_options())
         server.add_generic_rpc_handlers((self._calls,))
         for address in self._options.addresses:
@@ -69,6 +70,7 @@ class GrpcListener:
             server.add_insecure_port(f"unix:{unix_socket.folder_address}")
         await server.start()
         self._server = server
+        self._sweep = asyncio.ensure_future(self._calls.unsent.sweep())
         shown = list(self._options.addresses)
         if unix_socket is not None:
             unix_socket.put_in_place()
@@ -86,6 +88,8 @@ class GrpcListener:
         await asyncio.sleep(min(_QUIET_S, grace))
         self._calls.end_idle_streams()
         await stopping
+        if self._sweep is not None:
+            self._sweep.cancel()
 
     def _channel_options(self) -> list[tuple[str, Any]]:
         options = self._options
@@ -111,15 +115,6 @@ class GrpcListener:
                 ("grpc.max_connection_age_grace_ms", _milliseconds(options.age_grace)),
             ]
         return found
-
-
-def is_no_callers_doing(record: logging.LogRecord) -> bool:
-    """Whether a line of gRPC's own log is to be kept; callers would fill the log with the others, which are tracebacks.
-
-    Those are of methods and metadata that are no UTF-8, and of calls that had ended before they could be answered.
-    """
-    error = None if record.exc_info is None else record.exc_info[1]
-    return not isinstance(error, UnicodeDecodeError | grpc.aio.InternalError)
 
 
 def _milliseconds(seconds: float) -> int:

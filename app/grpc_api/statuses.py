@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 from app.api.error_responses import problem
 from app.errors import Code, GatherError
@@ -63,6 +64,11 @@ _MOST_DETAIL: Final = 512
 """Characters of an error's detail in the status message and in a problem body that is too long: together with the
 body they stay below 8 KiB, the most bytes of metadata that clients take by default."""
 
+_MOST_SENT: Final = 1536
+"""Bytes of a status message as it is sent, percent-encoded."""
+_LONGEST_SENT: Final = 12
+"""So many bytes a character has then at most."""
+
 
 def problem_bytes(error: GatherError, request_id: str) -> bytes:
     """The problem body as JSON of at most MOST_PROBLEM_BYTES: places and then the ends of texts are left out."""
@@ -81,7 +87,10 @@ def problem_bytes(error: GatherError, request_id: str) -> bytes:
 
 def status_message(error: GatherError) -> str:
     """The error's detail as the status has it."""
-    return str(_cut(error.detail, _MOST_DETAIL)).encode("utf-8", "replace").decode()
+    text = str(_cut(error.detail, _MOST_DETAIL))
+    if len(quote(text, " ", errors="replace")) > _MOST_SENT:
+        text = str(_cut(error.detail, _MOST_SENT // _LONGEST_SENT))
+    return text.encode("utf-8", "replace").decode()
 
 
 def _cut(value: Any, most: int) -> Any:

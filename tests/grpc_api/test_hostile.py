@@ -18,16 +18,30 @@ import pytest
 
 from tests.conftest import samples, slow_but_for
 from tests.grpc_api.conftest import GrpcServer
+from tests.grpc_api.http2 import (
+    CONTINUATION,
+    DATA,
+    GOAWAY,
+    HEADERS,
+    INFER,
+    PING,
+    PREFACE,
+    RESET,
+    SETTINGS,
+    STREAM,
+    WINDOW,
+    conversation,
+    frame,
+    header,
+)
 from tests.grpc_api.messages import Channel, example, judged, output, request
 from tests.oip.test_hostile import peak
 
-INFER = "/inference.GRPCInferenceService/ModelInfer"
-STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 EXPECTED = {"INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "DEADLINE_EXCEEDED"}
+ENOUGH = 10_000
+"""Samples after which a server's memory no longer grows: a quarter of them warms it."""
 ROOM = 200 << 20
 """More memory than this no test here may make the server keep."""
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 
 
 def memory(server: GrpcServer) -> int:
@@ -99,18 +113,37 @@ def mutated(rng: random.Random, message: bytes) -> bytes:
     return bytes(made)
 
 
-def test_mutated_messages(channel: Any) -> None:
+class FlatMemory:
+    """Holds a server's memory at the end of many samples to what it was after a quarter of them."""
+
+    def __init__(self, server: GrpcServer, count: int) -> None:
+        self.server = server
+        self.count = count
+        self.before = 0
+
+    def sent(self, number: int) -> None:
+        """So many samples have been sent."""
+        if number == self.count // 4:
+            self.before = memory(self.server)
+        elif number == self.count and self.count >= ENOUGH:
+            assert memory(self.server) <= self.before * 1.05
+
+
+def test_mutated_messages(channel: Any, grpc_server: GrpcServer) -> None:
     rng = random.Random(19)
     infer = channel.unary_unary(INFER)
     known = seeds()
     answered = refused = 0
-    for number in range(samples(4000) // 50 or 1):
+    rounds = samples(4000) // 50 or 1
+    flat = FlatMemory(grpc_server, 50 * rounds)
+    for number in range(rounds):
         calls = [infer.future(mutated(rng, rng.choice(known)), timeout=60) for _ in range(50)]
         for call in calls:
             status = call.code().name
             assert status in EXPECTED or status == "OK", (number, call)
             answered += status == "OK"
             refused += status != "OK"
+        flat.sent(50 * (number + 1))
     assert answered
     assert refused
 
@@ -145,28 +178,6 @@ def test_messages_that_would_be_many_objects(channel: Any, grpc_server: GrpcServ
     assert memory(grpc_server) - before < ROOM
 
 
-def literal(name: str, value: str) -> bytes:
-    """A header field as HPACK writes it without tables."""
-    return b"".join((b"\0", bytes([len(name)]), name.encode(), bytes([len(value)]), value.encode()))
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return pack(">I", len(payload))[1:] + bytes([kind, flags]) + pack(">I", stream) + payload
-
-
-def header(path: str = INFER, *more: tuple[str, str]) -> bytes:
-    fields = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x"), ("te", "trailers")]
-    return b"".join(literal(*field) for field in (*fields, ("content-type", "application/grpc"), *more))
-
-
-def conversation(message: bytes, *more: tuple[str, str], flag: int = 0) -> list[bytes]:
-    """What a client sends for one call."""
-    framed = bytes([flag]) + pack(">I", len(message)) + message
-    chunks = [framed[at : at + 16_000] for at in range(0, len(framed), 16_000)]
-    frames = [frame(DATA, int(number == len(chunks) - 1), 1, chunk) for number, chunk in enumerate(chunks)]
-    return [PREFACE, frame(SETTINGS, 0, 0), frame(HEADERS, 4, 1, header(INFER, *more)), *frames]
-
-
 def send(server: GrpcServer, content: bytes, wait: float = 0.2) -> bytes:
     """What comes back within a short time."""
     found = b""
@@ -197,7 +208,8 @@ def test_mutated_frames(grpc_server: GrpcServer) -> None:
         frame(GOAWAY, 0, 0, bytes(8)), frame(CONTINUATION, 4, 1, header()), frame(DATA, 0, 7, b"x"),
         frame(SETTINGS, 0, 0, b"\0\4\xff\xff\xff\xff"), frame(HEADERS, 5, 3, header("/a/b")),
     ]  # fmt: skip
-    for _ in range(samples(400)):
+    flat = FlatMemory(grpc_server, samples(400))
+    for number in range(flat.count):
         frames = list(good)
         for _ in range(rng.choice((1, 1, 2, 3))):
             kind = rng.randrange(4)
@@ -213,6 +225,7 @@ def test_mutated_frames(grpc_server: GrpcServer) -> None:
             if len(frames) < 2:
                 break
         send(grpc_server, b"".join(frames), 0.002)
+        flat.sent(number + 1)
 
 
 def test_messages_that_stop_halfway_leave_nothing(grpc_server: GrpcServer) -> None:

@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -142,3 +143,12 @@ def test_a_problem_fits_the_metadata(code: Any, detail: str) -> None:
         import orjson
 
         assert len(orjson.loads(text)["errors"]) < len(problem(error, "")["errors"])
+
+
+@pytest.mark.parametrize(
+    "detail", ["a" * 5000, "\u4e00" * 5000, "\U0001f600" * 600, "%" * 600, "\ud800" * 600, "short"]
+)
+def test_a_status_message_is_short_as_it_is_sent(detail: str) -> None:
+    text = status_message(GatherError("internal", detail))
+    assert len(quote(text, " ")) <= 1536 + 12
+    assert text[:100] == detail[:100].encode("utf-8", "replace").decode()

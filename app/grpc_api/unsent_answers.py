@@ -1,0 +1,141 @@
+"""Answers that gRPC has and the caller has not taken yet: their bytes stay charged, and their calls keep their places.
+
+A caller may open no window for an answer, or stop reading. gRPC holds the answer for as long as the connection lives,
+and has no call that ends it. So a connection on which answers have waited is looked at twice, half of
+GATHERND_ANSWER_TIMEOUT apart: where its caller has meanwhile acknowledged fewer bytes than GATHERND_MIN_ANSWER_RATE
+asks for, it is reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
+
+import grpc.aio
+
+logger = logging.getLogger("gathernd")
+
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+_ACKNOWLEDGED_AT: Final = 120
+"""Where struct tcp_info of linux/tcp.h has tcpi_bytes_acked, 8 bytes."""
+_LEAST_BYTES: Final = 1024
+"""So many bytes are more than answers to pings, and count as reading under any rate."""
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+Address = tuple[str, int]
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class _Unsent:
+    """An answer: when to look at it, and the bytes that its caller had acknowledged at the last look."""
+
+    __slots__ = ("acknowledged", "context", "done", "look_at")
+
+    def __init__(self, context: Context, look_at: float, done: Callable[[], None]) -> None:
+        self.context = context
+        self.look_at = look_at
+        self.done = done
+        self.acknowledged: int | None = None
+
+
+class UnsentAnswers:
+    """The answers of a server; `timeout` is in seconds, `rate` in bytes a second."""
+
+    def __init__(self, timeout: float, rate: int) -> None:
+        self._pause = timeout / 2
+        self._least = max(int(rate * self._pause), _LEAST_BYTES)
+        self._waiting: dict[_Unsent, None] = {}
+
+    def add(self, context: Context, done: Callable[[], None]) -> None:
+        """The handler of a call returns its answer now; `done` is called once that has been sent or given up."""
+        unsent = _Unsent(context, monotonic() + self._pause, done)
+        self._waiting[unsent] = None
+
+        # Not the context's own callbacks: they would keep it, and with it the call, until garbage is collected.
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(lambda _: self._remove(unsent))
+
+    async def write(self, context: Context, message: bytes) -> None:
+        """Send an answer of a stream."""
+        unsent = _Unsent(context, monotonic() + self._pause, _nothing)
+        self._waiting[unsent] = None
+        try:
+            await context.write(message)
+        finally:
+            self._remove(unsent)
+
+    def _remove(self, unsent: _Unsent) -> None:
+        if unsent in self._waiting:
+            del self._waiting[unsent]
+            unsent.done()
+
+    async def sweep(self, interval: float = 1.0) -> None:
+        """Reset the connections of callers that read too slowly. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(min(interval, self._pause))
+            self.look()
+
+    def look(self) -> None:
+        """Look once at the answers that have waited long enough."""
+        now = monotonic()
+        if not any(one.look_at <= now for one in self._waiting):
+            return
+        overdue: dict[Address, list[_Unsent]] = {}
+        for one in self._waiting:
+            if one.look_at <= now and (address := address_of_peer(one.context.peer())) is not None:
+                overdue.setdefault(address, []).append(one)
+        for address, connection in _connections(set(overdue)):
+            acknowledged = _bytes_acknowledged(connection)
+            for one in overdue[address]:
+                if one.acknowledged is not None and acknowledged - one.acknowledged < self._least:
+                    _reset(connection)
+                    logger.info("a gRPC connection of %s is reset: its caller reads no answers", address[0])
+                    break
+                one.acknowledged, one.look_at = acknowledged, now + self._pause
+
+
+def address_of_peer(peer: str) -> Address | None:
+    """Host and port in gRPC's word for a peer, such as `ipv6:%5B::1%5D:5000`; None for a Unix socket."""
+    kind, _, rest = peer.partition(":")
+    host, _, port = unquote(rest).rpartition(":")
+    return (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdecimal() else None
+
+
+def _connections(wanted: set[Address]) -> Iterator[tuple[Address, socket.socket]]:
+    """The process's TCP connections to these peers, each while it is looked at."""
+    if not wanted:
+        return
+    for descriptor in _DESCRIPTORS.iterdir():
+        with suppress(OSError):
+            if not descriptor.is_socket():
+                continue
+            # A descriptor of our own: gRPC's threads may close theirs meanwhile.
+            with socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6):
+                    found = connection.getpeername()
+                    address = found[0].removeprefix("::ffff:"), found[1]
+                    if address in wanted:
+                        yield address, connection
+
+
+def _bytes_acknowledged(connection: socket.socket) -> int:
+    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED_AT + 8)
+    return int.from_bytes(told[_ACKNOWLEDGED_AT:], "little")
+
+
+def _reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    connection.shutdown(socket.SHUT_RDWR)
+
+
+def _nothing() -> None:
+    """Nothing: what a stream's answer has charged is released by the stream."""

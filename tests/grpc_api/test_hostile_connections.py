@@ -1,0 +1,183 @@
+"""Connections that take no answers, say nothing, or hold the places of others."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from struct import pack
+from time import monotonic, sleep
+
+import numpy as np
+import pytest
+
+from app.grpc_api.unsent_answers import address_of_peer
+from tests.grpc_api.conftest import GrpcServer, StartGrpc
+from tests.grpc_api.http2 import (
+    CHECK,
+    CHUNK,
+    HEADERS,
+    INFER,
+    PREFACE,
+    RESET,
+    SETTINGS,
+    Http2,
+    frame,
+    framed,
+    header,
+)
+from tests.grpc_api.messages import Channel, example, output, pb, request
+from tests.grpc_api.test_hostile import memory
+
+ROOM = 96 << 20
+ANSWER = 4 << 20
+
+
+@pytest.fixture(scope="module")
+def small(start_grpc: StartGrpc) -> Iterator[GrpcServer]:
+    """A server with little room: 64 MiB, in which four messages fit, and 16 calls."""
+    flags = (
+        "--memory-budget", "64MiB", "--grpc-max-message-bytes", "4MiB", "--max-output-bytes", "4MiB",
+        "--answer-timeout", "4", "--header-timeout", "2", "--grpc-max-connections", "12", "--deadline", "8",
+    )  # fmt: skip
+    with start_grpc(*flags) as server:
+        with server.http.client() as client:
+            headers = {"content-type": "application/octet-stream"}
+            put = client.put("/tensors/row?dtype=int8&shape=1,65536", content=bytes(1 << 16), headers=headers)
+            assert put.status_code == 201
+        yield server
+        assert "Traceback" not in server.http.log_text()
+
+
+def is_right(server: GrpcServer) -> bool:
+    with Channel(server.address) as channel:
+        status, answer = channel.attempt("ModelInfer", example())
+        return status == "OK" and output(answer, np.float32).tolist() == [[2, 3], [0, 1]]
+
+
+def becomes(condition: Callable[[], bool], seconds: float = 20) -> bool:
+    end = monotonic() + seconds
+    while not (met := condition()) and monotonic() < end:
+        sleep(0.05)
+    return met
+
+
+def used(server: GrpcServer) -> float:
+    """Bytes of the memory budget that are in use."""
+    with server.http.client() as client:
+        text = client.get("/metrics").text
+    return float(text.split("\ngathernd_memory_used_bytes ")[1].split()[0])
+
+
+def test_answers_that_nobody_takes_stay_charged_and_their_connection_is_reset(small: GrpcServer) -> None:
+    rows = np.zeros((ANSWER // (1 << 16) - 1, 1), np.int64)
+    message = framed(request({"indices": ("INT64", rows)}, "row").SerializeToString())
+    before = memory(small)
+    with Http2(small.port, window=0) as connection:
+        for number in range(40):
+            stream = 1 + 2 * number
+            connection.open(stream)
+            connection.push(stream, message, 5, end=True)
+        assert becomes(lambda: used(small) > 4 * ANSWER)
+        assert memory(small) - before < ROOM
+        assert connection.wait_closed(20)
+    assert becomes(lambda: used(small) == 0)
+    assert is_right(small)
+    assert "its caller reads no answers" in small.http.log_text()
+
+
+@pytest.mark.slow
+def test_an_answer_that_is_taken_slowly_is_sent_whole(small: GrpcServer) -> None:
+    rows = np.zeros((30, 1), np.int64)
+    message = framed(request({"indices": ("INT64", rows)}, "row").SerializeToString())
+    with Http2(small.port, window=0) as connection:
+        connection.open(1)
+        assert connection.push(1, message, 5, end=True)
+        for _ in range(14):
+            connection.send(frame(8, 0, 1, pack(">I", 20_000)))
+            assert not connection.wait_closed(0.7)
+        connection.send(frame(8, 0, 1, pack(">I", 30 << 16)))
+        assert becomes(lambda: used(small) == 0)
+        assert not connection.closed
+
+
+@pytest.mark.parametrize("path", [CHECK, "/inference.GRPCInferenceService/ServerReady"])
+def test_messages_of_calls_without_a_key_fit_the_budget_and_health_is_told_meanwhile(
+    small: GrpcServer, path: str
+) -> None:
+    before = memory(small)
+    with Http2(small.port) as connection:
+        for number in range(40):
+            stream = 1 + 2 * number
+            connection.open(stream, path)
+            connection.push(stream, framed(bytes(3 << 20))[:CHUNK])
+            if number % 10 == 9:
+                with Channel(small.address) as channel:
+                    assert channel.call("ServerReady", pb.ServerReadyRequest(), timeout=5).ready
+                    assert is_right(small)
+        for _ in range(100):
+            for stream in list(connection.windows)[1:]:
+                connection.push(stream, bytes(CHUNK))
+        assert memory(small) - before < ROOM
+    assert is_right(small)
+
+
+def test_connections_that_say_nothing_are_closed_and_counted(small: GrpcServer) -> None:
+    silent = [socket.create_connection(("127.0.0.1", small.port), 10) for _ in range(11)]
+    begun = [socket.create_connection(("127.0.0.1", small.port), 10) for _ in range(20)]
+    try:
+        for one in begun:
+            one.sendall(PREFACE + frame(SETTINGS, 0, 0))
+        assert sum(answers(one) for one in begun) <= 12
+        for one in silent:
+            one.settimeout(10)
+            while one.recv(1000):
+                pass
+    except ConnectionResetError:
+        pass
+    finally:
+        for one in (*silent, *begun):
+            one.close()
+    assert becomes(lambda: is_right(small))
+
+
+def answers(connection: socket.socket) -> bool:
+    connection.settimeout(0.5)
+    try:
+        return bool(connection.recv(1000))
+    except OSError:
+        return False
+
+
+def test_calls_that_end_at_once_and_names_that_are_no_text_fill_no_log(small: GrpcServer) -> None:
+    before = len(small.http.log_text())
+    for wrong in (
+        header(INFER).replace(b"ModelInfer", b"ModelInfe\xf2"),
+        header(INFER, ("x-a", "b")),
+        b"\0\x01\xff\x01b",
+    ):
+        with Http2(small.port) as connection:
+            for number in range(300):
+                stream = 1 + 2 * number
+                try:
+                    connection.send(frame(HEADERS, 4, stream, wrong) + frame(RESET, 0, stream, b"\0\0\0\x08"))
+                except OSError:
+                    break
+    assert becomes(lambda: is_right(small))
+    text = small.http.log_text()[before:]
+    assert "Traceback" not in text
+    assert "E0000" not in text
+    assert len(text) < 60_000
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:127.0.0.1:5000", ("127.0.0.1", 5000)),
+        ("ipv6:[::1]:5000", ("::1", 5000)),
+        ("ipv6:%5B::1%5D:5000", ("::1", 5000)),
+        ("unix:/run/gathernd.sock", None),
+        ("unix:", None),
+    ],
+)
+def test_the_address_in_a_peer(peer: str, address: tuple[str, int] | None) -> None:
+    assert address_of_peer(peer) == address
