@@ -71,8 +71,8 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "gathernd_shard_requests": (
         ("shard", "outcome"),
         "Requests to shards for rows of tables in row ranges, by the shard's address and what came of them: ok, or why "
-        "another replica was asked: refused, lost, late, busy, deadline, stale, broken; dropped, nobody waited any "
-        "more.",
+        "another replica was asked: refused, lost, late, busy, starting, deadline, stale, broken; dropped, nobody "
+        "waited any more.",
     ),
     "gathernd_shard_seconds": (("shard",), "Seconds that requests to shards took, added up."),
     "gathernd_imports": (("outcome",), "Imports that have ended, by how: done, failed or cancelled."),

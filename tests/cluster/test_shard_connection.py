@@ -163,7 +163,7 @@ def problem(code: str) -> bytes:
     ("status", "code", "kind"),
     [
         (503, "overloaded", "busy"),
-        (503, "not_ready", "busy"),
+        (503, "not_ready", "starting"),
         (503, "deadline_exceeded", "deadline"),
         (404, "tensor_not_found", "stale"),
         (500, "tensor_damaged", "stale"),

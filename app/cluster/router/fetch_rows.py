@@ -216,7 +216,7 @@ class _Fetch:
         else:
             self.failures.setdefault((place, number), []).append(failure)
             now = self.loop.time()
-            if is_doubtful or failure.kind in ("busy", "stale", "deadline"):
+            if is_doubtful or failure.kind in ("busy", "starting", "stale", "deadline"):
                 self._do(place, reads.no_range(number, replica, now))
             else:
                 self._do(place, reads.failed(number, replica, now))

@@ -29,8 +29,9 @@ class Failure(NamedTuple):
     """Why a shard gave no answer that can be used.
 
     `kind` is "refused" (no connection), "lost" (reset, or closed within the answer), "late", "busy" (it has too much to
-    do), "deadline" (the request's was over), "stale" (it has not the content that the map says), "broken" (any other
-    answer) or "dropped" (nobody waits for it any more). `detail` is for the log; with `error` the whole request fails.
+    do), "starting" (it is not ready), "deadline" (the request's was over), "stale" (it has not the content that the map
+    says), "broken" (any other answer) or "dropped" (nobody waits for it any more). `detail` is for the log; with
+    `error` the whole request fails.
     """
 
     kind: str
@@ -43,7 +44,7 @@ Done = Callable[["ShardConnection", Failure | None], None]
 
 _KINDS: Final = {
     "overloaded": "busy",
-    "not_ready": "busy",
+    "not_ready": "starting",
     "payload_too_large": "busy",
     "deadline_exceeded": "deadline",
     "tensor_not_found": "stale",
