@@ -82,7 +82,7 @@ class Inference:
         timings, service, reservation = request.timings, self._service, request.reservation
         statistics = self._models.statistics.of(counted_as(model.name, VERSION))
         try:
-            if found.is_heavy or len(found.rest) > _SEARCHED:
+            if found.is_heavy:
                 read = await service.pool.run(
                     lambda: read_grpc_lookup(found, service.limits, reservation.charge), timings
                 )

@@ -51,6 +51,8 @@ _MOST_CONTENTS: Final = 1 << 14
 """Inputs with contents of their own; more arrays than these come raw."""
 _RAW_BYTES, _CONTENTS_BYTES = 256, 2048
 """Bytes that the objects take which stand for a raw array, and for an input's contents."""
+LONG_REST: Final = 1 << 12
+"""A longer rest is for a thread: an input of two bytes takes 9 microseconds."""
 _BLOCK: Final = 256
 """So many arrays are charged at a time."""
 
@@ -70,9 +72,11 @@ class SplitRequest(NamedTuple):
 
     @property
     def is_heavy(self) -> bool:
-        """Whether reading the items takes so long that it is not for the event loop."""
+        """Whether reading the request takes so long that it is not for the event loop: its items, or all else."""
         return (
-            sum(len(value) for one in self.contents.values() for values in one.values() for value in values) > 1 << 16
+            len(self.rest) > LONG_REST
+            or sum(len(value) for one in self.contents.values() for values in one.values() for value in values)
+            > 1 << 16
         )
 
 
