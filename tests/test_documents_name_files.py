@@ -13,6 +13,7 @@ from app.settings import SETTING_NAMES
 from app.telemetry.metric_definitions import COUNTERS, GAUGES, REQUEST_SECONDS
 from tests.commands import command_names
 from tests.markdown_blocks import blocks
+from tests.parsed import parsed
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
@@ -39,7 +40,7 @@ def test_every_file_that_a_document_names_is_there_and_has_what_it_says(document
     for path, name in _PATH.findall((ROOT / document).read_text()):
         assert (ROOT / path).exists(), path
         if name:
-            tree = ast.parse((ROOT / path).read_text())
+            tree = parsed((ROOT / path).read_text())
             made = {
                 node.name
                 for node in ast.walk(tree)

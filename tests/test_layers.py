@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.for_each import for_each
+from tests.parsed import parsed
 
 ROOT = Path(__file__).parents[1]
 
@@ -121,7 +122,7 @@ def layer(module: str) -> str:
 
 def imports(source: str, package: str) -> Iterator[str]:
     """Every module that `source` imports, by absolute name, wherever in the file the import stands."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -271,6 +272,6 @@ def public_nodes(
 
 @for_each("module", MODULES)
 def test_module_and_its_public_names_say_what_they_are_for(module: str) -> None:
-    tree = ast.parse(MODULES[module].read_text())
+    tree = parsed(MODULES[module].read_text())
     silent = [name for name, node in public_nodes(tree) if not (ast.get_docstring(node) or "").strip()]
     assert silent == []

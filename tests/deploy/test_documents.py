@@ -11,6 +11,7 @@ import pytest
 from app.settings import SETTING_NAMES
 from tests.commands import command_names
 from tests.http.server import ROOT
+from tests.parsed import parsed
 
 THREATS = ROOT / "deploy/threat-model.md"
 DOCUMENTS = sorted((ROOT / "deploy").rglob("*.md"))
@@ -18,7 +19,7 @@ _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 def functions(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text())
+    tree = parsed(path.read_text())
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 

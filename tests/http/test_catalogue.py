@@ -29,6 +29,7 @@ from tests.http.operator_provoked import OPERATOR_PROVOKED, TABLES
 from tests.http.provoked import PROVOKED, at, body
 from tests.http.server import ROOT, Server, check_hint
 from tests.http.tensors import put_raw
+from tests.parsed import parsed
 
 ALL = [*PROVOKED, *OPERATOR_PROVOKED]
 PATHS: dict[str, Any] = {row.path: row for row in OPERATORS.values()} | {row.path: row for row in BACKWARDS.values()}
@@ -68,7 +69,7 @@ def raised_codes() -> Iterator[tuple[str, Path]]:
     for path in sorted((ROOT / "app").rglob("*.py")):
         if "client" in path.relative_to(ROOT / "app").parts:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "GatherError" and node.args:
                 code = node.args[0]
                 if isinstance(code, ast.Constant):
