@@ -27,6 +27,8 @@ from hypothesis import HealthCheck, settings
 SOAK = int(os.environ.get("GATHERND_SOAK") or 0)
 TEST_ALL = bool(SOAK) or os.environ.get("GATHERND_TEST_ALL") == "1"
 MISSING = ("needs the Debian package", "needs the environment")  # as tests/needs.py words it
+WARMED = {"warmed", "kernel", "every_server"}
+"""Fixtures that wait until all that tests share is compiled; the last two ask for `warmed` as they run."""
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 try:
@@ -140,14 +142,17 @@ def _asked_for(function: Callable[..., object] | None) -> Collection[str]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `soak` run under GATHERND_SOAK only, `slow` ones in `make test-all` too; names are unique.
 
-    Files with many tests that start servers or programs of their own, or that are slow, come first: begun last, one of
-    them would run alone at the end.
+    The file with most tests that start servers or programs of their own, or that are slow, comes first. While it has
+    all that such tests share compiled (`warmed`), other processes take the files that need nothing of that, which come
+    next. Then the rest, those with many such tests first: begun last, one of them would run alone at the end.
     """
     starting = {"start", "warmed"}
     long = Counter(item.path for item in items if starting & {*_asked_for(getattr(item, "function", None))})
     if TEST_ALL:
         long.update(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -long[item.path])
+    compiled = {item.path for item in items if not WARMED.isdisjoint(getattr(item, "fixturenames", ()))}
+    first = max(compiled, key=lambda path: (long[path], path), default=None)
+    items.sort(key=lambda item: (item.path != first, item.path in compiled, -long[item.path]))
     names: set[str] = set()
     for item in items:
         operation = getattr(item, "operation_label", None)

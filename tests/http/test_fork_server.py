@@ -138,3 +138,18 @@ def test_a_server_that_is_forked_with_compiled_code_uses_it(warmed: Path, tmp_pa
     assert "codec of requests ready" not in server.log_text(), "it was loaded before"
     assert "kernel of lookups ready after 0.00 s" in server.log_text()
     assert server.stop() == 0
+
+
+@pytest.mark.parametrize(("end", "code"), [("", 0), ("sys.exit(3)", 3), ("sys.exit('no')", 1), ("1 / 0", 1)])
+def test_a_program_ends_as_it_does_by_itself(tmp_path: Path, end: str, code: int) -> None:
+    """What is registered for the end runs after threads have ended, and what was printed is there."""
+    lines = (
+        "import atexit, sys, threading, time",
+        "atexit.register(print, 'registered')",
+        "threading.Thread(target=lambda: print(time.sleep(0.1), 'thread')).start()",
+        end,
+    )
+    process, log = start(tmp_path, sys.executable, "-c", "\n".join(lines), "serve")
+    assert process.wait(60) == code
+    printed = [line for line in log.read_text().splitlines() if line in {"None thread", "registered"}]
+    assert printed == ["None thread", "registered"]
