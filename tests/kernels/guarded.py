@@ -1,6 +1,7 @@
 """Kernels between guard pages: `python -m tests.kernels.guarded KERNEL PLANS CASES SEED [CACHE_DIR [CHUNK]]`.
 
-PLANS is one of `PLANS`, "gather" for GatherND and Gather, "gather_elements" for GatherElements, and so on.
+PLANS is one of `PLANS`, "gather" for GatherND and Gather, "gather_elements" for GatherElements, and so on, or several
+with commas between, one after the other.
 
 Data, indices, updates and output each lie against a page that may not be touched, now before them, now behind; inputs
 are seen through read-only pages. An access outside, or a write to an input, ends this process with a signal, which is
@@ -337,25 +338,29 @@ def main(arguments: list[str]) -> None:
     """Run what the command line says."""
     name, kind, what, seed, *rest = arguments
     kernel = importlib.import_module(name if "." in name else f"app.kernels.{name}")
-    plans = PLANS[kind]
     if rest and rest[0]:
         kernel.configure(Path(rest[0]))
         kernel.warm()
         gather_kernel.thread_team().settings[:2] = (1, 1 << 22)  # small chunks, and smaller output past the caches
+    for one in kind.split(","):
+        run(kernel, PLANS[one], what, int(seed), int(rest[1]) if len(rest) > 1 else 0)
+
+
+def run(kernel: Any, plans: Plans, what: str, seed: int, first: int) -> None:
+    """One of the demonstrations, or `what` is how many cases: in chunks from number `first` on."""
     if what == "overrun":
         overrun(kernel, plans)
     elif what == "short":
-        short(kernel, plans, int(seed))
+        short(kernel, plans, seed)
     elif what == "write":
         write_to_input()
     else:
         fuzz = Fuzz(kernel, plans)
-        first = int(rest[1]) if len(rest) > 1 else 0
         for begin in range(0, int(what), CHUNK):
             number = first + begin // CHUNK
             sys.stdout.write(f"chunk {number}\n")
             sys.stdout.flush()
-            fuzz.chunk(int(seed), number, min(CHUNK, int(what) - begin))
+            fuzz.chunk(seed, number, min(CHUNK, int(what) - begin))
 
 
 if __name__ == "__main__":

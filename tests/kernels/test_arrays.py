@@ -14,9 +14,10 @@ from app.kernels.numba_cpu import gather_kernel
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
 from tests.conftest import slow_but_for
+from tests.for_each import for_each
 from tests.kernels.guarded import PLANS
 from tests.kernels.reference import Case, check, make_case, random_plan
-from tests.kernels.test_guarded import NUMBA, NUMPY, guarded, said
+from tests.kernels.test_guarded import ALL, NUMBA, NUMPY, guarded, said
 
 PLAN = GatherPlan(1, 2, (2,), 1, 4, False, True)
 DATA, INDICES, OUTPUT = range(3)
@@ -61,7 +62,7 @@ SPOILED: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("which", "how"), [pytest.param(at, how, id=f"{how} {at}") for how, (ats, _) in SPOILED.items() for at in ats]
 )
 def test_an_array_of_another_kind_than_the_plan_says_is_refused(kernel: Any, which: int, how: str) -> None:
@@ -87,15 +88,17 @@ IMPOSSIBLE = {
 }
 
 
-@pytest.mark.parametrize("name", IMPOSSIBLE)
+@for_each("name", IMPOSSIBLE)
 def test_a_plan_of_sizes_that_no_array_has_is_refused(kernel: Any, name: str) -> None:
     plan, data, indices, out = IMPOSSIBLE[name]
     with pytest.raises((TypeError, ValueError)):
         kernel.run(plan, np.zeros(data, np.uint32), np.zeros(indices, np.int64), np.zeros(out, np.uint32))
 
 
-@pytest.mark.parametrize("plans", PLANS)
-@pytest.mark.parametrize("kernel_name", slow_but_for((NUMBA,), (NUMBA, NUMPY)))
+@pytest.mark.parametrize(
+    ("kernel_name", "plans"),
+    slow_but_for([(NUMBA, ALL)], [(NUMBA, ALL), *((name, plans) for name in (NUMBA, NUMPY) for plans in PLANS)]),
+)
 def test_arrays_that_are_too_short_for_their_plan_are_refused_before_they_are_touched(
     kernel_name: str, plans: str, compiled: Path
 ) -> None:
@@ -112,7 +115,7 @@ def narrow(case: Case, dtype: str, source: random.Random) -> Case:
     return Case(case.plan, case.data, np.array(values, dtype))
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+@for_each("dtype", INTEGERS)
 def test_indices_of_every_integer_type_give_what_the_reference_gives(kernel: Any, dtype: str) -> None:
     source = random.Random(dtype)
     for number in range(300):
@@ -133,9 +136,9 @@ CHUNKED = (
 )
 
 
-@pytest.mark.parametrize("bad", [0, 1])
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "uint64"])
-@pytest.mark.parametrize("plan", CHUNKED)
+@for_each("bad", [0, 1])
+@for_each("dtype", ["int8", "uint8", "uint32", "uint64"])
+@for_each("plan", CHUNKED)
 def test_narrow_indices_of_many_chunks_are_gathered_by_any_number_of_threads(
     plan: GatherPlan, dtype: str, bad: int, compiled: Path
 ) -> None:

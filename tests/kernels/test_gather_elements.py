@@ -22,6 +22,7 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.conftest import samples
+from tests.for_each import for_each
 from tests.kernels.reference import CARRIERS, EXTREMES
 
 CARRIED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64", 16: "complex128"}
@@ -132,8 +133,8 @@ def every_kernel(compiled: None) -> list[Kernel]:
     return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.numpy_cpu")]
 
 
-@pytest.mark.parametrize("item_size", CARRIERS)
-@pytest.mark.parametrize(
+@for_each("item_size", CARRIERS)
+@for_each(
     ("shape", "index_shape", "axis"),
     [
         ((300, 400), (300, 700), 1),
@@ -223,7 +224,7 @@ WRONG: dict[str, tuple[int, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@for_each("name", WRONG)
 def test_other_arrays_are_refused_before_they_are_touched(kernel: Kernel, name: str) -> None:
     number, wrong = WRONG[name]
     arrays: list[Any] = [*GOOD]
@@ -232,7 +233,7 @@ def test_other_arrays_are_refused_before_they_are_touched(kernel: Kernel, name: 
         kernel.run(PLAN, *arrays)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         {"axis_size": 4},
@@ -251,7 +252,6 @@ def test_other_arrays_are_refused_before_they_are_touched(kernel: Kernel, name: 
         {"data_items": 11},
         {"item_size": 8},
     ],
-    ids=str,
 )
 def test_a_plan_that_reaches_outside_its_arrays_is_refused(kernel: Kernel, change: dict[str, Any]) -> None:
     with pytest.raises((TypeError, OverflowError)):

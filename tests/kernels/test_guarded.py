@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from app.kernels import numpy_cpu
 from app.operators.gather_plan import Plan
-from tests.conftest import SOAK, TEST_ALL, samples, slow_but_for
+from tests.conftest import SOAK, slow_but_for
+from tests.for_each import for_each
 from tests.kernels import emulated
 from tests.kernels.guarded import PLANS, Fuzz
 from tests.kernels.loops import gather_by_loops
@@ -36,8 +37,10 @@ SAMPLES = {
     (NUMPY, "scatter_elements"): 10_000,
     (EMULATED, "gather"): 2_000,
 }
-# NumPy checks what it is given: in `make test` one kind of plan stands for all of its kernel's.
-FAST = [(kernel, plans) for kernel, plans in SAMPLES if kernel != NUMPY or plans == "gather"]
+ALL = ",".join(PLANS)
+# In `make test` one process tries all kinds of plan on the compiled kernels. NumPy checks what it is given: one kind of
+# plan stands for all of its kernel's.
+FEW = {(NUMBA, ALL): 3_000, (NUMPY, "gather"): 1_000, (EMULATED, "gather"): 250}
 # Under `make soak`
 MILLIONS = {
     (NUMBA, "gather"): 10,
@@ -72,11 +75,17 @@ def said(run: subprocess.CompletedProcess[str]) -> str:
     return f"...{run.stdout[-20:]}\n{run.stderr}"
 
 
-@pytest.mark.parametrize(("kernel", "plans"), slow_but_for(FAST, SAMPLES))
-def test_no_access_outside_the_arrays_and_results_as_the_reference(kernel: str, plans: str, compiled: Path) -> None:
-    run = guarded(
-        kernel, plans, compiled, str(samples(SAMPLES[kernel, plans]) // (max(SOAK, 1) if TEST_ALL else 2)), "1"
-    )
+@pytest.mark.parametrize(
+    ("kernel", "plans", "cases"),
+    slow_but_for(
+        [(*which, count) for which, count in FEW.items()],
+        [(*which, count) for table in (FEW, SAMPLES) for which, count in table.items()],
+    ),
+)
+def test_no_access_outside_the_arrays_and_results_as_the_reference(
+    kernel: str, plans: str, cases: int, compiled: Path
+) -> None:
+    run = guarded(kernel, plans, compiled, str(cases), "1")
     assert run.returncode == 0, said(run)
 
 
@@ -144,7 +153,7 @@ FAULTS: dict[str, Callable[[NDArray[Any], int], int]] = {
 MISSED = ("first bad component -1, not", r"first bad component \d+, not \d")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fault", "plans"),
     [(fault, plans) for fault in FAULTS for plans in PLANS if not (PLANS[plans].fills and fault in MISSED)],
 )

@@ -19,6 +19,7 @@ from app.kernels.plain_out_of_bounds import CLIP, FILL, WRAP
 from app.operators.gather_plan import GatherPlan
 from app.tensors.gather_call import OutOfBounds
 from tests.conftest import samples
+from tests.for_each import for_each
 
 Replace = Callable[..., int]
 INDEX_TYPES = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -91,8 +92,8 @@ def replaced(indices: NDArray[Any], mode: OutOfBounds, dims: tuple[int, ...] = (
     return replace_out_of_bounds(plan, indices, mode)
 
 
-@pytest.mark.parametrize("dtype", INDEX_TYPES)
-@pytest.mark.parametrize("mode", ["clip", "wrap", "fill"])
+@for_each("dtype", INDEX_TYPES)
+@for_each("mode", ["clip", "wrap", "fill"])
 def test_indices_of_any_type(dtype: str, mode: OutOfBounds) -> None:
     info = np.iinfo(dtype)
     found = replaced(np.array([info.min, 0, 2, 3, info.max], dtype), mode)
@@ -120,8 +121,8 @@ def test_the_slices_of_marked_tuples_are_filled_in_each_batch_that_uses_them(
     assert (out == wanted.ravel()).all()
 
 
-@pytest.mark.parametrize("slice_items", [0, 1, 2, 3, 64, 255, 256, 257, 2000])
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "float32", "float64", "complex128"])
+@for_each("slice_items", [0, 1, 2, 3, 64, 255, 256, 257, 2000])
+@for_each("dtype", ["bool", "uint8", "int16", "float32", "float64", "complex128"])
 def test_slices_of_any_width_are_filled(slice_items: int, dtype: str) -> None:
     value = np.array(1.5).astype(dtype)
     for batches, per_set in ((1, 1), (3, 0), (3, 1), (6, 3)):

@@ -27,6 +27,7 @@ from app.tensors.scatter_call import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.conftest import samples, slow_but_for
+from tests.for_each import for_each
 from tests.kernels import scatter_loops
 from tests.kernels.reference import EXTREMES
 from tests.kernels.scatter_loops import same
@@ -159,8 +160,8 @@ def test_scatter_elements_is_the_loop_of_its_text(
         assert same(out, expected), (each.name, out, expected)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("dtype", slow_but_for(FEW, REDUCED))
+@for_each("reduction", REDUCTIONS)
+@for_each("dtype", slow_but_for(FEW, REDUCED))
 def test_any_number_of_threads_gives_the_same_bits_where_updates_collide(
     kernel: Kernel, dtype: str, reduction: Reduction
 ) -> None:
@@ -192,8 +193,8 @@ def always_shared(compiled: None) -> Iterator[None]:
     gather_kernel.tune(gather_kernel.USUAL_WAKE_FROM, ALWAYS_AHEAD)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("dtype", slow_but_for(FEW, REDUCED))
+@for_each("reduction", REDUCTIONS)
+@for_each("dtype", slow_but_for(FEW, REDUCED))
 def test_single_items_of_a_large_output_are_shared_and_its_bits_are_the_same(
     always_shared: None, dtype: str, reduction: Reduction
 ) -> None:
@@ -214,12 +215,12 @@ def test_single_items_of_a_large_output_are_shared_and_its_bits_are_the_same(
     assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize(
+@for_each("reduction", REDUCTIONS)
+@for_each(
     ("shape", "index_shape", "axis"),
     [((30, 40), (30, 70), 1), ((30, 40), (110, 35), 0), ((12, 9, 5), (11, 30, 4), 1), ((2000,), (7000,), 0)],
 )
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint64"])
+@for_each("dtype", ["float32", "float16", "int8", "uint64"])
 def test_elements_in_many_blocks_and_any_number_of_threads_give_the_same_bits(
     kernel: Kernel, shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int, dtype: str, reduction: Reduction
 ) -> None:
@@ -238,8 +239,8 @@ def test_elements_in_many_blocks_and_any_number_of_threads_give_the_same_bits(
         assert run(kernel, plan, data, spoiled, updates, threads)[0] == min(bad)
 
 
-@pytest.mark.parametrize("reduction", ["add", "mul", "min", "max"])
-@pytest.mark.parametrize("dtype", slow_but_for(FEW, REDUCED))
+@for_each("reduction", ["add", "mul", "min", "max"])
+@for_each("dtype", slow_but_for(FEW, REDUCED))
 def test_runs_of_one_place_are_reduced_in_order_and_any_nan_stays_the_same(
     always_shared: None, dtype: str, reduction: Reduction
 ) -> None:
@@ -264,9 +265,9 @@ def test_runs_of_one_place_are_reduced_in_order_and_any_nan_stays_the_same(
         assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("dtype", slow_but_for(FEW, REDUCED))
-@pytest.mark.parametrize("width", [2, 5, 31, 70, 131])
+@for_each("reduction", REDUCTIONS)
+@for_each("dtype", slow_but_for(FEW, REDUCED))
+@for_each("width", [2, 5, 31, 70, 131])
 def test_rows_of_any_width_are_reduced_item_by_item(
     kernel: Kernel, width: int, dtype: str, reduction: Reduction
 ) -> None:
@@ -280,7 +281,7 @@ def test_rows_of_any_width_are_reduced_item_by_item(
     )
 
 
-@pytest.mark.parametrize("width", [*range(1, 70), 100, 127, 128, 129, 255, 1000, 1023, 1024, 1025, 5000])
+@for_each("width", [*range(1, 70), 100, 127, 128, 129, 255, 1000, 1023, 1024, 1025, 5000])
 def test_rows_of_any_number_of_bytes_are_copied(kernel: Kernel, width: int) -> None:
     numbers = np.random.default_rng(width)
     data, updates = (numbers.integers(0, 256, (rows, width)).astype(np.uint8) for rows in (7, 5))
@@ -289,12 +290,12 @@ def test_rows_of_any_number_of_bytes_are_copied(kernel: Kernel, width: int) -> N
     assert same(run(kernel, nd_plan((7, width), indices, "uint8", "none"), data, indices, updates)[1], expected)
 
 
-@pytest.mark.parametrize("index_type", ["int64", "int16"])
-@pytest.mark.parametrize(
+@for_each("index_type", ["int64", "int16"])
+@for_each(
     ("dtype", "reduction"),
     [("complex128", "none"), *((each, way) for each in ("float32", "float16", "int8", "uint64") for way in REDUCTIONS)],
 )
-@pytest.mark.parametrize(("data_columns", "columns"), [(1500, 1500), (1100, 700), (600, 1)])
+@for_each(("data_columns", "columns"), [(1500, 1500), (1100, 700), (600, 1)])
 def test_columns_of_elements_are_shared_along_the_first_axis(
     always_shared: None, data_columns: int, columns: int, dtype: str, reduction: Reduction, index_type: str
 ) -> None:
@@ -426,8 +427,8 @@ WRONG: dict[str, tuple[int, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("plan", [ND, ELEMENTS], ids=["nd", "elements"])
+@for_each("name", WRONG)
+@for_each("plan", [ND, ELEMENTS])
 def test_other_arrays_are_refused_before_they_are_touched(kernel: Kernel, plan: Plan, name: str) -> None:
     arrays = _good(plan)
     assert _run_arrays(kernel, plan, arrays) == -1
@@ -463,7 +464,7 @@ CHANGES: list[tuple[Plan, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("plan", "change"), CHANGES, ids=str)
+@for_each(("plan", "change"), CHANGES)
 def test_a_plan_that_does_not_fit_its_arrays_is_refused(kernel: Kernel, plan: Plan, change: dict[str, Any]) -> None:
     arrays = _good(plan)
     with pytest.raises((TypeError, OverflowError)):
