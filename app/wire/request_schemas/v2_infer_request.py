@@ -38,7 +38,9 @@ from app.wire.request_schemas.members import (
 from app.wire.request_schemas.scatter_request import REDUCTION_DESCRIPTION
 
 Output = Literal["output"]
-"""The name of every model's output."""
+"""The name of every operator's output."""
+_OUTPUT_OF_ANY_MODEL: Final[dict[str, Any]] = {"type": "string", "pattern": r"^([0-9]+\.)?output$"}
+"""OpenAPI has one schema for all models, and the model `lookup` may have several outputs."""
 _FURTHER: Final = "Further settings by name, of which unknown ones are ignored."
 _OBJECT: Final = Detail("parameters must be an object")
 
@@ -91,7 +93,8 @@ class InferInput(OpenRequestModel):
     """An input tensor. Its items are in `data`, or behind the JSON, `parameters.binary_data_size` bytes of them."""
 
     name: Annotated[JsonString, Needed("an input needs a name, a string")] = Field(
-        description="`data`, `indices`, or of a scatter `updates`; a resident tensor as a model takes `indices` only."
+        description="`data`, `indices`, or of a scatter `updates`; a resident tensor as a model takes `indices` only; "
+        "a lookup takes `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on."
     )
     datatype: Annotated[Datatype, Needed("an input needs a datatype, a string")]
     shape: Annotated[Shape, Needed("an input needs a shape, a list of integers")]
@@ -119,9 +122,9 @@ class InferRequestedOutputParameters(OpenRequestModel):
 class InferRequestedOutput(OpenRequestModel):
     """An output that is asked for; `parameters.binary_data` says whether its items are to follow the JSON."""
 
-    name: Annotated[Output, Needed("{value!a} is not an output of this model; 'output' is")] = Field(
-        description="`output`, the only one."
-    )
+    name: Annotated[
+        Output, WithJsonSchema(_OUTPUT_OF_ANY_MODEL), Needed("{value!a} is not an output of this model; 'output' is")
+    ] = Field(description="`output`; of a lookup whose features have an output each, `0.output`, `1.output` and so on.")
     parameters: Annotated[InferRequestedOutputParameters, OrNull(), _OBJECT] = ABSENT
 
 
@@ -140,8 +143,8 @@ class InferRequestParameters(OpenRequestModel):
 
 class InferRequest(OpenRequestModel):
     """An infer request. Parameters: those of the model's operator (`batch_dims`, `axis`, `reduction`, `out_of_bounds`),
-    `dialect`, `device`, `timeout` in microseconds, `binary_data_output`. Those of other models are errors; unknown ones
-    are ignored."""
+    `dialect`, `device`, `timeout` in microseconds, `binary_data_output`; the model `lookup` needs `lookup`, the JSON of
+    a lookup without its arrays. Those of other models are errors; unknown ones are ignored."""
 
     id: Annotated[UnicodeString, OrNull(), Detail("id must be a string of Unicode")] = Field(
         ABSENT, description="Comes back in the answer."
