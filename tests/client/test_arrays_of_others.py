@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ml_dtypes
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from gathernd._array_bytes import ELEMENT_TYPES, decode
 from gathernd._arrays_of_others import as_array, as_type, decode_for_torch, encode_value, has_no_type
+from gathernd._resident_tensor import select
 from tests.client.test_gathers import TYPES, same, sample
 
 TABLE = np.arange(60, dtype=np.float32).reshape(12, 5)
@@ -153,3 +155,39 @@ class TestTorch:
         assert str(tensor.dtype) == f"torch.{dtype}"
         assert same(as_array(tensor), decode(ELEMENT_TYPES[dtype], (3, 2), raw))
         assert decode_for_torch(ELEMENT_TYPES[dtype], (0, 2), b"").shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("lists", "said"),
+    [
+        ([[1, 2], [3]], "1 item at [1], 2 at [0]"),
+        ([[[1, 2]], [[3, 4, 5]]], "3 items at [1][0], 2 at [0][0]"),
+        ([[1], [2], 3], "a single item at [2], 1 at [0]"),
+        ([1, (2, 3)], "2 items at [1], a single item at [0]"),
+        ([np.zeros(2), np.zeros(3)], "3 items at [1], 2 at [0]"),
+    ],
+)
+def test_lists_that_are_not_nested_evenly_are_refused_with_the_place(service: Any, lists: Any, said: str) -> None:
+    message = re.escape(f"the lists are not nested evenly: {said}")
+    service.put("even", TABLE)
+    for call in (
+        lambda: service.put("uneven", lists),
+        lambda: service.gather(TABLE, lists),
+        lambda: service.scatter("even", [[0]], lists),
+        lambda: select(lists, None),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    service.delete("even")
+
+
+def test_other_faults_of_lists_are_told_as_numpy_tells_them() -> None:
+    with pytest.raises(OverflowError):
+        as_array(Unwilling())
+
+
+class Unwilling:
+    """What refuses to become an array, and is no list."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        raise OverflowError

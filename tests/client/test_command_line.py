@@ -58,6 +58,9 @@ def test_without_the_service_its_commands_are_named_as_those_of_another_distribu
         "No such command 'serve'. The service's own come with the distribution gathernd-server: in a checkout" in output
     )
     assert invoked("--help")[1].count("│ serve") == 0
+    code, output = invoked("tensros")
+    assert code == 2
+    assert "Did you mean 'tensors'?" in output
 
 
 def test_the_list_says_what_each_command_is_for() -> None:

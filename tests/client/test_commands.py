@@ -53,6 +53,24 @@ def listing(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_a_refusal_is_shown_with_its_place_and_its_hint(run: Run) -> None:
+    assert run("tensors", "put", "near", "data.npy").exit_code == 0
+    assert run("tensors", "show", "naer").output.splitlines() == [
+        "gathernd: tensor_not_found: no tensor is named 'naer'",
+        "  at /name",
+        "  Write 'near' in place of 'naer'.",
+    ]
+    np.save("tuple.npy", np.array([2, 9]))
+    refused = run("call", "near", "tuple.npy").output
+    assert "Use an index from -4 to 3" in refused
+    assert "[2, 9] is one tuple, of 2 axes" in refused
+    run("tensors", "rm", "near")
+
+
+def test_a_file_that_is_not_there_is_named(run: Run) -> None:
+    assert run("tensors", "put", "items", "none.npy").output == "gathernd: none.npy: No such file or directory\n"
+
+
 def test_call_prints_or_writes_what_was_gathered(run: Run, tmp_path: Path) -> None:
     assert run("call", "data.npy", "indices.npy").output == "[ 1. 11.]\n"
     done = run("call", "data.npy", "columns.npy", "--op", "gather", "--axis", "-1", "--output", "out.npy")

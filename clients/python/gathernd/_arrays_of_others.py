@@ -29,7 +29,18 @@ def as_array(value: Any) -> NDArray[Any]:
         return np.asarray(value.get()) if hasattr(value, "get") else np.from_dlpack(value, device="cpu", copy=True)
     if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
-    return np.asarray(value)
+    return array_of_lists(value)
+
+
+def array_of_lists(value: Any) -> NDArray[Any]:
+    """numpy.asarray; its ValueError for lists that are not nested evenly says where, and how many items came."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        uneven = _first_uneven(value)
+        if uneven is None:
+            raise
+        raise ValueError(uneven) from None
 
 
 def encode_value(value: Any) -> EncodedTensor:
@@ -59,7 +70,7 @@ def as_type(value: Any, dtype: str) -> NDArray[Any]:
 
     A float may be rounded to a narrower float type.
     """
-    array = np.asarray(value)
+    array = array_of_lists(value)
     wanted = numpy_dtype(ELEMENT_TYPES[dtype])
     if wanted is None or array.dtype == wanted:
         return array
@@ -75,6 +86,34 @@ def as_type(value: Any, dtype: str) -> NDArray[Any]:
     if not kept:
         raise ValueError(f"the tensor has items of {dtype}, which cannot hold every value of the list")
     return cast
+
+
+def _first_uneven(value: Any) -> str | None:
+    """Where lists of lists first differ in length from those that came before, in words; None where they do not."""
+    sizes: list[int | None] = []
+    first = value
+    while (size := _length(first)) is not None:
+        sizes.append(size)
+        if not size:
+            break
+        first = first[0]
+    sizes.append(None)
+    waiting = [(value, 0, "")]
+    while waiting:
+        entry, depth, place = waiting.pop()
+        size, before = _length(entry), sizes[depth]
+        if size != before:
+            came = "a single item" if size is None else f"{size} item{'' if size == 1 else 's'}"
+            expected = "a single item" if before is None else f"{before}"
+            return f"the lists are not nested evenly: {came} at {place}, {expected} at {'[0]' * depth}"
+        if size:
+            waiting += [(one, depth + 1, f"{place}[{number}]") for number, one in reversed([*enumerate(entry)])]
+    return None
+
+
+def _length(entry: Any) -> int | None:
+    """The items of a list, a tuple or an array; None for a single item."""
+    return len(entry) if isinstance(entry, list | tuple) or getattr(entry, "ndim", 0) else None
 
 
 def decode_for_torch(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> Any:

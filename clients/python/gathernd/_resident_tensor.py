@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ._arrays_of_others import array_of_lists
 from .errors import RangeNotSatisfiable
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _select_slice(key: slice, shape: tuple[int, ...] | None) -> Selection | None
 
 
 def _integers(entry: Any) -> NDArray[Any]:
-    array = np.asarray(entry)
+    array = array_of_lists(entry)
     if array.dtype.kind not in "iu":
         raise TypeError(f"rows are picked by integers, slices and arrays of integers, not by {entry!r}")
     return array.astype(np.int64)

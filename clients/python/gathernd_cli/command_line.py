@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import typer
@@ -69,6 +70,13 @@ def added_commands() -> dict[str, str]:
     return {entry.name: entry.value for entry in metadata.entry_points(group=GROUP)}
 
 
+def _near(name: str, commands: Iterable[str]) -> bool:
+    """Whether typer would propose one of `commands` for `name`."""
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    return bool(get_close_matches(name, list(commands)))
+
+
 class CommandsOnDemand(TyperGroup):
     """The group of all commands: each is imported when it is used, and entry points are read when one may be meant."""
 
@@ -78,12 +86,12 @@ class CommandsOnDemand(TyperGroup):
             self._add(OWN)
         elif cmd_name not in self.commands:
             added = added_commands()
-            if not added:
+            self._add(OWN | added)  # of an unknown name typer proposes the nearest of those that it has
+            if not added and not _near(cmd_name, self.commands):
                 ctx.fail(
                     f"No such command {cmd_name!r}. The service's own come with the distribution gathernd-server: "
                     "in a checkout take .venv/bin/gathernd."
                 )
-            self._add(OWN | added)  # of an unknown name typer proposes the nearest of those that it has
         return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -34,7 +34,12 @@ def connect_or_exit(url: str, key: str | None) -> Iterator[Client]:
             typer.echo(f"  at {place.pointer}{f' {list(place.position)}' if place.position else ''}", err=True)
         if error.total > len(error.errors):
             typer.echo(f"  and {error.total - len(error.errors)} more", err=True)
+        for note in getattr(error, "__notes__", ()):  # the service's hint, and what the client adds to it
+            typer.echo(f"  {note}", err=True)
         raise typer.Exit(1) from None
     except (GatherNDError, OSError, TypeError, ValueError) as error:
-        typer.echo(f"gathernd: {error}", err=True)
+        text = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            text = f"{error.filename}: {error.strerror}"
+        typer.echo(f"gathernd: {text}", err=True)
         raise typer.Exit(1) from None
