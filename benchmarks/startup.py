@@ -1,4 +1,5 @@
-"""Time from spawning the service to the first 200 of /readyz: with an empty cache, and with the one that this filled.
+"""Time from spawning the service to the first 200 of /readyz: with an empty cache, with the one that this filled, and
+with NumPy's kernel and an empty cache, where nothing is compiled.
 
 python -m benchmarks.startup [--rounds 3]
 """
@@ -13,27 +14,30 @@ import time
 from benchmarks import common
 
 
-def seconds_to_ready(cache: str) -> float:
+def seconds_to_ready(cache: str, kernel: str = "numba") -> float:
     """Start the service on `cache` and stop it; seconds until it was ready, to 5 ms."""
     started = time.perf_counter()
-    with common.serving(common.gathernd_command, environ={"GATHERND_CACHE_DIR": cache}, limit=300, pause=0.005):
+    environ = {"GATHERND_CACHE_DIR": cache, "GATHERND_KERNEL": kernel}
+    with common.serving(common.gathernd_command, environ=environ, limit=300, pause=0.005):
         return time.perf_counter() - started
 
 
 def main() -> None:
-    """Measure and print both."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
-    empty, warm = [], []
+    empty, warm, plain = [], [], []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="gathernd-cache-") as cache:
             empty.append(seconds_to_ready(cache))
             command = [common.gathernd_command(0)[0], "warm", "--cache-dir", cache]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             warm.append(seconds_to_ready(cache))
+        with tempfile.TemporaryDirectory(prefix="gathernd-cache-") as cache:
+            plain.append(seconds_to_ready(cache, "numpy"))
     print(common.machine_line())
-    for name, times in (("empty cache", empty), ("warm cache", warm)):
+    for name, times in (("empty cache", empty), ("warm cache", warm), ("kernel numpy", plain)):
         print(f"{name:12}  ready after {min(times):6.2f} s at best, {max(times):6.2f} s at worst, of {rounds}")
 
 
