@@ -113,7 +113,7 @@ def _first_uneven(value: Any) -> str | None:
 
 def _length(entry: Any) -> int | None:
     """The items of a list, a tuple or an array; None for a single item."""
-    return len(entry) if isinstance(entry, list | tuple) or getattr(entry, "ndim", 0) else None
+    return len(entry) if isinstance(entry, list | tuple) or getattr(entry, "ndim", None) else None
 
 
 def decode_for_torch(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> Any:
