@@ -6,8 +6,9 @@ First the clients that may carry the inner requests: each asks one shard for 64 
 from a process of its own, and its processor time counts: httpx, aiohttp, asyncio streams, and the router's own
 connection. Then one machine and a cluster, with the same table of 200,000 rows, in turns: a lookup of 256 rows in the
 binary format, one at a time (its latency at low load), and the processor time of each of them in the service asked.
-With --ray, the interpreter of an environment with Ray Serve, also the same lookup as a call of an actor that has the
-table, and as a request to Ray Serve (`ray_gather.py`), one at a time and 16 at a time.
+With --ray, the interpreter of an environment with Ray Serve, also the same lookup by calls of Ray's actors and as a
+request to Ray Serve (`ray_gather.py`), one at a time and 16 at a time: of a whole table, to compare one machine with,
+and of one in as many ranges as the cluster's.
 """
 
 from __future__ import annotations
@@ -208,11 +209,12 @@ def rate(port: int, bodies: list[bytes], width: int) -> float:
     return asyncio.run(run(RAY_SECONDS))
 
 
-def rate_of_ray(python: str, contender: str, folder: Path) -> dict[str, float]:
+def rate_of_ray(python: str, contender: str, ranges: int, folder: Path) -> dict[str, float]:
     """The rates of `ray_gather.py`, in a network namespace that has loopback alone."""
     script = 'ip link set lo up && exec "$0" "$@"'
     environ = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(folder)}
-    command = [python, "-m", "benchmarks.ray_gather", contender, "--seconds", str(RAY_SECONDS)]
+    command = [python, "-m", "benchmarks.ray_gather", contender, "--ranges", str(ranges)]
+    command += ["--seconds", str(RAY_SECONDS)]
     done = subprocess.run(
         [*NAMESPACE, "bash", "-c", script, *command], cwd=common.ROOT, env=environ, capture_output=True, text=True,
         check=False, timeout=200,
@@ -223,22 +225,19 @@ def rate_of_ray(python: str, contender: str, folder: Path) -> dict[str, float]:
     return found
 
 
-def beside_ray(python: str, whole: int, router: int, bodies: list[bytes], folder: Path) -> None:
-    """Print the rates of one machine and of the cluster beside those of Ray Serve and of calls of an actor."""
-    rates = {
-        name: {str(width): rate(port, bodies, width) for width in (1, 16)}
-        for name, port in (("one machine", whole), ("cluster", router))
-    }
-    rates |= {
-        name: rate_of_ray(python, contender, folder)
-        for name, contender in (("Ray Serve", "serve"), ("Ray actor calls", "actor"))
-    }
-    print("\nThe same lookup, requests/s by how many at a time, and how many times its rate the cluster's is:")
-    print(f"{'':18}{'1':>10}{'16':>10}{'x1':>8}{'x16':>8}")
-    for name, found in rates.items():
-        times = [rates["cluster"][width] / found[width] for width in ("1", "16")]
-        print(f"{name:18}{found['1']:10,.0f}{found['16']:10,.0f}{times[0]:8.1f}{times[1]:8.1f}")
-    print("(goals, of 16 at a time: at least 10 times Ray Serve and 4 times the calls)")
+def beside_ray(python: str, whole: int, router: int, bodies: list[bytes], ranges: int, folder: Path) -> None:
+    """Print the rates of one machine and of the cluster beside those of Ray Serve and of calls of actors."""
+    print("\nThe same lookup, requests/s by how many at a time, and how many times its rate ours is:")
+    print(f"{'':32}{'1':>10}{'16':>10}{'x1':>8}{'x16':>8}")
+    for ours, port, cut in (("one machine", whole, 1), (f"cluster, {ranges} ranges", router, ranges)):
+        own = {str(width): rate(port, bodies, width) for width in (1, 16)}
+        print(f"{ours:32}{own['1']:10,.0f}{own['16']:10,.0f}")
+        for name, contender in (("Ray Serve", "serve"), ("calls of Ray's actors", "actor")):
+            found = rate_of_ray(python, contender, cut, folder)
+            times = [own[width] / found[width] for width in ("1", "16")]
+            label = f"  {name}, {cut} range{'s' if cut > 1 else ''}"
+            print(f"{label:32}{found['1']:10,.0f}{found['16']:10,.0f}{times[0]:8.1f}{times[1]:8.1f}")
+    print("(goals: at least 10 times Ray Serve and 4 times the calls)")
 
 
 def wait_until_idle(port: int) -> None:
@@ -317,7 +316,7 @@ def main() -> None:
             f"and the answer comes {added:.2f} ms later (goal: at most {GOAL_MS:g})"
         )
         if given.ray:
-            beside_ray(given.ray, whole, router, bodies, folder)
+            beside_ray(given.ray, whole, router, bodies, given.ranges, folder)
 
 
 if __name__ == "__main__":
