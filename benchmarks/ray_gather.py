@@ -4,10 +4,10 @@ PYTHON -m benchmarks.ray_gather actor|serve [--ranges 4] [--seconds 8]
 
 Actors, or deployments of Ray Serve with one replica each, hold the table of 200,000 rows of 64 float32 in so many
 ranges of rows, and 256 rows are gathered. With several ranges the caller, or with Ray Serve a deployment in front,
-splits the indices, asks the ranges side by side and puts the rows in order. Indices and rows travel as NumPy arrays by Ray, as
-bytes by Ray Serve's HTTP. PYTHON is that of an environment with Ray (`pip install "ray[serve]" numpy`), which no other
-part of this project needs. `benchmarks/cluster.py` runs it in a network namespace that has loopback alone, since Ray
-listens on the machine's outer address.
+splits the indices, asks the ranges side by side and puts the rows in order. Indices and rows travel as NumPy arrays by
+Ray, as bytes by Ray Serve's HTTP. PYTHON is that of an environment with Ray (`pip install "ray[serve]" numpy`), which
+no other part of this project needs. `benchmarks/cluster.py` runs it in a network namespace that has loopback alone,
+since Ray listens on the machine's outer address.
 """
 
 from __future__ import annotations
