@@ -218,10 +218,15 @@ def create_app(
 
     sharded: ShardedService | CoordinatedService | None = None
     if coordinator is not None:
-        sharded = CoordinatedService(coordinator, settings.shard_timeout, limits, settings.keep_versions)
+        sharded = CoordinatedService(coordinator, settings.shard_timeout, limits, settings.keep_versions, store.upload)
     elif settings.cluster is not None:
         sharded = sharded_service(
-            settings.cluster, settings.shard_timeout, settings.cluster_key_file, limits, settings.keep_versions
+            settings.cluster,
+            settings.shard_timeout,
+            settings.cluster_key_file,
+            limits,
+            settings.keep_versions,
+            store.upload,
         )
     tables = None if sharded is None else sharded.routed.tables
     disk_threads = DiskThreads()
@@ -495,7 +500,7 @@ def _sharded_handlers(
         "getTensor": with_name(tensors.metadata),
         "putTensor": with_name(tensors.put),
         "deleteTensor": with_name(tensors.delete),
-        "tensorContent": with_name(ShardedContentRoute(tables, service)),
+        "tensorContent": with_name(ShardedContentRoute(tables, service, service.read_scalar)),
         "scatterTensor": refuse("A scatter"),
         **({} if isinstance(tables, PublishedTensors) else {"importTensor": refuse("An import", makes=True)}),
         "listAliases": aliases.list,

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import NUMPY_BYTES
+from app.tensors.tensor import nbytes
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 
 MAX_RANGES: Final = 1 << 16
@@ -84,10 +85,11 @@ class RowRange:
 
 @dataclass(frozen=True)
 class ShardedVersion:
-    """One version of a table, of rank 1 or more: its ranges cover the rows in order, without hole or overlap.
+    """One version of a table: its ranges cover the rows in order, without hole or overlap.
 
     `content_id` is made anew for each version that is published, and used for no other. `created` is nanoseconds since
-    1970; `sha256` that of the items, "" where it is not known.
+    1970; `sha256` that of the items, "" where it is not known; `size` their bytes, which of strings the map has to say.
+    A scalar, of shape (), is one row, which shards hold as a tensor of shape (1,).
     """
 
     number: int
@@ -97,11 +99,17 @@ class ShardedVersion:
     ranges: tuple[RowRange, ...]
     created: int = 0
     sha256: str = ""
+    size: int = 0
 
     @property
     def rows(self) -> int:
-        """The size of axis 0."""
-        return self.shape[0]
+        """The size of axis 0; 1 for a scalar."""
+        return rows_of(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all items; of strings whose map does not say it, those of their lengths alone."""
+        return nbytes(self.dtype, self.shape) if self.dtype.item_size else self.size or nbytes(self.dtype, self.shape)
 
     @property
     def etag(self) -> str:
@@ -209,6 +217,16 @@ class ShardMap:
         return _read_map(_Member("", document, strict=strict))
 
 
+def rows_of(shape: Sequence[int]) -> int:
+    """How many rows a tensor has: the size of axis 0, and 1 where it is a scalar."""
+    return shape[0] if shape else 1
+
+
+def range_shape(shape: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
+    """The shape of rows `start` to `stop` - 1 as shards hold them."""
+    return (stop - start, *shape[1:])
+
+
 def shard_tensor(content_id: str, start: int, stop: int) -> str:
     """The name under which shards hold a range, where the map says no other: it is of one content alone."""
     return f"{content_id}.{start}-{stop}"
@@ -250,8 +268,10 @@ def _check(found: ShardMap) -> None:
 def _check_version(place: str, version: ShardedVersion) -> None:
     if not _CONTENT_ID.fullmatch(version.content_id):
         raise BadShardMap(f"{place}.content_id: {version.content_id!r} is not 1 to 64 of A-Z a-z 0-9 . _ -")
-    if not version.shape or min(version.shape) < 0:
-        raise BadShardMap(f"{place}.shape: {list(version.shape)} is not one of rank 1 or more, without negative sizes")
+    if min(version.shape, default=0) < 0:
+        raise BadShardMap(f"{place}.shape: {list(version.shape)} has a negative size")
+    if version.size < 0:
+        raise BadShardMap(f"{place}.size: is negative")
     if prod(size for size in version.shape if size) * (version.dtype.item_size or 4) > NUMPY_BYTES:
         raise BadShardMap(f"{place}.shape: {list(version.shape)} has more than {NUMPY_BYTES} bytes")
     if len(version.ranges) > MAX_RANGES:
@@ -307,6 +327,7 @@ def _version_json(version: ShardedVersion) -> dict[str, Any]:
         "shape": list(version.shape),
         "created": version.created,
         "sha256": version.sha256,
+        "size": version.size,
         "ranges": [
             {
                 "start": one.start,
@@ -389,7 +410,7 @@ def _read_table(member: _Member) -> ShardedTable:
 
 
 def _read_version(member: _Member) -> ShardedVersion:
-    fields = member.fields(("number", "content_id", "dtype", "shape", "ranges"), ("created", "sha256"))
+    fields = member.fields(("number", "content_id", "dtype", "shape", "ranges"), ("created", "sha256", "size"))
     dtype = DTYPES.get(fields["dtype"].text())
     if dtype is None:
         fields["dtype"].refuse(f"an element type; those are {', '.join(DTYPES)}")
@@ -402,6 +423,7 @@ def _read_version(member: _Member) -> ShardedVersion:
         tuple(_read_range(one, content_id) for one in fields["ranges"].items()),
         _integer(fields, "created", 0),
         fields["sha256"].text() if "sha256" in fields else "",
+        _integer(fields, "size", 0),
     )
 
 

@@ -13,12 +13,12 @@ from tests.parity.lookup_cases import Tables, tables
 __all__ = ["start"]
 
 SCALAR = "pl_scalar"
-"""The one table that cannot be cut: rank 0 has no rows."""
+"""A table that no operator reads: rank 0 has no rows."""
 
 
 @pytest.fixture(scope="session")
 def held() -> Tables:
-    """Tables of every type, of rank 1 to 3, one without rows."""
+    """Tables of every type, of rank 1 to 3, one without rows; beside them there is the scalar."""
     made = tables() | {
         "pl_wide": np.random.default_rng(1).standard_normal((37, 5000), np.float32),
         "pl_tall": np.random.default_rng(2).integers(0, 99, (5000, 40), np.int16),
@@ -33,7 +33,7 @@ def both(start: Start, held: Tables, tmp_path_factory: pytest.TempPathFactory) -
     path = tmp_path_factory.mktemp("map") / "map.json"
     with start() as whole, shards(start, 3) as running:
         placed = Placed(running)
-        for name, table in held.items():
+        for name, table in {**held, SCALAR: tables()[SCALAR]}.items():
             put(whole.shared_client(), name, table)
             placed.add(name, table)
         placed.aliases["pl_alias"] = "pl_float32_3@1"

@@ -20,8 +20,8 @@ from tests.parity.items import Array, name_of
 from tests.parity.messages import raw
 
 # What may differ between the answer of a cluster and that of one machine.
-_ETAGS = re.compile(rb'\\+"[A-Za-z0-9._-]+-0\\+"|"request_id": ?"[^"]*"')
-"""An ETag within JSON, and within a JSON text in JSON; and the id of the request."""
+_ETAGS = re.compile(rb'\\+"[A-Za-z0-9._-]+-0\\+"|"(?:request_id|created|modified)": ?"[^"]*"')
+"""An ETag within JSON, and within a JSON text in JSON; the id of the request, and when a tensor was put."""
 _FIELDS = (
     "x-request-id", "server-timing", "x-gathernd-data-etag", "content-length", "etag", "date", "transfer-encoding",
 )  # fmt: skip
@@ -53,6 +53,7 @@ class Placed:
     def add(self, name: str, table: Array, ranges: int = 4, replicas: int = 2, number: int = 1) -> None:
         """Cut a table, and put each range to `replicas` shards, the first of them by turns."""
         placed = []
+        shape, table = list(table.shape), np.atleast_1d(table)
         for turn, (start, stop) in enumerate(cuts(len(table), ranges)):
             tensor = f"{name}.{number}.{start}"
             copies = []
@@ -67,7 +68,7 @@ class Placed:
                 "number": number,
                 "content_id": f"{name}-{number}",
                 "dtype": name_of(table),
-                "shape": list(table.shape),
+                "shape": shape,
                 "ranges": placed,
             }
         )
@@ -129,7 +130,7 @@ def check_equal(request: httpx.Request, routed: httpx.Response, whole: httpx.Res
     """Both answers are the same but for request id, times and ETags."""
     what = (request.method, str(request.url), request.content[:2000])
     assert routed.status_code == whole.status_code, (what, routed.text[:2000], whole.text[:2000])
-    assert _comparable(routed) == _comparable(whole), what
+    assert _comparable(routed) == _comparable(whole), (what, routed.content[:2000], whole.content[:2000])
     assert _fields(routed.headers) == _fields(whole.headers), what
 
 

@@ -92,7 +92,9 @@ def test_what_changes_data_is_refused(both: BothTransport) -> None:
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/x-npy", "application/x-safetensors"])
-@pytest.mark.parametrize("name", ["pl_float32_3", "pl_string_1", "pl_tall", "pl_empty", "pl_no_items", "pl_alias"])
+@pytest.mark.parametrize(
+    "name", ["pl_float32_3", "pl_string_1", "pl_tall", "pl_empty", "pl_no_items", "pl_alias", "pl_scalar"]
+)
 def test_downloads(compared: httpx.Client, name: str, accept: str) -> None:
     for query in ({}, {"rows": "2:4"}, {"rows": "3:3"}, {"rows": "4:2"}, {"rows": "0:5001"}, {"rows": "x"}):
         answer = compared.get(f"/tensors/{name}/content", params=query, headers={"accept": accept})
@@ -107,7 +109,7 @@ def test_tables_are_described_and_listed(both: BothTransport, held: Tables) -> N
         told, wanted = (client.get(f"/tensors/{name}").json() for client in (router, whole))
         for member in ("name", "version", "versions", "dtype", "shape", "bytes"):
             assert told[member] == wanted[member]
-    names = sorted(held)
+    names = sorted([*held, "pl_scalar"])
     page = router.get("/tensors", params={"limit": 3, "after": names[0]}).json()
     assert [one["name"] for one in page["tensors"]] == names[1:4]
     assert page["next"] == names[3]

@@ -94,13 +94,6 @@ def test_what_is_wrong_with_an_upload_is_said_as_by_one_machine(client: httpx.Cl
     digest = "sha-256=:" + "A" * 43 + "=:"
     assert asked(bytes(80), **{"content-digest": digest}) == (400, "malformed_request")
     assert client.get("/tensors/wrong").status_code == 404
-    fortran = client.put("/tensors/wrong", content=npy(np.asfortranarray(TABLE)))
-    assert (fortran.status_code, fortran.json()["code"]) == (501, "not_implemented")
-    scalar = client.put("/tensors/wrong", content=npy(np.float32(3)))
-    assert (scalar.status_code, scalar.json()["code"]) == (501, "not_implemented")
-    strings = client.put("/tensors/wrong", params={"dtype": "string", "shape": "1"}, content=b"\1\0\0\0a",
-                         headers={"content-type": RAW})  # fmt: skip
-    assert (strings.status_code, strings.json()["code"]) == (501, "not_implemented")
 
 
 def test_conditions_hold_for_the_version_that_is_current_when_it_is_published(client: httpx.Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from app.cluster.coordinator.coordinator_client import CoordinatorClient, StaleMap
 from app.cluster.coordinator.message_json import message_from_json, message_to_json
 from app.cluster.coordinator.messages import Message, Placed, Publish, RangeKey, Refused, Stamp, Target
-from app.cluster.router.sharded_upload import ShardedUpload
+from app.cluster.router.sharded_upload import ShardedUpload, Spool, SpooledUpload, StreamedUpload
+from app.cluster.router.version_writer import BytesBefore, VersionSize, VersionWriter
 from app.errors import GatherError
+from app.store import LocalStore
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 
@@ -47,13 +50,16 @@ def refusing() -> Iterator[str]:
         yield f"127.0.0.1:{found.getsockname()[1]}"
 
 
-def upload(coordinator: Coordinator) -> ShardedUpload:
+def upload(coordinator: Coordinator, spool: Spool | None = None) -> ShardedUpload:
     client = CoordinatorClient(coordinator, lambda _: None)
 
-    def publish(content_id: str, row_bytes: int, expected: str) -> object:
-        return client.publish(Publish(content_id, "t", "int32", (4,), row_bytes, 1, 0, expected=expected))
+    def begin(size: VersionSize, bytes_before: BytesBefore) -> VersionWriter:
+        asked = Publish("content", "t", "int32", (4,), size.row, 1, 0, size=size.total)
+        return VersionWriter(DTYPES["int32"], (4,), size, bytes_before, lambda *_: client.publish(asked), None)
 
-    return ShardedUpload(DTYPES["int32"], (4,), LIMITS, publish, None)  # type: ignore[arg-type]
+    if spool is None:
+        return StreamedUpload(DTYPES["int32"], (4,), LIMITS, begin)
+    return SpooledUpload(DTYPES["int32"], (4,), LIMITS, begin, spool)
 
 
 def placed(address: str, node: str = "a") -> Callable[[Publish], list[Message]]:
@@ -90,7 +96,8 @@ def test_rows_that_would_go_elsewhere_after_a_restart_are_not_written(
     monkeypatch.setattr("app.cluster.coordinator.coordinator_client.ASK_AGAIN_S", 0.05)
     coordinator = Coordinator(placed(refusing))
     one = upload(coordinator)
-    publication = one._publication
+    assert one.writer is not None
+    publication = one.writer.publication
     assert publication is not None
     for later in (placed(refusing, "b"), refused("stale_map", "later")):
         coordinator.answer = later
@@ -108,3 +115,22 @@ def test_a_coordinator_that_is_silent_is_waited_for_and_then_told_of(monkeypatch
     with pytest.raises(GatherError, match="does not answer") as error:
         upload(Coordinator(lambda _: []))
     assert error.value.code == "shard_unavailable"
+
+
+def test_what_was_written_here_first_is_removed_whether_it_is_sent_or_not(tmp_path: Path, refusing: str) -> None:
+    store = LocalStore(tmp_path, LIMITS)
+    store.open()
+    try:
+        for answer in (refused("insufficient_storage", "no room"), placed(refusing)):
+            one = upload(Coordinator(answer), store.upload)
+            one.write(np.arange(4, dtype=np.int32).tobytes())
+            assert len(list((tmp_path / "incoming").iterdir())) == 1
+            with pytest.raises(GatherError):
+                one.finish()
+            one.abandon()
+            assert list((tmp_path / "incoming").iterdir()) == []
+        early = upload(Coordinator(placed(refusing)), store.upload)
+        early.abandon()
+        assert list((tmp_path / "incoming").iterdir()) == []
+    finally:
+        store.close()

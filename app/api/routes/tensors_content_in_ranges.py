@@ -5,9 +5,10 @@ All of it is of one version, the one that the first look at the map has found.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from math import prod
 from time import perf_counter
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -30,12 +31,17 @@ _CHUNK: Final = 1 << 22
 _INT64: Final = DTYPES["int64"]
 
 
-class ShardedContentRoute:
-    """Downloads of what `store` lists, by gathers of `service`."""
+ScalarReader: TypeAlias = Callable[[str, RequestTimings, MemoryReservation], Awaitable[Tensor]]
+"""Reads a tensor of rank 0, by its reference."""
 
-    def __init__(self, store: TensorStore, service: Service) -> None:
+
+class ShardedContentRoute:
+    """Downloads of what `store` lists, by gathers of `service`; those of scalars, which have no rows, by `scalar`."""
+
+    def __init__(self, store: TensorStore, service: Service, scalar: ScalarReader) -> None:
         self.store = store
         self.service = service
+        self.scalar = scalar
 
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Answer with the rows. Raises GatherError for everything it refuses."""
@@ -44,8 +50,9 @@ class ShardedContentRoute:
         metadata = self.store.metadata(name)
         if await is_unchanged(context, metadata.etag):
             return
-        first, last = row_range(fields.get("rows"), metadata.shape)
-        dtype, shape = DTYPES[metadata.dtype], (last - first, *metadata.shape[1:])
+        is_scalar = not metadata.shape
+        first, last = (0, 1) if is_scalar and "rows" not in fields else row_range(fields.get("rows"), metadata.shape)
+        dtype, shape = DTYPES[metadata.dtype], () if is_scalar else (last - first, *metadata.shape[1:])
         row_bytes = prod(shape[1:]) * (dtype.item_size or 8)
         size = prod(shape) * dtype.item_size
         head = codec.write_head(dtype, shape, size)
@@ -88,12 +95,16 @@ class ShardedContentRoute:
         timings, now = context.timings, perf_counter()
         own = RequestTimings(now, now + timings.deadline - timings.start, timings.caller)
         reservation = MemoryReservation(context.admission.budget)
+        reference = f"{metadata.name}@{metadata.version}"
         indices = Tensor(_INT64, (stop - start,), np.arange(start, stop))
-        call = Call("gather", f"{metadata.name}@{metadata.version}", indices, 0, "onnx-13", data_pointer="/name")
+        call = Call("gather", reference, indices, 0, "onnx-13", data_pointer="/name")
         try:
             reservation.charge(indices.array.nbytes)
-            answer = await self.service.gather(call, own, reservation)
-            return packed_bytes(answer.output, reservation), reservation
+            if metadata.shape:
+                rows = (await self.service.gather(call, own, reservation)).output
+            else:
+                rows = await self.scalar(reference, own, reservation)
+            return packed_bytes(rows, reservation), reservation
         except BaseException:
             reservation.release()
             raise

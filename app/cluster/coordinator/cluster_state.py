@@ -40,6 +40,8 @@ class Content:
     sha256: str = ""
     created: int = 0
     digests: tuple[str, ...] = ()
+    size: int = 0
+    """Bytes of all items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,7 @@ def publish(
         tuple(RowRange(key.start, key.stop, shard_tensor(*key), own) for key, own in replicas.items()),
         content.created,
         content.sha256,
+        content.size,
     )
     versions = (*(table.versions if table else ()), version)
     aliased = {split_reference(target)[1] for target in _targets(state.map, content.table)}
@@ -168,8 +171,8 @@ def check_publishable(state: ClusterState, content: Content) -> None:
         raise ChangeRefused("name_conflict", f"{content.table!r} is an alias")
     if DTYPES.get(content.dtype) is None:
         raise ChangeRefused("unsupported_dtype", f"there is no element type {content.dtype!r}")
-    if not content.shape or min(content.shape) < 0:
-        raise ChangeRefused("invalid_field", "a table in row ranges has rank 1 or more")
+    if min(content.shape, default=0) < 0:
+        raise ChangeRefused("invalid_field", "a shape has no negative sizes")
     _check_name(content.table)
 
 

@@ -161,6 +161,8 @@ class Publish:
     created: int = 0
     expected: str = "*"
     """The content that must be current when the version is published: "" none at all, "*" any or none."""
+    size: int = 0
+    """Bytes of all items; `row_bytes` is about as many for a row, where rows differ."""
 
 
 class Target(NamedTuple):

@@ -26,7 +26,7 @@ from app.cluster.coordinator.messages import (
 )
 from app.cluster.coordinator.node_choice import place_ranges
 from app.cluster.coordinator.node_views import NodeViews
-from app.cluster.shard_map import Replica
+from app.cluster.shard_map import Replica, rows_of
 
 
 class PublishOptions(Protocol):
@@ -144,7 +144,7 @@ class Publications:
             # It may be a late repetition of what was published, and removed, long ago.
             raise ChangeRefused("stale_map", "versions of this table have been removed meanwhile")
         cluster_state.check_publishable(state, _content(asked, ()))
-        bounds = range_bounds(asked.shape[0], self._options.ranges)
+        bounds = range_bounds(rows_of(asked.shape), self._options.ranges)
         keys = [RangeKey(asked.content_id, start, stop) for start, stop in bounds]
         sizes = [(key.stop - key.start) * asked.row_bytes for key in keys]
         chosen = place_ranges(free, sizes, self._options.replicas)
@@ -241,4 +241,5 @@ def _content(asked: Publish, digests: tuple[str, ...]) -> Content:
         asked.sha256,
         asked.created,
         digests,
+        asked.size,
     )

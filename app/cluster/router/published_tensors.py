@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, TypeVar
+from uuid import uuid4
 
 from app.cluster.coordinator.coordinator_client import CoordinatorClient, RunningPublication, StaleMap, unavailable
 from app.cluster.coordinator.messages import Publish
 from app.cluster.router.sharded_tensors import ShardedTensors
-from app.cluster.router.sharded_upload import ShardedUpload
+from app.cluster.router.sharded_upload import ShardedUpload, Spool, SpooledUpload, StreamedUpload
+from app.cluster.router.version_writer import BytesBefore, VersionSize, VersionWriter
 from app.cluster.shard_map import ShardMap
-from app.errors import GatherError
 from app.store.catalogue.catalogue_rows import Alias
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.store_errors import name_conflict, not_found, tensor_in_use, unknown_reference
@@ -29,12 +31,22 @@ Result = TypeVar("Result")
 
 
 class PublishedTensors(ShardedTensors):
-    """The tables of the newest map; `client` changes it. `key` is the key that shards are asked with."""
+    """The tables of the newest map; `client` changes it, and shards are asked with `key`.
+
+    `spool` begins files for what cannot go on as it comes.
+    """
 
     def __init__(
-        self, shard_map: ShardMap, client: CoordinatorClient, limits: Limits, keep: int, key: str | None
+        self,
+        shard_map: ShardMap,
+        client: CoordinatorClient,
+        limits: Limits,
+        keep: int,
+        key: str | None,
+        spool: Spool,
     ) -> None:
         super().__init__(shard_map)
+        self._spool = spool
         self.client = client
         self.limits = limits
         self._keep = keep
@@ -61,29 +73,33 @@ class PublishedTensors(ShardedTensors):
     ) -> Upload:
         """An upload that goes on to the shards. Shards decide themselves what they keep in memory.
 
-        Raises name_conflict, not_implemented for strings, scalars and column-major order, insufficient_storage and
-        shard_unavailable.
+        Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable.
         """
         del prefault, lock
         assert name is not None
         check_new_name(name)
         if name in self.shard_map.aliases:
             raise name_conflict(name, is_alias=True)
-        if dtype.kind == "string" or not shape or (fortran and len(shape) > 1):
-            raise _not_streamed(dtype, shape)
         created = time.time_ns()
         kept = self._keep if keep is None else keep
 
-        def begin(shard_map: ShardMap) -> Upload:
-            known = shard_map.generation
+        def begin(size: VersionSize, bytes_before: BytesBefore) -> VersionWriter:
+            def begin_by(shard_map: ShardMap) -> VersionWriter:
+                asked = Publish(
+                    uuid4().hex, name, dtype.name, shape, size.row, kept, shard_map.generation,
+                    created=created, size=size.total,
+                )  # fmt: skip
 
-            def publish(content_id: str, row_bytes: int, expected: str) -> RunningPublication:
-                asked = Publish(content_id, name, dtype.name, shape, row_bytes, kept, known, "", "", created, expected)
-                return self.client.publish(asked)
+                def publish(expected: str, sha256: str) -> RunningPublication:
+                    return self.client.publish(replace(asked, expected=expected, sha256=sha256))
 
-            return ShardedUpload(dtype, shape, self.limits, publish, self.key, swap=swap)
+                return VersionWriter(dtype, shape, size, bytes_before, publish, self.key)
 
-        return self._changed(begin)
+            return self._changed(begin_by)
+
+        if dtype.kind == "string" or (fortran and len(shape) > 1):
+            return SpooledUpload(dtype, shape, self.limits, begin, self._spool, swap=swap, fortran=fortran)
+        return StreamedUpload(dtype, shape, self.limits, begin, swap=swap)
 
     def put(
         self, name: str, upload: Upload, conditions: Conditions = ALWAYS, keep: int | None = None
@@ -184,13 +200,3 @@ class PublishedTensors(ShardedTensors):
                 if newer is not None:
                     self.client.take(newer)
         raise unavailable("others change the same all the time")
-
-
-def _not_streamed(dtype: DType, shape: tuple[int, ...]) -> GatherError:
-    if not shape:
-        what, hint = "A tensor of rank 0 has no rows", "Send it in the request, or as a tensor of shape 1."
-    elif dtype.kind == "string":
-        what, hint = "Strings are not cut into row ranges", "Serve them from one machine, or send them in the request."
-    else:
-        what, hint = "Rows in column-major order cannot go on as they come", "Send the array in row-major order."
-    return GatherError("not_implemented", f"{what}: this cluster takes no such upload", hint=hint)

@@ -34,6 +34,7 @@ from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import Plan
 from app.service import Explanation, Further, Service
 from app.store import Resident
+from app.store.store_errors import not_found
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.gather_call import Answer, Call
 from app.tensors.tensor import Tensor, coordinates
@@ -122,6 +123,25 @@ class Router(Service):
         output = await self.pool.run_unless(few, lambda: self._finished(work, planned, data), timings)
         timings.kernel_end = perf_counter()
         return Answer(output, call.dialect, "cpu", resident.etag, resident.data_version)
+
+    async def read_scalar(self, reference: str, timings: RequestTimings, reservation: MemoryReservation) -> Tensor:
+        """The one item of a table of rank 0, which no operator reads. Raises tensor_not_found and shard_unavailable."""
+        resident = self.store.get(reference)
+        if not isinstance(resident, ShardedResident):
+            raise not_found(reference, self.store)
+        data = resident.tensor
+        items = self.outputs.empty(1, data.dtype.carrier)
+        view = as_rows(items, data.dtype.item_size) if data.dtype.item_size else None
+        output = Output(data.dtype, view, 1, reservation.charge, self.limits.output_bytes)
+        (request,) = row_requests(resident.version_in_map, np.zeros((1, 1), np.int64), output, ())
+        wanted = TableReads(resident.table, resident.shard_map, resident.version_in_map, {request.number: request})
+        lost = await self.fetcher.fetch([wanted], timings)
+        if lost:
+            raise unavailable(resident, lost, [NeedingPlaces([(0, Place("/name"))], 1)])
+        if data.dtype.kind == "string":
+            return output.strings(1, ())
+        output.finish()
+        return data.gathered((), items)
 
     def _split(
         self, call: Call, planned: Planned, resident: ShardedResident, reservation: MemoryReservation

@@ -20,6 +20,7 @@ from app.cluster.router.fetch_rows import RowFetcher
 from app.cluster.router.newest_map import NewestMap
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.sharded_tensors import ShardedTensors
+from app.cluster.router.sharded_upload import Spool
 from app.cluster.router.shards import Shards
 from app.cluster.shard_map import BadShardMap, ShardMap
 from app.security.file_watcher import FileWatcher
@@ -92,7 +93,7 @@ def is_ray(cluster: str) -> bool:
 
 
 def sharded_service(
-    cluster: str, late_after: float, key_file: Path | None, limits: Limits, keep: int
+    cluster: str, late_after: float, key_file: Path | None, limits: Limits, keep: int, spool: Spool
 ) -> ShardedService | CoordinatedService:
     """The tables that this value of GATHERND_CLUSTER stands for. Raises BadShardMap."""
     if not is_ray(cluster):
@@ -100,7 +101,7 @@ def sharded_service(
     if find_spec("ray") is None:
         raise BadShardMap("Ray is not installed: pip install 'gathernd-server[cluster]'")
     link = ProcessLink([sys.executable, "-m", "app.cluster.ray_link", cluster])
-    return CoordinatedService(link, late_after, limits, keep)
+    return CoordinatedService(link, late_after, limits, keep, spool)
 
 
 class ShardedService:
@@ -126,13 +127,13 @@ class ShardedService:
 class CoordinatedService:
     """The tables of a cluster with a coordinator, which is reached by `link`."""
 
-    def __init__(self, link: KeyedLink, late_after: float, limits: Limits, keep: int) -> None:
+    def __init__(self, link: KeyedLink, late_after: float, limits: Limits, keep: int, spool: Spool) -> None:
         self._link = link
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = Event()
         self._answers = True
         client = CoordinatorClient(link, self._take)
-        self._tables = PublishedTensors(ShardMap(), client, limits, keep, None)
+        self._tables = PublishedTensors(ShardMap(), client, limits, keep, None, spool)
         self._newest = NewestMap(self._tables.shard_map)
         self._client = client
         self.routed = RoutedTables(self._tables, late_after, None)

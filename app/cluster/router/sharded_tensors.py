@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from math import prod
 from typing import NoReturn
 
 import numpy as np
@@ -21,7 +20,7 @@ from app.store.store_errors import no_alias, not_found
 from app.store.tensor_metadata import ALWAYS, Conditions, Metadata
 from app.tensors.dtypes import DType
 from app.tensors.string_tensor import PackedStrings
-from app.tensors.tensor import Tensor, nbytes
+from app.tensors.tensor import Tensor
 from app.tensors.tensor_name import check_name, check_reference, split_reference
 
 
@@ -134,12 +133,11 @@ class ShardedTensors:
         return Alias(alias, name, version.number, etag, version.created, version.created)
 
     def _describe(self, name: str, version: ShardedVersion, shard_map: ShardMap | None = None) -> Metadata:
-        size = nbytes(version.dtype, version.shape) if version.dtype.item_size else 4 * prod(version.shape)
         return Metadata(
             name,
             version.dtype.name,
             version.shape,
-            size,
+            version.nbytes,
             version.etag,
             version.sha256,
             version.created,
@@ -212,7 +210,7 @@ class ShardedTensors:
     def usage(self) -> tuple[int, int]:
         """How many tables there are, and the bytes of all their versions, each counted once."""
         found = [version for table in self.shard_map.tables.values() for version in table.versions]
-        return len(self.shard_map.tables), sum(nbytes(version.dtype, version.shape) for version in found)
+        return len(self.shard_map.tables), sum(version.nbytes for version in found)
 
     def version_count(self) -> int:
         """How many versions all tables have together."""

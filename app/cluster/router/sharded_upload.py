@@ -1,159 +1,161 @@
-"""An upload whose rows go on to the shards as they arrive, in bounded memory: it is checked and hashed on its way.
+"""Uploads to a table in row ranges, checked and hashed here as on one machine; the rows go on to the shards.
 
-Rows come in order, so that one range after the other is written, to all its replicas side by side. The last bytes of
-the table are kept back until the upload is committed: no version can be whole, and current, before that.
+`StreamedUpload` sends rows on as they arrive, in bounded memory. Strings, of which only the whole says where each range
+ends, and arrays in column-major order, whose rows are whole at the very end, are a `SpooledUpload`: they are written to
+a file of the router's store first, in row-major order, and sent from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from app.cluster.coordinator.coordinator_client import RunningPublication, StaleMap, unavailable
-from app.cluster.coordinator.messages import RangeKey, Target
-from app.cluster.shard.shard_http import RangeWriter, ShardClient, ShardFailed
-from app.cluster.shard_map import ShardMap
+import numpy as np
+from numpy.typing import NDArray
+
+from app.cluster.router.version_writer import BeginWriting, VersionSize, VersionWriter
+from app.cluster.shard_map import ShardMap, rows_of
 from app.errors import GatherError
+from app.store.files.tensor_file import PAGE, Description
 from app.store.files.write_uploaded_tensor import Upload
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.shape_limits import Limits
 
-KEPT_BACK: Final = 1
-"""Bytes of the table that are written when it is committed."""
+_CHUNK_BYTES: Final = 1 << 20
+_START_BYTES: Final = 8
+"""What the place of a string takes in a shard's file, beside the string."""
+
+
+class Spool(Protocol):
+    """Begins a file for an upload in the router's own store; see `LocalStore.upload`."""
+
+    def __call__(self, dtype: DType, shape: tuple[int, ...], *, swap: bool = False, fortran: bool = False) -> Upload:
+        """Raises limit_exceeded and insufficient_storage."""
+        ...
 
 
 class ShardedUpload(Upload):
-    """One table on its way. `publish` begins its publication; all methods block, on shards and the coordinator."""
+    """One table on its way. `commit` publishes it; all methods block, on shards and the coordinator."""
+
+    def __init__(self, dtype: DType, shape: tuple[int, ...], limits: Limits, *, swap: bool = False) -> None:
+        super().__init__(Path(), dtype, shape, limits, swap=swap)
+        self.writer: VersionWriter | None = None
+
+    @property
+    def digest(self) -> str:
+        """That of type, shape and items, once all have come."""
+        return str(self._digest.hexdigest())
+
+    def commit(self, expected: str) -> tuple[int, ShardMap]:
+        """Have it published; see `VersionWriter.commit`."""
+        assert self.writer is not None, "`finish` comes first"
+        return self.writer.commit(expected, self.digest)
+
+    def abandon(self) -> None:
+        """Leave nothing."""
+        if self.writer is not None:
+            self.writer.abandon()
+
+
+class StreamedUpload(ShardedUpload):
+    """Rows of a size that the shape says, which go on as they come."""
 
     def __init__(
         self,
         dtype: DType,
         shape: tuple[int, ...],
         limits: Limits,
-        publish: Callable[[str, int, str], RunningPublication],
-        key: str | None,
+        begin: BeginWriting,
         *,
         swap: bool = False,
     ) -> None:
-        """`publish` takes the content id, the bytes of a row, and `Publish.expected`.
-
-        Raises limit_exceeded, StaleMap, and what the coordinator refuses with.
-        """
-        super().__init__(Path(), dtype, shape, limits, swap=swap)
+        """Raises limit_exceeded, and what `begin` raises."""
+        super().__init__(dtype, shape, limits, swap=swap)
         assert self.expected is not None, "strings have no size of their own"
-        self._key = key
-        self._row_bytes = self.expected // shape[0] if shape[0] else 0
-        self._kept_back = b""
-        self._place = 0
-        """Bytes that have been written."""
-        self._targets: list[Target] = []
-        self._writers: list[RangeWriter] = []
-        self._range: RangeKey | None = None
-        self._publication: RunningPublication | None = None
-        self._publish = publish
-        if shape[0]:  # a table without rows would be whole, and published, at once
-            self._publication = publish(self.id, self._row_bytes, "*")
-            try:
-                self._targets = self._publication.targets()
-            except BaseException:
-                self._publication.end()
-                raise
+        rows = rows_of(shape)
+        row = self.expected // rows if rows else 0
+        self.writer = begin(VersionSize(self.expected, row), lambda number: number * row)
 
     def write_out(self, piece: Buffer) -> None:
         """The next bytes in their final form. Raises shard_unavailable and insufficient_storage."""
-        assert self.expected is not None
-        view = memoryview(piece)
-        if not view:
-            return
-        until = self.expected - KEPT_BACK
-        if self._written + len(view) > until:
-            self._kept_back = bytes(view[until - self._written :])
-            view = view[: until - self._written]
-        try:
-            self._send(view)
-        except StaleMap as stale:
-            raise unavailable(f"the table has changed while it was written: {stale}") from None
-
-    def commit(self, expected: str) -> tuple[int, ShardMap]:
-        """Write the rest, and have the version published: its number, and a map that has it.
-
-        The version is published only where `expected` is current then; see `Publish.expected`. Raises StaleMap and what
-        the coordinator refuses with, shard_unavailable and insufficient_storage.
-        """
-        if self._publication is None:
-            self._publication = self._publish(self.id, 0, expected)
-        published = self._publication.commit(expected, self._digest.hexdigest())
-        self._publication.check(self._targets)
-        self._send(memoryview(self._kept_back))
-        if not self._row_bytes:
-            for key in self._keys:
-                self._begin(key)
-                self._end()
-        try:
-            return published()
-        finally:
-            self._publication.end()
+        assert self.writer is not None
+        self.writer.write(piece)
 
     def finish(self) -> None:
         """The bytes have ended: check their number. Raises element_count_mismatch."""
         self.check_count()
 
-    def abandon(self) -> None:
-        """Leave nothing: the coordinator has what was written dropped, since nobody asks for it any more."""
-        self._close()
-        if self._publication is not None:
-            self._publication.end()
+
+class SpooledUpload(ShardedUpload):
+    """Items that are written to a file of the router's first, and sent to the shards when all have come."""
+
+    def __init__(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        limits: Limits,
+        begin: BeginWriting,
+        spool: Spool,
+        *,
+        swap: bool = False,
+        fortran: bool = False,
+    ) -> None:
+        """Raises limit_exceeded and insufficient_storage."""
+        super().__init__(dtype, shape, limits)
+        self._file = spool(dtype, shape, swap=swap, fortran=fortran)
+        self._begin = begin
+        self._described: Description | None = None
 
     @property
-    def _keys(self) -> Sequence[RangeKey]:
-        return sorted({target.key for target in self._targets}, key=lambda key: key.start)
+    def digest(self) -> str:
+        """That of type, shape and items in row-major order, once all have come."""
+        assert self._described is not None
+        return self._described.sha256
 
-    def _send(self, view: memoryview) -> None:
-        while len(view):
-            if self._range is None:
-                self._begin(next(key for key in self._keys if key.stop * self._row_bytes > self._place))
-            assert self._range is not None
-            part = view[: self._range.stop * self._row_bytes - self._place]
-            for writer in self._writers:
-                _try(lambda: writer.write(part))  # noqa: B023  (called at once)
-            self._place += len(part)
-            view = view[len(part) :]
-            if self._place == self._range.stop * self._row_bytes:
-                self._end()
+    def write(self, piece: Buffer) -> None:
+        """Take the next bytes. Raises OSError and what an upload to one machine raises."""
+        self._file.write(piece)
 
-    def _begin(self, key: RangeKey) -> None:
-        """Connect to all shards that are to have a range."""
-        assert self._publication is not None
-        self._publication.check(self._targets)
-        self._range = key
-        rows = key.stop - key.start
-        shape = ",".join(map(str, (rows, *self.shape[1:])))
-        for target in self._targets:
-            if target.key == key:
-                shard = ShardClient(target.address, self._key)
-                size = rows * self._row_bytes
-                _try(lambda: self._writers.append(RangeWriter(shard, key, self.dtype.name, shape, size)))  # noqa: B023
+    def finish(self) -> None:
+        """The bytes have ended: check them, and send all to the shards but what is kept back.
 
-    def _end(self) -> None:
-        """All replicas have to say that they have the range, durably."""
-        for writer in self._writers:
-            _try(writer.finish)
-        self._close()
+        Raises OSError, element_count_mismatch, value_not_representable, and what `begin` and the writer raise.
+        """
+        self._file.finish()
+        found = self._described = self._file.describe("")
+        starts = self._starts(found)
+        rows = rows_of(self.shape)
+        row_items = found.item_count // rows if rows else 0
+        row = -(-(found.size + _START_BYTES * len(starts)) // rows) if rows else 0
+        fixed = row_items * self.dtype.item_size
 
-    def _close(self) -> None:
-        for writer in self._writers:
-            writer.close()
-        self._writers.clear()
-        self._range = None
+        def bytes_before(number: int) -> int:
+            if self.dtype.kind != "string":
+                return number * fixed
+            return int(starts[number * row_items]) if number * row_items < len(starts) else found.size
 
+        self.writer = self._begin(VersionSize(found.size, row), bytes_before)
+        with self._file.path.open("rb") as file:
+            file.seek(PAGE)
+            left = found.size
+            while left:
+                piece = file.read(min(left, _CHUNK_BYTES))
+                if not piece:
+                    raise GatherError("internal", "the file of an upload has become shorter")
+                self.writer.write(piece)
+                left -= len(piece)
+        self._file.abandon()
 
-def _try(work: Callable[[], object]) -> None:
-    """Raises shard_unavailable and insufficient_storage where a shard does not do its part."""
-    try:
-        work()
-    except ShardFailed as failure:
-        if failure.code == "insufficient_storage":
-            raise GatherError("insufficient_storage", f"a shard has no room: {failure}") from None
-        raise unavailable(f"a shard could not be written: {failure}") from None
+    def _starts(self, found: Description) -> NDArray[np.int64]:
+        """Where each string begins among the bytes."""
+        if self.dtype.kind != "string" or not found.item_count:
+            return np.empty(0, np.int64)
+        return np.memmap(self._file.path, np.int64, "r", found.offsets_at, (found.item_count,))
+
+    def abandon(self) -> None:
+        """Leave nothing."""
+        try:
+            self._file.abandon()
+        finally:
+            super().abandon()
