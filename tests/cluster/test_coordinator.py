@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,8 @@ from app.cluster.coordinator.coordinator import (
     FindRecord,
     ReadLatest,
 )
+from app.cluster.coordinator.coordinator_client import CoordinatorClient
+from app.cluster.coordinator.message_json import message_to_json
 from app.cluster.coordinator.messages import (
     Change,
     Changed,
@@ -379,3 +382,42 @@ def test_a_version_whose_router_is_silent_is_given_up(*, silent: bool) -> None:
     for node, stamp in placed.items():
         one.hold(node, stamp)
     assert bool(one.state.map.tables) == (not silent)
+
+
+@pytest.mark.parametrize(
+    ("release", "works"),
+    [
+        ("", True), ("3.4.0", True), ("3.3.9", True), ("3.5.0rc1", True), ("3.4", True),
+        ("3.2.0", False), ("3.6.1", False), ("2.4.0", False), ("4.4.0", False), ("x", False), ("3", False),
+    ],
+)  # fmt: skip
+def test_versions_more_than_one_minor_apart_are_refused(release: str, works: bool) -> None:
+    coordinator = Coordinator("one", OPTIONS, "3.4.1")
+    coordinator.latest(None, 0.0)
+    coordinator.created(1, 0.0)
+    asked = coordinator.receive("r", MapRequest(0, release), 0.0)
+    told = coordinator.receive("a:1", Inventory("a", "a:1", 1, 1, 100, (), release), 0.0)
+    assert coordinator.nodes.known == (["a"] if works else [])
+    if works:
+        assert (asked, told) == ([Send("r", MapAnswer(coordinator.state.map))], [])
+        return
+    for action, sender, subject in ((asked[0], "r", ""), (told[0], "a:1", "a")):
+        assert isinstance(action, Send)
+        assert action.to == sender
+        assert isinstance(action.message, Refused)
+        assert (action.message.request_id, action.message.code) == (subject, "version_mismatch")
+        assert repr(release) in action.message.detail
+        assert "'3.4.1'" in action.message.detail
+
+
+def test_a_router_that_is_refused_says_why() -> None:
+    class Link:
+        def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float) -> list[bytes]:
+            del sender, texts, wait_s
+            return [message_to_json(Refused("", "version_mismatch", "it is of version '9.9'"))]
+
+        def close(self) -> None:
+            """Nothing is held."""
+
+    with pytest.raises(OSError, match="of version '9"):
+        CoordinatorClient(Link(), lambda _: None).newer_map(0)

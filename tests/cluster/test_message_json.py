@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import get_args
 
 import orjson
@@ -39,6 +40,8 @@ for _seed in (0, 1, 15):
     _messages, _records = _schedule(_seed)
     SENT += _messages
     RECORDS += _records
+RECORDED = Path(__file__).parent / "recorded_0_1.jsonl"
+"""A message of each kind, and a record of a coordinator, as the last minor version wrote them."""
 ROWS = ("CopyAnswer", "Write", "Rows")
 """Their rows travel in a body of their own."""
 
@@ -132,3 +135,24 @@ def test_a_cluster_of_two_versions_holds_what_it_must() -> None:
         schedule = Schedule(seed)
         schedule.world.rewrite_messages(lambda message, world=schedule.world: over_the_wire(world, message))  # type: ignore[misc]
         schedule.run()
+
+
+def test_what_the_minor_version_before_wrote_is_read_and_means_the_same() -> None:
+    """Every member that it wrote comes back with the value that it had: later ones are beside them, with defaults."""
+    kinds = set()
+    for line in RECORDED.read_bytes().splitlines():
+        document = orjson.loads(line)
+        kinds.add(document.get("message", "record"))
+        again = message_to_json(message_from_json(line)) if "message" in document else None
+        found = orjson.loads(again or record_to_json(record_from_json(line)))
+        assert _is_within(document, found), (document, found)
+    assert kinds >= {type(message).__name__ for message in SENT} - {*ROWS} | {"record"}
+
+
+def _is_within(old: object, new: object) -> bool:
+    """Whether all members of `old`, at any depth, have the same values in `new`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(name in new and _is_within(value, new[name]) for name, value in old.items())
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(_is_within, old, new))
+    return old == new

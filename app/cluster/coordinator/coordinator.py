@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
+from app import __version__
 from app.cluster.coordinator import cluster_state
 from app.cluster.coordinator.cluster_state import ChangeRefused, ClusterState, find_content
 from app.cluster.coordinator.messages import (
@@ -39,6 +40,7 @@ from app.cluster.coordinator.messages import (
 )
 from app.cluster.coordinator.node_views import NodeViews
 from app.cluster.coordinator.publications import Publications
+from app.cluster.coordinator.releases import MISMATCH, mismatch
 from app.cluster.coordinator.replica_copies import ReplicaCopies
 from app.cluster.shard_map import BadShardMap, Replica
 
@@ -96,8 +98,10 @@ _NO_STATE: Final = ClusterState()
 class Coordinator:
     """One coordinator; `identity` is its own and no other's, also of one that ran before it."""
 
-    def __init__(self, identity: str, options: ClusterOptions) -> None:
+    def __init__(self, identity: str, options: ClusterOptions, release: str = __version__) -> None:
+        """`release` is the version of the service that it is of."""
         self.options = options
+        self._release = release
         self.stopped = False
         """Whether another coordinator has taken over: this one does nothing any more."""
         self.state = _NO_STATE
@@ -194,6 +198,8 @@ class Coordinator:
         if self.stopped or not self._term:
             return []
         match message:
+            case Inventory() if why := mismatch(self._release, message.release):
+                return [Send(sender, Refused(message.node, MISMATCH, why))]
             case Inventory():
                 self.nodes.heard(message, now)
             case Held():
@@ -201,6 +207,8 @@ class Coordinator:
             case NotHeld():
                 self.copies.failed(message)
                 self.publications.failed(message)
+            case MapRequest(_, release) if why := mismatch(self._release, release):
+                return [Send(sender, Refused("", MISMATCH, why))]
             case MapRequest(known):
                 if known < self.state.generation:
                     return [Send(sender, MapAnswer(self.state.map))]

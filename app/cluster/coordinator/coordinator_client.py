@@ -13,10 +13,12 @@ from threading import Condition, Thread
 from typing import Final, Literal, TypeVar
 from uuid import uuid4
 
+from app import __version__
 from app.cluster.coordinator.coordinator_link import CoordinatorLink, exchange
 from app.cluster.coordinator.message_json import BadMessage
 from app.cluster.coordinator.messages import Change, Changed, MapAnswer, MapRequest, Message, Publish, Refused, Target
 from app.cluster.coordinator.publish_request import PublishRequest
+from app.cluster.coordinator.releases import MISMATCH
 from app.cluster.shard_map import ShardMap
 from app.errors import CODES, GatherError
 
@@ -42,9 +44,12 @@ class CoordinatorClient:
     def newer_map(self, known: int) -> ShardMap | None:
         """The map if it is newer than generation `known`. Raises OSError where the coordinator does not answer."""
         try:
-            found = exchange(self.link, self._name, [MapRequest(known)])
+            found = exchange(self.link, self._name, [MapRequest(known, __version__)])
         except BadMessage as error:
             raise OSError(str(error)) from None
+        for message in found:
+            if isinstance(message, Refused) and message.code == MISMATCH:
+                raise OSError(f"it does not take this service, since {message.detail}")
         maps = [message.map for message in found if isinstance(message, MapAnswer)]
         return max(maps, key=lambda one: one.generation, default=None)
 

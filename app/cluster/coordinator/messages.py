@@ -63,6 +63,8 @@ class Inventory:
     capacity: int
     """Bytes that the shard may hold in all."""
     held: tuple[HeldRange, ...]
+    release: str = ""
+    """The version of the service, "" where one does not say it yet; so below. See `releases`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class MapRequest:
     """Asks for the map, if it is newer than generation `known`."""
 
     known: int
+    release: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +227,8 @@ class Changed:
 class Refused:
     """A publishing (by its content id) or a change (by its request id) that is not made.
 
-    `stale_map`: the router fetches the map and asks anew, under another id.
+    `stale_map`: the router fetches the map and asks anew, under another id. `version_mismatch` answers an inventory, by
+    its node, or a request for the map, by "": whoever sent it is not heeded.
     """
 
     request_id: str

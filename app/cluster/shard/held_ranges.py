@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from app import __version__
 from app.cluster.coordinator.messages import (
     Drop,
     Held,
@@ -115,7 +116,7 @@ class HeldRanges:
         """What to tell the coordinator now."""
         self._count += 1
         held = tuple(HeldRange(key, one.stamp, one.durable_stamp is not None) for key, one in self._ranges.items())
-        return Inventory(self.node, self.address, self._started, self._count, self._capacity, held)
+        return Inventory(self.node, self.address, self._started, self._count, self._capacity, held, __version__)
 
     # Orders of the coordinator
 
