@@ -57,7 +57,12 @@ from app.cluster.process_link import KeyedLink
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
 from app.cluster.router.sharded_lookups import ShardedLookups
-from app.cluster.router.sharded_service import CoordinatedService, ShardedService, sharded_service
+from app.cluster.router.sharded_service import (
+    CoordinatedService,
+    ShardedService,
+    read_authorities,
+    sharded_service,
+)
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
@@ -218,7 +223,9 @@ def create_app(
 
     sharded: ShardedService | CoordinatedService | None = None
     if coordinator is not None:
-        sharded = CoordinatedService(coordinator, settings.shard_timeout, limits, settings.keep_versions, store.upload)
+        tls = read_authorities(settings.cluster_ca)
+        keep = settings.keep_versions
+        sharded = CoordinatedService(coordinator, settings.shard_timeout, limits, keep, store.upload, tls)
     elif settings.cluster is not None:
         sharded = sharded_service(
             settings.cluster,
@@ -227,6 +234,7 @@ def create_app(
             limits,
             settings.keep_versions,
             store.upload,
+            settings.cluster_ca,
         )
     tables = None if sharded is None else sharded.routed.tables
     disk_threads = DiskThreads()

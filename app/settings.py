@@ -131,6 +131,11 @@ class Settings(BaseSettings):
         description="File of the API key, of scope `gather`, that the shards of a map's file are asked with, if they "
         "ask for one.",
     )
+    cluster_ca: Path | None = Field(
+        None,
+        description="PEM file of the authorities of the shards' certificates; with it shards are asked over TLS only, "
+        "and a certificate has to name the address that the map has.",
+    )
     shard_timeout: float = Field(
         2.0,
         gt=0,

@@ -18,6 +18,8 @@ from gathernd_cli.tables import Column, human_bytes, print_rows
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from app.cluster.shard_tls import ShardTls
+
 NODE_COLUMNS: Final = (
     Column("node"), Column("address"), Column("state"), Column("ranges", right=True),
     Column("bytes", human_bytes, right=True), Column("capacity", human_bytes, right=True),
@@ -41,6 +43,18 @@ Address = Annotated[
 def _fail(reason: str) -> typer.Exit:
     typer.echo(f"gathernd: {reason}", err=True)
     return typer.Exit(1)
+
+
+def _tls_files(certificate: Path | None, key: Path | None, authorities: Path | None) -> ShardTls | None:
+    """The files that shards serve TLS with, None without. A certificate goes with authorities, and a key with both."""
+    from app.cluster.shard_tls import ShardTls  # noqa: PLC0415
+
+    if certificate is None and key is None and authorities is None:
+        return None
+    if certificate is None or authorities is None:
+        raise _fail("TLS needs --tls-cert and --tls-ca, files that are on each machine")
+    paths = ("" if path is None else str(path.absolute()) for path in (certificate, key, authorities))
+    return ShardTls(*paths)
 
 
 @contextmanager
@@ -92,6 +106,15 @@ def cluster_start(
     flag: Annotated[
         list[str] | None, typer.Option(help="A further flag of the shards' gathernd serve, as --flag=--threads=4.")
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate (PEM) on each machine, for its address: shards serve over TLS.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="The certificate's key on each machine; it may stand in the same file.")
+    ] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="Authorities (PEM) on each machine, by which shards verify one another.")
+    ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait until all shards serve.")] = 300.0,
 ) -> None:
     """Start a coordinator, and shards on all machines that have none.
@@ -100,6 +123,7 @@ def cluster_start(
     `gathernd serve --cluster auto` on any machine of the Ray cluster is a router. A coordinator that runs keeps its
     ranges and replicas.
     """
+    tls = _tls_files(tls_cert, tls_key, tls_ca)
     with _placement(ray) as placement:
         from app.cluster.coordinator.coordinator import ClusterOptions  # noqa: PLC0415
 
@@ -114,7 +138,7 @@ def cluster_start(
                 err=True,
             )
         flags = [part for one in flag or () for part in one.split("=", 1)]
-        spec = placement.ShardsWanted(shards, str(data_dir.absolute()), shard_bytes, tuple(flags))
+        spec = placement.ShardsWanted(shards, str(data_dir.absolute()), shard_bytes, tuple(flags), tls)
         placement.want_shards(spec)
         made = placement.start_shards(spec, link.key())
         for name in {*made} & {*link.status()["draining"]}:  # of a machine that comes back

@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import count as count_from
 from pathlib import Path
 from threading import Event, Thread
@@ -33,6 +33,7 @@ from app.cluster.coordinator.record_files import KEPT
 from app.cluster.shard.shard_agent import ShardAgent
 from app.cluster.shard.shard_http import ShardClient
 from app.cluster.shard.shard_process import ShardProcess, ShardSettings
+from app.cluster.shard_tls import ShardTls
 
 NAMESPACE: Final = "gathernd"
 COORDINATOR: Final = "gathernd-coordinator"
@@ -181,7 +182,8 @@ class ActorLink:
 
     def options(self) -> ClusterOptions:
         """The options that the coordinator was started with. Raises OSError."""
-        return ClusterOptions(**self._call("options", 0.0))
+        found = self._call("options", 0.0)
+        return ClusterOptions(**{one.name: found[one.name] for one in fields(ClusterOptions) if one.name in found})
 
     def close(self) -> None:
         """It holds nothing."""
@@ -201,10 +203,19 @@ class ShardActor:
     The process outlives the actor, and the actor that Ray starts in its place adopts it. It stays on its machine.
     """
 
-    def __init__(self, name: str, folder: str, max_bytes: int | None, flags: Sequence[str], key: str | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: str,
+        max_bytes: int | None,
+        flags: Sequence[str],
+        key: str | None,
+        tls: Mapping[str, str] | None = None,
+    ) -> None:
         host = ray.util.get_node_ip_address()
         own = Path(folder) / name
-        self._process = ShardProcess(ShardSettings(host, own, key, max_bytes, tuple(flags)))
+        files = None if tls is None else ShardTls(**tls)
+        self._process = ShardProcess(ShardSettings(host, own, key, max_bytes, tuple(flags), files))
         self._stop = Event()
         self._threads: list[Thread] = []
         self._name, self._folder, self._key = name, own, key
@@ -227,10 +238,10 @@ class ShardActor:
             self._process.begin()
             self._process.wait_until_ready(self._stop)
             address = self._process.address
-            has = sum(one.size for one in ShardClient(address, self._key).stored())
+            has = sum(one.size for one in ShardClient(address, self._key, tls=self._process.tls).stored())
             free = shutil.disk_usage(self._folder).free
             capacity = capacity_of(has + free if self._max_bytes is None else self._max_bytes)
-            agent = ShardAgent(self._name, address, self._folder, capacity, ActorLink(), self._key)
+            agent = ShardAgent(self._name, address, self._folder, capacity, ActorLink(), self._key, self._process.tls)
             telling = Thread(target=agent.run, args=(self._stop,), name="agent", daemon=True)
             telling.start()
             while not self._stop.wait(0.5):
@@ -271,6 +282,7 @@ class ShardsWanted:
     folder: str
     max_bytes: int | None
     flags: tuple[str, ...]
+    tls: ShardTls | None = None
 
 
 def want_shards(wanted: ShardsWanted | None) -> None:
@@ -283,7 +295,11 @@ def want_shards(wanted: ShardsWanted | None) -> None:
 def shards_wanted() -> ShardsWanted | None:
     """What `want_shards` was told last. Raises OSError."""
     found = orjson.loads(_ask(internal_kv._internal_kv_get, _WANTED) or b"null")
-    return None if found is None else ShardsWanted(**{**found, "flags": tuple(found["flags"])})
+    if found is None:
+        return None
+    known = {one.name: found[one.name] for one in fields(ShardsWanted) if one.name in found}
+    tls = known.get("tls")
+    return ShardsWanted(**{**known, "flags": tuple(known["flags"]), "tls": None if tls is None else ShardTls(**tls)})
 
 
 def start_shards(spec: ShardsWanted, key: str | None, without: Collection[str] = ()) -> list[str]:
@@ -310,6 +326,7 @@ def start_shards(spec: ShardsWanted, key: str | None, without: Collection[str] =
             used[node] += 1
             wanted.append(node)
     made: list[str] = []
+    more = () if spec.tls is None else (asdict(spec.tls),)
     for node in wanted:
         # Of its machine, so that the next start on it finds the folder again.
         host = re.sub("[^A-Za-z0-9._-]", "-", hosts[node])[:40]
@@ -326,7 +343,7 @@ def start_shards(spec: ShardsWanted, key: str | None, without: Collection[str] =
             get_if_exists=True,
             # Where its folder is: when the machine is lost the actor is too, and others get its ranges.
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-        ).remote(name, spec.folder, spec.max_bytes, list(spec.flags), key)
+        ).remote(name, spec.folder, spec.max_bytes, list(spec.flags), key, *more)
         made.append(name)
     return made
 

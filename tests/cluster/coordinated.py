@@ -14,6 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from ssl import SSLContext
 from threading import Event, Thread
 from typing import Any
 
@@ -128,12 +129,13 @@ class Agents:
     link: RunningCoordinator
     folder: Path
     capacity: int = 1 << 30
+    tls: SSLContext | None = None
     stops: dict[str, tuple[Event, Thread]] = field(default_factory=dict)
 
     def begin(self, name: str, address: str) -> None:
         own = self.folder / name
         own.mkdir(parents=True, exist_ok=True)
-        agent, stop = ShardAgent(name, address, own, self.capacity, self.link, None), Event()
+        agent, stop = ShardAgent(name, address, own, self.capacity, self.link, None, self.tls), Event()
         thread = Thread(target=agent.run, args=(stop,), daemon=True)
         thread.start()
         self.stops[name] = stop, thread
@@ -168,18 +170,21 @@ def coordinated(
     options: ClusterOptions = OPTIONS,
     capacity: int = 1 << 30,
     flags: Sequence[str] = (),
+    shards: Sequence[Server] = (),
+    tls: SSLContext | None = None,
 ) -> Iterator[Coordinated]:
-    """A cluster of `count` shards; `flags` are the router's."""
+    """A cluster of `count` shards, or of those that run already, asked by `tls`; `flags` are the router's."""
     with ExitStack() as stack:
         coordinator = RunningCoordinator(folder / "records", options)
         stack.callback(coordinator.close)
         path = stack.enter_context(listening(coordinator, folder / "link"))
-        agents = Agents(coordinator, folder / "agents", capacity)
-        running = {f"s{number}": stack.enter_context(start()) for number in range(count)}
+        agents = Agents(coordinator, folder / "agents", capacity, tls)
+        found = shards or [stack.enter_context(start()) for _ in range(count)]
+        running = {f"s{number}": shard for number, shard in enumerate(found)}
         stack.callback(agents.end_all)
         for name, shard in running.items():
             agents.begin(name, f"127.0.0.1:{shard.port}")
-        until(lambda: len(coordinator.status()["nodes"]) == count, "all shards are heard")
+        until(lambda: len(coordinator.status()["nodes"]) == len(running), "all shards are heard")
         router = stack.enter_context(routing(start, path, *flags))
         yield Coordinated(coordinator, agents, running, router)
 

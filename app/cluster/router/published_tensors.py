@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from ssl import SSLContext
 from typing import Final, TypeVar
 from uuid import uuid4
 
@@ -31,7 +32,8 @@ Result = TypeVar("Result")
 
 
 class PublishedTensors(ShardedTensors):
-    """The tables of the newest map; `client` changes it, and shards are asked with `key`.
+    """The tables of the newest map; `client` changes it, and shards are asked with `key`, and over
+    TLS where `tls` is given.
 
     `spool` begins files for what cannot go on as it comes.
     """
@@ -44,9 +46,11 @@ class PublishedTensors(ShardedTensors):
         keep: int,
         key: str | None,
         spool: Spool,
+        tls: SSLContext | None = None,
     ) -> None:
         super().__init__(shard_map)
         self._spool = spool
+        self._tls = tls
         self.client = client
         self.limits = limits
         self._keep = keep
@@ -93,7 +97,7 @@ class PublishedTensors(ShardedTensors):
                 def publish(expected: str, sha256: str) -> RunningPublication:
                     return self.client.publish(replace(asked, expected=expected, sha256=sha256))
 
-                return VersionWriter(dtype, shape, size, bytes_before, publish, self.key)
+                return VersionWriter(dtype, shape, size, bytes_before, publish, self.key, self._tls)
 
             return self._changed(begin_by)
 

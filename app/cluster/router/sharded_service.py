@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from ssl import SSLContext
 from threading import Event
 from typing import Final
 
@@ -23,6 +24,7 @@ from app.cluster.router.sharded_tensors import ShardedTensors
 from app.cluster.router.sharded_upload import Spool
 from app.cluster.router.shards import Shards
 from app.cluster.shard_map import BadShardMap, ShardMap
+from app.cluster.shard_tls import trusting
 from app.security.file_watcher import FileWatcher
 from app.tensors.shape_limits import Limits
 
@@ -87,30 +89,50 @@ def read_key(path: Path | None) -> str | None:
     return key
 
 
+def read_authorities(path: Path | None) -> SSLContext | None:
+    """What shards are asked with over TLS, None without a file. Raises BadShardMap where it has no certificates."""
+    try:
+        return None if path is None else trusting(path)
+    except OSError as error:
+        raise BadShardMap(str(error)) from None
+
+
 def is_ray(cluster: str) -> bool:
     """Whether this value of GATHERND_CLUSTER is the address of a Ray cluster, and not a map's file."""
     return cluster == "auto" or cluster.startswith("ray://")
 
 
 def sharded_service(
-    cluster: str, late_after: float, key_file: Path | None, limits: Limits, keep: int, spool: Spool
+    cluster: str,
+    late_after: float,
+    key_file: Path | None,
+    limits: Limits,
+    keep: int,
+    spool: Spool,
+    authorities: Path | None = None,
 ) -> ShardedService | CoordinatedService:
-    """The tables that this value of GATHERND_CLUSTER stands for. Raises BadShardMap."""
+    """The tables that this value of GATHERND_CLUSTER stands for. Raises BadShardMap.
+
+    Shards are asked over TLS where the file of their `authorities` is given.
+    """
+    tls = read_authorities(authorities)
     if not is_ray(cluster):
-        return ShardedService(Path(cluster), late_after, key_file)
+        return ShardedService(Path(cluster), late_after, key_file, tls)
     if find_spec("ray") is None:
         raise BadShardMap("Ray is not installed: pip install 'gathernd-server[cluster]'")
     link = ProcessLink([sys.executable, "-m", "app.cluster.ray_link", cluster])
-    return CoordinatedService(link, late_after, limits, keep, spool)
+    return CoordinatedService(link, late_after, limits, keep, spool, tls)
 
 
 class ShardedService:
     """The tables of a static map file and the shards that have them; `late_after` is in seconds."""
 
-    def __init__(self, path: Path, late_after: float, key_file: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, late_after: float, key_file: Path | None = None, tls: SSLContext | None = None
+    ) -> None:
         """`key_file` has the key that shards are asked with. Raises BadShardMap."""
         self.file = MapFile(path)
-        self.routed = RoutedTables(ShardedTensors(self.file.shard_map), late_after, read_key(key_file))
+        self.routed = RoutedTables(ShardedTensors(self.file.shard_map), late_after, read_key(key_file), tls)
 
     def connect(self) -> None:
         """There is nothing to wait for: the map has been read."""
@@ -127,16 +149,24 @@ class ShardedService:
 class CoordinatedService:
     """The tables of a cluster with a coordinator, which is reached by `link`."""
 
-    def __init__(self, link: KeyedLink, late_after: float, limits: Limits, keep: int, spool: Spool) -> None:
+    def __init__(
+        self,
+        link: KeyedLink,
+        late_after: float,
+        limits: Limits,
+        keep: int,
+        spool: Spool,
+        tls: SSLContext | None = None,
+    ) -> None:
         self._link = link
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = Event()
         self._answers = True
         client = CoordinatorClient(link, self._take)
-        self._tables = PublishedTensors(ShardMap(), client, limits, keep, None, spool)
+        self._tables = PublishedTensors(ShardMap(), client, limits, keep, None, spool, tls)
         self._newest = NewestMap(self._tables.shard_map)
         self._client = client
-        self.routed = RoutedTables(self._tables, late_after, None)
+        self.routed = RoutedTables(self._tables, late_after, None, tls)
         self.routed.fetcher.refresh = self._refresh
         self._refreshed: list[Callable[[], None]] = []
         self._refreshing: asyncio.Task[None] | None = None
@@ -228,9 +258,11 @@ class CoordinatedService:
 class RoutedTables:
     """The tables of the newest map and the shards that have them, and what is counted of these."""
 
-    def __init__(self, tables: ShardedTensors, late_after: float, key: str | None) -> None:
+    def __init__(
+        self, tables: ShardedTensors, late_after: float, key: str | None, tls: SSLContext | None = None
+    ) -> None:
         self.tables = tables
-        self.shards = Shards()
+        self.shards = Shards(tls)
         self.fetcher = RowFetcher(self.shards, tables.shard_map, late_after, key)
         self._counted: dict[str, float] = {}
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from ssl import SSLContext
 from time import perf_counter
 from typing import Final
 
@@ -148,14 +149,15 @@ class Ask:
 
 
 class Shard:
-    """A shard by its address, host:port.
+    """A shard by its address, host:port, over TLS where `tls` is given.
 
     `idle` are its connections that are free, `open` counts those that are open or being opened, `waiting` are asks that
     wait for one. `outcomes` counts its answers by "ok" or the kind of failure, `seconds` how long they took.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: SSLContext | None = None) -> None:
         self.address = address
+        self._tls = tls
         host, _, port = address.rpartition(":")
         self._host, self._port = host.strip("[]"), int(port)
         self.idle: list[ShardConnection] = []
@@ -194,7 +196,7 @@ class Shard:
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, connection = await loop.create_connection(
-                    lambda: ShardConnection(self._on_end), self._host, self._port
+                    lambda: ShardConnection(self._on_end), self._host, self._port, ssl=self._tls
                 )
         except (OSError, ValueError) as error:  # ValueError for a host that is none
             self._not_opened(getattr(error, "strerror", None) or str(error) or "nothing answers")
@@ -228,9 +230,10 @@ class Shard:
 
 
 class Shards:
-    """All shards by address. `choice` says which replica is asked first."""
+    """All shards by address, asked over TLS where `tls` is given. `choice` says which replica is asked first."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: SSLContext | None = None) -> None:
+        self._tls = tls
         self.choice = ReplicaChoice()
         self._shards: dict[str, Shard] = {}
         self._down: dict[str, str] = {}
@@ -240,7 +243,7 @@ class Shards:
         """The shard at an address."""
         shard = self._shards.get(address)
         if shard is None:
-            shard = self._shards[address] = Shard(address)
+            shard = self._shards[address] = Shard(address, self._tls)
         return shard
 
     def known(self) -> list[Shard]:
@@ -287,7 +290,7 @@ class Shards:
             await asyncio.gather(*map(self._probe, gone | doubted))
 
     async def _probe(self, address: str) -> None:
-        shard, answered = Shard(address), asyncio.Event()
+        shard, answered = Shard(address, self._tls), asyncio.Event()
         found: list[Failure | None] = []
 
         def done(_: Ask, failure: Failure | None) -> None:

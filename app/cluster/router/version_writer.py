@@ -6,6 +6,7 @@ The last byte is kept back until the version is committed: nothing can be whole,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from ssl import SSLContext
 from typing import Final, NamedTuple, TypeAlias
 
 from app.cluster.coordinator.coordinator_client import RunningPublication, StaleMap, unavailable
@@ -42,6 +43,7 @@ class VersionWriter:
         bytes_before: BytesBefore,
         publish: Callable[[str, str], RunningPublication],
         key: str | None,
+        tls: SSLContext | None = None,
     ) -> None:
         """`publish` begins the publication, with `Publish.expected` and `sha256`; shards are asked with `key`.
 
@@ -53,6 +55,7 @@ class VersionWriter:
         self._bytes_before = bytes_before
         self._publish = publish
         self._key = key
+        self._tls = tls
         self._kept_back = b""
         self._place = 0
         """Bytes that have been written."""
@@ -138,7 +141,7 @@ class VersionWriter:
         size = self._bytes_before(key.stop) - self._bytes_before(key.start)
         for target in self._targets:
             if target.key == key:
-                shard = ShardClient(target.address, self._key)
+                shard = ShardClient(target.address, self._key, tls=self._tls)
                 _try(lambda: self._writers.append(RangeWriter(shard, key, self._dtype.name, shape, size)))  # noqa: B023
 
     def _end(self) -> None:

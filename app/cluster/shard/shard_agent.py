@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from ssl import SSLContext
 from threading import Event, Lock
 from typing import Final
 
@@ -21,7 +22,7 @@ import orjson
 
 from app.cluster.coordinator.coordinator_link import CoordinatorLink, exchange
 from app.cluster.coordinator.message_json import BadMessage
-from app.cluster.coordinator.messages import Drop, Hold, Message, RangeKey, Send, Stamp
+from app.cluster.coordinator.messages import Drop, Hold, Message, RangeKey, Refused, Send, Stamp
 from app.cluster.shard.held_ranges import UNSTAMPED, Copy, HeldRanges, Remove, SetStamp, ShardAction, StoredRange
 from app.cluster.shard.shard_http import ShardClient, ShardFailed
 from app.cluster.shard_map import shard_tensor
@@ -89,17 +90,28 @@ def _replace_durably(path: Path, content: bytes) -> None:
 
 
 class ShardAgent:
-    """The agent of the service at `address`, by which routers and other shards know it; `folder` is its own."""
+    """The agent of the service at `address`, by which routers and other shards know it; `folder` is its own.
+
+    Shards are asked with `key`, over TLS where `tls` is given.
+    """
 
     def __init__(
-        self, node: str, address: str, folder: Path, capacity: int, link: CoordinatorLink, key: str | None
+        self,
+        node: str,
+        address: str,
+        folder: Path,
+        capacity: int,
+        link: CoordinatorLink,
+        key: str | None,
+        tls: SSLContext | None = None,
     ) -> None:
         self.node = node
         self._address = address
         self._capacity = capacity
         self._link = link
         self._key = key
-        self._own = ShardClient(address, key)
+        self._tls = tls
+        self._own = ShardClient(address, key, tls=tls)
         self._stamps = StampFile(folder / "stamps.json")
         self._started = next_start(folder / "started")
         self._lock = Lock()
@@ -161,6 +173,8 @@ class ShardAgent:
                         self._do(self._held.hold("", message))
                     case Drop():
                         self._do(self._held.drop(message))
+                    case Refused(detail=detail):
+                        logger.error("the coordinator does not take shard %s, since %s", self.node, detail)
                     case _:
                         logger.warning("shard %s: %s is not for a shard", self.node, type(message).__name__)
 
@@ -210,7 +224,7 @@ class ShardAgent:
             case Copy(key, stamp, token, _, source, _, digest):
                 if not source:
                     raise ShardFailed("there is no other shard to copy from")
-                taken = self._own.copy_from(ShardClient(source, self._key), key)
+                taken = self._own.copy_from(ShardClient(source, self._key, tls=self._tls), key)
                 if digest not in ("", taken):
                     self._own.remove(key)
                     raise ShardFailed(f"{source} has other rows: their digest is {taken} and not {digest}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from ssl import SSLContext
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -47,10 +48,16 @@ def parse_name(name: str) -> RangeKey | None:
 
 
 class ShardClient:
-    """One shard by its address, asked with `key`. Each call has a connection of its own; all raise ShardFailed."""
+    """One shard by its address, asked with `key`, over TLS where `tls` is given.
 
-    def __init__(self, address: str, key: str | None, timeout: float = 30.0) -> None:
+    Each call has a connection of its own; all raise ShardFailed.
+    """
+
+    def __init__(self, address: str, key: str | None, timeout: float = 30.0, tls: SSLContext | None = None) -> None:
         self.address = address
+        self.failure = ""
+        """Why `readiness` was None last."""
+        self._tls = tls
         self._fields = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._timeout = timeout
 
@@ -59,7 +66,8 @@ class ShardClient:
         try:
             with _Asked(self, "GET", path_of("readyz")) as answer:
                 return answer.status == 200
-        except ShardFailed:
+        except ShardFailed as failure:
+            self.failure = str(failure)
             return None
 
     def stored(self) -> list[StoredTensor]:
@@ -106,6 +114,8 @@ class ShardClient:
     def connect(self) -> HTTPConnection:
         """A connection, which is made when it is used first."""
         host, _, port = self.address.rpartition(":")
+        if self._tls is not None:
+            return HTTPSConnection(host.strip("[]"), int(port), timeout=self._timeout, context=self._tls)
         return HTTPConnection(host.strip("[]"), int(port), timeout=self._timeout)
 
     @property

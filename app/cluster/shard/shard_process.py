@@ -24,6 +24,7 @@ from typing import Final
 import orjson
 
 from app.cluster.shard.shard_http import ShardClient
+from app.cluster.shard_tls import ShardTls, trusting
 
 LOOK_S: Final = 0.5
 STANDS_STILL_S: Final = 5.0
@@ -41,13 +42,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
-    """How a shard's service is started: `host` is the address of its machine, `flags` are of `gathernd serve`."""
+    """How a shard's service is started: `host` is the address of its machine, `flags` are of `gathernd serve`.
+
+    With `tls` it serves over TLS, and is asked so.
+    """
 
     host: str
     folder: Path
     key: str | None
     max_bytes: int | None = None
     flags: tuple[str, ...] = ()
+    tls: ShardTls | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,8 @@ class ShardProcess:
 
     def __init__(self, settings: ShardSettings) -> None:
         self._settings = settings
+        self.tls = None if settings.tls is None else trusting(Path(settings.tls.authorities))
+        """What it is asked with."""
         self._folder = settings.folder
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file = self._folder / "process.json"
@@ -106,11 +113,12 @@ class ShardProcess:
             logger.warning("the shard's process %d has ended: it is started again", self._running.pid)
             self._start(self._running.port)
             return
-        readiness = ShardClient(self.address, self._settings.key, 1.0).readiness()
+        client = ShardClient(self.address, self._settings.key, 1.0, self.tls)
+        readiness = client.readiness()
         if readiness is not None:
             self._answered_at, self._has_answered, self._is_ready = time.monotonic(), True, readiness
         elif now - self._answered_at > (STANDS_STILL_S if self._has_answered else START_S):
-            logger.warning("the shard's process %d stands still: it is killed", self._running.pid)
+            logger.warning("the shard's process %d stands still: it is killed (%s)", self._running.pid, client.failure)
             self._kill(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -155,6 +163,9 @@ class ShardProcess:
         ]  # fmt: skip
         if settings.key is not None:
             command += ["--api-keys-file", str(self._folder / "keys")]
+        if settings.tls is not None:
+            command += ["--tls-cert", settings.tls.certificate]
+            command += ["--tls-key", settings.tls.key] if settings.tls.key else []
         if settings.max_bytes is not None:
             command += ["--max-store-bytes", str(settings.max_bytes)]
         return command

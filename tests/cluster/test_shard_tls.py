@@ -1,0 +1,102 @@
+"""Shards over TLS: a router with their authorities reads and publishes rows; a stranger is asked for none."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.cluster.coordinator.messages import RangeKey
+from app.cluster.router.sharded_service import read_authorities
+from app.cluster.shard.shard_http import ShardClient, ShardFailed
+from app.cluster.shard_map import BadShardMap
+from app.cluster.shard_tls import trusting
+from tests.cluster.coordinated import coordinated
+from tests.cluster.running import Placed, put, routing
+from tests.http.conftest import Start, start
+from tests.http.forms import int64
+from tests.http.server import Server
+from tests.http.tensors import RAW
+from tests.http.test_tls import Pair, make_pair
+
+__all__ = ["start"]
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")
+TABLE = np.arange(40 * 3, dtype=np.float32).reshape(40, 3)
+
+
+@dataclass
+class Secured:
+    """Two shards with a certificate, and one that is not theirs."""
+
+    shards: list[Server]
+    pair: Pair
+    other: Pair
+
+
+@pytest.fixture(scope="module")
+def secured(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    pair = make_pair(tmp_path_factory.mktemp("shards"), "shard")
+    other = make_pair(tmp_path_factory.mktemp("other"), "other")
+    with ExitStack() as stack:
+        running = [stack.enter_context(start(*pair.flags(), tls=pair.trusting())) for _ in range(2)]
+        yield Secured(running, pair, other)
+
+
+def test_a_map_of_shards_with_certificates_is_served(start: Start, secured: Secured, tmp_path: Path) -> None:
+    placed = Placed(secured.shards)
+    placed.add("t", TABLE)
+    placed.write(tmp_path / "map.json")
+    body = {"data": {"tensor": "t"}, "indices": int64([3], [0, 39, 17])}
+    with routing(start, tmp_path / "map.json", "--cluster-ca", str(secured.pair.certificate)) as router:
+        client = router.shared_client()
+        for _ in range(4):
+            found = client.post("/gather", json=body)
+            assert found.is_success, found.text
+            assert found.json()["output"]["values"] == TABLE[[0, 39, 17]].ravel().tolist()
+        assert client.get("/tensors/t/content", headers={"accept": RAW}).content == TABLE.tobytes()
+    for flags in (("--cluster-ca", str(secured.other.certificate)), ()):
+        with routing(start, tmp_path / "map.json", *flags) as router:
+            answer = router.shared_client().post("/gather", json=body)
+            assert (answer.status_code, answer.json()["code"]) == (503, "shard_unavailable")
+            assert not flags or "certificate verify failed" in router.log_text()
+
+
+def test_a_coordinated_cluster_publishes_over_tls(start: Start, secured: Secured, tmp_path: Path) -> None:
+    flags = "--cluster-ca", str(secured.pair.certificate)
+    with coordinated(start, tmp_path, shards=secured.shards, flags=flags, tls=secured.pair.trusting()) as cluster:
+        client = cluster.router.shared_client()
+        put(client, "items", TABLE)
+        assert client.get("/tensors/items/content", headers={"accept": RAW}).content == TABLE.tobytes()
+        (table,) = cluster.coordinator.status()["tables"]
+        assert {one["node"] for part in table["ranges"] for one in part["replicas"]} == {"s0", "s1"}
+
+
+def test_a_range_is_copied_only_from_a_shard_that_can_be_verified(secured: Secured) -> None:
+    trusted, stranger = trusting(secured.pair.certificate), trusting(secured.other.certificate)
+    addresses = [f"127.0.0.1:{shard.port}" for shard in secured.shards]
+    source, target = (ShardClient(address, None, tls=trusted) for address in addresses)
+    key = RangeKey("copied", 0, 40)
+    stored = put(secured.shards[0].shared_client(), "copied.0-40", TABLE).json()
+    with pytest.raises(ShardFailed, match="certificate verify failed"):
+        target.copy_from(ShardClient(addresses[0], None, tls=stranger), key)
+    with pytest.raises(ShardFailed):
+        target.copy_from(ShardClient(addresses[0], None), key)
+    assert target.copy_from(source, key) == stored["sha256"]
+    assert ShardClient(addresses[0], None, tls=stranger).readiness() is None
+    assert source.readiness()
+    by_name = f"localhost:{secured.shards[0].port}"
+    assert ShardClient(by_name, None, tls=trusted).readiness()
+
+
+def test_authorities_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadShardMap, match="cannot be read"):
+        read_authorities(tmp_path / "missing.pem")
+    (tmp_path / "empty.pem").write_text("no certificate")
+    with pytest.raises(BadShardMap, match="cannot be used"):
+        read_authorities(tmp_path / "empty.pem")
+    assert read_authorities(None) is None
