@@ -32,7 +32,7 @@ from app.cluster.coordinator.message_exchange import MessageExchange
 from app.cluster.coordinator.record_files import KEPT
 from app.cluster.shard.shard_agent import ShardAgent
 from app.cluster.shard.shard_http import ShardClient
-from app.cluster.shard.shard_process import ShardProcess, ShardSettings
+from app.cluster.shard.shard_process import ShardProcess, ShardSettings, capacity_of
 from app.cluster.shard_tls import ShardTls
 
 NAMESPACE: Final = "gathernd"
@@ -252,11 +252,6 @@ class ShardActor:
             if not self._stop.is_set():
                 logger.exception("the shard %s is looked after anew", self._name)
                 os._exit(1)
-
-
-def capacity_of(max_bytes: int) -> int:
-    """Bytes of rows for which a store of `max_bytes` has room: each file has a page and checksums beside."""
-    return max(0, max_bytes - max_bytes // 64 - (1 << 16))
 
 
 def connect(address: str) -> None:

@@ -421,3 +421,41 @@ def test_a_router_that_is_refused_says_why() -> None:
 
     with pytest.raises(OSError, match="of version '9"):
         CoordinatorClient(Link(), lambda _: None).newer_map(0)
+
+
+def test_a_replacement_waits_until_what_it_needs_room_of_is_dropped() -> None:
+    """Machines of 1.1 times a range, twice as many as a version needs: a third version has the places of the first."""
+    one = Cluster("a", "b", "c", "d")
+    size = 36
+
+    def hear() -> None:
+        one.hear(*one.counts)
+        for node in one.counts:
+            one.counts[node] += 1
+            held = tuple(found._replace(size=size) for found in one.held[node].values())
+            one.tell(Inventory(node, f"{node}:80", 1, one.counts[node], 40, held))
+
+    def put(content_id: str) -> list[str]:
+        key = RangeKey(content_id, 0, 9)
+        asked = replace(publish(content_id), shape=(9,))
+        sent = one.tell(asked)
+        placed = stamps(sent) if sent else {}
+        for node, stamp in placed.items():
+            one.hold(node, stamp, key)
+        hear()
+        return sorted(placed)
+
+    one.now += 10
+    hear()
+    one.do(one.coordinator.tick(one.now))
+    assert put("v1") == ["a", "b"]
+    assert put("v2") == ["c", "d"]
+    assert put("v3") == []
+    for node in ("a", "b"):
+        del one.held[node][RangeKey("v1", 0, 9)]
+    hear()
+    assert put("v3") == ["a", "b"]
+    refused = one.tell(replace(publish("v4"), shape=(11,)))
+    assert [(type(message), getattr(message, "code", "")) for _, message in refused] == [
+        (Refused, "insufficient_storage")
+    ]

@@ -6,7 +6,7 @@ And a table that is larger than any one shard may hold.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from app.cluster.coordinator.coordinator_client import CoordinatorClient
+from app.cluster.shard.shard_process import capacity_of
 from tests.cluster.coordinated import OPTIONS, Coordinated, coordinated, until
 from tests.cluster.running import put
 from tests.http.conftest import Start, start
@@ -107,22 +108,29 @@ def test_ranges_of_a_lost_shard_are_copied_and_one_that_lost_its_disk_gets_them_
             until(lambda: is_whole(cluster), "the ranges are there again")
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_table_larger_than_any_one_shard_is_put_served_and_replaced(start: Start, tmp_path: Path) -> None:
-    size = TABLE.nbytes // 2
+    """Stores of 1.1 times a range, twice as many as there are ranges: replacements, one at once after the other."""
+    table = np.arange(2 * 10**6 // 4, dtype=np.int32).reshape(-1, 8)
+    size = table.nbytes // 2
+    limit = int(1.1 * size)
     options = replace(OPTIONS, ranges=2, replicas=1)
-    with coordinated(start, tmp_path, 4, options, int(1.1 * size)) as cluster:
+    with ExitStack() as stack:
+        flags = "--max-store-bytes", str(limit), "--kernel", "numpy"
+        shards = [stack.enter_context(start(*flags)) for _ in range(4)]
+        cluster = stack.enter_context(coordinated(start, tmp_path, 4, options, capacity_of(limit), shards=shards))
         client = cluster.router.shared_client()
-        for number in range(3):
-            answer = put(client, "items", TABLE + number)
+        for number in range(4):
+            answer = put(client, "items", table + number)
             assert answer.json()["version"] == number + 1
             found = client.get("/tensors/items/content", headers={"accept": RAW}).content
-            assert np.array_equal(np.frombuffer(found, TABLE.dtype).reshape(TABLE.shape), TABLE + number)
+            assert found == (table + number).tobytes()
             for node in cluster.coordinator.status()["nodes"]:
-                assert node["bytes"] <= size < node["capacity"] < TABLE.nbytes
-            until(lambda: _stored(cluster) == 2, "the older version is dropped")
-        query = {"dtype": "int32", "shape": "9000,8"}
-        large = client.put("/tensors/large", params=query, content=bytes(288000), headers={"content-type": RAW})
+                assert node["bytes"] <= size < node["capacity"] < limit < table.nbytes
+        until(lambda: _stored(cluster) == 2, "the older versions are dropped")
+        query = {"dtype": "int32", "shape": f"{len(table) + len(table) // 8},8"}
+        headers = {"content-type": RAW}
+        large = client.put("/tensors/large", params=query, content=bytes(table.nbytes * 9 // 8), headers=headers)
         assert (large.status_code, large.json()["code"]) == (507, "insufficient_storage")
 
 

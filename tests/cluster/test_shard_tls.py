@@ -26,6 +26,7 @@ from tests.http.test_tls import Pair, make_pair
 
 __all__ = ["start"]
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")
+KERNEL = "--kernel", "numpy"
 TABLE = np.arange(40 * 3, dtype=np.float32).reshape(40, 3)
 
 
@@ -43,7 +44,7 @@ def secured(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     pair = make_pair(tmp_path_factory.mktemp("shards"), "shard")
     other = make_pair(tmp_path_factory.mktemp("other"), "other")
     with ExitStack() as stack:
-        running = [stack.enter_context(start(*pair.flags(), tls=pair.trusting())) for _ in range(2)]
+        running = [stack.enter_context(start(*KERNEL, *pair.flags(), tls=pair.trusting())) for _ in range(2)]
         yield Secured(running, pair, other)
 
 
@@ -52,7 +53,7 @@ def test_a_map_of_shards_with_certificates_is_served(start: Start, secured: Secu
     placed.add("t", TABLE)
     placed.write(tmp_path / "map.json")
     body = {"data": {"tensor": "t"}, "indices": int64([3], [0, 39, 17])}
-    with routing(start, tmp_path / "map.json", "--cluster-ca", str(secured.pair.certificate)) as router:
+    with routing(start, tmp_path / "map.json", *KERNEL, "--cluster-ca", str(secured.pair.certificate)) as router:
         client = router.shared_client()
         for _ in range(4):
             found = client.post("/gather", json=body)
@@ -60,14 +61,14 @@ def test_a_map_of_shards_with_certificates_is_served(start: Start, secured: Secu
             assert found.json()["output"]["values"] == TABLE[[0, 39, 17]].ravel().tolist()
         assert client.get("/tensors/t/content", headers={"accept": RAW}).content == TABLE.tobytes()
     for flags in (("--cluster-ca", str(secured.other.certificate)), ()):
-        with routing(start, tmp_path / "map.json", *flags) as router:
+        with routing(start, tmp_path / "map.json", *KERNEL, *flags) as router:
             answer = router.shared_client().post("/gather", json=body)
             assert (answer.status_code, answer.json()["code"]) == (503, "shard_unavailable")
             assert not flags or "certificate verify failed" in router.log_text()
 
 
 def test_a_coordinated_cluster_publishes_over_tls(start: Start, secured: Secured, tmp_path: Path) -> None:
-    flags = "--cluster-ca", str(secured.pair.certificate)
+    flags = *KERNEL, "--cluster-ca", str(secured.pair.certificate)
     with coordinated(start, tmp_path, shards=secured.shards, flags=flags, tls=secured.pair.trusting()) as cluster:
         client = cluster.router.shared_client()
         put(client, "items", TABLE)

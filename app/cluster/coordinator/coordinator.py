@@ -34,6 +34,7 @@ from app.cluster.coordinator.messages import (
     NotHeld,
     Publish,
     Published,
+    RangeKey,
     Refused,
     Send,
     Stamp,
@@ -229,8 +230,8 @@ class Coordinator:
     def _publish(self, sender: str, asked: Publish, now: float) -> list[CoordinatorAction]:
         if (found := find_content(self.state.map, asked.content_id)) is not None:
             return [Send(sender, Published(asked.content_id, found[1].number, self.state.map))]
-        free = self._free()
-        return list(self.publications.asked(sender, asked, self.state, self.nodes, free, self._stamp, now))
+        free, leaving = self._free(), self.nodes.leaving(self._wanted())
+        return list(self.publications.asked(sender, asked, self.state, self.nodes, free, leaving, self._stamp, now))
 
     def _held(self, message: Held) -> None:
         """A shard has what it was told to have: what was waiting for that is done."""
@@ -280,13 +281,17 @@ class Coordinator:
 
     def _drops(self, now: float) -> list[CoordinatorAction]:
         """Ranges that nobody wants: not those of the map, nor those that are being made for it."""
+        return [
+            Send(self.nodes.address(node), Drop(key, self._stamp()))
+            for node, key in self.nodes.unwanted(self._wanted(), now, self.options.drop_after)
+        ]
+
+    def _wanted(self) -> set[tuple[str, RangeKey]]:
+        """The ranges of the map and those that are being made for it, with their machines."""
         wanted = self.copies.wanted() | self.publications.wanted()
         for one in cluster_state.listed_ranges(self.state):
             wanted.update((node, one.key) for node in one.nodes)
-        return [
-            Send(self.nodes.address(node), Drop(key, self._stamp()))
-            for node, key in self.nodes.unwanted(wanted, now, self.options.drop_after)
-        ]
+        return wanted
 
     def _free(self) -> dict[str, int]:
         """Bytes that each machine may be given: its capacity less what it has or is to have; none that is draining."""

@@ -42,11 +42,15 @@ class RangeKey(NamedTuple):
 
 
 class HeldRange(NamedTuple):
-    """A range as a shard lists it: the stamp of the last order to hold it, and whether it is whole and durable."""
+    """A range as a shard lists it: the stamp of the last order to hold it, and whether it is whole and durable.
+
+    `size` is the bytes that it takes.
+    """
 
     key: RangeKey
     stamp: Stamp
     whole: bool
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,9 @@ class NodeViews:
         """A machine has a range whole, which its inventory will say from the next one on."""
         known = self._nodes.get(message.node)
         if known is not None:
-            known.held[message.key] = HeldRange(message.key, message.stamp, whole=True)
+            before = known.held.get(message.key)
+            size = 0 if before is None else before.size
+            known.held[message.key] = HeldRange(message.key, message.stamp, whole=True, size=size)
 
     def pass_time(self, now: float) -> None:
         """It is `now`."""
@@ -111,6 +113,13 @@ class NodeViews:
                 is_taken = any(at == address and other != node for other, at in listed)
                 if not is_taken and any(other == node and at != address for other, at in listed):
                     yield node, address
+
+    def leaving(self, wanted: Collection[tuple[str, RangeKey]]) -> dict[str, int]:
+        """Bytes of the ranges that each machine has and that are not in `wanted`: they are dropped before long."""
+        return {
+            node: sum(one.size for key, one in view.held.items() if (node, key) not in wanted)
+            for node, view in self._nodes.items()
+        }
 
     def unwanted(
         self, wanted: Collection[tuple[str, RangeKey]], now: float, after: float

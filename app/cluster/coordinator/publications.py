@@ -106,14 +106,18 @@ class Publications:
         state: ClusterState,
         nodes: NodeViews,
         free: Mapping[str, int],
+        leaving: Mapping[str, int],
         stamp: Callable[[], Stamp],
         now: float,
     ) -> Iterator[Send]:
-        """A router asks to publish, or whether it is done."""
+        """A router asks to publish, or whether it is done.
+
+        `free` are the bytes that each machine may be given, of which it still has `leaving` that are to be dropped.
+        """
         known = self._publications.get(asked.content_id)
         if known is None:
             try:
-                known = self._place(sender, asked, state, nodes, free, stamp, now)
+                known = self._place(sender, asked, state, nodes, free, leaving, stamp, now)
             except ChangeRefused as refused:
                 yield Send(sender, Refused(asked.content_id, refused.code, refused.detail))
                 return
@@ -135,6 +139,7 @@ class Publications:
         state: ClusterState,
         nodes: NodeViews,
         free: Mapping[str, int],
+        leaving: Mapping[str, int],
         stamp: Callable[[], Stamp],
         now: float,
     ) -> Publication | None:
@@ -147,8 +152,9 @@ class Publications:
         bounds = range_bounds(rows_of(asked.shape), self._options.ranges)
         keys = [RangeKey(asked.content_id, start, stop) for start, stop in bounds]
         sizes = [(key.stop - key.start) * asked.row_bytes for key in keys]
-        chosen = place_ranges(free, sizes, self._options.replicas)
-        if chosen is None and nodes.may_lack_some:
+        now_free = {node: room - leaving.get(node, 0) for node, room in free.items()}
+        chosen = place_ranges(now_free, sizes, self._options.replicas)
+        if chosen is None and (nodes.may_lack_some or place_ranges(free, sizes, self._options.replicas) is not None):
             return None
         if chosen is None:
             detail = f"no {self._options.replicas} machines have room for each range"

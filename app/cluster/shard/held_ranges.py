@@ -115,7 +115,9 @@ class HeldRanges:
     def inventory(self) -> Inventory:
         """What to tell the coordinator now."""
         self._count += 1
-        held = tuple(HeldRange(key, one.stamp, one.durable_stamp is not None) for key, one in self._ranges.items())
+        held = tuple(
+            HeldRange(key, one.stamp, one.durable_stamp is not None, one.size) for key, one in self._ranges.items()
+        )
         return Inventory(self.node, self.address, self._started, self._count, self._capacity, held, __version__)
 
     # Orders of the coordinator

@@ -195,6 +195,11 @@ class ShardProcess:
                 os.kill(self._running.pid, number)
 
 
+def capacity_of(max_bytes: int) -> int:
+    """Bytes of rows for which a store of `max_bytes` has room: each file has a page and checksums beside."""
+    return max(0, max_bytes - max_bytes // 64 - (1 << 16))
+
+
 def _started(pid: int) -> int:
     """When a process was started, in clock ticks since the machine's start; 0 where there is none, or a dead one."""
     try:
