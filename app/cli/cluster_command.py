@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,6 +55,16 @@ def _tls_files(certificate: Path | None, key: Path | None, authorities: Path | N
         raise _fail("TLS needs --tls-cert and --tls-ca, files that are on each machine")
     paths = ("" if path is None else str(path.absolute()) for path in (certificate, key, authorities))
     return ShardTls(*paths)
+
+
+def _check_prefixes(prefixes: Sequence[str]) -> None:
+    from app.imports.source_urls import BadUrl, parse_prefix  # noqa: PLC0415
+
+    for text in prefixes:
+        try:
+            parse_prefix(text)
+        except BadUrl as problem:
+            raise _fail(f"{text!r} is no prefix of URLs: {problem}") from None
 
 
 @contextmanager
@@ -115,6 +125,10 @@ def cluster_start(
     tls_ca: Annotated[
         Path | None, typer.Option(help="Authorities (PEM) on each machine, by which shards verify one another.")
     ] = None,
+    import_from: Annotated[
+        list[str] | None,
+        typer.Option(help="Prefix of URLs, as in GATHERND_IMPORT_FROM, from which shards read again what they lost."),
+    ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait until all shards serve.")] = 300.0,
 ) -> None:
     """Start a coordinator, and shards on all machines that have none.
@@ -124,6 +138,7 @@ def cluster_start(
     ranges and replicas.
     """
     tls = _tls_files(tls_cert, tls_key, tls_ca)
+    _check_prefixes(import_from or ())
     with _placement(ray) as placement:
         from app.cluster.coordinator.coordinator import ClusterOptions  # noqa: PLC0415
 
@@ -138,7 +153,9 @@ def cluster_start(
                 err=True,
             )
         flags = [part for one in flag or () for part in one.split("=", 1)]
-        spec = placement.ShardsWanted(shards, str(data_dir.absolute()), shard_bytes, tuple(flags), tls)
+        spec = placement.ShardsWanted(
+            shards, str(data_dir.absolute()), shard_bytes, tuple(flags), tls, tuple(import_from or ())
+        )
         placement.want_shards(spec)
         made = placement.start_shards(spec, link.key())
         for name in {*made} & {*link.status()["draining"]}:  # of a machine that comes back

@@ -34,6 +34,7 @@ from app.cluster.shard.shard_agent import ShardAgent
 from app.cluster.shard.shard_http import ShardClient
 from app.cluster.shard.shard_process import ShardProcess, ShardSettings, capacity_of
 from app.cluster.shard_tls import ShardTls
+from app.imports.source_urls import AllowedSources, parse_prefix
 
 NAMESPACE: Final = "gathernd"
 COORDINATOR: Final = "gathernd-coordinator"
@@ -211,6 +212,7 @@ class ShardActor:
         flags: Sequence[str],
         key: str | None,
         tls: Mapping[str, str] | None = None,
+        import_from: Sequence[str] = (),
     ) -> None:
         host = ray.util.get_node_ip_address()
         own = Path(folder) / name
@@ -220,6 +222,7 @@ class ShardActor:
         self._threads: list[Thread] = []
         self._name, self._folder, self._key = name, own, key
         self._max_bytes = max_bytes
+        self._allowed = AllowedSources([parse_prefix(text) for text in import_from])
         self._thread = Thread(target=self._run, name="shard", daemon=True)
         self._thread.start()
 
@@ -241,7 +244,9 @@ class ShardActor:
             has = sum(one.size for one in ShardClient(address, self._key, tls=self._process.tls).stored())
             free = shutil.disk_usage(self._folder).free
             capacity = capacity_of(has + free if self._max_bytes is None else self._max_bytes)
-            agent = ShardAgent(self._name, address, self._folder, capacity, ActorLink(), self._key, self._process.tls)
+            agent = ShardAgent(
+                self._name, address, self._folder, capacity, ActorLink(), self._key, self._process.tls, self._allowed
+            )
             telling = Thread(target=agent.run, args=(self._stop,), name="agent", daemon=True)
             telling.start()
             while not self._stop.wait(0.5):
@@ -278,6 +283,8 @@ class ShardsWanted:
     max_bytes: int | None
     flags: tuple[str, ...]
     tls: ShardTls | None = None
+    import_from: tuple[str, ...] = ()
+    """Prefixes of URLs from which shards may read again what was imported."""
 
 
 def want_shards(wanted: ShardsWanted | None) -> None:
@@ -294,7 +301,8 @@ def shards_wanted() -> ShardsWanted | None:
         return None
     known = {one.name: found[one.name] for one in fields(ShardsWanted) if one.name in found}
     tls = known.get("tls")
-    return ShardsWanted(**{**known, "flags": tuple(known["flags"]), "tls": None if tls is None else ShardTls(**tls)})
+    lists = {name: tuple(known[name]) for name in ("flags", "import_from") if name in known}
+    return ShardsWanted(**{**known, **lists, "tls": None if tls is None else ShardTls(**tls)})
 
 
 def start_shards(spec: ShardsWanted, key: str | None, without: Collection[str] = ()) -> list[str]:
@@ -321,7 +329,7 @@ def start_shards(spec: ShardsWanted, key: str | None, without: Collection[str] =
             used[node] += 1
             wanted.append(node)
     made: list[str] = []
-    more = () if spec.tls is None else (asdict(spec.tls),)
+    more = (None if spec.tls is None else asdict(spec.tls), list(spec.import_from))
     for node in wanted:
         # Of its machine, so that the next start on it finds the folder again.
         host = re.sub("[^A-Za-z0-9._-]", "-", hosts[node])[:40]

@@ -19,11 +19,11 @@ from typing import Any, Final, TypeVar
 
 from app.errors import GatherError
 from app.imports import parallel_ranges
-from app.imports.file_source import FileSource
 from app.imports.import_steps import ImportRequest, ImportSteps
+from app.imports.open_source import source_of
 from app.imports.source_errors import SourceFailed
 from app.imports.source_interface import Source
-from app.imports.source_urls import AllowedSources, SourceUrl
+from app.imports.source_urls import AllowedSources
 from app.imports.tensor_in_file import find_tensor
 from app.memory.budget import Budget, MemoryReservation
 from app.store import LocalStore
@@ -117,7 +117,7 @@ class ImportJobs:
         steps: ImportSteps | None = None
         try:
             reservation.charge(parallel_ranges.MEMORY_BYTES)
-            source = self._source(request.url)
+            source = source_of(request.url, self.allowed, self._s3_endpoint)
             head = await source.open()
             found = await find_tensor(source, head, request.tensor, reservation.charge)
             if source.size and found.end > self._max_bytes:
@@ -140,18 +140,6 @@ class ImportJobs:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return steps.record
-
-    def _source(self, url: SourceUrl) -> Source:
-        # The libraries of others take time and memory, which a service without imports does not spend.
-        if url.scheme == "file":
-            return FileSource(url, self.allowed)
-        if url.scheme == "s3":
-            from app.imports.s3_source import S3Source  # noqa: PLC0415
-
-            return S3Source(url, self._s3_endpoint)
-        from app.imports.https_source import HttpsSource  # noqa: PLC0415
-
-        return HttpsSource(url, self.allowed)
 
     async def _closed(self, source: Source) -> None:
         """Close a source. What its library raises there changes nothing for the import."""

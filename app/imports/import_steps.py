@@ -75,6 +75,7 @@ class ImportSteps:
             prefault=request.prefault,
             lock=request.lock,
             keep=request.keep,
+            origin=_origin(request),
         )
         self._running = store.imports.begin(request.name, request.url.shown, request.tensor, self._upload.id, total)
 
@@ -137,3 +138,10 @@ class ImportSteps:
         with suppress(OSError):
             self._upload.abandon()
         self._running.end(done=self.done, **members)
+
+
+def _origin(request: ImportRequest) -> str:
+    """Where the tensor may be read again, URL or URL#TENSOR; "" for a URL with a query, which may hold credentials."""
+    if request.url.query:
+        return ""
+    return request.url.shown + (f"#{request.tensor}" if request.tensor is not None else "")

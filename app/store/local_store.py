@@ -268,13 +268,15 @@ class LocalStore(StoredTensors):
         prefault: bool = False,
         lock: bool = False,
         keep: int | None = None,
+        origin: str = "",
         replaced: Row | None = None,
     ) -> Upload:
         """An upload under way; see `Upload`. The quota counts it from now on, as the next version of tensor `name`, of
         which `keep` are kept then, or in the place of the version `replaced`.
 
-        Raises name_conflict, limit_exceeded and insufficient_storage.
+        Nothing is read from `origin` again. Raises name_conflict, limit_exceeded and insufficient_storage.
         """
+        del origin
         if name is not None:
             check_new_name(name)
         upload = Upload(

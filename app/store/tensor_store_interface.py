@@ -41,8 +41,9 @@ class TensorStore(Store, Protocol):
         prefault: bool = False,
         lock: bool = False,
         keep: int | None = None,
+        origin: str = "",
     ) -> Upload:
-        """An upload under way."""
+        """An upload under way; `origin` is where its items may be read again, as URL or URL#TENSOR."""
         ...
 
     def put(

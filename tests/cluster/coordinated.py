@@ -23,6 +23,7 @@ from app.cluster.coordinator.message_exchange import MessageExchange
 from app.cluster.coordinator.record_files import RecordFiles
 from app.cluster.process_link import serve_link
 from app.cluster.shard.shard_agent import ShardAgent
+from app.imports.source_urls import AllowedSources, parse_prefix
 from tests.http.conftest import Start
 from tests.http.server import Server
 
@@ -130,12 +131,15 @@ class Agents:
     folder: Path
     capacity: int = 1 << 30
     tls: SSLContext | None = None
+    import_from: Sequence[str] = ()
     stops: dict[str, tuple[Event, Thread]] = field(default_factory=dict)
 
     def begin(self, name: str, address: str) -> None:
         own = self.folder / name
         own.mkdir(parents=True, exist_ok=True)
-        agent, stop = ShardAgent(name, address, own, self.capacity, self.link, None, self.tls), Event()
+        allowed = AllowedSources([parse_prefix(text) for text in self.import_from])
+        agent = ShardAgent(name, address, own, self.capacity, self.link, None, self.tls, allowed)
+        stop = Event()
         thread = Thread(target=agent.run, args=(stop,), daemon=True)
         thread.start()
         self.stops[name] = stop, thread
@@ -172,13 +176,14 @@ def coordinated(
     flags: Sequence[str] = (),
     shards: Sequence[Server] = (),
     tls: SSLContext | None = None,
+    import_from: Sequence[str] = (),
 ) -> Iterator[Coordinated]:
     """A cluster of `count` shards, or of those that run already, asked by `tls`; `flags` are the router's."""
     with ExitStack() as stack:
         coordinator = RunningCoordinator(folder / "records", options)
         stack.callback(coordinator.close)
         path = stack.enter_context(listening(coordinator, folder / "link"))
-        agents = Agents(coordinator, folder / "agents", capacity, tls)
+        agents = Agents(coordinator, folder / "agents", capacity, tls, import_from)
         found = shards or [stack.enter_context(start()) for _ in range(count)]
         running = {f"s{number}": shard for number, shard in enumerate(found)}
         stack.callback(agents.end_all)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from app.cluster.coordinator.messages import MapAnswer, MapRequest
 from app.cluster.router.sharded_service import CoordinatedService, RoutedTables
 from app.cluster.router.sharded_tensors import ShardedTensors
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
+from app.store import LocalStore
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 
@@ -36,9 +38,9 @@ class Link:
         pass
 
 
-def test_the_key_of_a_cluster_that_was_started_anew_is_taken() -> None:
+def test_the_key_of_a_cluster_that_was_started_anew_is_taken(tmp_path: Path) -> None:
     link = Link()
-    service = CoordinatedService(link, 1.0, Limits(), 1)
+    service = CoordinatedService(link, 1.0, Limits(), 1, LocalStore(tmp_path, Limits()).upload)
     service.connect()
     assert service.routed.fetcher.fields == b"authorization: Bearer first\r\n"
     link.its_key, link.generation = "second", 2

@@ -170,6 +170,8 @@ class Publish:
     """The content that must be current when the version is published: "" none at all, "*" any or none."""
     size: int = 0
     """Bytes of all items; `row_bytes` is about as many for a row, where rows differ."""
+    origin: str = ""
+    """Where the rows, which the router writes, may be read again when no replica is left: URL or URL#TENSOR."""
 
 
 class Target(NamedTuple):

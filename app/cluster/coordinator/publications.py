@@ -243,7 +243,7 @@ def _content(asked: Publish, digests: tuple[str, ...]) -> Content:
         asked.dtype,
         asked.shape,
         asked.row_bytes,
-        asked.url,
+        asked.url or asked.origin,
         asked.sha256,
         asked.created,
         digests,

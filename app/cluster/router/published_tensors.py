@@ -74,6 +74,7 @@ class PublishedTensors(ShardedTensors):
         prefault: bool = False,
         lock: bool = False,
         keep: int | None = None,
+        origin: str = "",
     ) -> Upload:
         """An upload that goes on to the shards. Shards decide themselves what they keep in memory.
 
@@ -86,12 +87,14 @@ class PublishedTensors(ShardedTensors):
             raise name_conflict(name, is_alias=True)
         created = time.time_ns()
         kept = self._keep if keep is None else keep
+        written_first = dtype.kind == "string" or (fortran and len(shape) > 1)
+        again = "" if written_first else origin  # ranges of others are not in one piece there
 
         def begin(size: VersionSize, bytes_before: BytesBefore) -> VersionWriter:
             def begin_by(shard_map: ShardMap) -> VersionWriter:
                 asked = Publish(
                     uuid4().hex, name, dtype.name, shape, size.row, kept, shard_map.generation,
-                    created=created, size=size.total,
+                    created=created, size=size.total, origin=again,
                 )  # fmt: skip
 
                 def publish(expected: str, sha256: str) -> RunningPublication:
@@ -101,7 +104,7 @@ class PublishedTensors(ShardedTensors):
 
             return self._changed(begin_by)
 
-        if dtype.kind == "string" or (fortran and len(shape) > 1):
+        if written_first:
             return SpooledUpload(dtype, shape, self.limits, begin, self._spool, swap=swap, fortran=fortran)
         return StreamedUpload(dtype, shape, self.limits, begin, swap=swap)
 

@@ -169,9 +169,10 @@ class ShardedTensors:
         prefault: bool = False,
         lock: bool = False,
         keep: int | None = None,
+        origin: str = "",
     ) -> Upload:
         """Raises not_implemented."""
-        del dtype, shape, swap, fortran, prefault, lock, keep
+        del dtype, shape, swap, fortran, prefault, lock, keep, origin
         self._refuse("An upload", name or "")
 
     def put(

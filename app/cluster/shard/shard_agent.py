@@ -24,13 +24,16 @@ from app.cluster.coordinator.coordinator_link import CoordinatorLink, exchange
 from app.cluster.coordinator.message_json import BadMessage
 from app.cluster.coordinator.messages import Drop, Hold, Message, RangeKey, Refused, Send, Stamp
 from app.cluster.shard.held_ranges import UNSTAMPED, Copy, HeldRanges, Remove, SetStamp, ShardAction, StoredRange
+from app.cluster.shard.read_again import read_again
 from app.cluster.shard.shard_http import ShardClient, ShardFailed
 from app.cluster.shard_map import shard_tensor
+from app.imports.source_urls import AllowedSources
 
 INVENTORY_S: Final = 1.0
 LOOK_S: Final = 0.2
 """How often the list of tensors is read while rows are awaited."""
 _THREADS: Final = 4
+_NO_SOURCES: Final = AllowedSources(())
 logger = logging.getLogger(__name__)
 
 
@@ -92,7 +95,8 @@ def _replace_durably(path: Path, content: bytes) -> None:
 class ShardAgent:
     """The agent of the service at `address`, by which routers and other shards know it; `folder` is its own.
 
-    Shards are asked with `key`, over TLS where `tls` is given.
+    Shards are asked with `key`, over TLS where `tls` is given. What no other shard has is read again from where it was
+    imported, if `allowed` covers that.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class ShardAgent:
         link: CoordinatorLink,
         key: str | None,
         tls: SSLContext | None = None,
+        allowed: AllowedSources = _NO_SOURCES,
     ) -> None:
         self.node = node
         self._address = address
@@ -111,6 +116,7 @@ class ShardAgent:
         self._link = link
         self._key = key
         self._tls = tls
+        self._allowed = allowed
         self._own = ShardClient(address, key, tls=tls)
         self._stamps = StampFile(folder / "stamps.json")
         self._started = next_start(folder / "started")
@@ -221,13 +227,14 @@ class ShardAgent:
         held = self._held
         assert held is not None
         match action:
-            case Copy(key, stamp, token, _, source, _, digest):
-                if not source:
-                    raise ShardFailed("there is no other shard to copy from")
-                taken = self._own.copy_from(ShardClient(source, self._key, tls=self._tls), key)
+            case Copy(key, stamp, token, _, source, url, digest):
+                if source:
+                    taken = self._own.copy_from(ShardClient(source, self._key, tls=self._tls), key)
+                else:
+                    taken = read_again(self._own, key, url, digest, self._allowed)
                 if digest not in ("", taken):
                     self._own.remove(key)
-                    raise ShardFailed(f"{source} has other rows: their digest is {taken} and not {digest}")
+                    raise ShardFailed(f"{source or url} has other rows: their digest is {taken} and not {digest}")
                 with self._lock:
                     self._stamps.set(key, stamp)
                     return held.stored(key, token, stamp, taken)
