@@ -296,13 +296,14 @@ def want_shards(wanted: ShardsWanted | None) -> None:
 
 def shards_wanted() -> ShardsWanted | None:
     """What `want_shards` was told last. Raises OSError."""
-    found = orjson.loads(_ask(internal_kv._internal_kv_get, _WANTED) or b"null")
+    found: dict[str, Any] | None = orjson.loads(_ask(internal_kv._internal_kv_get, _WANTED) or b"null")
     if found is None:
         return None
     known = {one.name: found[one.name] for one in fields(ShardsWanted) if one.name in found}
     tls = known.get("tls")
     lists = {name: tuple(known[name]) for name in ("flags", "import_from") if name in known}
-    return ShardsWanted(**{**known, **lists, "tls": None if tls is None else ShardTls(**tls)})
+    known |= lists | {"tls": None if tls is None else ShardTls(**tls)}
+    return ShardsWanted(**known)
 
 
 def start_shards(spec: ShardsWanted, key: str | None, without: Collection[str] = ()) -> list[str]:

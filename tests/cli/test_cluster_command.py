@@ -152,7 +152,7 @@ def test_start_hands_on_what_it_is_given_and_takes_drained_machines_back(machine
     machines.stopped.clear()
     done = run("start", "--shards", "3", "--data-dir", "/data", "--shard-bytes", "9999999", "--flag=--threads=1")
     assert done.stdout == "1 shards started, 3 serve\n"
-    assert (machines.wanted, machines.key) == ((3, "/data", 9999999, ("--threads", "1")), "the key")
+    assert (machines.wanted, machines.key) == ((3, "/data", 9999999, ("--threads", "1"), None, ()), "the key")
     assert machines.ActorLink().status()["draining"] == []
     assert "cuts into 4 ranges with 2 replicas" in run("start", "--ranges", "7").output
 

@@ -396,10 +396,10 @@ def test_a_machine_that_answers_nothing_does_not_keep_its_connections(monkeypatc
         create = loop.create_connection
         port = int(cluster.bad.rpartition(":")[2])
 
-        async def never(protocol: Any, host: str, at: int) -> Any:
+        async def never(protocol: Any, host: str, at: int, **options: Any) -> Any:
             if at == port:
                 await asyncio.sleep(60)
-            return await create(protocol, host, at)
+            return await create(protocol, host, at, **options)
 
         monkeypatch.setattr(loop, "create_connection", never)
         for _ in range(4):
@@ -416,10 +416,10 @@ def test_asks_of_a_shard_that_leaves_the_map_go_on_at_once() -> None:
         create = loop.create_connection
         port = int(cluster.bad.rpartition(":")[2])
 
-        async def never(protocol: Any, host: str, at: int) -> Any:
+        async def never(protocol: Any, host: str, at: int, **options: Any) -> Any:
             if at == port:
                 await asyncio.sleep(60)
-            return await create(protocol, host, at)
+            return await create(protocol, host, at, **options)
 
         loop.create_connection = never  # type: ignore[assignment]
         asking = [asyncio.create_task(cluster.fetch()) for _ in range(4)]
