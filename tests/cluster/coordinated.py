@@ -116,9 +116,13 @@ def listening(link: RunningCoordinator, path: Path) -> Iterator[Path]:
 
         def serve(connection: socket.socket) -> None:
             # A router that ends with an answer unread resets its connection, where a pipe would be at its end.
-            with suppress(ConnectionError), connection, connection.makefile("rb") as asked:
-                with connection.makefile("wb") as answers:
-                    serve_link(link, asked, answers)
+            with (
+                suppress(ConnectionError),
+                connection,
+                connection.makefile("rb") as asked,
+                connection.makefile("wb") as answers,
+            ):
+                serve_link(link, asked, answers)
 
         Thread(target=accept, daemon=True).start()
         yield path
