@@ -69,6 +69,12 @@ def test_the_service_needs_the_client_of_its_own_version() -> None:
     assert f"gathernd[cli]=={app.__version__}" in PROJECT["project"]["dependencies"]
 
 
+def test_both_say_where_what_they_speak_is_written_down() -> None:
+    urls = [each["project"]["urls"] for each in (PROJECT, CLIENT_PROJECT)]
+    assert urls[0] == urls[1]
+    assert {url.partition("//")[0] for url in urls[0].values()} == {"https:"}
+
+
 def test_image_of_the_compose_file_carries_the_version() -> None:
     assert f"image: gathernd:{app.__version__}\n" in (ROOT / "docker-compose.yml").read_text()
 

@@ -167,6 +167,20 @@ def test_the_message_names_url_call_and_seconds(kind: Any, hostile: Make) -> Non
         client.metadata("a")
 
 
+def test_https_of_a_service_without_tls_says_so(kind: Any, hostile: Make) -> None:
+    def refuse(connection: socket.socket, _: int) -> None:
+        connection.recv(1)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    server = hostile(refuse)
+    url = server.url.replace("http:", "https:")
+    with (
+        kind(url, retries=NO_RETRIES) as client,
+        pytest.raises(errors.ConnectError, match=rf"^cannot reach {url}: what answers there does not speak TLS; is "),
+    ):
+        client.metadata("a")
+
+
 @tried_again
 def test_a_trickle_ends_with_the_calls_own_timeout(kind: Any, hostile: Make) -> None:
     def trickle(connection: socket.socket, _: int) -> None:

@@ -128,9 +128,10 @@ def test_a_table_larger_than_any_one_shard_is_put_served_and_replaced(start: Sta
             for node in cluster.coordinator.status()["nodes"]:
                 assert node["bytes"] <= size < node["capacity"] < limit < table.nbytes
         until(lambda: _stored(cluster) == 2, "the older versions are dropped")
-        query = {"dtype": "int32", "shape": f"{len(table) + len(table) // 8},8"}
+        rows = len(table) + len(table) // 8
+        query = {"dtype": "int32", "shape": f"{rows},8"}
         headers = {"content-type": RAW}
-        large = client.put("/tensors/large", params=query, content=bytes(table.nbytes * 9 // 8), headers=headers)
+        large = client.put("/tensors/large", params=query, content=bytes(rows * 32), headers=headers)
         assert (large.status_code, large.json()["code"]) == (507, "insufficient_storage")
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.cluster import gathers
 from tests.cluster.coordinated import Coordinated, coordinated
 from tests.cluster.running import BothTransport
-from tests.conftest import TEST_ALL, samples
+from tests.conftest import TEST_ALL, samples, slow_but_for
 from tests.http.conftest import Start, start
 from tests.http.forms import TYPES, int64
 from tests.http.tensors import NPY, RAW, SAFETENSORS, npy
@@ -158,7 +158,7 @@ def test_random_uploads(asked: httpx.Client, both_uploads: BothTransport, share:
     assert taken >= samples(COUNT) // 4
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", slow_but_for(("string", "bfloat16"), TYPES))
 @pytest.mark.parametrize("shape", [[], [0, 2], [1, 3], [11, 3]], ids=str)
 def test_every_type_and_shape(asked: httpx.Client, dtype: str, shape: list[int]) -> None:
     table = items(np.random.default_rng([len(shape), len(dtype)]), dtype, shape)

@@ -440,7 +440,8 @@ def check_imports(store: LocalStore, folder: Path, case: str) -> Records:
         assert record.ended is not None, (case, record)
         assert (record.metadata is None) == (record.state != "done"), (case, record)
         assert (record.error is None) == (record.state != "failed"), (case, record)
-    assert len(records) <= MOST_RECORDS, case
+    # The record of an import whose worker died is not the oldest that goes until it has been settled.
+    assert case == "workers" or len(records) <= MOST_RECORDS, case
     return [(record.name, record.state) for record in records]
 
 

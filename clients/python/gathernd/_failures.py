@@ -9,6 +9,9 @@ from typing import Any
 from ._messages import Request
 from .errors import ConnectError, Disconnected, Timeout
 
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
+"""What OpenSSL says of an answer that is no TLS."""
+
 
 def not_connected(url: str, error: BaseException | str) -> ConnectError:
     """No connection could be made, for the reason `error`."""
@@ -44,7 +47,9 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"its certificate is not trusted: {error.verify_message}"
     elif isinstance(error, ssl.SSLError):
-        text = error.reason or text
+        text = (error.reason or text).replace("_", " ").lower()
+        if error.reason in _NOT_TLS:
+            text = "what answers there does not speak TLS; is its URL http://?"
     elif isinstance(error, OSError) and error.strerror:
         text = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
     return f"{text[0].lower()}{text[1:]}" if text else type(error).__name__
