@@ -101,6 +101,16 @@ def test_rows_that_are_not_there_are_refused(service: Any, name: str, rows: tupl
     assert service.get(name, rows=(12, 12)).shape == (0, 5)
 
 
+def test_rows_are_a_pair_or_a_slice_of_two_integers(service: Any, name: str) -> None:
+    service.put(name, TABLE)
+    for rows in ((2, 5), [2, 5], np.array([2, 5]), slice(2, 5), slice(np.int64(2), 5, 1)):
+        assert same(service.get(name, rows=rows), TABLE[2:5]), rows
+    assert same(service.get(name, rows=slice(3)), TABLE[:3])
+    for wrong in (3, (1,), (1, 2, 3), (1.0, 2.0), "12", slice(1, None), slice(0, 4, 2), slice(None)):
+        with pytest.raises(TypeError, match=r"rows are two integers \(a, b\), or slice\(a, b\), not "):
+            service.get(name, rows=wrong)
+
+
 def test_the_list_comes_in_pages(service: Any) -> None:
     names = [f"page-{number}" for number in range(5)]
     for each in names:

@@ -482,7 +482,7 @@ class AsyncClient:
         self,
         name: str,
         *,
-        rows: tuple[int, int] | None = None,
+        rows: tuple[int, int] | slice | None = None,
         if_match: str | None = None,
         out: NDArray[Any] | None = None,
         with_info: bool = False,

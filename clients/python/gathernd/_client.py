@@ -74,7 +74,7 @@ class BackwardOptions(TypedDict, total=False):
 class GetOptions(TypedDict, total=False):
     """The options of a download that do not change the type of its result."""
 
-    rows: tuple[int, int] | None
+    rows: tuple[int, int] | slice | None
     if_match: str | None
     progress: Progress | bool | None
     timeout: float | None
@@ -514,7 +514,7 @@ class Client:
         self,
         name: str,
         *,
-        rows: tuple[int, int] | None = None,
+        rows: tuple[int, int] | slice | None = None,
         if_match: str | None = None,
         out: NDArray[Any] | None = None,
         with_info: bool = False,
@@ -525,6 +525,7 @@ class Client:
     ) -> Any:
         """The resident tensor `name` (or `NAME@7`, or an alias), or its rows a to b (b not included).
 
+        `rows` is (a, b) or slice(a, b); `client[name][...]` takes negative numbers, steps and open ends, too.
         `if_match` is the ETag that the tensor must have (PreconditionFailed), for rows that belong together. `out` is
         an array of the tensor's type and of the shape that comes, into which it is received and which is returned; when
         the call fails its items are undefined. `with_info` returns a Result with the array, `as_torch` PyTorch's tensor

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 import uuid
 from base64 import b64encode
@@ -154,14 +155,17 @@ def put(
 
 def get(
     name: str,
-    rows: tuple[int, int] | None,
+    rows: tuple[int, int] | slice | None,
     if_match: str | None,
     out: NDArray[Any] | None,
     info: bool,
     as_torch: bool,
     progress: Progress | bool | None,
 ) -> Request[Any]:
-    """A download as raw bytes, whole or `rows` (a, b) of the first dimension, b not included; into `out` if given."""
+    """A download as raw bytes, whole or `rows` (a, b) of the first dimension, b not included; into `out` if given.
+
+    Raises TypeError for rows that are neither two integers nor a slice of step 1 from one to another.
+    """
     memory = None if out is None else _memory_of(out, as_torch)
     bar = ProgressBar(name) if progress is True else None
 
@@ -187,10 +191,23 @@ def get(
         version = _answers.version_of(answer.headers)
         return _answers.with_info(answer, array, answer.headers.get("etag"), version=version)
 
-    query = {} if rows is None else {"rows": f"{rows[0]}:{rows[1]}"}
+    query = {} if rows is None else {"rows": _range_of(rows)}
     headers = {"accept": RAW, **conditions(if_match, None)}
     told = bar or (progress if callable(progress) else None)
     return Request("GET", f"{_path(name)}/content", read, query, headers, progress=told, receive_into=receive_into)
+
+
+def _range_of(rows: tuple[int, int] | slice) -> str:
+    """Rows as the service takes them, `a:b`; a slice counts from 0 where it has no start."""
+    if isinstance(rows, slice) and rows.step in (None, 1):
+        rows = (0 if rows.start is None else rows.start, rows.stop)
+    try:
+        first, end = rows  # type: ignore[misc]  # a slice with a step is refused here
+        return f"{operator.index(first)}:{operator.index(end)}"
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"rows are two integers (a, b), or slice(a, b), not {rows!r}; client[name] takes every slice of NumPy's"
+        ) from None
 
 
 def metadata(name: str) -> Request[TensorInfo]:
