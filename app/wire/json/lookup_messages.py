@@ -102,23 +102,13 @@ def _read_lookup(body: Buffer, limits: Limits, charge: Charge | None) -> tuple[L
                 raise unsupported_dtype(f"features/{number}/{name}", unknown)
     features = []
     for number, (feature, arrays) in enumerate(zip(fields.features, given, strict=True)):
-        tensors: dict[str, Tensor | None] = {}
+        tensors: dict[str, Tensor] = {}
         for name, (source, _) in arrays.items():
-            tensors[name] = source.read(charge)
-            if tensors[name] is None:
+            tensor = source.read(charge)
+            if tensor is None:
                 raise WrongTensors([source for one in given for source, _ in one.values()])
-        indices = tensors["indices"]
-        assert indices is not None
-        features.append(
-            Feature(
-                feature.tensor,
-                indices,
-                tensors.get("offsets"),
-                tensors.get("weights"),
-                feature.pooling,
-                f"/features/{number}",
-            )
-        )
+            tensors[name] = tensor
+        features.append(Feature(feature.tensor, **tensors, pooling=feature.pooling, pointer=f"/features/{number}"))
     call = LookupCall(features, fields.concat, fields.out_of_bounds, fill_value)
     return call, fields.output_encoding
 
@@ -151,7 +141,8 @@ def _given_arrays(
         fields: TensorFields = getattr(feature, name)
         if fields is not ABSENT:
             arrays[name] = given_tensor(f"features/{number}/{name}", fields, body, view, found.places, charge)
-    check_arrays_given(feature.pooling, tuple(arrays), lambda name: f"/features/{number}/{name}")
+    if feature.pooling != "none" or len(arrays) > 1:
+        check_arrays_given(feature.pooling, tuple(arrays), lambda name: f"/features/{number}/{name}")
     return arrays
 
 

@@ -25,6 +25,8 @@ from app.wire.json.codec_functions import read_elements
 from app.wire.little_endian_items import Charge, bounded_product, items_text
 
 _FEW: Final = 8
+_SHORT: Final = 1 << 10
+"""Bytes of text up to which a copy is counted in faster than an array of comparisons."""
 _FLAT: Final[Form] = "flat"
 _BYTE: Final = np.dtype(np.uint8)
 _START: Final = np.dtype(np.int64)
@@ -75,11 +77,14 @@ class Values:
         `charge` is told what it will take, in bytes, before it takes it. Raises what that raises.
         """
         dtype, shape, first, end = self.dtype, self.shape, self.first, self.end
-        if shape is not None and self.depth == 1 and dtype.kind != "complex":  # as most are: without a _Nesting
-            count = bounded_product(shape, end - first)
-            if 2 * count > end - first:
-                return None
-            form, leaf, inner, dims, parts = _FLAT, 1, count, _NO_INTS, count
+        if self.depth == 1 and dtype.kind != "complex":  # as most are: without a _Nesting
+            form, leaf, dims = _FLAT, 1, _NO_INTS
+            if shape is None:
+                inner, parts = -1, (end - first) // 2 + 1
+            else:
+                inner = parts = bounded_product(shape, end - first)
+                if 2 * parts > end - first:
+                    return None
         else:
             nesting = _nesting(self)
             if nesting is None:
@@ -112,6 +117,8 @@ class Values:
 
     def _commas(self) -> int:
         """The commas of the span: one less than the elements, or more. No second array is as long."""
+        if self.end - self.first <= _SHORT:
+            return self.view[self.first : self.end].tobytes().count(b",")
         places = range(self.first, self.end, _STEP)
         return sum(int(np.count_nonzero(self.view[at : min(at + _STEP, self.end)] == ord(","))) for at in places)
 
@@ -254,7 +261,10 @@ def _flat(count: int) -> _Nesting:
 
 def _found_shape(dtype: DType, leaf: int, inner: int, dims: NDArray[np.int64]) -> tuple[int, ...] | None:
     """The shape that the lists made; None for complex items that are no pairs."""
-    shape = (*dims[: leaf - 1].tolist(), inner) if leaf else ()
+    if leaf == 1:
+        shape: tuple[int, ...] = (inner,)
+    else:
+        shape = (*dims[: leaf - 1].tolist(), inner) if leaf else ()
     if dtype.kind != "complex" or 0 in shape:
         return shape
     return shape[:-1] if shape and shape[-1] == 2 else None
