@@ -53,11 +53,8 @@ def read_nesting(
     """
     blocks = _without_strings(text) if strings else _blocks(text)
     outline = _outline(_without_objects(blocks) if objects else blocks)
-    sizes: tuple[int, ...] | None
-    if inner < 0:
-        sizes = _sizes_of(outline)
-    else:
-        sizes = (*dims[: leaf - 1].tolist(), inner) if leaf else ()
+    given = (*dims[: leaf - 1].tolist(), inner) if leaf else ()
+    sizes = _sizes_of(outline) if inner < 0 else given
     if sizes is None or (leaf != OPEN and len(sizes) != leaf) or not _is_outline_of(sizes, outline):
         return None
     elements = 1
