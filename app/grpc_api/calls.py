@@ -23,6 +23,7 @@ from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.grpc_api.control import LONG, Control, read_message, serving_status, write_message
 from app.grpc_api.infer import Inference
+from app.grpc_api.message_timeouts import MessageTimeouts
 from app.grpc_api.rpc_request import RpcRequest
 from app.grpc_api.rpc_table import NOT_OFFERED, RPCS, SERVICE, UNKNOWN, Rpc
 from app.grpc_api.statuses import PROBLEM, STATUS, problem_bytes, status_message
@@ -77,9 +78,11 @@ class Calls(grpc.GenericRpcHandler):
         self._metrics = metrics
         self._admission = admission
         self._deadline = deadline
+        self._timeouts = MessageTimeouts(deadline)
         self._most_calls = most_calls
         self._max_message_bytes = max_message_bytes
         self.unsent = unsent
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._running = 0
         self._stopping = asyncio.Event()
         self._idle_streams: dict[
@@ -88,6 +91,7 @@ class Calls(grpc.GenericRpcHandler):
         self._public_calls: dict[asyncio.Task[Any], float] = {}  # the oldest first, as of the watches
         self._watches: dict[asyncio.Task[Any], float] = {}
         self._giving_way: set[asyncio.Task[Any]] = set()
+        self._succeeded: dict[str, int] = {}  # the cells of the calls that have succeeded, by their methods
         self._handlers = {path: self._handler(rpc) for path, rpc in RPCS.items()}
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
@@ -130,7 +134,7 @@ class Calls(grpc.GenericRpcHandler):
 
     def _request(self, rpc: Rpc, context: Context) -> RpcRequest:
         metadata: Any = context.invocation_metadata() or ()
-        request = RpcRequest(rpc, metadata, context.peer(), self._admission.budget, self._deadline)
+        request = RpcRequest(rpc, metadata, context.peer, self._admission.budget, self._deadline)
         left: float | None = context.time_remaining()
         if left is not None:
             request.timings.wait_at_most(max(left, 0.0))
@@ -176,7 +180,9 @@ class Calls(grpc.GenericRpcHandler):
 
     def _begin(self, rpc: Rpc) -> asyncio.Task[Any]:
         """Count a call that begins."""
-        task = asyncio.current_task()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task(self._loop)  # to find the loop takes a system call
         assert task is not None
         if rpc.access is not Access.PUBLIC:
             self._running += 1
@@ -206,26 +212,8 @@ class Calls(grpc.GenericRpcHandler):
         task.uncancel()
         return self._too_many("the call's place was needed for another")
 
-    async def _read(self, context: Context, request: RpcRequest) -> bytes | None:
-        """The next message, charged to the budget; None at the end of the stream."""
-        message: Any = await context.read()
-        if message is grpc.aio.EOF:
-            return None
-        size = len(message)
-        request.received = size
-        request.reservation.charge(size)
-        if size > SMALL_BODY_BYTES:
-            request.timings.admitted = True
-        return await self._inflated(message, request)
-
-    async def _inflated(self, message: bytes, request: RpcRequest) -> bytes:
-        """A message that may have come compressed, which its first bytes say: no message of a call begins like that.
-
-        Raises payload_too_large above the limit, and malformed_request.
-        """
-        coding = coding_of(message)
-        if coding is None:
-            return message
+    async def _inflated(self, message: bytes, coding: bytes, request: RpcRequest) -> bytes:
+        """A message that came compressed. Raises payload_too_large above the limit, and malformed_request."""
 
         def inflated() -> bytes:
             whole = inflate(message, coding, self._max_message_bytes, request.reservation)
@@ -236,23 +224,36 @@ class Calls(grpc.GenericRpcHandler):
             return inflated()
         return await self._admission.pool.run(inflated, request.timings)
 
-    async def _read_one(self, context: Context, request: RpcRequest) -> bytes:
-        """The only message of a call. Raises malformed_request and request_timeout."""
+    async def _read(self, context: Context, request: RpcRequest, task: asyncio.Task[Any]) -> bytes:
+        """The only message of a call, which `task` runs, charged to the budget.
+
+        Raises malformed_request, payload_too_large and request_timeout.
+        """
+        timeouts = self._timeouts
+        timeouts.begin(task)
         try:
-            async with asyncio.timeout(self._deadline):
-                message = await self._read(context, request)
-        except TimeoutError:
-            raise GatherError("request_timeout", f"the message did not come within {self._deadline:g} s") from None
-        if message is None:
-            raise GatherError("malformed_request", "the call ended without a message")
-        return message
+            message: Any = await context.read()
+            if message is grpc.aio.EOF:
+                raise GatherError("malformed_request", "the call ended without a message")
+            request.received = size = len(message)
+            request.reservation.charge(size)
+            if size > SMALL_BODY_BYTES:
+                request.timings.admitted = True
+            coding = coding_of(message)
+            whole: bytes = message if coding is None else await self._inflated(message, coding, request)
+        except asyncio.CancelledError:
+            if not timeouts.ended(task):
+                raise
+            detail = f"the message did not come within {timeouts.seconds:g} s"
+            raise GatherError("request_timeout", detail) from None
+        finally:
+            timeouts.end(task)
+        return whole
 
     def _unary(self, rpc: Rpc) -> Any:
-        control = self._control.get(rpc.method)
+        control, is_public = self._control.get(rpc.method), rpc.access is Access.PUBLIC
 
-        async def answer(message: bytes, request: RpcRequest) -> bytes:
-            if control is None:
-                return await self._inference.infer(message, request)
+        async def answer(control: Control, message: bytes, request: RpcRequest) -> bytes:
             content = await control(read_message(rpc, message), request.reservation.charge)
             if rpc.method in LONG:
                 return await asyncio.to_thread(write_message, rpc, content)
@@ -275,12 +276,13 @@ class Calls(grpc.GenericRpcHandler):
             status = "OK"
             try:
                 self._check(rpc, request, running)
-                message = await self._read_one(context, request)
-                written = await self._finish(answer(message, request), request)
+                message = await self._read(context, request, task)
+                work = self._inference.infer(message, request) if control is None else answer(control, message, request)
+                written = await self._finish(work, request)
                 request.sent = len(written)
-                if rpc.access is not Access.PUBLIC:  # the others' answers have a few bytes
+                if not is_public:  # the others' answers have a few bytes
                     is_left = True
-                    self.unsent.add(context, leave)
+                    self.unsent.add(context, task, leave)
             except GatherError as error:
                 failure, code, status = error, error.code, STATUS[error.code]
                 drop_tracebacks(error)
@@ -392,7 +394,9 @@ class Calls(grpc.GenericRpcHandler):
                     raise self._admission.too_many()
                 request.reservation.charge(len(message))
                 request.timings.admitted = len(message) > SMALL_BODY_BYTES
-                message = await self._inflated(message, request)
+                coding = coding_of(message)
+                if coding is not None:
+                    message = await self._inflated(message, coding, request)
                 written = await self._finish(self._inference.infer(message, request, stream=True), request)
             except GatherError as error:
                 code, status = error.code, STATUS[error.code]
@@ -437,7 +441,7 @@ class Calls(grpc.GenericRpcHandler):
             status = "OK"
             failure: GatherError | None = None
             try:
-                message = await self._read_one(context, request)
+                message = await self._read(context, request, task)
                 self._public_calls.pop(task, None)
                 self._add(task, self._watches, _MOST_WATCHES)
                 service, last = read_message(rpc, message).service, -1
@@ -469,7 +473,13 @@ class Calls(grpc.GenericRpcHandler):
 
     def _count(self, rpc: Rpc, request: RpcRequest, code: str | None, status: str) -> None:
         metrics = self._metrics
-        metrics.counters.add(f"gathernd_grpc_requests|{rpc.method}|{status}")
+        if code is None:
+            cell = self._succeeded.get(rpc.method)
+            if cell is None:
+                cell = self._succeeded[rpc.method] = metrics.counters.cell(f"gathernd_grpc_requests|{rpc.method}|OK")
+            metrics.counters.values[cell] += 1
+        else:
+            metrics.counters.add(f"gathernd_grpc_requests|{rpc.method}|{status}")
         request.status = 200 if code is None else HTTP_STATUS.get(code, 0)  # type: ignore[call-overload]
         metrics.count(request, code)
 

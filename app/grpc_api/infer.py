@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from functools import partial
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from app.api.v2_model_lookup import Models, counted_as
 from app.errors import GatherError
@@ -12,6 +14,7 @@ from app.lookup_service import LookupService
 from app.telemetry.request_metrics import Metrics
 from app.wire.v2_answer import VERSION
 from app.wire.v2_grpc_answer import write_grpc_answer, write_grpc_lookup
+from app.wire.v2_grpc_layouts import RequestLayout, RequestLayouts
 from app.wire.v2_grpc_request import SplitRequest, read_grpc_lookup, read_grpc_request, split
 from app.wire.v2_lookup import LookupModel
 from app.wire.v2_request_json import Model
@@ -30,15 +33,24 @@ class Inference:
         self._lookups = lookups
         self._service = models.service
         self._metrics = metrics
+        self._layouts = RequestLayouts()
 
-    async def infer(self, message: bytes, request: RpcRequest, *, stream: bool = False) -> bytes:
-        """Answer a ModelInferRequest; with `stream` by a ModelStreamInferResponse. Raises GatherError, ClientGone."""
+    def infer(self, message: bytes, request: RpcRequest, *, stream: bool = False) -> Coroutine[Any, Any, bytes]:
+        """Answer a ModelInferRequest; with `stream` by a ModelStreamInferResponse. Raises GatherError, at once or when
+        it is awaited, and ClientGone.
+        """
+        layout = self._layouts.find(message)
+        if layout is not None and self._models.find_quickly(layout.model.name) is layout.model:
+            return self._gather(message, layout, layout.model, request, stream)
+        return self._infer_unknown(message, request, stream)
+
+    async def _infer_unknown(self, message: bytes, request: RpcRequest, stream: bool) -> bytes:
         found = await self.split(message, request)
         version = found.version or None
         model = self._models.find_quickly(found.model, version)
         if isinstance(model, LookupModel):
             return await self._look_up(found, model, request, stream)
-        return await self._gather(found, model, request, stream)
+        return await self._gather(message, found, model, request, stream)
 
     async def split(self, message: bytes, request: RpcRequest) -> SplitRequest:
         """The parts of a message. Raises malformed_request."""
@@ -46,35 +58,40 @@ class Inference:
             return split(message, request.reservation.charge)
         return await self._service.pool.run(lambda: split(message, request.reservation.charge), request.timings)
 
-    async def _gather(self, found: SplitRequest, model: Model, request: RpcRequest, stream: bool) -> bytes:
+    async def _gather(
+        self, message: bytes, found: SplitRequest | RequestLayout, model: Model, request: RpcRequest, stream: bool
+    ) -> bytes:
         timings, service, reservation = request.timings, self._service, request.reservation
-        models, arrived = self._models, timings.start
+        models, arrived, name = self._models, timings.start, model.name
         try:
-            if found.is_heavy:
+            if isinstance(found, RequestLayout):
+                read = found.read(message, reservation.charge)
+            elif found.is_heavy:
                 read = await service.pool.run(
-                    lambda: read_grpc_request(found, model, service.limits, reservation.charge), timings
+                    partial(read_grpc_request, found, model, service.limits, reservation.charge), timings
                 )
             else:
                 read = read_grpc_request(found, model, service.limits, reservation.charge)
+                self._layouts.add(message, found, model)
             if read.timeout is not None:
                 timings.wait_at_most(read.timeout)
             timings.parsed = perf_counter()
             answer = await service.gather(read.call, timings, reservation)
             timings.gathered = timings.kernel_end
-            name, identifier = model.name, read.identifier
+            identifier = read.identifier
             output = answer.output
             if output.dtype.item_size and output.array.nbytes <= _LARGE:
                 written = write_grpc_answer(answer, name, identifier, reservation, stream=stream)
             else:
-                written = await service.pool.run(
-                    lambda: write_grpc_answer(answer, name, identifier, reservation, stream=stream), timings
-                )
+                write = partial(write_grpc_answer, answer, name, identifier, reservation, stream=stream)
+                written = await service.pool.run(write, timings)
             models.statistics.of(counted_as(name, answer.data_version or VERSION)).succeeded(timings, arrived)
         except Exception as error:
             models.statistics.of(models.counted_now(model)).failed(timings.start)
             if isinstance(error, GatherError) and error.code == "tensor_not_found":
                 models.forget(model.name)
-                raise models.not_found(found.model, found.version or None) from None
+                version = (found.version or None) if isinstance(found, SplitRequest) else None
+                raise models.not_found(name, version) from None
             raise
         return written
 

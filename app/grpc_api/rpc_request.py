@@ -26,6 +26,7 @@ class RpcRequest:
 
     __slots__ = (
         "_given_id",
+        "_peer",
         "credential",
         "disconnected",
         "headers",
@@ -38,14 +39,18 @@ class RpcRequest:
         "refusal_id",
         "repeated_key",
         "reservation",
-        "scope",
         "sent",
         "status",
         "timings",
     )
 
     def __init__(
-        self, rpc: Rpc, metadata: Iterable[tuple[str, str | bytes]], peer: str, budget: Budget, deadline: float
+        self,
+        rpc: Rpc,
+        metadata: Iterable[tuple[str, str | bytes]],
+        peer: Callable[[], str],
+        budget: Budget,
+        deadline: float,
     ) -> None:
         now = perf_counter()
         self.method = "POST"
@@ -62,7 +67,7 @@ class RpcRequest:
         self.repeated_key = False
         self.headers: dict[bytes, bytes] = {}
         self._given_id: str | None = None
-        self.scope: dict[str, Any] = {"client": (address_of(peer), 0), "http_version": "2"}
+        self._peer = peer
         for name, value in metadata:
             if name == _AUTHORIZATION:
                 self.repeated_key = self.credential is not None
@@ -79,6 +84,11 @@ class RpcRequest:
     def exchange(self) -> RpcRequest:
         """The server's side of it."""
         return self
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        """What logs and traces say of the caller's side, as of a request of HTTP."""
+        return {"client": (address_of(self._peer()), 0), "http_version": "2"}
 
     @property
     def sent_key(self) -> bytes | None:

@@ -35,15 +35,28 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class _Unsent:
-    """An answer: when to look at it, and the bytes that its caller had acknowledged at the last look."""
+    """An answer among those that wait: when to look at it, and what its caller had acknowledged at the last look, in
+    bytes. Called once it has been sent or given up.
+    """
 
-    __slots__ = ("acknowledged", "context", "done", "look_at")
+    __slots__ = ("_done", "_waiting", "acknowledged", "context", "look_at")
 
-    def __init__(self, context: Context, look_at: float, done: Callable[[], None]) -> None:
+    def __init__(
+        self, context: Context, look_at: float, done: Callable[[], None], waiting: dict[_Unsent, None]
+    ) -> None:
         self.context = context
         self.look_at = look_at
-        self.done = done
         self.acknowledged: int | None = None
+        self._done = done
+        self._waiting = waiting
+        waiting[self] = None
+
+    def __call__(self, task: object = None) -> None:
+        """Take it from those that wait."""
+        del task
+        if self in self._waiting:
+            del self._waiting[self]
+            self._done()
 
 
 class UnsentAnswers:
@@ -54,29 +67,20 @@ class UnsentAnswers:
         self._least = max(int(rate * self._pause), _LEAST_BYTES)
         self._waiting: dict[_Unsent, None] = {}
 
-    def add(self, context: Context, done: Callable[[], None]) -> None:
-        """The handler of a call returns its answer now; `done` is called once that has been sent or given up."""
-        unsent = _Unsent(context, monotonic() + self._pause, done)
-        self._waiting[unsent] = None
-
+    def add(self, context: Context, task: asyncio.Task[Any], done: Callable[[], None]) -> None:
+        """The handler of a call, run by `task`, returns its answer now; `done` is called once that has been sent or
+        given up.
+        """
         # Not the context's own callbacks: they would keep it, and with it the call, until garbage is collected.
-        task = asyncio.current_task()
-        assert task is not None
-        task.add_done_callback(lambda _: self._remove(unsent))
+        task.add_done_callback(_Unsent(context, monotonic() + self._pause, done, self._waiting))
 
     async def write(self, context: Context, message: bytes) -> None:
         """Send an answer of a stream."""
-        unsent = _Unsent(context, monotonic() + self._pause, _nothing)
-        self._waiting[unsent] = None
+        unsent = _Unsent(context, monotonic() + self._pause, _nothing, self._waiting)
         try:
             await context.write(message)
         finally:
-            self._remove(unsent)
-
-    def _remove(self, unsent: _Unsent) -> None:
-        if unsent in self._waiting:
-            del self._waiting[unsent]
-            unsent.done()
+            unsent()
 
     async def sweep(self, interval: float = 1.0) -> None:
         """Reset the connections of callers that read too slowly. Runs until it is cancelled."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
+from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Answer
@@ -30,6 +31,7 @@ _MOST: Final = (1 << 31) - 1
 _REMEMBERED: Final = 1 << 12
 _OUTPUT_BYTES: Final = 256
 """Heads of at most so many bytes are remembered, and what a described output takes of them."""
+_HEADS: Final[BoundedCache[tuple[object, ...], bytes]] = BoundedCache(256)
 _Parameter = tuple[str, str | int]
 _Described = tuple[str, str, tuple[int, ...]]
 
@@ -42,20 +44,31 @@ def write_grpc_answer(
     Raises unsupported_dtype, output_too_large, and what charging raises.
     """
     output = answer.output
-    check_writable(output.dtype)
-    assert output.dtype.oip is not None
-    head = _head(
-        model_name,
-        str(answer.data_version or VERSION),
-        (
-            ("dialect", answer.dialect),
-            ("device", answer.device),
-            *(() if answer.replaced is None else (("replaced", answer.replaced),)),
-            *(() if answer.data_etag is None else (("data_etag", answer.data_etag),)),
-        ),
-        ((OUTPUT, output.dtype.oip, output.shape),),
-    )
-    return _message(head, identifier, (output,), memory, stream)
+    key = (
+        model_name, answer.data_version, answer.dialect, answer.device, answer.replaced, answer.data_etag,
+        output.dtype.name, output.shape,
+    )  # fmt: skip
+    head = _HEADS.get(key)
+    if head is None:
+        check_writable(output.dtype)
+        head = _HEADS[key] = _head_of_answer(answer, model_name)
+    if identifier or stream or not output.dtype.item_size:
+        return _message(head, identifier, (output,), memory, stream)
+    items = packed_bytes(output)
+    tag = _RAW + varint(len(items))
+    _charge(len(head) + len(tag) + len(items), memory)
+    return b"".join((head, tag, items))
+
+
+def _head_of_answer(answer: Answer, model_name: str) -> bytes:
+    output = answer.output
+    parameters: list[_Parameter] = [("dialect", answer.dialect), ("device", answer.device)]
+    if answer.replaced is not None:
+        parameters.append(("replaced", answer.replaced))
+    if answer.data_etag is not None:
+        parameters.append(("data_etag", answer.data_etag))
+    version = str(answer.data_version or VERSION)
+    return _written_head(model_name, version, tuple(parameters), ((OUTPUT, str(output.dtype.oip), output.shape),))
 
 
 def write_grpc_lookup(answer: LookupAnswer, request: LookupRequest, memory: Memory, *, stream: bool = False) -> bytes:
@@ -70,7 +83,7 @@ def write_grpc_lookup(answer: LookupAnswer, request: LookupRequest, memory: Memo
         parameters.append(("replaced", answer.replaced))
     described = tuple((name, str(output.dtype.oip), output.shape) for name, output in wanted.items())
     repeated = len(fields) + len(described) * _OUTPUT_BYTES <= _REMEMBERED
-    head = (_head if repeated else _head.__wrapped__)(LOOKUP, VERSION, tuple(parameters), described)
+    head = (_repeated_head if repeated else _written_head)(LOOKUP, VERSION, tuple(parameters), described)
     return _message(head, request.identifier, tuple(wanted.values()), memory, stream)
 
 
@@ -88,8 +101,9 @@ def error_head(model_name: str, identifier: str, problem: str) -> bytes:
     return written
 
 
-@lru_cache(256)
-def _head(model_name: str, version: str, parameters: tuple[_Parameter, ...], outputs: tuple[_Described, ...]) -> bytes:
+def _written_head(
+    model_name: str, version: str, parameters: tuple[_Parameter, ...], outputs: tuple[_Described, ...]
+) -> bytes:
     """All of a response but its id and its items; answers to the same shapes repeat it."""
     response = ModelInferResponse(model_name=model_name, model_version=version)
     for name, value in parameters:
@@ -103,22 +117,34 @@ def _head(model_name: str, version: str, parameters: tuple[_Parameter, ...], out
     return written
 
 
+_repeated_head = lru_cache(256)(_written_head)
+
+
 def _message(head: bytes, identifier: str | None, outputs: Sequence[Tensor], memory: Memory, stream: bool) -> bytes:
     pieces: list[Buffer] = [head]
+    size = len(head)
     if identifier:
         text = identifier.encode()
-        pieces += (_ID, varint(len(text)), text)
+        field = _ID + varint(len(text)) + text
+        pieces.append(field)
+        size += len(field)
     for output in outputs:
         items = packed_bytes(output, memory)
-        pieces += (_RAW, varint(len(items)), items)
-    size = sum(map(len, pieces))
+        tag = _RAW + varint(len(items))
+        pieces += (tag, items)
+        size += len(tag) + len(items)
+    _charge(size, memory)
+    if stream:
+        pieces.insert(0, _INFER_RESPONSE + varint(size))
+    return b"".join(pieces)
+
+
+def _charge(size: int, memory: Memory) -> None:
+    """Charge a message of so many bytes. Raises output_too_large, and what charging raises."""
     if size > _MOST:
         raise GatherError(
             "output_too_large",
             f"the answer would have {size} bytes; a message of gRPC has at most {_MOST}",
             facts={"limit": "grpc_message_bytes", "maximum": _MOST},
         )
-    if stream:
-        pieces.insert(0, _INFER_RESPONSE + varint(size))
     memory.charge(size)
-    return b"".join(pieces)

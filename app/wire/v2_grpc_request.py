@@ -38,7 +38,10 @@ from app.wire.v2_lookup import LookupRequest, lookup_head_of_document, lookup_of
 from app.wire.v2_request_json import Head, Input, Model, head_of_document
 from app.wire.v2_request_tensors import Request, WrongItemsError, call_of, check_datatypes, read_inputs
 
-_NAME, _VERSION, _ID, _INPUTS, _RAW = 1, 2, 3, 5, 7
+_NAME, _VERSION, _INPUTS = 1, 2, 5
+ID: Final = 3
+RAW: Final = 7
+"""Numbers of the fields that differ from one request to the next: its id, and raw_input_contents."""
 _CONTENTS: Final = 5
 _CONTENTS_KIND: Final = {1: VARINT, 2: VARINT, 3: VARINT, 4: VARINT, 5: VARINT, 6: FIXED32, 7: FIXED64}
 _OBJECT_BYTES: Final = 96
@@ -83,7 +86,7 @@ class SplitRequest(NamedTuple):
 def split(message: bytes, charge: Charge | None = None) -> SplitRequest:
     """Cut the arrays out of a message. Raises malformed_request and limit_exceeded."""
     whole = memoryview(message)
-    texts = {_NAME: "", _VERSION: "", _ID: ""}
+    texts = {_NAME: "", _VERSION: "", ID: ""}
     kept: list[Buffer] = []
     raws: list[memoryview] = []
     contents: dict[int, Contents] = {}
@@ -91,7 +94,7 @@ def split(message: bytes, charge: Charge | None = None) -> SplitRequest:
     for number, kind, start, at, after in fields(message, 0, len(message)):
         cut = False
         if kind == BYTES:
-            if number == _RAW:
+            if number == RAW:
                 if len(raws) == _MOST_RAWS:
                     raise malformed(f"there are more than {_MOST_RAWS} raw_input_contents")
                 raws.append(whole[at:after])
@@ -105,7 +108,7 @@ def split(message: bytes, charge: Charge | None = None) -> SplitRequest:
                     kept += (whole[end:start], b"\x2a", varint(len(shortened)), shortened)
                     end = after
                     _check_contents(len(contents), charge)
-            elif number <= _ID:
+            elif number <= ID:
                 try:
                     texts[number] = message[at:after].decode()
                 except UnicodeDecodeError:
@@ -115,7 +118,7 @@ def split(message: bytes, charge: Charge | None = None) -> SplitRequest:
             kept.append(whole[end:start])
             end = after
     kept.append(whole[end:])
-    return SplitRequest(texts[_NAME], texts[_VERSION], texts[_ID], b"".join(kept), raws, contents)
+    return SplitRequest(texts[_NAME], texts[_VERSION], texts[ID], b"".join(kept), raws, contents)
 
 
 def _check_contents(count: int, charge: Charge | None) -> None:
@@ -200,6 +203,11 @@ def read_grpc_lookup(split: SplitRequest, limits: Limits, charge: Charge | None)
     found = lookup_of_arrays(fields_, inputs, raws, limits, charge, flat)
     outputs = None if found.outputs is None else dict.fromkeys(found.outputs, True)
     return found._replace(identifier=split.identifier or None, binary=True, outputs=outputs)
+
+
+def repeated_head(split: SplitRequest, model: Model) -> Head | None:
+    """What a request that was read says beside its items; None for one that is too long to be remembered."""
+    return _remembered(split.rest, model, _sizes(split)) if len(split.rest) <= _REMEMBERED else None
 
 
 def _sizes(split: SplitRequest) -> tuple[int, ...]:

@@ -175,7 +175,7 @@ def split_blobs(blobs: Sequence[Input], behind: Buffer) -> dict[str, Buffer]:
 
 
 @lru_cache(1024)
-def _pointers(number: int) -> tuple[str, str, str, str]:
+def pointers_of(number: int) -> tuple[str, str, str, str]:
     """Of an input: where it is, its items in the JSON, its shape and its datatype."""
     at = f"/inputs/{number}"
     return at, f"{at}/data", f"{at}/shape", f"{at}/datatype"
@@ -198,7 +198,7 @@ def read_inputs(
     over_limit: GatherError | None = None
     for at, (number, name, _, dtype, shape, size, first, end, depth) in enumerate(inputs):
         assert dtype is not None
-        pointer, data_pointer, shape_pointer, dtype_pointer = _pointers(number)
+        pointer, data_pointer, shape_pointer, dtype_pointer = pointers_of(number)
         if size is None:
             if view is None:
                 view = view_of(text)
