@@ -107,7 +107,9 @@ class GrpcListener:
             ("grpc.keepalive_time_ms", _milliseconds(options.keepalive)),
             ("grpc.keepalive_timeout_ms", _milliseconds(options.keepalive_timeout)),
             ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+            # Pings are not counted: a connection that sends too many is to be closed once it has read its answers, and
+            # until then each further ping took a kilobyte. Uncounted, gRPC stops reading where too many answers wait.
+            ("grpc.http2.max_ping_strikes", 0),
         ]
         if options.max_connection_age is not None:
             found += [

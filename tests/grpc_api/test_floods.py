@@ -1,0 +1,196 @@
+"""Floods of frames on the port of gRPC: the server's memory stays, its log stays short, and others are answered.
+
+The caller that floods reads nothing, so that what the server owes it stays in the server.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from struct import pack
+from threading import Event, Thread
+from time import monotonic, sleep
+
+import numpy as np
+import pytest
+
+from tests.conftest import samples
+from tests.for_each import for_each
+from tests.grpc_api.conftest import GrpcServer, StartGrpc
+from tests.grpc_api.http2 import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    INFER,
+    LARGEST_WINDOW,
+    PING,
+    PREFACE,
+    RESET,
+    SETTINGS,
+    STREAM,
+    WINDOW,
+    frame,
+    framed,
+    header,
+    literal,
+)
+from tests.grpc_api.messages import Channel, example, output
+from tests.grpc_api.test_hostile import memory
+from tests.oip.test_hostile import peak
+
+ROOM = 48 << 20
+"""More memory than this no flood may make the server keep."""
+MOST_WAIT_S = 5.0
+"""No call of a neighbour may take longer meanwhile; this machine does the work of others too."""
+PORTION = 1 << 16
+CANCEL = pack(">I", 8)
+
+
+def frames(make: Callable[[int], bytes]) -> Iterator[bytes]:
+    """Frames without an end, in portions."""
+    number = 0
+    while True:
+        portion = bytearray()
+        while len(portion) < PORTION:
+            portion += make(number)
+            number += 1
+        yield bytes(portion)
+
+
+def opened(number: int, path: str = INFER, *more: tuple[str, str]) -> bytes:
+    """The header of call `number`."""
+    return frame(HEADERS, END_HEADERS, 1 + 2 * number, header(path, *more))
+
+
+def reset(number: int) -> bytes:
+    return frame(RESET, 0, 1 + 2 * number, CANCEL)
+
+
+CALLS = "calls"
+"""They take all places for calls, so that the neighbour is refused and tries again."""
+WHOLE = framed(example().SerializeToString())
+FLOODS: dict[str, tuple[bytes, Callable[[int], bytes]]] = {
+    "settings": (b"", lambda _: frame(SETTINGS, 0, 0, pack(">HI", 4, 65_535))),
+    "settings-many": (b"", lambda n: frame(SETTINGS, 0, 0, pack(">HI", 4, 65_535 - n % 2) * 500)),
+    "settings-unknown": (b"", lambda n: frame(SETTINGS, 0, 0, pack(">HI", 0x4000 + n % 0x4000, n % 65_536))),
+    "table-size": (b"", lambda n: frame(SETTINGS, 0, 0, pack(">HI", 1, 4096 * (n % 2)))),
+    "pings": (b"", lambda n: frame(PING, 0, 0, pack(">Q", n))),
+    "ping-acks": (b"", lambda n: frame(PING, 1, 0, pack(">Q", n))),
+    "continuation": (
+        frame(HEADERS, 0, 1, header()),
+        lambda n: frame(CONTINUATION, 0, 1, literal(f"x-{n % 10_000:05}", "v" * 100)),
+    ),
+    "continuation-empty": (frame(HEADERS, 0, 1, header()), lambda _: frame(CONTINUATION, 0, 1)),
+    "rapid-reset": (b"", lambda n: opened(n) + reset(n)),
+    "rapid-reset-of-whole-calls": (b"", lambda n: opened(n) + frame(DATA, END_STREAM, 1 + 2 * n, WHOLE) + reset(n)),
+    "rapid-reset-of-streams": (b"", lambda n: opened(n, STREAM) + frame(DATA, 0, 1 + 2 * n, WHOLE) + reset(n)),
+    "rapid-reset-by-the-server": (
+        b"",
+        lambda n: opened(n) + frame(WINDOW, 0, 1 + 2 * n, pack(">I", 0)),
+    ),
+    CALLS: (b"", opened),
+    "empty-data": (opened(0), lambda _: frame(DATA, 0, 1)),
+    "empty-data-of-a-closed-call": (
+        opened(0) + reset(0),
+        lambda _: frame(DATA, 0, 1),
+    ),
+    "padding": (opened(0), lambda _: frame(DATA, 8, 1, b"\xff" + bytes(255))),
+    "priority": (b"", lambda n: frame(2, 0, 1 + 2 * (n % 100_000), pack(">IB", 0, 7))),
+    "unknown-frames": (b"", lambda n: frame(0x20 + n % 100, 0, 0, bytes(100))),
+    "window-of-0": (opened(0), lambda _: frame(WINDOW, 0, 1, pack(">I", 0))),
+    "connection-window-of-0": (b"", lambda _: frame(WINDOW, 0, 0, pack(">I", 0))),
+    "window-overflow": (opened(0), lambda _: frame(WINDOW, 0, 1, pack(">I", LARGEST_WINDOW))),
+    "connection-window-overflow": (b"", lambda _: frame(WINDOW, 0, 0, pack(">I", LARGEST_WINDOW))),
+    "window-by-one": (opened(0), lambda _: frame(WINDOW, 0, 1, pack(">I", 1))),
+    "indexed-fields": (b"", lambda n: frame(HEADERS, END_HEADERS | END_STREAM, 1 + 2 * n, b"\x82" * 10_000)),
+    "table-growth": (
+        b"",
+        lambda n: frame(
+            HEADERS, END_HEADERS | END_STREAM, 1 + 2 * n, b"\x40\x05%05d\x7f\x00" % (n % 100_000) + b"v" * 127
+        ),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def server(start_grpc: StartGrpc) -> Iterator[GrpcServer]:
+    with start_grpc("--memory-budget", "256MiB", "--answer-timeout", "2") as started:
+        yield started
+        assert "Traceback" not in started.http.log_text()
+
+
+class Neighbour:
+    """Sends small requests one after the other, as long as it is entered, and checks each answer."""
+
+    def __init__(self, server: GrpcServer, *, may_be_refused: bool = False) -> None:
+        self.server = server
+        self.may_be_refused = may_be_refused
+        self.answered = 0
+        self.longest = 0.0
+        self.wrong: list[object] = []
+        self._end = Event()
+        self._thread = Thread(target=self._ask, daemon=True)
+
+    def __enter__(self) -> Neighbour:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(60)
+
+    def _ask(self) -> None:
+        with Channel(self.server.address) as channel:
+            while not self._end.is_set():
+                begun = monotonic()
+                status, answer = channel.attempt("ModelInfer", example(), 30)
+                self.longest = max(self.longest, monotonic() - begun)
+                if self.may_be_refused and status == "UNAVAILABLE" and answer["code"] == "overloaded":
+                    sleep(0.05)
+                    continue
+                if status != "OK" or output(answer, np.float32).tolist() != [[2, 3], [0, 1]]:
+                    self.wrong.append((status, answer))
+                    return
+                self.answered += 1
+
+
+def flood(server: GrpcServer, first: bytes, make: Callable[[int], bytes], most_bytes: int, seconds: float) -> int:
+    """Send frames until so many bytes have gone, the server ends the connection or takes no more; how many went."""
+    sent, end = 0, monotonic() + seconds
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(0.5)
+        connection.connect(("127.0.0.1", server.port))
+        with suppress(OSError):
+            connection.sendall(PREFACE + frame(SETTINGS, 0, 0) + first)
+            for portion in frames(make):
+                connection.sendall(portion)
+                sent += len(portion)
+                if sent >= most_bytes or monotonic() > end:
+                    sleep(0.2)
+                    break
+    return sent
+
+
+@for_each("kind", FLOODS)
+def test_a_flood_of_frames(server: GrpcServer, kind: str) -> None:
+    first, make = FLOODS[kind]
+    flood(server, first, make, PORTION, 5)  # what the first of a kind makes the server load stays
+    before, peak_before, logged = memory(server), peak(server.http), len(server.http.log_text())
+    with Neighbour(server, may_be_refused=kind == CALLS) as neighbour:
+        for _ in range(samples(4)):
+            flood(server, first, make, samples(3000) << 10, 10)
+        flooded = neighbour.answered
+        until = monotonic() + MOST_WAIT_S
+        while neighbour.answered == flooded and not neighbour.wrong and monotonic() < until:
+            sleep(0.01)
+    assert server.http.process.poll() is None, server.http.log_text()
+    assert not neighbour.wrong
+    assert neighbour.answered > flooded
+    assert neighbour.longest < MOST_WAIT_S
+    assert memory(server) - before < ROOM
+    assert peak(server.http) - peak_before < ROOM
+    assert len(server.http.log_text()) - logged < 100_000
