@@ -11,6 +11,7 @@ from random import SystemRandom
 import pytest
 
 from tests.cluster.simulation.checks import Violation
+from tests.cluster.simulation.clients import GIVEN_UP_AFTER
 from tests.cluster.simulation.planted import PLANTED
 from tests.cluster.simulation.schedule import Schedule
 from tests.conftest import SOAK, TEST_ALL, slow_but_for
@@ -54,3 +55,13 @@ def test_a_schedule_is_the_same_again() -> None:
     assert runs[0].checks.history == runs[1].checks.history
     assert runs[0].clients.outcomes == runs[1].clients.outcomes
     assert runs[0].world.events == runs[1].world.events
+
+
+def test_a_client_gives_up_a_change_whose_router_has_crashed() -> None:
+    schedule = Schedule(0)
+    schedule.clients.drain(["n0"])
+    for router in schedule.routers:
+        router.crash()
+    schedule.world.run(GIVEN_UP_AFTER + 1)
+    assert schedule.clients.outcomes == {"drain given up": 1}
+    assert schedule.clients.draining == {"n0": {False, True}}

@@ -8,12 +8,14 @@ from typing import Any, Literal
 
 from app.cluster.coordinator.messages import Change, Publish
 from tests.cluster.simulation.checks import Checks, Violation
-from tests.cluster.simulation.router import Router
+from tests.cluster.simulation.router import LOOKUP_DEADLINE, Router
 from tests.cluster.simulation.truth import Content
 from tests.cluster.simulation.world import World
 
 TABLES = ("items", "users")
 ROW_BYTES = 4
+GIVEN_UP_AFTER = 2 * LOOKUP_DEADLINE
+"""So long does a client wait for the answer to a change."""
 
 
 class Clients:
@@ -146,14 +148,20 @@ class Clients:
     ) -> None:
         self._busy.add(subject)
         may_be.add(attempted)
+        is_over = False
 
         def done(outcome: str) -> None:
+            nonlocal is_over
+            if is_over:
+                return
+            is_over = True
             self._busy.discard(subject)
             self._count(f"{what} {outcome}")
             if outcome == "done":
                 may_be.clear()
                 may_be.update(after)
 
+        self._world.after(GIVEN_UP_AFTER, done, "given up")  # the router may have crashed, or stand still
         router.change(Change(f"change{next(self._ids)}", what, subject, value, router.newest.current.generation), done)
 
     def undrain(self, node: str) -> None:
