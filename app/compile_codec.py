@@ -1,8 +1,8 @@
 """Compiling, or loading from the cache, the functions that requests use beside the kernel.
 
-Those are the readers and writers of JSON, of strings in frames, the counting of requests, and what replaces indices
-that are out of bounds. Each takes over from its
-sibling in Python (see `app.compiled_later`).
+Those are the readers and writers of JSON, of strings in frames, the counting of requests, what replaces indices that
+are out of bounds, and what splits them by ranges of rows. Each takes over from its sibling in Python (see
+`app.compiled_later`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from numba import types
 
 from app import llvm_intrinsics
 from app.compiled_later import CompiledLater
-from app.kernels import compiled_out_of_bounds, out_of_bounds, plain_out_of_bounds
+from app.kernels import (
+    compiled_out_of_bounds,
+    compiled_split_by_range,
+    out_of_bounds,
+    plain_out_of_bounds,
+    plain_split_by_range,
+    split_by_range,
+)
 from app.llvm_intrinsics import Compiled
 from app.telemetry import compiled_increments, increment_layout, increments, metric_definitions, request_id
 from app.tensors import compiled_string_frames, compiled_utf8, frame_format, string_frames
@@ -79,10 +86,16 @@ FUNCTIONS: Final[tuple[_Function, ...]] = (
         compiled_out_of_bounds.replace_components,
         (_integers, _integers, _flag, _integer, _integers_out, _octets_out),
     ),
+    _Function(
+        split_by_range.split_by_range,
+        compiled_split_by_range.split_by_range,
+        (_integers, _integers, _flag, _integers, *(_integers_out,) * 3),
+    ),
 )
 _SOURCES: Final = (
     llvm_intrinsics,
     plain_out_of_bounds,
+    plain_split_by_range,
     metric_definitions,
     request_id,
     increment_layout,

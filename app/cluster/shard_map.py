@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import orjson
@@ -41,19 +41,6 @@ _CONTENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 class BadShardMap(ValueError):
     """A shard map that cannot be served; the text says where in it and why."""
-
-
-class Parts(NamedTuple):
-    """Rows by the range that has them; see `ShardedVersion.split`."""
-
-    ranges: list[int]
-    """The numbers of the ranges that have a row, ascending."""
-    bounds: list[int]
-    """Where in `order` the rows of each of them begin, and the end of the last."""
-    order: NDArray[np.intp]
-    """Places in the rows asked for, those of one range after those of another, ascending within each."""
-    local: NDArray[np.int64]
-    """In the same order the number that each row has within its range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +105,10 @@ class ShardedVersion:
 
     @cached_property
     def stops(self) -> NDArray[np.int64]:
-        """Where each range ends."""
-        return np.array([one.stop for one in self.ranges], np.int64)
+        """Where each range ends; read-only."""
+        found = np.array([one.stop for one in self.ranges], np.int64)
+        found.flags.writeable = False
+        return found
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
@@ -129,25 +118,6 @@ class ShardedVersion:
     def range_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
         """Which range has each of `rows`, all of them in [0, shape[0])."""
         return np.searchsorted(self.stops, rows, "right")
-
-    def split(self, rows: NDArray[np.int64]) -> Parts:
-        """`rows`, all of them in [0, shape[0]), by the range that has them, in a stable order."""
-        if not len(rows):
-            return Parts([], [0], np.empty(0, np.intp), rows)
-        if len(self.ranges) == 1:
-            return Parts([0], [0, len(rows)], np.arange(len(rows)), rows)
-        numbers = self.range_numbers(rows).astype(np.uint16)  # 16 bits are sorted by counting
-        order = np.argsort(numbers, kind="stable")
-        ends = np.cumsum(np.bincount(numbers, minlength=len(self.ranges))).tolist()
-        local = rows[order]
-        ranges, bounds, begin = [], [0], 0
-        for number, end in enumerate(ends):
-            if end > begin:
-                ranges.append(number)
-                bounds.append(end)
-                local[begin:end] -= self.ranges[number].start
-                begin = end
-        return Parts(ranges, bounds, order, local)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class Cluster:
         out = np.zeros(4, np.uint32)
         rows = None if dtype is STRING else as_rows(out, 8)
         output = Output(dtype, rows, 2, self._charge, 1 << 20)
-        requests = row_requests(self.version, np.array([[3], [5]]), output, (2,))
+        requests = row_requests(self.version, np.array([3, 5]), (self.version.rows,), output, (2,))
         now = perf_counter()
         wanted = [TableReads("t", self.known, self.version, {request.number: request for request in requests})]
         lost = await self.fetcher.fetch(wanted, timings or RequestTimings(now, now + seconds))
@@ -256,7 +256,7 @@ def test_a_large_answer_that_goes_on_is_not_late() -> None:
         version = cluster.version
         out = np.zeros(4 * width, np.uint32)
         output = Output(FLOAT, as_rows(out, 4 * width), width, lambda _: None, 1 << 20)
-        (request,) = row_requests(version, np.array([[3], [5], [7], [8]]), output, (width,))
+        (request,) = row_requests(version, np.array([3, 5, 7, 8]), (version.rows,), output, (width,))
         only = RowRange(0, 10, "t@1", (Replica(cluster.bad),))
         known = ShardMap(1, {"t": ShardedTable((ShardedVersion(1, "c", FLOAT, (10, width), (only,)),), 1)})
         now = perf_counter()

@@ -41,7 +41,7 @@ async def fetch(fetcher: RowFetcher, known: ShardMap, rows: list[int], seconds: 
     version = known.tables["t"].current
     out = np.zeros(2 * len(rows), np.uint32)
     output = Output(FLOAT, as_rows(out, 8), 2, lambda _: None, 1 << 20)
-    requests = row_requests(version, np.array(rows, np.int64).reshape(-1, 1), output, (2,))
+    requests = row_requests(version, np.array(rows, np.int64), (version.rows,), output, (2,))
     now = perf_counter()
     wanted = [TableReads("t", known, version, {request.number: request for request in requests})]
     lost = await fetcher.fetch(wanted, RequestTimings(now, now + seconds))

@@ -239,3 +239,29 @@ def test_a_shard_that_pauses_is_late(pieces: Sequence[bytes]) -> None:
         assert pipe.closed
 
     run(work)
+
+
+@pytest.mark.parametrize(("patience", "again", "wait"), [(0.2, 0.4, 0.3), (9.0, 0.02, 0.0), (0.02, 0.3, 0.1)])
+def test_the_next_request_on_a_connection_has_a_patience_of_its_own(patience: float, again: float, wait: float) -> None:
+    async def work() -> None:
+        loop, late = asyncio.get_running_loop(), asyncio.Event()
+        found: list[Failure | None] = []
+
+        def is_late(_: ShardConnection, failure: Failure | None) -> None:
+            found.append(failure)
+            late.set()
+
+        pipe = Pipe(ShardConnection(lambda _: None))
+        pipe.connection.ask([b"request"], WholeBody(1000), None, patience, lambda _, failure: found.append(failure))
+        pipe.feed(answer_of(b"{}"), 100)
+        assert found == [None]
+        begun = loop.time()
+        pipe.connection.ask([b"request"], WholeBody(1000), None, again, is_late)
+        await asyncio.sleep(wait)
+        assert found == [None]
+        await asyncio.wait_for(late.wait(), 5.0)
+        assert found[1] is not None
+        assert found[1].kind == "late"
+        assert again - 0.01 <= loop.time() - begun
+
+    run(work)

@@ -1,4 +1,4 @@
-"""The shard map: what is refused, its JSON form, and which range has which rows."""
+"""The shard map: what is refused, and its JSON form."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from app.cluster.shard_map import (
     BadShardMap,
@@ -19,6 +17,7 @@ from app.cluster.shard_map import (
     ShardMap,
     shard_tensor,
 )
+from app.kernels.split_by_range import split
 from app.tensors.dtypes import DTYPES
 
 ADDRESS = "127.0.0.1:8081"
@@ -141,24 +140,4 @@ def test_a_table_without_rows_has_no_range() -> None:
     empty = ShardedVersion(1, "c", DTYPES["float32"], (0, 4), ())
     found = ShardMap(0, {"t": ShardedTable((empty,), 1)})
     assert ShardMap.from_json(found.to_json()) == found
-    assert empty.split(np.empty(0, np.int64)).ranges == []
-
-
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=7), st.data())
-def test_rows_are_split_by_range_in_their_order(sizes: list[int], data: st.DataObject) -> None:
-    stops = np.cumsum(sizes).tolist()
-    table = version(stops=stops)
-    rows = data.draw(st.lists(st.integers(0, stops[-1] - 1), max_size=30))
-    parts = table.split(np.array(rows, np.int64))
-    assert parts.bounds[-1] == len(rows)
-    assert sorted(parts.order.tolist()) == list(range(len(rows)))
-    expected: dict[int, list[tuple[int, int]]] = {}
-    for place, row in enumerate(rows):  # one at a time
-        number = next(number for number, one in enumerate(table.ranges) if one.start <= row < one.stop)
-        expected.setdefault(number, []).append((place, row - table.ranges[number].start))
-    found = {
-        number: list(zip(parts.order[begin:end].tolist(), parts.local[begin:end].tolist(), strict=True))
-        for number, begin, end in zip(parts.ranges, parts.bounds, parts.bounds[1:], strict=False)
-    }
-    assert found == expected
-    assert parts.ranges == sorted(expected)
+    assert split(np.empty(0, np.int64), (0,), True, empty.stops).ranges == []

@@ -186,20 +186,17 @@ class _Fetch:
         fetcher, number, replica = self.fetcher, action.number, action.replica
         request = self.wanted[place].requests[number]
         one = self.reads[place].version.ranges[number]
-
         own = action.late_at - self.loop.time()
-        in_haste = own < fetcher.late_after / 2
-
-        def done(ask: Ask, failure: Failure | None) -> None:
-            self._answered(place, number, replica, failure, in_haste=in_haste)
-
+        done = partial(self._answered, place, number, replica, own < fetcher.late_after / 2)
         patience = max(own, 0.0) + request.answer_bytes / BYTES_PER_SECOND
         pieces = fetcher.pieces(request, one, replica, self.fields)
         ask = Ask(fetcher.shards.get(replica.address), pieces, request.sink, replica.etag, patience, done)
         self.asks[place, number] = ask
         ask.start()
 
-    def _answered(self, place: int, number: int, replica: Replica, failure: Failure | None, *, in_haste: bool) -> None:
+    def _answered(
+        self, place: int, number: int, replica: Replica, in_haste: bool, _: Ask, failure: Failure | None
+    ) -> None:
         """A shard was asked; `in_haste` because the request's deadline is near, so that to be late says little."""
         reads, shards = self.reads[place], self.fetcher.shards
         self.asks.pop((place, number), None)

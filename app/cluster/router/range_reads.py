@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from app.cluster.coordinator.cluster_state import find_content
 from app.cluster.router.replica_choice import ReplicaChoice
@@ -31,8 +31,7 @@ Outcome: TypeAlias = Literal["done", "version_gone", "shard_unavailable", "deadl
 version that there is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """Ask `replica` for the rows that are needed of range `number`; it is late at `late_at`.
 
     That leaves the other replicas their share of the time until the deadline.

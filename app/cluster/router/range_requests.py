@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from app.cluster.router.row_sinks import BadAnswer, RowSink, Sink, WholeBody
 from app.cluster.shard_map import ShardedVersion
+from app.kernels.split_by_range import split
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.operator_signature import OperatorName
@@ -168,8 +169,13 @@ class _Items(WholeBody):
 def as_rows(out: NDArray[Any], row_bytes: int) -> NDArray[Any]:
     """A flat, contiguous output as one item for each row, which NumPy moves the fastest; wide rows as bytes, 2-D."""
     if row_bytes <= _EXACT_ROW:
-        return out.view(np.uint8).view(np.dtype((np.void, row_bytes)))
+        return out.view(_item_of(row_bytes))
     return out.view(np.uint8).reshape(-1, row_bytes)
+
+
+@lru_cache(256)
+def _item_of(size: int) -> np.dtype[np.void]:
+    return np.dtype((np.void, size))
 
 
 # Indices
@@ -186,29 +192,26 @@ def first_wrong(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> bool:
     )
 
 
-def wrapped(indices: NDArray[Any], depth: int, rows: int) -> NDArray[np.int64]:
-    """Valid flat indices as tuples in int64, [tuples, depth], of which the first component is in [0, rows)."""
-    tuples: NDArray[np.int64] = indices.astype(np.int64, copy=False).reshape(-1, depth)
-    first = tuples[:, 0]
-    if len(first) and first.min() < 0:
-        tuples = tuples.copy()
-        tuples[:, 0] = np.where(first < 0, first + rows, first)
-    return tuples
-
-
 # Requests
 
 
 def row_requests(
-    version: ShardedVersion, tuples: NDArray[np.int64], output: Output, tail: tuple[int, ...]
+    version: ShardedVersion,
+    indices: NDArray[np.int64],
+    dims: Sequence[int],
+    output: Output,
+    tail: tuple[int, ...],
+    *,
+    wrap: bool = False,
 ) -> list[RangeRequest]:
-    """GatherND of `tuples`, [n, depth], from axis 0 on: row i of the output is of tuple i and has the shape `tail`."""
-    depth = tuples.shape[1]
-    parts = version.split(tuples[:, 0])
-    moved = parts.local.reshape(-1, 1) if depth == 1 else tuples[parts.order]
-    if depth > 1:
-        moved[:, 0] = parts.local
-    items = moved.reshape(-1).view(np.uint8).data
+    """GatherND of flat `indices`, tuples with a component for each size of `dims`, from axis 0 on.
+
+    Row i of the output is of tuple i and has the shape `tail`. Raises IndexError where a component is out of bounds:
+    outside [-size, size - 1], without `wrap` [0, size - 1].
+    """
+    parts = split(indices, dims, wrap, version.stops)
+    depth = len(dims)
+    items = parts.moved.view(np.uint8).data
     requests = []
     width = 8 * depth
     begin = 0

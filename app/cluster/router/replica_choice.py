@@ -24,6 +24,8 @@ class ReplicaChoice:
 
     def order(self, replicas: Sequence[Replica], now: float) -> Sequence[Replica]:
         """The replicas in the order in which to ask them."""
+        if len(replicas) == 1:
+            return replicas
         # A counter would give a range the same replica each time, where requests ask for an even number of ranges.
         self._turn = (self._turn + _STEP) & 0xFFFFFFFF
         first = self._turn * len(replicas) >> 32

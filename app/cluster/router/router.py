@@ -23,9 +23,9 @@ from app.cluster.router.range_requests import (
     block_requests,
     first_wrong,
     row_requests,
-    wrapped,
 )
 from app.cluster.router.sharded_tensors import ShardedResident, immutable
+from app.cluster.shard_map import ShardedVersion
 from app.dispatch.choose_backend import Decision
 from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import REPORTED_PLACES, GatherError, Place
@@ -133,7 +133,7 @@ class Router(Service):
         items = self.outputs.empty(1, data.dtype.carrier)
         view = as_rows(items, data.dtype.item_size) if data.dtype.item_size else None
         output = Output(data.dtype, view, 1, reservation.charge, self.limits.output_bytes)
-        (request,) = row_requests(resident.version_in_map, np.zeros((1, 1), np.int64), output, ())
+        (request,) = row_requests(resident.version_in_map, np.zeros(1, np.int64), (1,), output, ())
         wanted = TableReads(resident.table, resident.shard_map, resident.version_in_map, {request.number: request})
         lost = await self.fetcher.fetch([wanted], timings)
         if lost:
@@ -147,9 +147,7 @@ class Router(Service):
         self, call: Call, planned: Planned, resident: ShardedResident, reservation: MemoryReservation
     ) -> _Work | None:
         """What each shard is asked for; None where an index is out of bounds."""
-        plan, indices = planned.plan, call.indices
-        if first_wrong(indices.array, plan.dims, plan.wrap):
-            return None
+        plan = planned.plan
         data, version = resident.tensor, resident.version_in_map
         by_rows = planned.first_axis == 0
         row_items = plan.slice_items
@@ -160,27 +158,36 @@ class Router(Service):
         if plan.output_items and data.dtype.item_size:
             rows = as_rows(items, row_items * data.dtype.item_size)
         output = Output(data.dtype, rows, row_items, reservation.charge, self.limits.output_bytes)
-        if not plan.output_items:
-            return _Work({}, output, items)
-        found = self._row_requests if by_rows else self._block_requests
-        requests = found(call, planned, version, output)
+        requests: Sequence[RangeRequest] = ()
+        is_split_checked = by_rows and plan.output_items > 0 and call.indices.array.dtype == np.int64
+        if not is_split_checked and first_wrong(call.indices.array, plan.dims, plan.wrap):
+            return None
+        if plan.output_items:
+            try:
+                requests = (self._row_requests if by_rows else self._block_requests)(call, planned, version, output)
+            except IndexError:
+                return None
         return _Work({request.number: request for request in requests}, output, items)
 
-    def _row_requests(self, call: Call, planned: Planned, version: Any, output: Output) -> list[RangeRequest]:
-        plan, indices = planned.plan, call.indices
-        tuples = wrapped(indices.array, plan.depth, version.rows)
-        tail = version.shape[plan.depth :]
-        if isinstance(plan, GatherElementsPlan):
-            # Entry (i, j, ...) picks the item (entry, j, ...): a GatherND of whole tuples.
-            whole = np.empty((indices.array.size, len(indices.shape)), np.int64)
-            whole[:, 0] = tuples[:, 0]
-            own = whole.reshape(*indices.shape, -1)
-            for axis in range(1, len(indices.shape)):
-                own[..., axis] = np.arange(indices.shape[axis]).reshape(-1, *[1] * (len(indices.shape) - axis - 1))
-            tuples, tail = whole, ()
-        return row_requests(version, tuples, output, tail)
+    def _row_requests(
+        self, call: Call, planned: Planned, version: ShardedVersion, output: Output
+    ) -> list[RangeRequest]:
+        """By the rows that indices name. Raises IndexError where one is out of bounds."""
+        plan, shape = planned.plan, call.indices.shape
+        indices: NDArray[np.int64] = call.indices.array.astype(np.int64, copy=False)
+        if not isinstance(plan, GatherElementsPlan):
+            return row_requests(version, indices, plan.dims, output, version.shape[plan.depth :], wrap=plan.wrap)
+        # Entry (i, j, ...) picks the item (entry, j, ...): a GatherND of whole tuples.
+        whole = np.empty((indices.size, len(shape)), np.int64)
+        whole[:, 0] = indices
+        own = whole.reshape(*shape, -1)
+        for axis in range(1, len(shape)):
+            own[..., axis] = np.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1))
+        return row_requests(version, whole.reshape(-1), (*plan.dims, *shape[1:]), output, (), wrap=plan.wrap)
 
-    def _block_requests(self, call: Call, planned: Planned, version: Any, output: Output) -> list[RangeRequest]:
+    def _block_requests(
+        self, call: Call, planned: Planned, version: ShardedVersion, output: Output
+    ) -> list[RangeRequest]:
         indices, operator = call.indices, call.operator
         values: NDArray[np.int64] = indices.array.astype(np.int64, copy=False)
         parameters: dict[str, object] = {}

@@ -63,7 +63,8 @@ class ShardConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._closed = closed
         self._transport: asyncio.Transport | None = None
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._bytes = bytearray(BUFFER_BYTES)
+        self._buffer = memoryview(self._bytes)
         self._filled = 0
         self._done: Done | None = None
         self._sink: Sink | None = None
@@ -75,7 +76,9 @@ class ShardConnection(asyncio.BufferedProtocol):
         self._came = 0  # bytes since the asker's patience began anew
         self._renewed = False
         self._patience = 0.0
+        self._late_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        """Due at `_late_at` at the latest. An answer leaves it alone, so that few asks set one."""
         self._keep = True
         self._retry_after = 1
         self.answers = 0
@@ -100,7 +103,9 @@ class ShardConnection(asyncio.BufferedProtocol):
         self._direct = self._renewed = self.started_answer = False
         self._came = 0
         self._patience = patience
-        self._timer = self._loop.call_later(patience, self._check_progress)
+        self._late_at = self._loop.time() + patience
+        if self._timer is None or self._timer.when() > self._late_at:
+            self._set_timer()
         if len(pieces) == 1:
             self._transport.write(pieces[0])
         else:
@@ -125,6 +130,9 @@ class ShardConnection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The connection has ended."""
         self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._closed(self)
         if self._done is not None:
             self._fail(Failure("lost", "the connection ended" if error is None else f"the connection ended: {error}"))
@@ -207,11 +215,11 @@ class ShardConnection(asyncio.BufferedProtocol):
 
     def _read_head(self) -> int:
         """Where the body begins, 0 while the header is not whole. Raises BadAnswer."""
-        head = bytes(self._buffer[: self._filled])
-        end = head.find(_END)
+        end = self._bytes.find(_END, 0, self._filled)
         if end < 0:
             return 0
-        names = head[: end + 2].lower()
+        head = bytes(self._buffer[: end + 2])
+        names = head.lower()
         if not names.startswith(b"http/1.1 "):
             raise BadAnswer("the answer is no HTTP/1.1")
         length = _field(names, b"\r\ncontent-length: ", names)
@@ -271,18 +279,23 @@ class ShardConnection(asyncio.BufferedProtocol):
 
     def _clear(self) -> None:
         self._done = self._sink = self._error = None
+
+    def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer = self._loop.call_at(self._late_at, self._check_progress, self._late_at)
 
-    def _check_progress(self) -> None:
-        """Too little has come for as long as may be, or the time begins anew."""
+    def _check_progress(self, at: float) -> None:
+        """Too little has come for as long as may be, or the time begins anew; or another ask has come meanwhile."""
         self._timer = None
         if self._done is None:
             return
-        if self._came >= LEAST_BYTES or (self._came and not self._renewed):
+        if self._late_at > at:
+            self._set_timer()
+        elif self._came >= LEAST_BYTES or (self._came and not self._renewed):
             self._came, self._renewed = 0, True
-            self._timer = self._loop.call_later(self._patience, self._check_progress)
+            self._late_at = self._loop.time() + self._patience
+            self._set_timer()
         else:
             self._fail(Failure("late", f"{self._came or 'no'} bytes came in {self._patience:.1f} s"))
 

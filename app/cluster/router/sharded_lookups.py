@@ -17,6 +17,7 @@ from app.cluster.router.fetch_rows import BEGUN_ANEW, LostRange, TableReads, Ver
 from app.cluster.router.range_requests import Output, RangeRequest, as_rows, row_requests
 from app.cluster.router.router import ROUTE, SPLIT_BYTES, Router, explained_ranges, needing, unavailable
 from app.cluster.router.sharded_tensors import ShardedResident
+from app.cluster.shard_map import ShardedVersion
 from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels import LookupKernel
@@ -111,7 +112,7 @@ class ShardedLookups(LookupService):
         assert isinstance(resident, ShardedResident)
         plan, indices = run.plan.features[number], run.indices[number]
         version, dtype = resident.version_in_map, resident.tensor.dtype
-        tail, most = version.shape[1:], self.service.limits.output_bytes
+        most = self.service.limits.output_bytes
         is_string = dtype.kind == "string"
         straight = plan.pooling == "none" and not is_string and run.fills[number] is None
         if straight and plan.indices and plan.row_items:
@@ -123,8 +124,7 @@ class ShardedLookups(LookupService):
                 out = as_rows(flat, plan.row_bytes)
             if not joined or plan.group == 1:
                 output = Output(dtype, out, plan.row_items, reservation.charge, most)
-                tuples = indices.astype(np.int64, copy=False).reshape(-1, 1)
-                return _Feature(plan, indices, row_requests(version, tuples, output, tail), output, None, 0)
+                return _Feature(plan, indices, _requests(version, indices, output), output, None, 0)
         valid = indices < plan.rows
         wanted, inverse = np.unique(indices[valid], return_inverse=True)
         rows = len(wanted)
@@ -137,8 +137,7 @@ class ShardedLookups(LookupService):
         output = Output(dtype, view, plan.row_items, reservation.charge, most)
         requests: Sequence[RangeRequest] = ()
         if items.size:
-            tuples = wanted.astype(np.int64, copy=False).reshape(-1, 1)
-            requests = row_requests(version, tuples, output, tail)
+            requests = _requests(version, wanted, output)
         return _Feature(replace(plan, rows=rows), local, requests, output, items, rows)
 
     async def with_shards(
@@ -156,6 +155,11 @@ class ShardedLookups(LookupService):
             return shards
 
         return found._replace(shards=await self.service.pool.run_unless(count < LARGE_INDEX_SCAN, explained, timings))
+
+
+def _requests(version: ShardedVersion, rows: NDArray[Any], output: Output) -> Sequence[RangeRequest]:
+    """What each range is asked for, of valid numbers of rows."""
+    return row_requests(version, rows.astype(np.int64, copy=False), (version.rows,), output, version.shape[1:])
 
 
 def _fetched(feature: _Feature, resident: Resident) -> Resident:
