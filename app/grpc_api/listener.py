@@ -68,6 +68,7 @@ class GrpcListener:
         unix_socket = self._options.unix_socket
         if unix_socket is not None:
             server.add_insecure_port(f"unix:{unix_socket.folder_address}")
+            self._calls.unsent.unix_address = unix_socket.folder_address
         await server.start()
         self._server = server
         self._sweep = asyncio.ensure_future(self._calls.unsent.sweep())

@@ -4,15 +4,21 @@ A caller may open no window for an answer, or stop reading. gRPC holds the answe
 and has no call that ends it. So a connection on which answers have waited is looked at twice, half of
 GATHERND_ANSWER_TIMEOUT apart: where its caller has meanwhile acknowledged fewer bytes than GATHERND_MIN_ANSWER_RATE
 asks for, it is reset.
+
+On a Unix socket all callers have one name, and the kernel counts no bytes. There a connection is reset whose caller has
+left the same bytes unread for as long as it may take to read all of them. A caller that reads and opens no window is
+left to GATHERND_GRPC_MAX_CONNECTION_AGE.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import socket
 import struct
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +36,7 @@ _ACKNOWLEDGED_AT: Final = 120
 _LEAST_BYTES: Final = 1024
 """So many bytes are more than answers to pings, and count as reading under any rate."""
 _DESCRIPTORS: Final = Path("/proc/self/fd")
+_INT: Final = struct.Struct("i")
 Address = tuple[str, int]
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -59,10 +66,25 @@ class _Unsent:
             self._done()
 
 
+class _FullQueue:
+    """Bytes that the peer of a Unix socket has not read, and since when they have been so many."""
+
+    __slots__ = ("since", "size")
+
+    def __init__(self, size: int, since: float) -> None:
+        self.size = size
+        self.since = since
+
+
 class UnsentAnswers:
-    """The answers of a server; `timeout` is in seconds, `rate` in bytes a second."""
+    """The answers of a server; `timeout` is in seconds, `rate` in bytes a second.
+
+    `unix_address` is where the server's Unix socket was bound, if it has one.
+    """
 
     def __init__(self, timeout: float, rate: int) -> None:
+        self.unix_address: str | None = None
+        self._full_queues: dict[int, _FullQueue] = {}  # by the inodes of the sockets
         self._pause = timeout / 2
         self._least = max(int(rate * self._pause), _LEAST_BYTES)
         self._waiting: dict[_Unsent, None] = {}
@@ -92,11 +114,14 @@ class UnsentAnswers:
         """Look once at the answers that have waited long enough."""
         now = monotonic()
         if not any(one.look_at <= now for one in self._waiting):
+            self._full_queues.clear()
             return
         overdue: dict[Address, list[_Unsent]] = {}
         for one in self._waiting:
             if one.look_at <= now and (address := address_of_peer(one.context.peer())) is not None:
                 overdue.setdefault(address, []).append(one)
+        if self.unix_address is not None:
+            self._look_at_unix_connections(self.unix_address, now)
         for address, connection in _connections(set(overdue)):
             acknowledged = _bytes_acknowledged(connection)
             for one in overdue[address]:
@@ -105,6 +130,23 @@ class UnsentAnswers:
                     logger.info("a gRPC connection of %s is reset: its caller reads no answers", address[0])
                     break
                 one.acknowledged, one.look_at = acknowledged, now + self._pause
+
+    def _look_at_unix_connections(self, bound_to: str, now: float) -> None:
+        """Reset those whose peers have read nothing for as long as the least rate gives them for all that waits."""
+        known, self._full_queues = self._full_queues, {}
+        for connection in _unix_connections(bound_to):
+            size = _bytes_unread(connection)
+            if not size:
+                continue
+            inode = os.fstat(connection.fileno()).st_ino
+            queue = known.get(inode)
+            if queue is None or queue.size != size:
+                queue = _FullQueue(size, now)
+            if now - queue.since < max(2 * self._pause, size * self._pause / self._least):
+                self._full_queues[inode] = queue
+                continue
+            _reset(connection)
+            logger.info("a gRPC connection on the Unix socket is reset: its caller reads no answers")
 
 
 def address_of_peer(peer: str) -> Address | None:
@@ -116,24 +158,45 @@ def address_of_peer(peer: str) -> Address | None:
 
 def _connections(wanted: set[Address]) -> Iterator[tuple[Address, socket.socket]]:
     """The process's TCP connections to these peers, each while it is looked at."""
-    if not wanted:
-        return
+    for connection in _sockets() if wanted else ():
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            with suppress(OSError):
+                found = connection.getpeername()
+                address = found[0].removeprefix("::ffff:"), found[1]
+                if address in wanted:
+                    yield address, connection
+
+
+def _unix_connections(bound_to: str) -> Iterator[socket.socket]:
+    """The process's connections that were taken on the Unix socket bound there, each while it is looked at."""
+    for connection in _sockets():
+        if connection.family == socket.AF_UNIX:
+            with suppress(OSError):  # the listening socket has no peer
+                connection.getpeername()
+                if connection.getsockname() == bound_to:
+                    yield connection
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """The process's sockets, each while it is looked at."""
     for descriptor in _DESCRIPTORS.iterdir():
         with suppress(OSError):
             if not descriptor.is_socket():
                 continue
             # A descriptor of our own: gRPC's threads may close theirs meanwhile.
             with socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
-                if connection.family in (socket.AF_INET, socket.AF_INET6):
-                    found = connection.getpeername()
-                    address = found[0].removeprefix("::ffff:"), found[1]
-                    if address in wanted:
-                        yield address, connection
+                yield connection
 
 
 def _bytes_acknowledged(connection: socket.socket) -> int:
     told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED_AT + 8)
     return int.from_bytes(told[_ACKNOWLEDGED_AT:], "little")
+
+
+def _bytes_unread(connection: socket.socket) -> int:
+    """Of a Unix socket, as the kernel counts them, with its own for each piece."""
+    told: bytes = fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(_INT.size))
+    return int(_INT.unpack(told)[0])
 
 
 def _reset(connection: socket.socket) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from struct import pack, unpack_from
 from threading import Condition, Thread
 from time import monotonic
@@ -56,12 +57,18 @@ def conversation(message: bytes, *more: tuple[str, str], flag: int = 0) -> list[
 class Http2:
     """A connection that answers pings and settings, and counts the windows that the server gives.
 
-    `window` is what the server may send on each stream: 0 for a caller that takes no answer.
+    It is to a port, or to a Unix socket. `window` is what the server may send on each stream: 0 for a caller that takes
+    no answer. One that is not `reading` leaves everything in the connection.
     """
 
-    def __init__(self, port: int, window: int = FIRST_WINDOW) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), 10)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, place: int | Path, window: int = FIRST_WINDOW, *, reading: bool = True) -> None:
+        if isinstance(place, Path):
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(10)
+            self.socket.connect(str(place))
+        else:
+            self.socket = socket.create_connection(("127.0.0.1", place), 10)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed = False
         self.windows: dict[int, int] = {0: FIRST_WINDOW}
         self.reset: set[int] = set()
@@ -72,7 +79,8 @@ class Http2:
         opened = frame(WINDOW, 0, 0, pack(">I", LARGEST_WINDOW - FIRST_WINDOW))
         self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0, own) + opened)
         self._reader = Thread(target=self._read, daemon=True)
-        self._reader.start()
+        if reading:
+            self._reader.start()
 
     def __enter__(self) -> Http2:
         return self
@@ -81,7 +89,8 @@ class Http2:
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
-        self._reader.join(10)
+        if self._reader.ident is not None:
+            self._reader.join(10)
 
     def send(self, content: bytes) -> None:
         self.socket.sendall(content)
