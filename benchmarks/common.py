@@ -119,9 +119,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def cpu_seconds(process: int) -> float:
-    """Seconds of the processors that a process has had."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Seconds of the processors that a process has had, to the nanosecond: by clock_getcpuclockid(3)."""
+    return time.clock_gettime(~process << 3 | 2)
 
 
 def processor_time(port: int) -> float:

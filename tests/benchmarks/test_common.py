@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+import time
 
 import orjson
 import pytest
@@ -84,3 +86,9 @@ def test_table_gives_each_rate_over_that_of_the_baseline() -> None:
 
 def test_machine_line_names_cores_and_date() -> None:
     assert " cores, Python 3." in common.machine_line()
+
+
+def test_processor_time_is_read_finer_than_the_ticks_of_a_clock() -> None:
+    found = common.cpu_seconds(os.getpid())
+    assert abs(found - time.process_time()) < 0.005
+    assert len({common.cpu_seconds(os.getpid()) for _ in range(100)}) == 100
