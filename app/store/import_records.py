@@ -8,7 +8,7 @@ is there, and has failed otherwise. Nothing of it is carried on.
     imports/ID.json     the record
     imports/ID.run      locked by the process that carries it out; the bytes done, as uint64
     imports/ID.cancel   there is a request to end it
-    imports/ID.json.new a record that is being written
+    imports/ID.json.new a record that is being written, or room for its end where the disk is full by then
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import orjson
 from app.errors import GatherError
 from app.store.files import disk_writes
 from app.store.files.remove_leftovers import file_names
-from app.store.files.whole_file import write_whole_file
+from app.store.files.whole_file import keep_room, write_into_room, write_whole_file
 from app.store.processes.store_locks import StoreLocks
 from app.store.store_errors import storage_errors
 from app.store.tensor_metadata import Metadata
@@ -41,6 +41,8 @@ FOLDER: Final = "imports"
 REMEMBERED: Final = 1000
 """Most records of imports that have ended; one more, and the oldest goes."""
 State = Literal["running", "done", "failed", "cancelled"]
+_ROOM_FOR_END: Final = 1 << 14
+"""Bytes of a record with its end; one of the longest URL and a long error has half as many."""
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 NAME: Final = re.compile(r"[0-9a-f]{32}\.(json|json\.new|run|cancel)")
 
@@ -103,6 +105,10 @@ def read_record(path: Path) -> ImportRecord:
     return record
 
 
+def _json(record: ImportRecord) -> bytes:
+    return orjson.dumps(asdict(record))
+
+
 class ImportRecords:
     """The records of a store. All methods block on the disk.
 
@@ -123,12 +129,14 @@ class ImportRecords:
             with self._locks.uploads():
                 running.lock()
                 self._remove_oldest()
-            self.write(record)
+            path = self.path(record.id, "json")
+            write_whole_file(path, _json(record))
+            keep_room(path, _ROOM_FOR_END)
         return running
 
-    def write(self, record: ImportRecord) -> None:
-        """Write a record durably, in place of an older one. Raises OSError."""
-        write_whole_file(self.path(record.id, "json"), orjson.dumps(asdict(record)))
+    def write_end(self, record: ImportRecord) -> None:
+        """Write the record of an import that has ended, durably, in place of the older one. Raises OSError."""
+        write_into_room(self.path(record.id, "json"), _json(record))
 
     def path(self, number: str, kind: str) -> Path:
         """The file of this kind of an import."""
@@ -192,7 +200,7 @@ class ImportRecords:
                 if record is not None and record.state == "running":
                     record = self._ended(record)
                     try:
-                        self.write(record)
+                        self.write_end(record)
                     except OSError:  # it is ended anew when it is asked for again
                         return record
                 for kind in ("json.new", "cancel", "run"):
@@ -275,7 +283,7 @@ class RunningImport:
         """
         self.record = replace(self.record, ended=time.time_ns(), **members)
         try:
-            self._records.write(self.record)
+            self._records.write_end(self.record)
         except OSError as error:
             logger.warning("the end of import %s could not be written: %s", self.record.id, error.strerror)
         else:

@@ -2,13 +2,14 @@
 
 Tensors are served and removed there, and an alias is moved from one version to the other and back.
 
-    python -m tests.store.full_disk running|stopped|killed|backup|stopped-backup|restore|upgrade FOLDER
+    python -m tests.store.full_disk running|stopped|killed|backup|stopped-backup|restore|upgrade|import FOLDER
 
 `running`: the disk fills up while the store is open; `stopped`: after it was closed; `killed`: after its process was
 killed. Whatever a removal gives back is filled again before the next one. `backup`: the store is backed up to another
 disk all the same, and a backup on this one is refused and stays as it was; `stopped-backup`: the same of a store that
 was closed, that was killed, and that lost the file `-shm` of its database; `restore`: as well for a restore; `upgrade`:
-stores of older formats are opened with more and more room, until there is enough, and are whole once there is.
+stores of older formats are opened with more and more room, until there is enough, and are whole once there is;
+`import`: the disk fills up at each step of imports, whose records tell all the same how they ended.
 """
 
 from __future__ import annotations
@@ -36,66 +37,17 @@ from app.store.files.disk_reserve import FULL
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check as check_store
 from app.store.maintenance.restore import restore
-from app.tensors.shape_limits import Limits
 from tests.store import test_last_versions, test_upgrade, test_upgrade_to_versions
 from tests.store.crash import carry_out_import, forked
-from tests.store.helpers import put, read, scatter
+from tests.store.filler import Filler
+from tests.store.full_disk_imports import import_on_full_disk
+from tests.store.helpers import opened, put, read, scatter
 
 COUNT = 300
 ROLLED = "rolled"
 """A tensor of two versions, between which an alias moves."""
-FEW_FILES = 20_000
-SIZES = (1 << 20, 4096, 1)
 ENDINGS = (0, *FULL)
 MOST_FOR_UPGRADE, STEP_OF_UPGRADE = 3 << 20, 96 << 10
-
-
-class Filler:
-    """Files of somebody else, which take all the room there is."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._number = 0
-
-    def fill(self) -> None:
-        """Take what is free."""
-        self._folder.mkdir(exist_ok=True)
-        with suppress(OSError):
-            while os.statvfs(self._folder).f_ffree <= FEW_FILES:
-                self._new()
-        with suppress(OSError):
-            self._new()
-        for size in SIZES:
-            with suppress(OSError):
-                while True:
-                    with (self._folder / "all").open("ab", buffering=0) as file:
-                        os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
-                        os.fsync(file.fileno())
-
-    def give(self, size: int) -> None:
-        """Leave `size` bytes and some files free."""
-        self._folder.mkdir(exist_ok=True)
-        (self._folder / "all").touch()
-        self.fill()
-        with (self._folder / "all").open("ab") as file:
-            file.truncate(max(0, file.tell() - size))
-        for number in range(self._number - 100, self._number):
-            (self._folder / str(number)).unlink(missing_ok=True)
-
-    def empty(self) -> None:
-        """Remove them all."""
-        for path in self._folder.iterdir():
-            path.unlink()
-
-    def _new(self) -> None:
-        (self._folder / str(self._number)).touch(exist_ok=False)
-        self._number += 1
-
-
-def opened(folder: Path) -> LocalStore:
-    store = LocalStore(folder / "store", Limits())
-    store.open()
-    return store
 
 
 def prepare(store: LocalStore) -> None:
@@ -284,6 +236,7 @@ def upgrade_on_full_disk(place: Path, filler: Filler) -> None:
 
 
 OTHERS = {
+    "import": import_on_full_disk,
     "backup": back_up_on_full_disk,
     "stopped-backup": back_up_stopped_store,
     "restore": restore_on_full_disk,

@@ -15,12 +15,20 @@ from app.store.files.write_uploaded_tensor import Upload
 from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import Reduction, ScatterCall
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.strings import framed, items
 from tests.strings import packed as packed_strings
 
 BY_NUMPY = {row.numpy: row for row in DTYPES.values()}
 ALWAYS = Conditions()
+
+
+def opened(folder: Path) -> LocalStore:
+    """A store in a folder of `folder`."""
+    store = LocalStore(folder / "store", Limits())
+    store.open()
+    return store
 
 
 def packed(texts: list[str]) -> bytes:

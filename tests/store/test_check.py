@@ -119,7 +119,7 @@ def with_record(change: Callable[[Path], object]) -> Callable[[Path], None]:
 
     def work(folder: Path) -> None:
         store = opened(folder)
-        store.imports.write(ImportRecord(RECORD, "table", "https://x/a.npy", None, "", 5, 1, "cancelled", 0, 2))
+        store.imports.write_end(ImportRecord(RECORD, "table", "https://x/a.npy", None, "", 5, 1, "cancelled", 0, 2))
         store.close()
         assert list(check(folder)) == []
         change(folder / "imports" / f"{RECORD}.json")

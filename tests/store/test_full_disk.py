@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", pytest.param("ext4", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("what", ["running", "stopped", "killed", "backup", "stopped-backup", "restore", "upgrade"])
+@pytest.mark.parametrize(
+    "what", ["running", "stopped", "killed", "backup", "stopped-backup", "restore", "upgrade", "import"]
+)
 def test_where_the_disk_is_full_tensors_are_served_and_removed_and_the_store_starts(
     kind: str, what: str, tmp_path: Path
 ) -> None:

@@ -70,7 +70,7 @@ def test_how_far_it_was_is_written_to_no_file_once_it_has_ended(
         running.withdraw()
     else:
         if how == "end refused":
-            monkeypatch.setattr(store.imports, "write", refuse)
+            monkeypatch.setattr(store.imports, "write_end", refuse)
         running.end(state="cancelled")
     other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
     if other != fd:

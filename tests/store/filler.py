@@ -1,0 +1,52 @@
+"""Filling a disk, for tests of what happens when it is full."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+FEW_FILES = 20_000
+SIZES = (1 << 20, 4096, 1)
+
+
+class Filler:
+    """Files of somebody else, which take all the room there is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+
+    def fill(self) -> None:
+        """Take what is free."""
+        self._folder.mkdir(exist_ok=True)
+        with suppress(OSError):
+            while os.statvfs(self._folder).f_ffree <= FEW_FILES:
+                self._new()
+        with suppress(OSError):
+            self._new()
+        for size in SIZES:
+            with suppress(OSError):
+                while True:
+                    with (self._folder / "all").open("ab", buffering=0) as file:
+                        os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
+                        os.fsync(file.fileno())
+
+    def give(self, size: int) -> None:
+        """Leave `size` bytes and some files free."""
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / "all").touch()
+        self.fill()
+        with (self._folder / "all").open("ab") as file:
+            file.truncate(max(0, file.tell() - size))
+        for number in range(self._number - 100, self._number):
+            (self._folder / str(number)).unlink(missing_ok=True)
+
+    def empty(self) -> None:
+        """Remove them all."""
+        for path in self._folder.iterdir():
+            path.unlink()
+
+    def _new(self) -> None:
+        (self._folder / str(self._number)).touch(exist_ok=False)
+        self._number += 1
