@@ -1,6 +1,6 @@
 """The types that openapi-typescript generates, with openapi-fetch: no warnings, every operation, strict, and at work.
 
-Node.js and npm are Debian packages; the three npm packages and what they need stand in typescript/package-lock.json.
+Node.js and npm are Debian packages; the npm packages and what they need stand in typescript/package-lock.json.
 """
 
 from __future__ import annotations
