@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
+from threading import Event
 from typing import Any
 
 import httpx
@@ -18,8 +20,9 @@ import pytest
 from app.store.catalogue.catalogue import FILE
 from tests.http.conftest import Start
 from tests.http.limited import SmallDisk, as_owner, small_disk
-from tests.http.tensors import dying, error, look_up, put_raw, put_strings, save
-from tests.store.full_disk import Filler
+from tests.http.tensors import dying, error, look_up, npy, put_raw, put_strings, save
+from tests.imports.range_server import range_server
+from tests.store.filler import Filler
 
 MIB = 1 << 20
 BINARY = {"content-type": "application/x-safetensors"}
@@ -140,6 +143,50 @@ def test_a_full_disk_refuses_changes_and_loses_nothing(start: Start, disk: Small
             held.delete(name)
         assert held.put("large", 16 * MIB, 5)
         held.check()
+
+
+def test_an_import_that_meets_a_full_disk_says_so_and_succeeds_once_there_is_room(
+    start: Start, disk: SmallDisk
+) -> None:
+    content = np.arange(MIB)
+    going = Event()
+    filler = Filler(disk.seen / "filler")
+
+    def respond(handler: Any) -> bool:
+        """Hold back all but the first range, which has the header."""
+        if handler.headers["Range"] != "bytes=0-65535":
+            going.wait(120)
+        return False
+
+    with range_server() as source:
+        source.files, source.respond = {"/t.npy": npy(content)}, respond
+        flags = ("--kernel", "numpy", "--store-dir", str(disk.place / "store"), "--import-from", source.url)
+        with start(*flags, command=disk.command()) as server, server.client() as client:
+
+            def begin() -> httpx.Response:
+                return client.post("/tensors/t/import", json={"url": f"{source.url}/t.npy"})
+
+            def ended(answer: httpx.Response) -> dict[str, Any]:
+                assert answer.status_code == 202, answer.text
+                end = time.monotonic() + 60
+                while (found := client.get(answer.headers["location"]).json())["state"] == "running":
+                    assert time.monotonic() < end
+                    time.sleep(0.02)
+                return dict(found)
+
+            under_way = begin()
+            filler.fill()
+            going.set()
+            found = ended(under_way)
+            assert (found["state"], found["error"]["code"]) == ("failed", "insufficient_storage")
+            assert "No space left on device" in found["error"]["detail"]
+            assert full(begin())
+            assert client.get("/tensors").json()["tensors"] == []
+            assert list((disk.seen / "store" / "incoming").iterdir()) == []
+            assert [one["id"] for one in client.get("/imports").json()["imports"]] == [found["id"]]
+            filler.empty()
+            assert ended(begin())["state"] == "done"
+            assert client.get("/tensors/t/content").content == content.tobytes()
 
 
 @contextmanager

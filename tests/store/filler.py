@@ -44,6 +44,7 @@ class Filler:
 
     def empty(self) -> None:
         """Remove them all."""
+        self._folder.mkdir(exist_ok=True)
         for path in self._folder.iterdir():
             path.unlink()
 
