@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
     from app.cluster.shard_tls import ShardTls
 
+Found = TypeVar("Found")
 NODE_COLUMNS: Final = (
     Column("node"), Column("address"), Column("state"), Column("ranges", right=True),
     Column("bytes", human_bytes, right=True), Column("capacity", human_bytes, right=True),
@@ -67,16 +72,27 @@ def _check_prefixes(prefixes: Sequence[str]) -> None:
             raise _fail(f"{text!r} is no prefix of URLs: {problem}") from None
 
 
-@contextmanager
-def _placement(address: str) -> Iterator[ModuleType]:
-    """The module `app.cluster.placement`, connected. What cannot be reached ends the command with exit code 1."""
+def _on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
+    """What `work` returns with the module `app.cluster.placement`, connected. Errors end the command with exit code 1.
+
+    It runs in a process of its own, whose standard output is standard error: Ray prints there, and ends the process
+    that it runs in where its node of the Ray cluster is gone, with any exit code.
+    """
     if find_spec("ray") is None:
         raise _fail("this needs Ray: pip install 'gathernd-server[cluster]'")
+    with ProcessPoolExecutor(1, get_context("fork"), os.dup2, (2, 1)) as pool:
+        try:
+            return pool.submit(_connected, address, work).result()
+        except BrokenProcessPool:
+            raise _fail("Ray has ended the process that asked it: is the Ray cluster gone?") from None
+
+
+def _connected(address: str, work: Callable[[ModuleType], Found]) -> Found:
     from app.cluster import placement  # noqa: PLC0415  (imports Ray)
 
     try:
         placement.connect(address)
-        yield placement
+        return work(placement)
     except OSError as error:
         raise _fail(str(error)) from None
 
@@ -139,34 +155,36 @@ def cluster_start(
     """
     tls = _tls_files(tls_cert, tls_key, tls_ca)
     _check_prefixes(import_from or ())
-    with _placement(ray) as placement:
-        from app.cluster.coordinator.coordinator import ClusterOptions  # noqa: PLC0415
+    flags = tuple(part for one in flag or () for part in one.split("=", 1))
+    given = (shards, str(data_dir.absolute()), shard_bytes, flags, tls, tuple(import_from or ()))
+    typer.echo(_on_ray(ray, partial(_start, ranges, replicas, given, wait)))
 
-        link = placement.ActorLink()
-        wanted = ClusterOptions(ranges=ranges, replicas=replicas)
-        placement.start_coordinator(wanted, f"gathernd_{secrets.token_urlsafe(32)}")
-        running = link.options()
-        if (running.ranges, running.replicas) != (ranges, replicas):
-            typer.echo(
-                f"gathernd: the coordinator that runs cuts into {running.ranges} ranges with {running.replicas} "
-                "replicas, and goes on so",
-                err=True,
-            )
-        flags = [part for one in flag or () for part in one.split("=", 1)]
-        spec = placement.ShardsWanted(
-            shards, str(data_dir.absolute()), shard_bytes, tuple(flags), tls, tuple(import_from or ())
+
+def _start(ranges: int, replicas: int, given: tuple[Any, ...], wait: float, placement: Any) -> str:
+    from app.cluster.coordinator.coordinator import ClusterOptions  # noqa: PLC0415
+
+    link = placement.ActorLink()
+    wanted = ClusterOptions(ranges=ranges, replicas=replicas)
+    placement.start_coordinator(wanted, f"gathernd_{secrets.token_urlsafe(32)}")
+    running = link.options()
+    if (running.ranges, running.replicas) != (ranges, replicas):
+        typer.echo(
+            f"gathernd: the coordinator that runs cuts into {running.ranges} ranges with {running.replicas} "
+            "replicas, and goes on so",
+            err=True,
         )
-        placement.want_shards(spec)
-        made = placement.start_shards(spec, link.key())
-        for name in {*made} & {*link.status()["draining"]}:  # of a machine that comes back
-            _change(link, "undrain", name)
+    spec = placement.ShardsWanted(*given)
+    placement.want_shards(spec)
+    made = placement.start_shards(spec, link.key())
+    for name in {*made} & {*link.status()["draining"]}:  # of a machine that comes back
+        _change(link, "undrain", name)
 
-        def all_serve() -> bool:
-            heard = {node["node"] for node in link.status()["nodes"] if node["state"] != "lost"}
-            return heard.issuperset(placement.shard_actors())
+    def all_serve() -> bool:
+        heard = {node["node"] for node in link.status()["nodes"] if node["state"] != "lost"}
+        return heard.issuperset(placement.shard_actors())
 
-        _until(all_serve, wait, "not all shards serve")
-        typer.echo(f"{len(made)} shards started, {len(placement.shard_actors())} serve")
+    _until(all_serve, wait, "not all shards serve")
+    return f"{len(made)} shards started, {len(placement.shard_actors())} serve"
 
 
 @app.command("status")
@@ -176,8 +194,7 @@ def cluster_status(
     as_json: Annotated[bool, typer.Option("--json", help="Print all that is known, as JSON.")] = False,
 ) -> None:
     """The machines, and which of them have which ranges."""
-    with _placement(ray) as placement:
-        found = placement.ActorLink().status()
+    found = _on_ray(ray, _status)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -185,6 +202,10 @@ def cluster_status(
     if found["tables"]:
         typer.echo()
         print_rows(RANGE_COLUMNS, (row for table in found["tables"] for row in _range_rows(table)))
+
+
+def _status(placement: Any) -> Any:
+    return placement.ActorLink().status()
 
 
 def _node_row(node: Mapping[str, Any]) -> list[str]:
@@ -206,28 +227,34 @@ def cluster_drain(
     wait: Annotated[float, typer.Option(help="Seconds to wait until others have its ranges.")] = 3600.0,
 ) -> None:
     """Have others copy a shard's ranges, and end the shard once they have. Requests go on meanwhile."""
-    with _placement(ray) as placement:
-        link = placement.ActorLink()
-        known = {one["node"]: one for one in link.status()["nodes"]}
-        if node not in known:
-            raise _fail(f"there is no shard {node!r}; there are {', '.join(known)}")
-        _change(link, "drain", node)
+    typer.echo(_on_ray(ray, partial(_drain, node, wait)))
 
-        def is_empty() -> bool:
-            return all(one["node"] != node or not one["ranges"] for one in link.status()["nodes"])
 
-        _until(is_empty, wait, f"{node} still has ranges: is there room on others?")
-        placement.stop_shard(node)
-        typer.echo(f"{node} has no ranges and has ended")
+def _drain(node: str, wait: float, placement: Any) -> str:
+    link = placement.ActorLink()
+    known = {one["node"]: one for one in link.status()["nodes"]}
+    if node not in known:
+        raise _fail(f"there is no shard {node!r}; there are {', '.join(known)}")
+    _change(link, "drain", node)
+
+    def is_empty() -> bool:
+        return all(one["node"] != node or not one["ranges"] for one in link.status()["nodes"])
+
+    _until(is_empty, wait, f"{node} still has ranges: is there room on others?")
+    placement.stop_shard(node)
+    return f"{node} has no ranges and has ended"
 
 
 @app.command("stop")
 def cluster_stop(ray: Address = "auto") -> None:
     """End all shards and the coordinator. What they have stored stays, and the next start serves it again."""
-    with _placement(ray) as placement:
-        placement.want_shards(None)
-        actors = placement.shard_actors()
-        for name in actors:
-            placement.stop_shard(name)
-        placement.stop_coordinator()
-        typer.echo(f"{len(actors)} shards have ended")
+    typer.echo(_on_ray(ray, _stop))
+
+
+def _stop(placement: Any) -> str:
+    placement.want_shards(None)
+    actors = placement.shard_actors()
+    for name in actors:
+        placement.stop_shard(name)
+    placement.stop_coordinator()
+    return f"{len(actors)} shards have ended"

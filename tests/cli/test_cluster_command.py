@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,11 +96,7 @@ class Machines:
 def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
     made = Machines(tmp_path)
 
-    @contextmanager
-    def placement(_: str) -> Iterator[Machines]:
-        yield made
-
-    monkeypatch.setattr(cluster_command, "_placement", placement)
+    monkeypatch.setattr(cluster_command, "_on_ray", lambda _, work: work(made))
     monkeypatch.setattr(cluster_command, "_LOOK_S", 0.05)
     yield made
     made.coordinator.close()
@@ -109,6 +106,40 @@ def run(*arguments: str, code: int = 0) -> Result:
     done = CliRunner().invoke(cluster_command.app, arguments)
     assert done.exit_code == code, done.output
     return done
+
+
+ON_RAY = """
+import os, sys
+from types import ModuleType
+from app.cli import cluster_command
+placement = sys.modules["app.cluster.placement"] = ModuleType("placement")
+placement.ActorLink = lambda: placement
+def connect(address):
+    print("what Ray prints", flush=True)
+    os.write(1, b"what Ray writes")
+    if address == "gone":
+        os._exit(0)
+    if address == "nobody":
+        raise OSError("no Ray cluster answers")
+placement.connect = connect
+placement.status = lambda: {"generation": 7}
+cluster_command.find_spec = lambda _: True
+cluster_command.app()
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "printed", "code", "said"),
+    [("there", {"generation": 7}, 0, ""), ("gone", None, 1, "Ray has ended"), ("nobody", None, 1, "answers")],
+)
+def test_status_prints_all_or_fails(address: str, printed: object, code: int, said: str) -> None:
+    """Ray prints on standard output, and ends its process with any exit code."""
+    command = [sys.executable, "-c", ON_RAY, "status", "--json", "--ray", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert (json.loads(done.stdout) if done.stdout else None) == printed
+    assert said in done.stderr
+    assert "what Ray prints" in done.stderr
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
