@@ -14,6 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from itertools import count as count_from
 from pathlib import Path
@@ -86,12 +87,28 @@ def _ask(function: Any, *arguments: object, **options: object) -> Any:
         raise OSError(f"the head of the Ray cluster does not answer: {error}") from error
 
 
+def run_at_rays_niceness() -> None:
+    """Take the niceness of Ray's own process, where this user may, for all threads of an actor and what it starts.
+
+    Ray starts its workers at niceness 15 unless RAY_worker_niceness says otherwise where it is started: on a machine
+    with other work a shard would hardly answer.
+    """
+    niceness = os.getpriority(os.PRIO_PROCESS, os.getppid())
+    try:
+        for thread in Path("/proc/self/task").glob("*"):
+            with suppress(ProcessLookupError):  # it has just ended
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)
+    except PermissionError:
+        logger.warning("an actor runs at niceness %d: start Ray with RAY_worker_niceness=%d", os.nice(0), niceness)
+
+
 class CoordinatorActor:
     """The actor: one call, `exchange`, carries the protocol. It ends, for Ray to restart it, where another coordinator
     has taken over. `key` is the key that shards are asked with.
     """
 
     def __init__(self, options: dict[str, Any], key: str | None = None) -> None:
+        run_at_rays_niceness()
         self._options = ClusterOptions(**options)
         self._key = key
         self._exchange: MessageExchange | None = None
@@ -214,6 +231,7 @@ class ShardActor:
         tls: Mapping[str, str] | None = None,
         import_from: Sequence[str] = (),
     ) -> None:
+        run_at_rays_niceness()
         host = ray.util.get_node_ip_address()
         own = Path(folder) / name
         files = None if tls is None else ShardTls(**tls)

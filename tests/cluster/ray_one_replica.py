@@ -1,7 +1,8 @@
 """`gathernd cluster` with one replica of each range, on a head and two nodes in a network namespace; test_placement.py.
 
-A shard's process is killed: what touches its ranges is shard_unavailable, everything else is answered, and 15 s later
-all is served again, since the actor that looks after the process starts it anew.
+A shard's process is killed, every second time with the actor that looks after it: what touches its ranges is
+shard_unavailable, everything else is answered, and 15 s later all is served again, since Ray starts the actor anew, and
+the actor the process.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from app.cluster import placement
 from benchmarks.common import free_port
 from tests.cluster.ray_chain import GATHERND, SMALL, gathernd, publish, say, services, status, until, whole
 
-KILLS = 3
+KILLS = 8
 SERVED_AGAIN_S = 15.0
 
 
@@ -44,12 +45,15 @@ def ask(client: httpx.Client, rows: list[int]) -> Any:
     return answer.json()["code"]
 
 
-def kill(client: httpx.Client, name: str, pid: int) -> float:
+def kill(client: httpx.Client, name: str, pid: int, *, with_actor: bool) -> float:
     """Kill a shard's process; for how many seconds its ranges were not served."""
+    actor = placement.shard_actors()[name]
     starts = held_by(name)
     lost, others = [[start for start, lies in starts.items() if lies is which] for which in (True, False)]
     assert lost
     assert others
+    if with_actor:
+        ray.kill(actor, no_restart=False)
     os.kill(pid, signal.SIGKILL)
     begun = time.monotonic()
     gone = 0.0
@@ -62,7 +66,8 @@ def kill(client: httpx.Client, name: str, pid: int) -> float:
         asked += 1
         if codes == {""}:
             if gone:
-                say(f"{name} was killed: not served for {now:.1f} s, and what is elsewhere was, {asked} times")
+                killed = f"{name} and its actor were" if with_actor else f"{name} was"
+                say(f"{killed} killed: not served for {now:.1f} s, and what is elsewhere was, {asked} times")
                 return now
         else:
             gone = now
@@ -95,10 +100,17 @@ def main(folder: Path) -> None:
 
         until(ready, "the router is ready")
         until(lambda: publish(client, 1), "a version is published")
+        assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in services().values()} == {os.nice(0)}
+        taken: dict[bool, list[float]] = {False: [], True: []}
         for number in range(KILLS):
+            until(lambda: len(services()) == 3, "all actors are there")
             name, pid = sorted(services().items())[number % 3]
-            kill(client, name, pid)
+            with_actor = number % 2 == 1
+            taken[with_actor].append(kill(client, name, pid, with_actor=with_actor))
             until(whole, "all ranges are whole")
+        for with_actor, seconds in taken.items():
+            what = "with its actor" if with_actor else "alone"
+            say(f"killed {what}: served again after {min(seconds):.1f} to {max(seconds):.1f} s, {len(seconds)} times")
     gathernd("cluster", "stop")
     router.terminate()
     assert router.wait(30) == 0

@@ -33,7 +33,8 @@ def test_a_cluster_on_ray(program: str) -> None:
         pytest.skip("a network namespace cannot be made here")
     folder = Path(tempfile.mkdtemp(prefix="ray"))  # a short path: the names of Ray's sockets hold it
     script = 'ip link set lo up && exec "$0" "$@"'
-    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+    environment |= {"RAY_TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [*NAMESPACE, "bash", "-c", script, str(python), "-m", f"tests.cluster.{program}", str(folder)],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False,

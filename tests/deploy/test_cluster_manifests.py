@@ -23,6 +23,7 @@ from tests.deploy.kustomize import Resource, render
 from tests.deploy.test_kubernetes import ANY, FOLDER, closed, container, environment, one, pod, shape, size, text
 from tests.http.server import ROOT
 
+UNIT = ROOT / "deploy/systemd/gathernd-ray.service"
 TEMPLATE: dict[str, Any] = {"type": "object", "required": ["metadata", "spec"]}
 START = {"type": "object", "additionalProperties": text()}
 # The members of KubeRay's RayCluster that the manifest uses, as its custom resource definition has them.
@@ -89,6 +90,14 @@ def test_pods_of_the_ray_cluster_meet_the_restricted_security_standard(ray: list
         assert {mount["name"] for mount in main["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
 
 
+def test_shards_run_at_the_niceness_of_any_program(ray: list[Resource]) -> None:
+    """Ray starts its workers at 15 otherwise."""
+    for template in templates(ray):
+        (main,) = template["spec"]["containers"]
+        assert {"name": "RAY_worker_niceness", "value": "0"} in main["env"]
+    assert re.search(r"^Environment=.*\bRAY_worker_niceness=0\b", UNIT.read_text(), re.M)
+
+
 def test_shards_are_started_with_flags_that_there_are_in_a_folder_that_is_a_volume(ray: list[Resource]) -> None:
     (main,) = one(ray, "Job", "gathernd-cluster-start")["spec"]["template"]["spec"]["containers"]
     assert main["command"] == ["gathernd", "cluster", "start"]
@@ -143,9 +152,6 @@ def test_the_static_map_is_sound_and_names_pods_that_there_are(tmp_path: Path) -
     ]
     labels = pods["template"]["metadata"]["labels"]
     assert into[0]["podSelector"]["matchLabels"].items() <= labels.items()
-
-
-UNIT = ROOT / "deploy/systemd/gathernd-ray.service"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs the Debian package systemd")
