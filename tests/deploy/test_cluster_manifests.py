@@ -95,7 +95,7 @@ def test_shards_run_at_the_niceness_of_any_program(ray: list[Resource]) -> None:
     for template in templates(ray):
         (main,) = template["spec"]["containers"]
         assert {"name": "RAY_worker_niceness", "value": "0"} in main["env"]
-    assert re.search(r"^Environment=.*\bRAY_worker_niceness=0\b", UNIT.read_text(), re.M)
+    assert re.search(r"^Environment=.*\bRAY_worker_niceness=0\b", UNIT.read_text(), re.MULTILINE)
 
 
 def test_shards_are_started_with_flags_that_there_are_in_a_folder_that_is_a_volume(ray: list[Resource]) -> None:
