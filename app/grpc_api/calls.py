@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
 from time import perf_counter
 from typing import Any, Final, TypeAlias
 
@@ -29,7 +30,7 @@ from app.grpc_api.rpc_table import NOT_OFFERED, RPCS, SERVICE, UNKNOWN, Rpc
 from app.grpc_api.statuses import PROBLEM, STATUS, problem_bytes, status_message
 from app.grpc_api.unsent_answers import UnsentAnswers
 from app.memory.error_tracebacks import drop_tracebacks
-from app.security.authorizer import Access, Authorizer
+from app.security.authorizer import Authorizer
 from app.telemetry.request_metrics import Metrics
 from app.wire.v2_grpc_answer import error_head, write_stream_error
 
@@ -48,6 +49,21 @@ _IDLE_S: Final = 1.0
 _MOST_WATCHES: Final = 500
 """Watches of the health: each client may have one."""
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class _UnaryHandler:
+    """Handles one call that has one answer, as a `grpc.RpcMethodHandler`. It is made for each call, since gRPC has the
+    metadata at hand for `service`, and would read it once more for the handler.
+    """
+
+    __slots__ = ("stream_unary",)
+    request_streaming = True
+    response_streaming = False
+    request_deserializer = None
+    response_serializer = None
+
+    def __init__(self, stream_unary: Callable[[object, Context], Awaitable[bytes]]) -> None:
+        self.stream_unary = stream_unary
 
 
 class Calls(grpc.GenericRpcHandler):
@@ -92,24 +108,28 @@ class Calls(grpc.GenericRpcHandler):
         self._watches: dict[asyncio.Task[Any], float] = {}
         self._giving_way: set[asyncio.Task[Any]] = set()
         self._succeeded: dict[str, int] = {}  # the cells of the calls that have succeeded, by their methods
-        self._handlers = {path: self._handler(rpc) for path, rpc in RPCS.items()}
+        self._stream_handlers: dict[str, Any] = {
+            path: grpc.stream_stream_rpc_method_handler(handler(rpc))
+            for method, handler in (("ModelStreamInfer", self._infer_stream), ("Watch", self._watch))
+            for path, rpc in RPCS.items()
+            if rpc.method == method
+        }
+        self._unary_handlers = {
+            path: self._unary(rpc) for path, rpc in RPCS.items() if path not in self._stream_handlers
+        }
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         """The handler of a method, also of one that there is not."""
-        return self._handlers.get(details.method) or self._refusing_handler(details.method)
+        handle = self._unary_handlers.get(details.method)
+        if handle is not None:
+            return _UnaryHandler(partial(handle, details.invocation_metadata))
+        return self._stream_handlers.get(details.method) or self._refusing_handler(details.method)
 
     def end_idle_streams(self) -> None:
         """End the streams that wait for a request; those that answer one end after it."""
         self._stopping.set()
         for task in tuple(self._idle_streams):
             task.cancel()
-
-    def _handler(self, rpc: Rpc) -> Any:
-        if rpc.method == "ModelStreamInfer":
-            return grpc.stream_stream_rpc_method_handler(self._infer_stream(rpc))
-        if rpc.method == "Watch":
-            return grpc.stream_stream_rpc_method_handler(self._watch(rpc))
-        return grpc.stream_unary_rpc_method_handler(self._unary(rpc))
 
     def _refusing_handler(self, path: str) -> Any:
         offered, _, method = path.rpartition("/")
@@ -119,7 +139,7 @@ class Calls(grpc.GenericRpcHandler):
             error = GatherError("not_found", f"there is no call {path[:200]!a}", hint="Use a call of the protocol.")
 
         async def refuse(_: object, context: Context) -> bytes:
-            request = self._request(UNKNOWN, context)
+            request = self._request(UNKNOWN, context.invocation_metadata(), context)
             self._metrics.begin()
             failure = error
             try:
@@ -132,29 +152,33 @@ class Calls(grpc.GenericRpcHandler):
 
         return grpc.stream_unary_rpc_method_handler(refuse)
 
-    def _request(self, rpc: Rpc, context: Context) -> RpcRequest:
-        metadata: Any = context.invocation_metadata() or ()
-        request = RpcRequest(rpc, metadata, context.peer, self._admission.budget, self._deadline)
+    def _request(self, rpc: Rpc, metadata: Any, context: Context) -> RpcRequest:
+        request = RpcRequest(rpc, metadata or (), context.peer, self._admission.budget, self._deadline)
         left: float | None = context.time_remaining()
         if left is not None:
             request.timings.wait_at_most(max(left, 0.0))
         return request
 
     def _check_access(self, rpc: Rpc, request: RpcRequest) -> None:
-        request.check_metadata()
+        if request.repeated_key:
+            raise GatherError(
+                "malformed_request",
+                "the metadata authorization occurs more than once",
+                hint="Send the metadata authorization once.",
+            )
         if self._authorizer is not None:
             self._authorizer.check("POST", rpc.access, request.credential)
 
     def _check(self, rpc: Rpc, request: RpcRequest, running: int) -> None:
         """Raises unauthorized, forbidden, not_ready and overloaded, before the message is read."""
         self._check_access(rpc, request)
-        if rpc.method in ("ModelInfer", "ModelStreamInfer"):
+        if rpc.is_infer:
             if self._readiness.waiting_for:
                 raise self._readiness.error()
             if running - len(self._public_calls) > self._admission.requests:
                 raise self._admission.too_many()
         if (
-            rpc.access is not Access.PUBLIC
+            not rpc.is_public
             and self._running - len(self._giving_way) > self._most_calls
             and not self._end_longest_idle_stream()
         ):
@@ -184,7 +208,7 @@ class Calls(grpc.GenericRpcHandler):
             self._loop = asyncio.get_running_loop()
         task = asyncio.current_task(self._loop)  # to find the loop takes a system call
         assert task is not None
-        if rpc.access is not Access.PUBLIC:
+        if not rpc.is_public:
             self._running += 1
             return task
         self._add(task, self._public_calls, max(1, min(_MOST_PUBLIC_CALLS, self._most_calls // 4)))
@@ -199,7 +223,7 @@ class Calls(grpc.GenericRpcHandler):
     def _end(self, rpc: Rpc, task: asyncio.Task[Any]) -> None:
         """Count the end of a call."""
         self._giving_way.discard(task)
-        if rpc.access is Access.PUBLIC:
+        if rpc.is_public:
             self._public_calls.pop(task, None)
             self._watches.pop(task, None)
         else:
@@ -251,7 +275,7 @@ class Calls(grpc.GenericRpcHandler):
         return whole
 
     def _unary(self, rpc: Rpc) -> Any:
-        control, is_public = self._control.get(rpc.method), rpc.access is Access.PUBLIC
+        control, is_public = self._control.get(rpc.method), rpc.is_public
 
         async def answer(control: Control, message: bytes, request: RpcRequest) -> bytes:
             content = await control(read_message(rpc, message), request.reservation.charge)
@@ -259,8 +283,8 @@ class Calls(grpc.GenericRpcHandler):
                 return await asyncio.to_thread(write_message, rpc, content)
             return write_message(rpc, content)
 
-        async def handle(_: object, context: Context) -> bytes:
-            request = self._request(rpc, context)
+        async def handle(metadata: Any, _: object, context: Context) -> bytes:
+            request = self._request(rpc, metadata, context)
             running = self._metrics.begin()
             task = self._begin(rpc)
             failure: GatherError | None = None
@@ -278,7 +302,12 @@ class Calls(grpc.GenericRpcHandler):
                 self._check(rpc, request, running)
                 message = await self._read(context, request, task)
                 work = self._inference.infer(message, request) if control is None else answer(control, message, request)
-                written = await self._finish(work, request)
+                try:
+                    awaited = work.send(None)  # most calls end here, without a wait
+                except StopIteration as done:
+                    written = done.value
+                else:
+                    written = await self._finish(work, awaited, request)
                 request.sent = len(written)
                 if not is_public:  # the others' answers have a few bytes
                     is_left = True
@@ -311,16 +340,20 @@ class Calls(grpc.GenericRpcHandler):
 
         return handle
 
-    async def _finish(self, work: Coroutine[Any, Any, bytes], request: RpcRequest) -> bytes:
-        """Run `work` at once up to its first wait, and to its end even where the caller goes before that.
-
-        A kernel that runs in a thread cannot be interrupted, and what it has charged is released once it has ended.
-        """
+    async def _run(self, work: Coroutine[Any, Any, bytes], request: RpcRequest) -> bytes:
+        """Run `work` at once up to its first wait, and to its end even where the caller goes before that."""
         try:
             awaited = work.send(None)
         except StopIteration as done:
             found: bytes = done.value
             return found
+        return await self._finish(work, awaited, request)
+
+    async def _finish(self, work: Coroutine[Any, Any, bytes], awaited: Any, request: RpcRequest) -> bytes:
+        """Run `work`, which waits for `awaited`, to its end even where the caller goes before that.
+
+        A kernel that runs in a thread cannot be interrupted, and what it has charged is released once it has ended.
+        """
         task = asyncio.ensure_future(_rest(work, awaited))
         try:
             return await asyncio.shield(task)
@@ -340,7 +373,7 @@ class Calls(grpc.GenericRpcHandler):
         """Requests of a stream are answered one after the other, in their order; a wrong one does not end it."""
 
         async def handle(_: object, context: Context) -> None:
-            call = self._request(rpc, context)
+            call = self._request(rpc, context.invocation_metadata(), context)
             task = self._begin(rpc)
             failure: GatherError | None = None
             try:
@@ -382,7 +415,7 @@ class Calls(grpc.GenericRpcHandler):
             self._idle_streams.pop(task, None)
         if message is grpc.aio.EOF:
             return False
-        request = self._request(rpc, context)
+        request = self._request(rpc, context.invocation_metadata(), context)
         request.received = len(message)
         running = self._metrics.begin()
         code: str | None = None
@@ -397,7 +430,7 @@ class Calls(grpc.GenericRpcHandler):
                 coding = coding_of(message)
                 if coding is not None:
                     message = await self._inflated(message, coding, request)
-                written = await self._finish(self._inference.infer(message, request, stream=True), request)
+                written = await self._run(self._inference.infer(message, request, stream=True), request)
             except GatherError as error:
                 code, status = error.code, STATUS[error.code]
                 drop_tracebacks(error)
@@ -435,7 +468,7 @@ class Calls(grpc.GenericRpcHandler):
 
     def _watch(self, rpc: Rpc) -> Any:
         async def handle(_: object, context: Context) -> None:
-            request = self._request(rpc, context)
+            request = self._request(rpc, context.invocation_metadata(), context)
             task = self._begin(rpc)
             code: str | None = None
             status = "OK"
@@ -498,9 +531,10 @@ def coding_of(message: bytes) -> bytes | None:
 
     As a message the first would have wire type 7, which there is not, and the other a field 15, which no call has.
     """
-    if message[:2] == b"\x1f\x8b":
-        return b"gzip"
-    return b"deflate" if message[:1] == b"x" and len(message) > 1 and (message[0] << 8 | message[1]) % 31 == 0 else None
+    first = message[:1]
+    if first == b"\x1f":
+        return b"gzip" if message[1:2] == b"\x8b" else None
+    return b"deflate" if first == b"x" and len(message) > 1 and (message[0] << 8 | message[1]) % 31 == 0 else None
 
 
 async def _rest(work: Coroutine[Any, Any, bytes], awaited: Any) -> bytes:

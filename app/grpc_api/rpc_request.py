@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Final
 
-from app.errors import Code, GatherError
+from app.errors import Code
 from app.grpc_api.rpc_table import Rpc
 from app.memory.budget import Budget, MemoryReservation
 from app.security.bearer_key import key_digest
@@ -15,28 +15,29 @@ from app.telemetry.server_timing import RequestTimings
 from app.telemetry.tracing import handed_on
 
 _AUTHORIZATION: Final = "authorization"
-_OBSERVED: Final = frozenset(("traceparent", "tracestate", "x-request-id", "user-agent"))
-"""Metadata that is looked at; the key, and all else that a caller may send, is in no log and no trace."""
+_REQUEST_ID: Final = "x-request-id"
+_TRACE: Final = "traceparent"
+_LOOKED_AT: Final = frozenset((_AUTHORIZATION, _REQUEST_ID, _TRACE))
+"""Metadata that a call is answered by."""
+_OBSERVED: Final = frozenset((_TRACE, "tracestate", _REQUEST_ID, "user-agent"))
+"""Metadata that logs and traces see; the key, and all else that a caller may send, is in neither."""
 
 
 class RpcRequest:
-    """A call, or one request of a stream. `headers` is the metadata that is looked at; `exchange` is the request
-    itself, since bytes, and whether the caller has gone, are known here.
+    """A call, or one request of a stream. `exchange` is the request itself, since bytes, and whether the caller has
+    gone, are known here.
     """
 
     __slots__ = (
         "_given_id",
+        "_metadata",
         "_peer",
         "credential",
         "disconnected",
-        "headers",
-        "method",
         "number",
         "on_disconnect",
         "path",
         "received",
-        "refusal",
-        "refusal_id",
         "repeated_key",
         "reservation",
         "sent",
@@ -44,41 +45,56 @@ class RpcRequest:
         "timings",
     )
 
+    method = "POST"
+    refusal: Code | None = None
+    refusal_id = ""
+
     def __init__(
         self,
         rpc: Rpc,
-        metadata: Iterable[tuple[str, str | bytes]],
+        metadata: Sequence[tuple[str, str | bytes]],
         peer: Callable[[], str],
         budget: Budget,
         deadline: float,
     ) -> None:
         now = perf_counter()
-        self.method = "POST"
         self.path = rpc.path
         self.number = next(COUNTER)
         self.received = self.sent = self.status = 0
-        self.refusal: Code | None = None
-        self.refusal_id = ""
         self.disconnected = False
         self.on_disconnect: Callable[[], None] | None = None
         self.reservation = MemoryReservation(budget)
         self.timings = RequestTimings(now, now + deadline, self)
         self.credential: bytes | None = None
         self.repeated_key = False
-        self.headers: dict[bytes, bytes] = {}
         self._given_id: str | None = None
         self._peer = peer
-        for name, value in metadata:
+        self._metadata = metadata
+        for name, _ in metadata:
+            if name in _LOOKED_AT:
+                self._look_at_metadata()
+                break
+
+    def _look_at_metadata(self) -> None:
+        given: bytes | None = None
+        has_trace = False
+        for name, value in self._metadata:
             if name == _AUTHORIZATION:
                 self.repeated_key = self.credential is not None
-                self.credential = key_digest(value.encode() if isinstance(value, str) else value)
-            elif name in _OBSERVED:
-                self.headers[name.encode()] = value.encode() if isinstance(value, str) else value
-        given = self.headers.get(b"x-request-id")
+                self.credential = key_digest(_octets(value))
+            elif name == _REQUEST_ID:
+                given = _octets(value)
+            elif name == _TRACE:
+                has_trace = True
         if given is not None and REQUEST_ID.fullmatch(text := given.decode("latin-1")):
             self._given_id = text
-        if self._given_id is not None or b"traceparent" in self.headers:
+        if self._given_id is not None or has_trace:
             self.timings.handed_on = handed_on(self.headers, self._given_id)
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """The metadata that logs and traces see; of what came more than once the last."""
+        return {name.encode(): _octets(value) for name, value in self._metadata if name in _OBSERVED}
 
     @property
     def exchange(self) -> RpcRequest:
@@ -109,20 +125,15 @@ class RpcRequest:
     def request_id(self, request_id: str) -> None:
         self._given_id = request_id
 
-    def check_metadata(self) -> None:
-        """Raises malformed_request for a key that came twice."""
-        if self.repeated_key:
-            raise GatherError(
-                "malformed_request",
-                "the metadata authorization occurs more than once",
-                hint="Send the metadata authorization once.",
-            )
-
     def leave(self) -> None:
         """The caller has gone: work that waits is dropped, work that runs is finished for nobody."""
         self.disconnected = True
         if self.on_disconnect is not None:
             self.on_disconnect()
+
+
+def _octets(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
 
 
 def address_of(peer: str) -> str:

@@ -125,8 +125,11 @@ class Metrics(Collector):
             if exchange.refusal is not None:
                 status, code = self.outcome(context, code)
         if code is None and status == 200 and timings.route is not None:
-            choice, tensor = timings.choice, self._tensor_label(timings.tensor)
-            table = self._cell_table((context.method, context.path, choice.route, timings.route, tensor))
+            choice, tensor = timings.choice, timings.tensor
+            if tensor and tensor not in self._tensors:
+                tensor = self._tensor_label(tensor)
+            key = context.method, context.path, choice.route, timings.route, tensor
+            table = self._cell_tables.get(key) or self._cell_table(key)
             predicted = choice.seconds
             start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.kernel_end
             add.run(table, start, parsed, kernel, done, finished, predicted, received, sent)

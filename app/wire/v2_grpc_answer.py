@@ -31,7 +31,10 @@ _MOST: Final = (1 << 31) - 1
 _REMEMBERED: Final = 1 << 12
 _OUTPUT_BYTES: Final = 256
 """Heads of at most so many bytes are remembered, and what a described output takes of them."""
-_HEADS: Final[BoundedCache[tuple[object, ...], bytes]] = BoundedCache(256)
+_COPIED_TWICE: Final = 1 << 10
+"""Items of so many bytes are copied twice sooner than a view of them is made."""
+_HEADS: Final[BoundedCache[tuple[object, ...], tuple[bytes, bytes]]] = BoundedCache(256)
+"""What comes before the id and the items of an answer, and the same with the tag of items that follow at once."""
 _Parameter = tuple[str, str | int]
 _Described = tuple[str, str, tuple[int, ...]]
 
@@ -48,16 +51,18 @@ def write_grpc_answer(
         model_name, answer.data_version, answer.dialect, answer.device, answer.replaced, answer.data_etag,
         output.dtype.name, output.shape,
     )  # fmt: skip
-    head = _HEADS.get(key)
-    if head is None:
+    heads = _HEADS.get(key)
+    if heads is None:
         check_writable(output.dtype)
-        head = _HEADS[key] = _head_of_answer(answer, model_name)
+        head = _head_of_answer(answer, model_name)
+        heads = _HEADS[key] = head, head + _RAW + varint(output.array.nbytes)
     if identifier or stream or not output.dtype.item_size:
-        return _message(head, identifier, (output,), memory, stream)
-    items = packed_bytes(output)
-    tag = _RAW + varint(len(items))
-    _charge(len(head) + len(tag) + len(items), memory)
-    return b"".join((head, tag, items))
+        return _message(heads[0], identifier, (output,), memory, stream)
+    before, size = heads[1], output.array.nbytes
+    _charge(len(before) + size, memory)
+    if size <= _COPIED_TWICE:
+        return before + output.array.tobytes()
+    return b"".join((before, packed_bytes(output)))
 
 
 def _head_of_answer(answer: Answer, model_name: str) -> bytes:

@@ -6,13 +6,15 @@ arrays at the same places, of the same types and shapes, and so is not parsed ag
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
-from app.tensors.dtypes import DType
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.gather_call import Call
+from app.tensors.operator_signature import OperatorName
 from app.tensors.tensor import Tensor
 from app.wire.little_endian_items import Charge
 from app.wire.protobuf_fields import BYTES, fields
@@ -23,6 +25,7 @@ from app.wire.v2_request_tensors import Request, call_of, pointers_of
 _MOST_SIZES: Final = 128
 _MOST_OF_A_SIZE: Final = 4
 _MOST_SEEN: Final = 1024
+_NO_TENSOR: Final = Tensor(DTYPES["int64"], (0,), np.empty(0, np.int64))
 
 
 class _Array(NamedTuple):
@@ -41,7 +44,7 @@ class _Array(NamedTuple):
 class RequestLayout:
     """One layout: the bytes that all its messages share, by their places, and the request that those make."""
 
-    __slots__ = ("_arrays", "_head", "_identifier", "_shared", "model")
+    __slots__ = ("_arrays", "_further", "_head", "_identifier", "_shared", "model")
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class RequestLayout:
         self._arrays = arrays
         self._identifier = identifier
         self._shared = shared
+        self._further = _further_fields(head, model) if model.signature.kind == "gather" else None
 
     def fits(self, message: bytes) -> bool:
         """Whether a message of this layout's length has it."""
@@ -83,7 +87,21 @@ class RequestLayout:
             except UnicodeDecodeError:
                 split(message)  # raises the error that says where it stands
                 raise
-        return Request(call_of(head, self.model, tensors, None), identifier, True, head.timeout)
+        further = self._further
+        if further is None:
+            return Request(call_of(head, self.model, tensors, None), identifier, True, head.timeout)
+        operator, reference, rest = further
+        data = tensors[0] if reference is None else reference
+        return Request(Call(operator, data, tensors[-1], *rest), identifier, True, head.timeout)
+
+
+def _further_fields(head: Head, model: Model) -> tuple[OperatorName, str | None, tuple[Any, ...]]:
+    """What all gathers of a layout share: the operator, the resident tensor if there is one, and the fields of `Call`
+    behind the indices.
+    """
+    call = call_of(head, model, [_NO_TENSOR], None)
+    reference = None if isinstance(call.data, Tensor) else call.data
+    return call.operator, reference, tuple(getattr(call, name) for name in Call.__slots__[3:])
 
 
 class RequestLayouts:
