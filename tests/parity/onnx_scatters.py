@@ -58,6 +58,7 @@ def _runtime(kind: Kind) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     return ort.InferenceSession(_model(kind).SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
