@@ -12,7 +12,8 @@ As JSON, which a static map file has:
                      "replicas": [{"address": "10.0.0.1:8080", "node": "a", "etag": "\\"9f31-0\\""}]}, ...]}]}},
      "aliases": {"items-prod": "items@7"}}
 
-`generation`, `live` (the highest number), `tensor` (`shard_tensor`), `node` (the address) and `etag` may be left out.
+`generation`, `live` (the highest number), `tensor` (`shard_tensor`), `node` (the address) and `etag` may be left out. A
+coordinator's map also has times: `created` of tables and versions, and `alias_times`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import orjson
@@ -122,10 +123,14 @@ class ShardedVersion:
 
 @dataclass(frozen=True, slots=True)
 class ShardedTable:
-    """The versions of a table that are kept, the oldest first; `live` is the number of the current one."""
+    """The versions of a table that are kept, the oldest first; `live` is the number of the current one.
+
+    `created` is when its name came into being, in nanoseconds since 1970, 0 where that is not known.
+    """
 
     versions: tuple[ShardedVersion, ...]
     live: int
+    created: int = 0
 
     def version(self, number: int) -> ShardedVersion | None:
         """The version of this number, None where it is not kept."""
@@ -139,13 +144,24 @@ class ShardedTable:
         return found
 
 
+class AliasTimes(NamedTuple):
+    """When an alias came into being and when it was last moved, in nanoseconds since 1970."""
+
+    created: int
+    modified: int
+
+
 @dataclass(frozen=True)
 class ShardMap:
-    """All tables by name, and aliases, each of one version, written `NAME@7`. Raises BadShardMap unless it is sound."""
+    """All tables by name, and aliases, each of one version, written `NAME@7`. Raises BadShardMap unless it is sound.
+
+    `alias_times` has the times of aliases by name, where they are known.
+    """
 
     generation: int = 0
     tables: Mapping[str, ShardedTable] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    alias_times: Mapping[str, AliasTimes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -282,10 +298,15 @@ def _as_json(found: ShardMap) -> dict[str, Any]:
     return {
         "generation": found.generation,
         "tables": {
-            name: {"live": table.live, "versions": [_version_json(version) for version in table.versions]}
+            name: {
+                "live": table.live,
+                "created": table.created,
+                "versions": [_version_json(version) for version in table.versions],
+            }
             for name, table in found.tables.items()
         },
         "aliases": dict(found.aliases),
+        "alias_times": {name: list(times) for name, times in found.alias_times.items()},
     }
 
 
@@ -367,16 +388,26 @@ class _Member:
 
 
 def _read_map(member: _Member) -> ShardMap:
-    fields = member.fields(("tables",), ("generation", "aliases"))
+    fields = member.fields(("tables",), ("generation", "aliases", "alias_times"))
     tables = {name: _read_table(one) for name, one in fields["tables"].members().items()}
     aliases = {name: one.text() for name, one in fields["aliases"].members().items()} if "aliases" in fields else {}
-    return ShardMap(_integer(fields, "generation", 0), tables, aliases)
+    times = fields["alias_times"].members() if "alias_times" in fields else {}
+    alias_times = {name: _read_times(one) for name, one in times.items()}
+    return ShardMap(_integer(fields, "generation", 0), tables, aliases, alias_times)
+
+
+def _read_times(member: _Member) -> AliasTimes:
+    times = [one.integer() for one in member.items()]
+    if len(times) != 2:
+        member.refuse("two times")
+    return AliasTimes(*times)
 
 
 def _read_table(member: _Member) -> ShardedTable:
-    fields = member.fields(("versions",), ("live",))
+    fields = member.fields(("versions",), ("live", "created"))
     versions = tuple(_read_version(one) for one in fields["versions"].items())
-    return ShardedTable(versions, _integer(fields, "live", max((one.number for one in versions), default=0)))
+    live = _integer(fields, "live", max((one.number for one in versions), default=0))
+    return ShardedTable(versions, live, _integer(fields, "created", 0))
 
 
 def _read_version(member: _Member) -> ShardedVersion:

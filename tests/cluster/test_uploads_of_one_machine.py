@@ -5,9 +5,13 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import time
+from bisect import bisect
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
 
 import httpx
 import numpy as np
@@ -194,3 +198,53 @@ def test_scalars_are_described_and_no_operator_reads_them(asked: httpx.Client) -
         assert asked.post(path, json=body).status_code == 422
     features = {"features": [{"tensor": NAME, "indices": body["indices"]}]}
     assert asked.post("/lookup", json=features).status_code == 422
+
+
+def times_told(client: httpx.Client) -> list[list[tuple[str, int, int]]]:
+    """After each of some changes what is told of tables and aliases: in which steps each was created and modified."""
+    begun: list[float] = []
+    found = []
+
+    def step() -> None:
+        time.sleep(0.002)
+        begun.append(time.time())
+
+    def content() -> Iterator[bytes]:
+        yield bytes(4)
+        step()
+        yield bytes(4)
+
+    def put_version() -> None:
+        query = {"dtype": "int8", "shape": "8", "keep": "2"}
+        headers = {"content-type": RAW, "content-length": "8"}
+        assert client.put("/tensors/timed", params=query, content=content(), headers=headers).is_success
+
+    def move_alias(target: str) -> None:
+        assert client.put("/aliases/timely", json={"tensor": target}).is_success
+
+    def steps_of(document: Any) -> tuple[str, int, int]:
+        moments = (datetime.fromisoformat(document[name]).timestamp() for name in ("created", "modified"))
+        first, last = (bisect(begun, moment) for moment in moments)
+        name = document.get("tensor") or f"{document['name']}@{document['version']}"
+        return name, first, last
+
+    for change in (
+        put_version, put_version,
+        lambda: move_alias("timed@1"), lambda: move_alias("timed@2"), lambda: move_alias("timed@2"),
+        put_version, put_version, lambda: client.delete("/tensors/timed@4"), lambda: client.delete("/aliases/timely"),
+        lambda: move_alias("timed@3"), lambda: client.delete("/aliases/timely"),
+        lambda: client.delete("/tensors/timed"), put_version,
+    ):  # fmt: skip
+        step()
+        change()
+        told = [client.get(f"/tensors/timed{version}") for version in ("", "@1", "@2", "@3", "@4", "@5")]
+        told.append(client.get("/aliases/timely"))
+        found.append([steps_of(answer.json()) for answer in told if answer.status_code == 200])
+    return found
+
+
+def test_times_are_those_of_one_machine(both_uploads: BothTransport) -> None:
+    """A table is created when its name comes into being, and modified when the whole of a version has come."""
+    told = times_told(both_uploads.whole)
+    assert told[0] == [("timed@1", 2, 2), ("timed@1", 2, 2)]
+    assert times_told(both_uploads.router) == told

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from app.cluster.coordinator.messages import Change, RangeKey
-from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap, shard_tensor
+from app.cluster.shard_map import AliasTimes, Replica, RowRange, ShardedTable, ShardedVersion, ShardMap, shard_tensor
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import check_new_name, split_reference
@@ -156,7 +156,7 @@ def publish(
     aliased = {split_reference(target)[1] for target in _targets(state.map, content.table)}
     newest = versions[-max(keep, 1) :]
     kept = tuple(one for one in versions if one in newest or one.number in aliased)
-    changed = _with_versions(state, content.table, kept, live=number)
+    changed = _with_table(state, content.table, ShardedTable(kept, number, _created(table) or content.created))
     removed_at = state.generation + 1 if len(kept) < len(versions) else record.removed_at
     return replace(
         changed,
@@ -238,13 +238,24 @@ def _put_alias(state: ClusterState, asked: Change) -> ClusterState:
     table = state.map.tables.get(name)
     if number is None or table is None or table.version(number) is None:
         raise ChangeRefused("tensor_not_found", f"{asked.value!r} is no version of a table")
-    return _with_map(state, aliases={**state.map.aliases, asked.subject: asked.value})
+    before = state.map.alias_times.get(asked.subject)
+    times = AliasTimes(asked.at if before is None else before.created, asked.at)
+    if before is not None and state.map.aliases[asked.subject] == asked.value:
+        times = before
+    return _with_map(
+        state,
+        aliases={**state.map.aliases, asked.subject: asked.value},
+        alias_times={**state.map.alias_times, asked.subject: times},
+    )
 
 
 def _remove_alias(state: ClusterState, asked: Change) -> ClusterState:
     if asked.subject not in state.map.aliases:
         raise ChangeRefused("tensor_not_found", f"there is no alias {asked.subject!r}")
-    return _with_map(state, aliases={name: to for name, to in state.map.aliases.items() if name != asked.subject})
+    aliases, times = dict(state.map.aliases), dict(state.map.alias_times)
+    del aliases[asked.subject]
+    times.pop(asked.subject, None)
+    return _with_map(state, aliases=aliases, alias_times=times)
 
 
 def _set_draining(state: ClusterState, asked: Change) -> ClusterState:
@@ -263,7 +274,7 @@ def _remove_versions(state: ClusterState, name: str, numbers: Collection[int]) -
             raise ChangeRefused("tensor_in_use", f"an alias names {target!r}")
     kept = tuple(one for one in table.versions if one.number not in going)
     live = table.live if table.live not in going else max((one.number for one in kept), default=0)
-    changed = _with_versions(state, name, kept, live)
+    changed = _with_table(state, name, ShardedTable(kept, live, _created(table)))
     record = replace(state.tables[name], removed_at=state.generation + 1)
     return replace(changed, tables={**state.tables, name: record})
 
@@ -282,17 +293,19 @@ def _check_name(name: str) -> None:
         raise ChangeRefused(error.code, error.detail) from None
 
 
-def _with_map(
-    state: ClusterState, *, tables: Mapping[str, ShardedTable] | None = None, aliases: Mapping[str, str] | None = None
-) -> ClusterState:
-    old = state.map
-    new_tables = old.tables if tables is None else tables
-    return replace(state, map=replace(old, tables=new_tables, aliases=old.aliases if aliases is None else aliases))
+def _created(table: ShardedTable | None) -> int:
+    """When a table's name came into being, 0 without one; where its map does not say so, its oldest version."""
+    return 0 if table is None else table.created or table.versions[0].created
 
 
-def _with_versions(state: ClusterState, name: str, versions: tuple[ShardedVersion, ...], live: int) -> ClusterState:
-    tables = {**state.map.tables, name: ShardedTable(versions, live)}
-    if not versions:
+def _with_map(state: ClusterState, **changed: Any) -> ClusterState:
+    return replace(state, map=replace(state.map, **changed))
+
+
+def _with_table(state: ClusterState, name: str, table: ShardedTable) -> ClusterState:
+    """The state with another table of this name, or with none where it has no versions."""
+    tables = {**state.map.tables, name: table}
+    if not table.versions:
         del tables[name]
     changed = _with_map(state, tables=tables)
     kept = {one.content_id for table in tables.values() for one in table.versions}

@@ -64,7 +64,7 @@ class CoordinatorClient:
 
         Raises StaleMap, shard_unavailable where the coordinator does not answer, and the error that it refuses with.
         """
-        asked = Change(uuid4().hex, what, subject, value, known)
+        asked = Change(uuid4().hex, what, subject, value, known, time.time_ns())
         end = time.monotonic() + ANSWER_S
         while time.monotonic() < end:
             for message in self._try(asked.request_id, asked):
@@ -122,7 +122,8 @@ class RunningPublication:
         number and the map that has it. Both raise as `targets` does.
         """
         with self._changed:
-            asked = self._request.asked = replace(self._asked, expected=expected, sha256=digest)
+            created = time.time_ns()
+            asked = self._request.asked = replace(self._asked, expected=expected, sha256=digest, created=created)
         self._wait(lambda: self._said is asked or self._request.published or None)
 
         def published() -> tuple[int, ShardMap]:

@@ -166,6 +166,7 @@ class Publish:
     """Where the shards read the rows themselves; "" where the router writes them."""
     sha256: str = ""
     created: int = 0
+    """When the upload began, and, once all rows have come, when they had; in nanoseconds since 1970."""
     expected: str = "*"
     """The content that must be current when the version is published: "" none at all, "*" any or none."""
     size: int = 0
@@ -219,6 +220,8 @@ class Change:
     subject: str
     value: str
     known: int
+    at: int = 0
+    """When it was sent first, in nanoseconds since 1970: the time of an alias."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,15 +100,17 @@ class ShardedTensors:
     def metadata(self, reference: str) -> Metadata:
         """What the map says of a version of a table. Raises invalid_field and tensor_not_found."""
         check_reference(reference)
-        found = self.shard_map.find(reference)
+        shard_map = self.shard_map
+        found = shard_map.find(reference)
         if found is None:
             raise not_found(reference, self, tell_names=True)
-        return self._describe(*found)
+        return self._describe(*found, shard_map)
 
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
         """At most `limit` tables in the order of their names, those after `after`; the last name if more follow."""
-        names, following = _page(self.names(), limit, after)
-        return [self._describe(name, self.shard_map.tables[name].current) for name in names], following
+        shard_map = self.shard_map
+        names, following = _page(sorted(shard_map.tables), limit, after)
+        return [self._describe(name, shard_map.tables[name].current, shard_map) for name in names], following
 
     def alias(self, alias: str) -> Alias:
         """The alias of this name. Raises tensor_not_found."""
@@ -130,9 +132,11 @@ class ShardedTensors:
         assert version is not None, "`ShardMap` has checked it"
         # As long as it names this content it is the same alias.
         etag = f'"{version.content_id}-{alias}"'
-        return Alias(alias, name, version.number, etag, version.created, version.created)
+        created, modified = shard_map.alias_times.get(alias, (version.created, version.created))
+        return Alias(alias, name, version.number, etag, created, modified)
 
-    def _describe(self, name: str, version: ShardedVersion, shard_map: ShardMap | None = None) -> Metadata:
+    def _describe(self, name: str, version: ShardedVersion, shard_map: ShardMap) -> Metadata:
+        table = shard_map.tables[name]
         return Metadata(
             name,
             version.dtype.name,
@@ -140,12 +144,12 @@ class ShardedTensors:
             version.nbytes,
             version.etag,
             version.sha256,
-            version.created,
+            table.created or table.versions[0].created,
             version.created,
             False,
             False,
             version=version.number,
-            versions=tuple(one.number for one in (shard_map or self.shard_map).tables[name].versions),
+            versions=tuple(one.number for one in table.versions),
         )
 
     # Changes, of which there is none
