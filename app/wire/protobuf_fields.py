@@ -41,9 +41,29 @@ def read_varint(message: Buffer, at: int) -> tuple[int, int]:
     raise malformed(f"the number at byte {at} of the message does not end")
 
 
-def fields(message: Buffer, at: int, end: int) -> Iterator[Field]:
-    """The fields in `message[at:end]`. Raises malformed_request where they are not that long, or are no fields."""
+class TooManyFields(Exception):
+    """A message has more fields than were to be looked for."""
+
+
+class FieldLimit:
+    """How many fields may still be looked for in a message and in those that are its fields."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+
+def fields(message: Buffer, at: int, end: int, limit: FieldLimit | None = None) -> Iterator[Field]:
+    """The fields in `message[at:end]`, counted against `limit`.
+
+    Raises malformed_request where they are not that long, or are no fields, and TooManyFields.
+    """
     while at < end:
+        if limit is not None:
+            limit.left -= 1
+            if limit.left < 0:
+                raise TooManyFields
         start = at
         tag = message[at]
         at += 1

@@ -21,7 +21,7 @@ from app.wire.json.body_without_arrays import MAX_BYTES
 from app.wire.json.lookup_messages import MAX_FEATURE_BYTES
 from app.wire.json.lossless_json import Number
 from app.wire.little_endian_items import Charge
-from app.wire.protobuf_fields import BYTES, FIXED32, FIXED64, VARINT, fields, malformed, varint
+from app.wire.protobuf_fields import BYTES, FIXED32, FIXED64, VARINT, FieldLimit, fields, malformed, varint
 from app.wire.request_schemas.members import ABSENT
 from app.wire.v2_grpc_contents import (
     MOST_CHUNKS,
@@ -83,15 +83,15 @@ class SplitRequest(NamedTuple):
         )
 
 
-def split(message: bytes, charge: Charge | None = None) -> SplitRequest:
-    """Cut the arrays out of a message. Raises malformed_request and limit_exceeded."""
+def split(message: bytes, charge: Charge | None = None, limit: FieldLimit | None = None) -> SplitRequest:
+    """Cut the arrays out of a message. Raises malformed_request and limit_exceeded, and with `limit` TooManyFields."""
     whole = memoryview(message)
     texts = {_NAME: "", _VERSION: "", ID: ""}
     kept: list[Buffer] = []
     raws: list[memoryview] = []
     contents: dict[int, Contents] = {}
     inputs = end = 0
-    for number, kind, start, at, after in fields(message, 0, len(message)):
+    for number, kind, start, at, after in fields(message, 0, len(message), limit):
         cut = False
         if kind == BYTES:
             if number == RAW:
@@ -102,7 +102,7 @@ def split(message: bytes, charge: Charge | None = None) -> SplitRequest:
                 if charge is not None and len(raws) % _BLOCK == 0:
                     charge(_BLOCK * _RAW_BYTES)
             elif number == _INPUTS:
-                shortened = _cut_contents(message, at, after, inputs, contents)
+                shortened = _cut_contents(message, at, after, inputs, contents, limit)
                 inputs += 1
                 if shortened is not None:
                     kept += (whole[end:start], b"\x2a", varint(len(shortened)), shortened)
@@ -135,17 +135,19 @@ def _check_contents(count: int, charge: Charge | None) -> None:
         charge(_BLOCK * _CONTENTS_BYTES)
 
 
-def _cut_contents(message: bytes, at: int, end: int, number: int, contents: dict[int, Contents]) -> bytes | None:
+def _cut_contents(
+    message: bytes, at: int, end: int, number: int, contents: dict[int, Contents], limit: FieldLimit | None
+) -> bytes | None:
     """An input without its contents, which are added to `contents`; None where it has none."""
     found: dict[int, list[Buffer]] = {}
     kept: list[bytes] = []
     begin, has_contents = at, False
-    for field, kind, start, first, after in fields(message, at, end):
+    for field, kind, start, first, after in fields(message, at, end, limit):
         if field == _CONTENTS and kind == BYTES:
             has_contents = True
             kept.append(message[begin:start])
             begin = after
-            _read_contents(message, first, after, found)
+            _read_contents(message, first, after, found, limit)
     if not has_contents:
         return None
     kept.append(message[begin:end])
@@ -153,9 +155,9 @@ def _cut_contents(message: bytes, at: int, end: int, number: int, contents: dict
     return b"".join(kept)
 
 
-def _read_contents(message: bytes, at: int, end: int, found: dict[int, list[Buffer]]) -> None:
+def _read_contents(message: bytes, at: int, end: int, found: dict[int, list[Buffer]], limit: FieldLimit | None) -> None:
     whole = memoryview(message)
-    for field, kind, _, first, after in fields(message, at, end):
+    for field, kind, _, first, after in fields(message, at, end, limit):
         if field == STRINGS and kind == BYTES:
             if not found.get(STRINGS):
                 found[STRINGS] = [Frames()]

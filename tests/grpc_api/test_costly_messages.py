@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from time import thread_time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from app.errors import GatherError
+from app.grpc_api.infer import Inference
 from app.tensors.shape_limits import Limits
-from app.wire.v2_grpc_request import LONG_REST, read_grpc_lookup, split
+from app.wire.protobuf_fields import varint
+from app.wire.v2_grpc_request import LONG_REST, SplitRequest, read_grpc_lookup, split
+from tests.for_each import for_each
 from tests.grpc_api.messages import example
 from tests.http.test_hostile_bodies import HELD_S, TRIES
 from tests.wire.test_cost import seconds
@@ -37,3 +45,59 @@ def test_what_is_read_on_the_event_loop_holds_it_for_no_longer_than_20_ms(kind: 
 
 def test_an_ordinary_message_is_read_on_the_event_loop() -> None:
     assert not split(example().SerializeToString()).is_heavy
+
+
+def field(number: int, value: bytes) -> bytes:
+    """A field of bytes."""
+    return bytes([number << 3 | 2]) + varint(len(value)) + value
+
+
+SHORT = 1 << 16
+"""Bytes of the longest message that may be cut on the event loop."""
+MANY = {kind: piece * (SHORT // len(piece)) for kind, piece in KINDS.items()} | {
+    "raw arrays": b"\x3a\x00" * (SHORT // 2),
+    "names": b"\x0a\x00" * (SHORT // 2),
+    "fields of one input": field(5, b"\x0a\x00" * (SHORT // 2 - 8)),
+    "strings of one input": field(5, field(5, b"\x42\x00" * (SHORT // 2 - 8))),
+    "strings of many inputs": field(5, field(5, b"\x42\x00" * 200)) * (SHORT // 408),
+}
+
+
+def cut(message: bytes) -> tuple[SplitRequest | None, float, int]:
+    """What `Inference.split` makes of a message, how long it holds the event loop, how often it asks for a thread."""
+    threads = 0
+    charged: list[int] = []
+
+    async def run(work: Callable[[], SplitRequest], timings: object) -> SplitRequest:
+        nonlocal threads
+        threads += 1
+        return await asyncio.to_thread(work)
+
+    async def held() -> tuple[SplitRequest | None, float]:
+        begun, found = thread_time(), None
+        with suppress(GatherError):
+            found = await inference.split(message, request)
+        return found, thread_time() - begun
+
+    models: Any = SimpleNamespace(service=SimpleNamespace(pool=SimpleNamespace(run=run)))
+    request: Any = SimpleNamespace(reservation=SimpleNamespace(charge=charged.append), timings=None)
+    inference = Inference(models, models, models)
+    return *asyncio.run(held()), threads
+
+
+@for_each("kind", list(MANY))
+def test_a_short_message_of_very_many_fields_is_cut_in_a_thread(kind: str) -> None:
+    assert len(MANY[kind]) <= SHORT
+    tried = [cut(MANY[kind]) for _ in range(TRIES)]
+    assert min(held for _, held, _ in tried) <= HELD_S / 2
+    assert tried[0][2] == 1
+    with suppress(GatherError):
+        assert tried[0][0] == split(MANY[kind])
+
+
+def test_lookups_of_a_hundred_tables_are_cut_on_the_event_loop() -> None:
+    inputs = b"".join(field(5, field(1, b"%d.indices" % at) + field(2, b"INT64") + b"\x18\x01") for at in range(100))
+    found, _, threads = cut(inputs + field(7, bytes(8)) * 100)
+    assert found is not None
+    assert len(found.raws) == 100
+    assert not threads
