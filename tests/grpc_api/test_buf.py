@@ -52,6 +52,7 @@ def curl(address: str, method: str, *messages: dict[str, Any], options: Sequence
 @pytest.fixture(autouse=True)
 def needs() -> None:
     skip_without(node="nodejs", npm="npm")
+    in_environment(BUF, "clients")
 
 
 def test_health_metadata_configuration_and_statistics(grpc_server: GrpcServer) -> None:
