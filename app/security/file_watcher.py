@@ -7,7 +7,10 @@ that cannot be used leave the last good ones in force, and are logged once for e
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -25,8 +28,15 @@ class FileTooLarge(Exception):
 
 
 def read_small_file(path: Path) -> bytes:
-    """The contents of a file. Raises OSError and FileTooLarge."""
-    with path.open("rb") as file:
+    """The contents of a file, also by a link. Raises FileTooLarge, and OSError, also for what is no file.
+
+    A named pipe is opened without waiting for somebody to write to it.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    with os.fdopen(fd, "rb") as file:
         content = file.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
         raise FileTooLarge

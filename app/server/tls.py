@@ -71,8 +71,10 @@ class Tls:
         self._client_ca: bytes | None = None
         if client_ca is not None:
             try:
-                self._client_ca = client_ca.read_bytes()
+                self._client_ca = read_small_file(client_ca)
                 self.context.load_verify_locations(client_ca)
+            except FileTooLarge:
+                raise BadTls(f"{client_ca.name} is larger than {LARGEST_FILE} bytes") from None
             except OSError as error:
                 raise BadTls(
                     f"the authorities of clients in {client_ca.name} cannot be read: {_reason(error)}"

@@ -30,6 +30,7 @@ import orjson
 
 from app.errors import GatherError
 from app.store.files import disk_writes
+from app.store.files.regular_file import NotRegular, open_regular, read_regular
 from app.store.files.remove_leftovers import file_names
 from app.store.files.whole_file import keep_room, write_into_room, write_whole_file
 from app.store.processes.store_locks import StoreLocks
@@ -86,7 +87,7 @@ class ImportRecord:
 def read_record(path: Path) -> ImportRecord:
     """The record in a file. Raises ValueError where it is none of this name, and OSError."""
     try:
-        members = orjson.loads(path.read_bytes())
+        members = orjson.loads(read_regular(path))
         if members["error"] is not None:
             members["error"] = ImportFailure(**members["error"])
         if members["metadata"] is not None:
@@ -176,12 +177,14 @@ class ImportRecords:
         """End the records of processes that have died, and remove what else they left. Raises OSError."""
         for number in sorted({name.partition(".")[0] for name in file_names(self._folder)}):
             record = self._read(number)
-            left = [kind for kind in ("run", "cancel", "json.new") if self.path(number, kind).exists()]
+            left = [kind for kind in ("run", "cancel", "json.new") if os.path.lexists(self.path(number, kind))]
             if left or record is None or record.state == "running":
                 self._settled(number)
 
     def _numbers(self) -> list[str]:
-        return sorted(name.removesuffix(".json") for name in file_names(self._folder) if name.endswith(".json"))
+        with os.scandir(self._folder) as entries:
+            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
     def _read(self, number: str) -> ImportRecord | None:
         try:
@@ -204,7 +207,8 @@ class ImportRecords:
                     except OSError:  # it is ended anew when it is asked for again
                         return record
                 for kind in ("json.new", "cancel", "run"):
-                    disk_writes.unlink(self.path(number, kind))
+                    with suppress(IsADirectoryError):
+                        disk_writes.unlink(self.path(number, kind))
             elif record is not None and record.state == "running":
                 record = replace(record, done=min(done, record.total))
             return record
@@ -213,8 +217,8 @@ class ImportRecords:
     def _unless_locked(self, number: str) -> Iterator[int | None]:
         """The bytes that are done while a process carries the import out, None where none does; none begins to."""
         try:
-            fd = os.open(self.path(number, "run"), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
+            fd = open_regular(self.path(number, "run"), os.O_RDWR)
+        except (FileNotFoundError, NotRegular):
             yield None
             return
         try:

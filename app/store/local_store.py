@@ -45,6 +45,7 @@ from app.store.catalogue.catalogue_rows import Alias, AnsweredKey, Row
 from app.store.files import download_snapshots
 from app.store.files.disk_reserve import DiskReserve
 from app.store.files.file_system_check import check_folder, check_processor
+from app.store.files.folder_layout import check_layout
 from app.store.files.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
@@ -135,6 +136,7 @@ class LocalStore(StoredTensors):
         check_processor(self._processes)
         self.folder.mkdir(parents=True, exist_ok=True)
         layout_migrations.version_of(self.folder)
+        check_layout(self.folder)
         group = ProcessGroup(self.folder, self._token)
         try:
             if group.owner:

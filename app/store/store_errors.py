@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -23,7 +22,7 @@ def damaged(name: str, why: str) -> GatherError:
 
 def unreadable(name: str, error: OSError) -> GatherError:
     """tensor_damaged for tensor `name`, whose file the system cannot read."""
-    return damaged(name, f"its file cannot be read: {os.strerror(error.errno or 0)}")
+    return damaged(name, f"its file cannot be read: {error.strerror or error}")
 
 
 def not_found(reference: str, store: Store, *, tell_names: bool = False) -> GatherError:
@@ -131,8 +130,7 @@ def over_quota(limit: str, maximum: int) -> GatherError:
 
 def not_written(error: OSError) -> GatherError:
     """insufficient_storage for a write that the disk refused. The old content of every tensor is unchanged."""
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return GatherError("insufficient_storage", f"the store could not be written: {reason}")
+    return GatherError("insufficient_storage", f"the store could not be written: {error.strerror or error}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from app.errors import GatherError
 from app.store.catalogue.catalogue_rows import Row
+from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import DAMAGED, PAGE, Description, decode_page, etag_of
 
 
@@ -68,7 +69,7 @@ ALWAYS = Conditions()
 
 def read_first_page(path: Path) -> tuple[Description, bytes]:
     """A file's description and first page. Raises BadFile and OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_regular(path)
     try:
         page = os.pread(fd, PAGE, 0)
         return decode_page(page, os.fstat(fd).st_size), page

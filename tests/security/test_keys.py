@@ -87,6 +87,26 @@ def test_a_file_that_cannot_be_read_is_refused(content: bytes | None, tmp_path: 
         KeyAuthorizer(path)
 
 
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_refused_without_waiting_for_it_and_leaves_no_descriptor(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("pipe")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for place in (tmp_path / "pipe", tmp_path / "folder", tmp_path / "link", Path("/dev/zero")):
+        with pytest.raises(BadKeysFile, match="it is no regular file"):
+            KeyAuthorizer(place)
+        with pytest.raises(BadKeysFile):
+            api_keys.add(place, "alice", ["gather"])
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_link_to_the_file_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("keys")
+    text = api_keys.add(tmp_path / "keys", "alice", ["gather"])
+    assert refusal(KeyAuthorizer(tmp_path / "link"), request(key=text)) is None
+
+
 def test_an_added_key_works_and_its_text_is_nowhere(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     text = api_keys.add(path, "alice", ["gather"])

@@ -64,7 +64,7 @@ class Catalogue:
         for name in FILES:
             disk_writes.unlink(self.path.with_name(name))
         os.close(disk_writes.create(self.path))
-        with disk_errors(), self._connection() as connection:
+        with disk_errors(self.path), self._connection() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("BEGIN")
             create_tables(connection)
@@ -126,7 +126,7 @@ class Catalogue:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise StoreInUse(f"another program has locked the catalogue {self.path}: end it") from None
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR or error.sqlite_errorcode & 0xFF in ERRNO:
-                raise os_error(error) from None
+                raise os_error(error, self.path) from None
             raise self._damaged(str(error)) from None
 
     @contextmanager
@@ -142,7 +142,7 @@ class Catalogue:
 
         SQLite ends reading at the first frame that it did not write itself, so zeros are no harm.
         """
-        with disk_errors(), self._connection() as connection:
+        with disk_errors(self.path), self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")  # makes SQLite create its log
             try:
                 fd = disk_writes.open_or_create(self.path.with_name(f"{FILE}-wal"))
@@ -190,7 +190,7 @@ class Catalogue:
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """A transaction, undone unless it is committed; within the group's lock."""
-        with disk_errors(), self._connection() as connection:
+        with disk_errors(self.path), self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             transaction = Transaction(connection)
             try:
@@ -201,7 +201,7 @@ class Catalogue:
 
     def rows(self) -> tuple[int, list[Row], list[Alias]]:
         """The number of the last change, all versions of all tensors, and all aliases."""
-        with disk_errors(), self._connection() as connection:
+        with disk_errors(self.path), self._connection() as connection:
             connection.execute("BEGIN")
             try:
                 last = last_change(connection)
@@ -216,7 +216,7 @@ class Catalogue:
         try:
             connection = self._idle.pop()
         except IndexError:
-            with disk_errors():
+            with disk_errors(self.path):
                 connection = self._connect()
         try:
             found = connection.execute(
@@ -224,19 +224,19 @@ class Catalogue:
             ).fetchone()
         except sqlite3.Error as error:
             connection.close()
-            raise os_error(error) from error
+            raise os_error(error, self.path) from error
         self._idle.append(connection)
         return None if found is None else AnsweredKey(*found)
 
     def count_keys(self, keys: Iterable[tuple[str, str]]) -> int:
         """How many of these Idempotency-Keys, each with its scope, there are."""
-        with disk_errors(), self._connection() as connection:
+        with disk_errors(self.path), self._connection() as connection:
             count = "SELECT count(*) FROM keys WHERE scope = ? AND key = ?"
             return sum(connection.execute(count, key).fetchone()[0] for key in keys)
 
     def facts(self) -> dict[str, Any]:
         """The single values: `clock`, `boot` and `boottime` (see `idempotency`), and the number of `keys`."""
-        with disk_errors(), self._connection() as connection:
+        with disk_errors(self.path), self._connection() as connection:
             return dict(connection.execute("SELECT name, value FROM facts").fetchall())
 
     # For `catalogue_cache`, which calls from one thread at a time
@@ -249,19 +249,19 @@ class Catalogue:
 
     def data_version(self) -> tuple[int, int]:
         """Changes whenever another connection, of any process, has committed. Takes some microseconds."""
-        with disk_errors():
+        with disk_errors(self.path):
             # SQLite counts for each connection anew.
             found = self._connection_of_index().execute("PRAGMA data_version").fetchone()[0]
             return self._index_connections, found
 
     def last_change(self) -> int:
         """The number of the last change of a tensor or an alias."""
-        with disk_errors():
+        with disk_errors(self.path):
             return last_change(self._connection_of_index())
 
     def changes_since(self, sequence: int) -> list[Change] | None:
         """The changes after number `sequence`, in their order; None where they are too many to have been kept."""
-        with disk_errors():
+        with disk_errors(self.path):
             found = (
                 self._connection_of_index()
                 .execute(

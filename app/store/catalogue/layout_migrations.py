@@ -18,6 +18,7 @@ import orjson
 
 from app.store.catalogue.catalogue import FILE, FILES, Catalogue
 from app.store.catalogue.catalogue_rows import CatalogueContents, Row
+from app.store.files.regular_file import NotRegular, open_regular, read_regular
 from app.store.files.tensor_file import PAGE, BadFile, decode_page, digest_of, read_members
 from app.store.files.whole_file import write_whole_file
 from app.store.processes.directory_lock import StoreRefused
@@ -37,7 +38,7 @@ def version_of(folder: Path) -> int | None:
     """The format of a folder, None for an empty one. Changes nothing. Raises UnknownFormat."""
     path = folder / "format"
     try:
-        version = orjson.loads(path.read_bytes())["format"]
+        version = orjson.loads(read_regular(path))["format"]
     except FileNotFoundError:
         if (folder / RESTORING).exists():
             raise UnknownFormat(
@@ -49,6 +50,8 @@ def version_of(folder: Path) -> int | None:
                 f"{folder} is not the folder of a store: it has no file 'format' and holds {min(foreign)!r}"
             ) from None
         return None
+    except NotRegular as problem:
+        raise UnknownFormat(f"{path} cannot be read as the version of a store: {problem.strerror}") from None
     except (ValueError, KeyError, TypeError):
         version = None
     if type(version) is not int:
@@ -85,15 +88,16 @@ def _enter_tensors(folder: Path) -> None:
         if row is None:
             # A request for the tensor names it, and is answered with tensor_damaged.
             logger.error("a tensor in %s is damaged, and its name is not known", path.name)
-            when = path.stat().st_mtime_ns
-            row = Row(f"sha256:{path.name}", path.name, path.name, "", (), 0, path.stat().st_size, "", when, when)
+            status = path.lstat()
+            when = status.st_mtime_ns
+            row = Row(f"sha256:{path.name}", path.name, path.name, "", (), 0, status.st_size, "", when, when)
         rows.append(row)
     Catalogue(folder / FILE).create(CatalogueContents(rows))
 
 
 def _row_of(path: Path) -> Row | None:
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             page = file.read(PAGE)
             size = os.fstat(file.fileno()).st_size
         description, members = decode_page(page, size), read_members(page)

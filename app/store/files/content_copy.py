@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.store.files import disk_writes
+from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import BLOCK, PAGE, BadFile, Description, decode_page, encode_page, page_version
 from app.store.scatters.scatter_log import read_at
 from app.tensors.buffer_type import Buffer
@@ -95,7 +96,7 @@ class SealedFile:
 
     def __init__(self, path: Path) -> None:
         """Raises BadFile and OSError."""
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = open_regular(path)
         try:
             page = os.pread(self._fd, PAGE, 0)
             self.description = decode_page(page, os.fstat(self._fd).st_size)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from app.store.files import disk_writes
+from app.store.files.regular_file import is_regular
 
 SIZES: Final = {"reserve.0": 832 << 10, "reserve.1": 128 << 10}
 """The files and their bytes: the first for SQLite's log at a start, the other for the database.
@@ -34,7 +35,7 @@ class DiskReserve:
         """Make missing files, unless the disk has no room for them."""
         with suppress(OSError):
             for path, size in self._files.items():
-                if not path.exists() or path.stat().st_size < size:
+                if not is_regular(path) or path.stat().st_size < size:
                     self._make(path, size)
             self._whole = True
 
@@ -59,7 +60,7 @@ class DiskReserve:
         """Remove one file; False if there is none left."""
         self._whole = False
         for path in self._files:
-            if path.exists():
+            if is_regular(path):
                 disk_writes.unlink(path)
                 return True
         return False

@@ -16,6 +16,7 @@ from mmap import mmap
 from pathlib import Path
 from typing import Final
 
+from app.store.files.regular_file import open_regular
 from app.tensors.buffer_type import Buffer
 
 _WRITE_AND_WAIT: Final = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER, linux/fs.h
@@ -31,8 +32,8 @@ def create(path: Path) -> int:
 
 
 def open_or_create(path: Path) -> int:
-    """A file for reading and writing, made if it does not exist; its descriptor."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    """A file for reading and writing, made if it does not exist; its descriptor. Raises NotRegular and OSError."""
+    return open_regular(path, os.O_RDWR | os.O_CREAT)
 
 
 def write(fd: int, content: Buffer) -> None:

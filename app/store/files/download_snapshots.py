@@ -29,8 +29,11 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.store.files import disk_writes
 from app.store.files.mapped_tensor import MappedContent
+from app.store.files.regular_file import NotRegular, open_regular
+from app.store.files.remove_leftovers import remove_or_warn
 from app.store.files.tensor_file import PAGE, Description, HeaderWord, decode_page
 from app.store.scatters.scatter_log import Record, read_at
+from app.store.store_errors import unreadable
 
 FOLDER: Final = "snapshots"
 _NEW: Final = "new-"
@@ -52,9 +55,11 @@ class Snapshot:
         self._is_clone = False
         self._size = 0
         try:
-            source = os.open(content.path, os.O_RDWR | os.O_CLOEXEC)
+            source = open_regular(content.path, os.O_RDWR)
         except FileNotFoundError:
             return  # the content has been replaced: no scatter changes it any more
+        except NotRegular as problem:
+            raise unreadable(content.description.name, problem) from None
         try:
             page = os.pread(source, PAGE, 0)
             if decode_page(page, os.fstat(source).st_size).id == content.description.id:
@@ -168,8 +173,12 @@ def _open_snapshots(folder: Path, content: str) -> Iterator[int]:
 def _open_if_read(path: Path) -> int:
     """A descriptor of the file if its reader is alive; else -1, and the file is removed."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = open_regular(path, os.O_RDWR)
     except FileNotFoundError:
+        return -1
+    except NotRegular:
+        with suppress(OSError):  # a folder stays
+            disk_writes.unlink(path)
         return -1
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -184,7 +193,7 @@ def remove_abandoned(folder: Path, *, everything: bool = False) -> None:
     """Remove the files of dead readers, or `everything` where no other process uses the store. Raises OSError."""
     for path in folder.iterdir():
         if everything:
-            disk_writes.unlink(path)
+            remove_or_warn(path)
         elif not path.name.startswith(_NEW):
             fd = _open_if_read(path)
             if fd >= 0:

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from app.store.catalogue.catalogue_rows import Row
+from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, HeaderWord, decode_page
 from app.store.store_errors import damaged
 from app.store.store_interface import Resident
@@ -51,7 +52,7 @@ class MappedContent:
         """
         self.path = path
         self.data_version = row.version
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(path)
         try:
             status = os.fstat(fd)
             try:

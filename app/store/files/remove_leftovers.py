@@ -12,6 +12,7 @@ from typing import Final
 
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.files import disk_writes
+from app.store.files.regular_file import NotRegular, open_regular
 from app.store.processes.store_locks import StoreLocks
 
 logger = logging.getLogger("gathernd")
@@ -47,7 +48,7 @@ class UploadFolder:
             for entry in entries:
                 if entry.name.removesuffix(SIDE) != without:
                     with suppress(FileNotFoundError):
-                        total += entry.stat().st_size
+                        total += entry.stat(follow_symlinks=False).st_size
         return total
 
     def remove_abandoned(self) -> None:
@@ -61,7 +62,7 @@ class UploadFolder:
         with self._locks.uploads():
             found = self._abandoned()
         # An upload that ended in between has left nothing.
-        return [path for path in found if path.exists()]
+        return [path for path in found if os.path.lexists(path)]
 
     def _abandoned(self) -> list[Path]:
         names = sorted(file_names(self._folder))
@@ -70,8 +71,8 @@ class UploadFolder:
 
     def _is_locked(self, path: Path) -> bool:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
+            fd = open_regular(path, os.O_RDWR)
+        except (FileNotFoundError, NotRegular):
             return False
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from app.store.files import disk_writes
+from app.store.files.regular_file import open_regular
 from app.tensors.buffer_type import Buffer
 
 
@@ -39,7 +40,7 @@ def write_into_room(path: Path, content: Buffer) -> None:
     """`write_whole_file`, in the room that `keep_room` has made for it, if it did."""
     new = _new(path)
     try:
-        fd = os.open(new, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = open_regular(new, os.O_RDWR)
     except FileNotFoundError:
         write_whole_file(path, content)
         return

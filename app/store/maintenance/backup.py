@@ -27,6 +27,7 @@ from app.store.files.content_copy import Read, Unchecked, copy_content
 from app.store.files.disk_reserve import FULL
 from app.store.files.download_snapshots import Snapshot
 from app.store.files.mapped_tensor import MappedContent
+from app.store.files.regular_file import is_regular, open_regular
 from app.store.files.remove_leftovers import file_names
 from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, Description, HeaderWord, decode_page, page_version
 from app.store.maintenance import backup_manifest
@@ -165,7 +166,7 @@ class _Backup:
                         break
                     if not self._is_done(row):
                         with suppress(OSError):  # it is found to be damaged when it is to be copied
-                            fd = os.open(self._store.tensor_folder / row.file, os.O_RDONLY | os.O_CLOEXEC)
+                            fd = open_regular(self._store.tensor_folder / row.file)
                             stack.callback(os.close, fd)
                             opened[row.file] = fd
             yield moment, made, opened
@@ -208,7 +209,7 @@ class _Backup:
                 return None
             description, modified = writable.description, writable.words[HeaderWord.MODIFIED]
             changed = _changed_blocks(writable)
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_regular(path)
             stack.callback(os.close, fd)
             checksums = read_at(fd, description.checksums_at, 4 * description.block_count)
             target = self._target(row, sequence, stack)
@@ -249,11 +250,8 @@ class _Backup:
         saved = self._before.get(file_of(row, sequence))
         if saved is None:
             return False
-        try:
-            size = (self._contents / saved.row.file).stat().st_size
-        except FileNotFoundError:
-            return False
-        if size != saved.row.file_size:
+        path = self._contents / saved.row.file
+        if not is_regular(path) or path.stat().st_size != saved.row.file_size:
             return False
         self._saved[row.file] = saved
         return True

@@ -25,6 +25,7 @@ import orjson
 
 from app.store.catalogue.catalogue_rows import Alias, CatalogueContents, LastVersion, Row
 from app.store.files import disk_writes
+from app.store.files.regular_file import NotRegular, mode_of, open_regular, read_regular
 from app.store.files.whole_file import write_whole_file
 from app.store.processes.directory_lock import StoreRefused
 from app.store.processes.store_locks import try_lock
@@ -68,7 +69,7 @@ class Manifest:
 def prepare(folder: Path) -> None:
     """Make a folder one for backups. Raises BackupRefused where it holds anything else, and OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / MARKER).exists():
+    if mode_of(folder / MARKER) is None:
         foreign = [path.name for path in folder.iterdir() if path.name not in _ALLOWED_IN_NEW]
         if foreign:
             raise BackupRefused(
@@ -83,9 +84,11 @@ def prepare(folder: Path) -> None:
 def check_marker(folder: Path) -> None:
     """Raises BackupRefused for a folder that is no backup of a format known here, and OSError."""
     try:
-        found = orjson.loads((folder / MARKER).read_bytes())["format"]
+        found = orjson.loads(read_regular(folder / MARKER))["format"]
     except (FileNotFoundError, NotADirectoryError):
         raise BackupRefused(f"{folder} is no backup of gathernd: it has no file {MARKER!r}") from None
+    except NotRegular as problem:
+        raise BackupRefused(f"{folder / MARKER} cannot be read: {problem.strerror}") from None
     except (ValueError, KeyError, TypeError):
         found = None
     if found != _FORMAT:
@@ -95,7 +98,7 @@ def check_marker(folder: Path) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other commands from the folder. Raises BackupRefused where another one has it, and OSError."""
-    fd = os.open(folder / MARKER, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_regular(folder / MARKER)
     try:
         if not try_lock(fd):
             raise BackupRefused(f"another command works on the backup {folder}: wait until it has ended")
@@ -123,9 +126,11 @@ def write(folder: Path, manifest: Manifest) -> None:
 def read(folder: Path) -> Manifest | None:
     """The manifest, None where there is none. Raises BackupRefused where it is damaged, and OSError."""
     try:
-        head, _, body = (folder / MANIFEST).read_bytes().partition(b"\n")
+        head, _, body = read_regular(folder / MANIFEST).partition(b"\n")
     except FileNotFoundError:
         return None
+    except NotRegular as problem:
+        raise BackupRefused(f"{folder / MANIFEST} cannot be read: {problem.strerror}: use another backup") from None
     try:
         about = orjson.loads(head)
         if about["format"] != _FORMAT or about["sha256"] != hashlib.sha256(body).hexdigest():

@@ -8,6 +8,7 @@ import zlib
 from typing import Final
 
 from app.store.catalogue.catalogue_rows import Row
+from app.store.files.regular_file import NotRegular, open_regular
 from app.store.files.tensor_file import BLOCK, DAMAGED, PAGE, BadFile, Description, decode_page, page_version
 from app.store.maintenance.unclaimed_store import UnclaimedStore
 from app.store.scatters.scatter_log import BrokenLog, Record, ScatterLog, read_at
@@ -30,7 +31,7 @@ def content_problem(store: UnclaimedStore, row: Row) -> str | None:
     suspects: list[int] = []
     version = DAMAGED
     try:
-        fd = os.open(store.tensor_folder / row.file, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(store.tensor_folder / row.file)
         try:
             suspects = _wrong_blocks(fd, _description(fd, row), None)
             version = page_version(os.pread(fd, PAGE, 0))
@@ -39,7 +40,7 @@ def content_problem(store: UnclaimedStore, row: Row) -> str | None:
     except (BadFile, OSError):
         pass  # looked at again below
     else:
-        if not suspects and not version & (DAMAGED | 1) and not (store.log_folder / row.content).exists():
+        if not suspects and not version & (DAMAGED | 1) and not os.path.lexists(store.log_folder / row.content):
             return None
     with store.locks.tensor(row.name):
         if store.catalogue.row(row.name, row.version) != row:
@@ -56,7 +57,7 @@ def content_problem(store: UnclaimedStore, row: Row) -> str | None:
 
 def _problem_within_lock(store: UnclaimedStore, row: Row, suspects: list[int]) -> str | None:
     """Raises BadFile and OSError."""
-    fd = os.open(store.tensor_folder / row.file, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_regular(store.tensor_folder / row.file)
     try:
         description = _description(fd, row)
         version = page_version(os.pread(fd, PAGE, 0))
@@ -66,6 +67,8 @@ def _problem_within_lock(store: UnclaimedStore, row: Row, suspects: list[int]) -
             records = ScatterLog(store.log_folder / row.content).read(repair=False)
         except BrokenLog:
             return "its log is damaged before its end: acknowledged changes are lost"
+        except NotRegular as problem:
+            return f"its log cannot be read: {problem.strerror}"
         sequences = [record.entry.sequence for record in records if record.entry.sequence]
         if sequences and min(sequences) > (version >> 1) + 1:
             return f"its log begins with change {min(sequences)}, and the file has {version >> 1} changes"

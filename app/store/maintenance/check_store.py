@@ -6,7 +6,6 @@ changes it, and only what is still wrong then, and still there, is told.
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from app.store import import_records
 from app.store.catalogue.catalogue import FILE, FILES
 from app.store.files import disk_reserve
 from app.store.files.file_system_check import check_folder
+from app.store.files.folder_layout import misplaced
+from app.store.files.regular_file import is_regular, kind_of, mode_of
 from app.store.files.remove_leftovers import UploadFolder, file_names
 from app.store.files.tensor_file import BadFile
 from app.store.maintenance import backup_manifest
@@ -34,7 +35,6 @@ _KNOWN: Final = frozenset({
     "state", "locks", "lost+found",
 })  # fmt: skip
 _FOLDERS: Final = ("tensors", "logs", "incoming", "snapshots")
-_ALL_FOLDERS: Final = (*_FOLDERS, import_records.FOLDER, "locks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Finding:
 
 def check(folder: Path) -> Iterator[Finding]:
     """What is wrong with the store in `folder`, or with the backup there. Raises StoreRefused and OSError."""
-    if (folder / MARKER).exists():
+    if mode_of(folder / MARKER) is not None:
         yield from _check_backup(folder)
         return
     if not folder.is_dir() or not file_names(folder):
@@ -65,10 +65,11 @@ def check(folder: Path) -> Iterator[Finding]:
         yield Finding("damage", "format", why, "use the gathernd that the store is of, or restore a backup of the file")
         return
     yield from _check_permissions(folder)
-    for name in sorted(_ALL_FOLDERS):
-        if (folder / name).exists() and not (folder / name).is_dir():
-            yield Finding("damage", name, "is no folder", "move it away, and start the service, which makes the folder")
-            return
+    out_of_place = list(misplaced(folder))
+    for found in out_of_place:
+        yield Finding("damage", found.name, found.problem, _advice(found.name))
+    if out_of_place:
+        return
     wrong = database_problem(folder / FILE)
     if wrong is not None:
         yield Finding("damage", FILE, wrong, "stop the service, and restore a backup into a new folder")
@@ -79,6 +80,15 @@ def check(folder: Path) -> Iterator[Finding]:
         yield from _check_files(store)
     finally:
         store.close()
+
+
+def _advice(name: str) -> str:
+    """What to do about what stands in the place of a folder or file of the store."""
+    if name in (FILE, f"{FILE}-wal", f"{FILE}-journal"):
+        return "stop the service, and restore a backup into a new folder"
+    if name in ("tensors", "logs"):
+        return "stop the service, and put the folder back, or restore a backup into a new folder"
+    return "stop the service, move it away, and start the service, which makes it anew"
 
 
 def _check_permissions(folder: Path) -> Iterator[Finding]:
@@ -124,16 +134,30 @@ def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
         if not (store.folder / name).is_dir():
             yield Finding("damage", name, "is missing", "start the service on the folder, which makes it")
     left = "nothing: the service removes it, within a minute or when it starts"
+    yield from _check_strays(store)
     for path in _orphans(store):
         kind = "the content" if path.parent == store.tensor_folder else "the log"
         yield Finding("note", str(path.relative_to(store.folder)), f"is {kind} of no tensor", left)
     if store.upload_folder.is_dir():
-        for path in UploadFolder(store.upload_folder, store.locks).abandoned():
+        for path in filter(is_regular, UploadFolder(store.upload_folder, store.locks).abandoned()):
             yield Finding("note", f"incoming/{path.name}", "is of an upload whose process has died", left)
     yield from _check_imports(store.folder / import_records.FOLDER)
     for name in sorted(set(file_names(store.folder)) - _KNOWN):
         if not name.endswith(".new"):
             yield Finding("note", name, "is not of the store", "keep other files elsewhere")
+
+
+def _check_strays(store: UnclaimedStore) -> Iterator[Finding]:
+    """What is no file among the files of the store, but for the contents and logs of tensors."""
+    folder = store.folder
+    paths = {folder / name for name in file_names(folder) if name in disk_reserve.SIZES or name.endswith(".new")}
+    for part in (store.upload_folder, store.snapshot_folder, folder / import_records.FOLDER):
+        paths.update(path for path in _paths(part) if path.suffix != ".json")
+    for path in sorted(paths | _files_without_rows(store)):
+        mode = mode_of(path)
+        if mode is not None and not stat.S_ISREG(mode):
+            what = f"is {kind_of(mode)} and no file"
+            yield Finding("damage", str(path.relative_to(folder)), what, "move it away; the store does not need it")
 
 
 def _check_imports(folder: Path) -> Iterator[Finding]:
@@ -164,7 +188,7 @@ def _orphans(store: UnclaimedStore) -> list[Path]:
             with store.locks.tensors_of(number):
                 pass
         found &= _files_without_rows(store)
-    return sorted(found)
+    return sorted(filter(is_regular, found))
 
 
 def _files_without_rows(store: UnclaimedStore) -> set[Path]:
@@ -200,7 +224,13 @@ def _check_backup(folder: Path) -> Iterator[Finding]:
                 finally:
                     source.close()
             except (BadFile, OSError) as problem:
-                why = os.strerror(problem.errno or 0) if isinstance(problem, OSError) else str(problem)
+                why = str(problem.strerror) if isinstance(problem, OSError) else str(problem)
                 yield Finding("damage", saved.row.reference, why, anew)
-        for name in sorted(set(file_names(folder / CONTENTS)) - {saved.row.file for saved in manifest.versions}):
-            yield Finding("note", f"{CONTENTS}/{name}", "is not of the backup", "nothing: the next backup removes it")
+        new = folder / f"{backup_manifest.MANIFEST}.new"
+        strays = set(file_names(folder / CONTENTS)) - {saved.row.file for saved in manifest.versions}
+        for path in [new, *sorted(folder / CONTENTS / name for name in strays)]:
+            mode = mode_of(path)
+            if mode is None or (path == new and stat.S_ISREG(mode)):
+                continue
+            advice = "move it away" if stat.S_ISDIR(mode) else "nothing: the next backup removes it"
+            yield Finding("note", str(path.relative_to(folder)), "is not of the backup", advice)

@@ -26,6 +26,8 @@ from app.store.catalogue.layout_migrations import ALLOWED_WITHOUT_FORMAT, FORMAT
 from app.store.files import disk_writes, download_snapshots
 from app.store.files.content_copy import SealedFile, copy_content
 from app.store.files.file_system_check import check_folder
+from app.store.files.folder_layout import check_layout
+from app.store.files.regular_file import NotRegular
 from app.store.files.remove_leftovers import file_names
 from app.store.files.tensor_file import BadFile
 from app.store.files.whole_file import write_whole_file
@@ -79,6 +81,7 @@ def _check_target(folder: Path) -> None:
     foreign = [name for name in names if name not in (_ALLOWED_OF_RESTORE if RESTORING in names else _ALLOWED)]
     if foreign:
         raise StoreRefused(f"{folder} holds {min(foreign)!r}: give an empty folder or a new one")
+    check_layout(folder)
 
 
 class _Restore:
@@ -141,6 +144,8 @@ def open_saved(contents: Path, saved: SavedVersion) -> SealedFile:
         source = SealedFile(contents / row.file)
     except FileNotFoundError:
         raise BadFile("its file is missing") from None
+    except NotRegular as problem:
+        raise BadFile(f"its file cannot be read: {problem.strerror}") from None
     about = source.description
     found = about.id, about.name, about.dtype, about.shape, about.size, about.sha256, about.file_size, source.digest
     if found != (row.content, row.name, row.dtype, row.shape, row.size, row.sha256, row.file_size, saved.digest):

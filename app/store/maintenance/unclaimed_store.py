@@ -18,6 +18,7 @@ from app.store.catalogue.catalogue_rows import Row
 from app.store.catalogue.layout_migrations import FORMAT, UnknownFormat
 from app.store.files import download_snapshots
 from app.store.files.file_system_check import check_processor
+from app.store.files.folder_layout import check_layout
 from app.store.processes.directory_lock import StoreRefused
 from app.store.processes.store_locks import StoreLocks
 from app.store.scatters.log_replay import open_writable, replay
@@ -32,6 +33,7 @@ class UnclaimedStore:
         """Raises StoreRefused for a folder that has no store of this format or belongs to another user, and OSError."""
         check_format(folder)
         check_owner(folder)
+        check_layout(folder)
         check_processor(2)
         self.folder = folder
         self.tensor_folder = folder / "tensors"

@@ -14,6 +14,7 @@ from typing import Final
 from app.errors import GatherError
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Row
+from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import PAGE, BadFile, Description, decode_page
 from app.store.processes.directory_lock import ProcessGroup
 from app.store.scatters.log_replay import ReplayedLogs
@@ -51,7 +52,7 @@ class Verifier:
     def _check(self, row: Row, stop: Event, pause_ratio: float) -> None:
         if self._index.find(row.reference) is not row:
             return
-        fd = os.open(self._tensors / row.file, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(self._tensors / row.file)
         try:
             description = decode_page(os.pread(fd, PAGE, 0), os.fstat(fd).st_size)
             changed = _ChangedBlocks(ScatterLog(self._logs / row.content))

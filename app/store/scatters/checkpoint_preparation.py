@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import HeaderWord
 from app.store.scatters.scatter_log import Entry, Record, ScatterLog
 from app.store.scatters.writable_tensor import WritableTensor, dirty_blocks
@@ -31,7 +32,7 @@ class CheckpointPreparation:
 
     def __init__(self, path: Path, log: Path) -> None:
         """Raises BadFile and OSError; BlockingIOError where another thread or process prepares this checkpoint."""
-        self._log_fd = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
+        self._log_fd = open_regular(log)
         try:
             fcntl.flock(self._log_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._log = ScatterLog(log)

@@ -14,11 +14,12 @@ from typing import Final
 
 from app.store.catalogue.catalogue_rows import AnsweredKey, Row
 from app.store.files import disk_writes
+from app.store.files.regular_file import NotRegular
 from app.store.files.tensor_file import DAMAGED, BadFile, HeaderWord
 from app.store.idempotency import IdempotencyKeys
 from app.store.scatters.scatter_log import BrokenLog, ScatterLog
 from app.store.scatters.writable_tensor import WritableTensor
-from app.store.store_errors import damaged
+from app.store.store_errors import damaged, unreadable
 
 _MAX_KNOWN_LOGS: Final = 1000
 """Logs whose position is kept between scatters; a log that was dropped is read from its start again."""
@@ -64,7 +65,7 @@ class ReplayedLogs:
     def unexpired_keys(self, row: Row) -> list[AnsweredKey]:
         """The Idempotency-Keys in the log of a content that is about to be removed. Raises OSError."""
         log = self._take(row.content)
-        with suppress(BrokenLog):
+        with suppress(BrokenLog, NotRegular):
             log.read()
         return self._keys.unexpired(row.name, log.keys.values())
 
@@ -94,6 +95,8 @@ def open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTen
         raise damaged(row.name, str(problem)) from None
     except FileNotFoundError:
         raise damaged(row.name, "its file is missing") from None
+    except NotRegular as problem:
+        raise unreadable(row.name, problem) from None
     if (writable.description.id, writable.description.name) != (row.content, row.name):
         writable.__exit__(None, None, None)
         raise damaged(row.name, "its file describes another tensor")
@@ -118,6 +121,8 @@ def _apply_rest(writable: WritableTensor) -> None:
     except BrokenLog:
         writable.mark_damaged()
         return
+    except NotRegular as problem:
+        raise damaged(writable.description.name, f"its log cannot be read: {problem.strerror}") from None
     unapplied = [record for record in records if record.entry.sequence and record.entry.sequence > applied]
     if unapplied:
         # Their writer may have died before its fsync, and readers see them once they are applied.

@@ -28,6 +28,7 @@ import orjson
 from numpy.typing import NDArray
 
 from app.store.files import disk_writes
+from app.store.files.regular_file import open_regular
 
 _FRAME: Final = Struct("<4sIIQ")
 _FRAME_MAGIC: Final = b"redo"
@@ -111,7 +112,7 @@ class ScatterLog:
         Without `repair` such a frame stays. Raises BrokenLog and OSError.
         """
         try:
-            fd = os.open(self.path, (os.O_RDWR if repair else os.O_RDONLY) | os.O_CLOEXEC)
+            fd = open_regular(self.path, os.O_RDWR if repair else os.O_RDONLY)
         except FileNotFoundError:
             self._reset()
             return []
@@ -142,7 +143,7 @@ class ScatterLog:
 
         A caller with the lock found them there before. Raises BrokenLog where the log has been replaced, and OSError.
         """
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(self.path)
         try:
             if os.pread(fd, _LOG_ID_BYTES, 0) != log_id or self._log_id not in (b"", log_id):
                 raise BrokenLog

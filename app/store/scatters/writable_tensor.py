@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.store.files import disk_writes, download_snapshots
+from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import BLOCK, DAMAGED, PAGE, Description, HeaderWord, decode_page
 from app.store.processes import memory_barrier
 from app.store.scatters.scatter_log import Record, ScatterLog
@@ -45,7 +46,7 @@ class WritableTensor:
         self.log = log
         self.data_version = data_version
         self._snapshots = path.parent.with_name(download_snapshots.FOLDER)
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._fd = open_regular(path, os.O_RDWR)
         try:
             size = os.fstat(self._fd).st_size
             self.description: Description = decode_page(os.pread(self._fd, PAGE, 0), size)

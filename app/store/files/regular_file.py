@@ -1,0 +1,68 @@
+"""Opening the store's files so that nothing else is taken for one.
+
+Where a named pipe stands in the place of a file, whoever opens it waits for a writer that never comes; a device may
+have no end; a symbolic link leads to a file that is somebody else's to change. None of them is a file of the store.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+_KINDS: Final = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a symbolic link",
+}
+
+
+class NotRegular(OSError):
+    """What stands in the place of a file is none; `strerror` says what it is."""
+
+    def __init__(self, path: Path, mode: int) -> None:
+        super().__init__(errno.EINVAL, f"it is {kind_of(mode)} and no file", str(path))
+
+
+def kind_of(mode: int) -> str:
+    """What something with this mode is, in words."""
+    return _KINDS.get(stat.S_IFMT(mode), "a file")
+
+
+def mode_of(path: Path) -> int | None:
+    """The mode of what stands at a path, itself where it is a link; None where nothing does. Raises OSError."""
+    try:
+        return path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+def is_regular(path: Path) -> bool:
+    """Whether a regular file stands at a path. Raises OSError."""
+    mode = mode_of(path)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a file, opened without waiting and not through a symbolic link. Raises NotRegular and OSError."""
+    found = mode_of(path)
+    if found is not None and not stat.S_ISREG(found):
+        raise NotRegular(path, found)
+    # What has come to the place since then is opened without waiting, and not followed.
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640)
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        raise NotRegular(path, mode)
+    return fd
+
+
+def read_regular(path: Path) -> bytes:
+    """All that a file holds. Raises NotRegular and OSError."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read()

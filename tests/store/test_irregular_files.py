@@ -1,0 +1,400 @@
+"""A pipe, a socket, a device, a folder or a symbolic link in the place of each file of a store and of a backup.
+
+Whatever stands there, nobody waits for it, nothing behind a link is read as the store's or changed, `store check` says
+where it is, a start serves everything else or is refused with its path, and once it is removed the service starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import traceback
+import zipfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import cycle
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import GatherError
+from app.store import LocalStore, StoreRefused
+from app.store.catalogue.catalogue import FILE
+from app.store.import_records import ImportRecord
+from app.store.maintenance.backup import DamagedVersions, back_up
+from app.store.maintenance.backup_manifest import CONTENTS, MANIFEST, MARKER
+from app.store.maintenance.check_store import check
+from app.store.maintenance.restore import restore
+from app.tensors.shape_limits import Limits
+from tests.conftest import slow_but_for
+from tests.store.helpers import put, read, scatter
+from tests.store.test_check import file_of, log_of
+
+LONGEST_S = 30
+RECORD = "a" * 32
+OTHERS = {"beside": 5, "further": 7}
+"""Tensors that nothing happens to, by the value of their items."""
+
+
+# What stands there
+
+
+def make_pipe(path: Path, outside: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path, outside: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        folder = os.open(path.parent, os.O_RDONLY)
+        made.bind(f"/proc/self/fd/{folder}/{path.name}")  # the path itself may be too long
+        os.close(folder)
+
+
+def make_device(path: Path, outside: Path) -> None:
+    os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))  # /dev/zero, which has no end
+
+
+def make_folder(path: Path, outside: Path) -> None:
+    path.mkdir()
+    (path / "kept").write_text("of somebody")
+
+
+def link_to_file(path: Path, outside: Path) -> None:
+    path.symlink_to(outside / "file")
+
+
+def link_to_nothing(path: Path, outside: Path) -> None:
+    path.symlink_to(outside / "new")
+
+
+def link_to_pipe(path: Path, outside: Path) -> None:
+    path.symlink_to(outside / "pipe")
+
+
+KINDS: dict[str, Callable[[Path, Path], None]] = {
+    "pipe": make_pipe,
+    "socket": make_socket,
+    "folder": make_folder,
+    "link to a file": link_to_file,
+    "link to nothing": link_to_nothing,
+    "link to a pipe": link_to_pipe,
+}
+if os.geteuid() == 0:
+    KINDS["device"] = make_device
+
+
+def put_in_place(kind: str, path: Path, outside: Path) -> None:
+    """Put it there. A link to a file leads to what has stood in the place."""
+    outside.mkdir()
+    (outside / "file").write_bytes(path.read_bytes() if path.is_file() else b"of somebody")
+    os.mkfifo(outside / "pipe")
+    path.unlink(missing_ok=True)
+    KINDS[kind](path, outside)
+
+
+def left_outside(outside: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() if path.is_file() else b"" for path in outside.iterdir()}
+
+
+# Where it stands
+
+
+IN_STORE: dict[str, Callable[[Path], Path]] = {
+    **{
+        name: lambda folder, name=name: folder / name  # type: ignore[misc]
+        for name in (
+            "format", FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", "lock", "members", "state", "reserve.0",
+            "reserve.1", "format.new", "locks/catalogue", "locks/incoming", "locks/verify", "locks/07", "tensors/stray",
+            "logs/stray", "incoming/stray", "incoming/stray.side", "snapshots/new-stray", "snapshots/stray.1",
+            f"imports/{RECORD}.json", f"imports/{RECORD}.json.new", f"imports/{RECORD}.run",
+            f"imports/{RECORD}.cancel", f"imports/{'b' * 32}.json",
+        )
+    },
+    "content": lambda folder: file_of(folder, "table@1"),
+    "log": lambda folder: log_of(folder, "table@1"),
+    "snapshot": lambda folder: folder / "snapshots" / f"{log_of(folder, 'table@1').name}.1",
+}  # fmt: skip
+IN_BACKUP: dict[str, Callable[[Path], Path]] = {
+    **{name: lambda folder, name=name: folder / name for name in (MARKER, MANIFEST, f"{MANIFEST}.new")},  # type: ignore[misc]
+    "content": lambda folder: next(path for path in sorted((folder / CONTENTS).iterdir())),
+    "stray": lambda folder: folder / CONTENTS / "stray",
+}
+NEEDED = ("format", FILE, "content", "log")
+"""What a store is not whole without."""
+FOLDERS = ("tensors", "logs", "incoming", "snapshots", "imports", "locks")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a store that was stopped, with a log and the record of an import."""
+    folder = tmp_path_factory.mktemp("sound") / "store"
+    store = opened(folder)
+    for name, value in OTHERS.items():
+        put(store, name, np.full(100, value))
+    put(store, "table", np.zeros((100, 1), np.float32))
+    scatter(store, "table", [[0]], np.full((1, 1), 5, np.float32), key="k")
+    store.imports.write_end(ImportRecord(RECORD, "table", "https://x/a.npy", None, "", 5, 1, "cancelled", 0, 2))
+    store.close()
+    assert list(check(folder)) == []
+    return folder
+
+
+def opened(folder: Path, token: str | None = None) -> LocalStore:
+    store = LocalStore(folder, Limits(), token=token)
+    store.open()
+    return store
+
+
+# What is asked of it, each in a process that may hang
+
+
+def refusal(work: Callable[[], object]) -> GatherError | OSError | None:
+    """The error that `work` meets, if any."""
+    try:
+        work()
+    except (GatherError, OSError) as error:
+        return error
+    return None
+
+
+def use(store: LocalStore, told: list[str]) -> None:
+    """Every way to read and change the store; what is refused is told, and nothing else may come of it."""
+
+    def tried(work: Callable[[], object]) -> None:
+        error = refusal(work)
+        if isinstance(error, GatherError) and error.code == "tensor_not_found":
+            assert told, error  # what was to be made before was refused
+        elif error is not None:
+            assert isinstance(error, OSError) or error.code in ("tensor_damaged", "insufficient_storage"), error
+            told.append(str(error))
+
+    for name, value in OTHERS.items():
+        assert read(store, name).tolist() == [value] * 100, name
+    row = np.full((1, 1), 6, np.float32)
+    for work in (
+        lambda: store.get("table"),
+        lambda: store.metadata("table"),
+        lambda: store.page(10, None),
+        lambda: store.snapshot(store.content("table")).close(),
+        lambda: store.snapshot(store.content("beside")).close(),
+        lambda: scatter(store, "table", [[1]], row, key="l"),
+        lambda: scatter(store, "beside", [[1]], np.array([OTHERS["beside"]])),
+        lambda: store.find_answer("table", "k", "digest"),
+        lambda: store.verify(Event(), 0),
+        lambda: store.imports.page(10, None),
+        lambda: store.imports.find(RECORD),
+        lambda: store.imports.cancel(RECORD),
+        lambda: store.put_alias("live", "beside@1"),
+        lambda: store.remove_leftovers(at_once=True),
+        lambda: put(store, "new", np.arange(3)),
+        lambda: store.delete("new"),
+        lambda: store.delete_alias("live"),
+        lambda: put(store, "table", np.ones((100, 1), np.float32)),
+        lambda: store.delete("table"),
+        lambda: put(store, "table", np.ones((100, 1), np.float32)),
+        lambda: store.remove_leftovers(at_once=True),
+    ):
+        tried(work)
+    for name, value in OTHERS.items():
+        assert read(store, name).tolist() == [value] * 100, name
+
+
+def check_it(folder: Path, told: list[str]) -> None:
+    try:
+        told += [f"{found.subject}: {found.problem}: {found.advice}" for found in check(folder)]
+    except StoreRefused as error:
+        told.append(str(error))
+
+
+def back_it_up(folder: Path, told: list[str]) -> None:
+    try:
+        back_up(folder, folder.with_name("backup"))
+    except DamagedVersions as error:
+        told.append(str(error.reasons))
+        back_up(folder, folder.with_name("backup"), skip_damaged=True)
+    except (StoreRefused, OSError) as error:
+        told.append(str(error))
+        return
+    new = folder.with_name("new")
+    restore(folder.with_name("backup"), new)
+    store = opened(new)
+    for name, value in OTHERS.items():
+        assert read(store, name).tolist() == [value] * 100, name
+    store.close()
+
+
+def serve_it(folder: Path, told: list[str]) -> None:
+    try:
+        store = opened(folder)
+    except StoreRefused as error:
+        told.append(f"REFUSED {error}")
+        return
+    use(store, told)
+    store.close()
+
+
+def told_by(work: Callable[[list[str]], object]) -> list[str]:
+    """What `work` tells, done in a process of its own, which has to end by itself and without an error."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(LONGEST_S)
+        told: list[str] = []
+        try:
+            work(told)
+        except BaseException:  # noqa: BLE001  (told in the child's name)
+            traceback.print_exc()
+            os._exit(1)
+        os.write(writing, json.dumps(told).encode()[: 1 << 15])
+        os._exit(0)
+    os.close(writing)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with os.fdopen(reading, "rb") as source:
+        text = source.read()
+    assert code != -signal.SIGALRM, "it waits for what stands there"
+    assert code == 0
+    return list(json.loads(text))
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def each_kind(places: Iterable[str]) -> list[Any]:
+    """Every kind in each of the places; `make test` takes one kind for each place, another one for the next."""
+    several = [*places]
+    few = zip(cycle(("pipe", "link to a file", "folder")), several)
+    return slow_but_for(few, [(kind, place) for kind in KINDS for place in several])
+
+
+@pytest.mark.parametrize(("kind", "place"), each_kind(IN_STORE))
+def test_what_stands_in_the_place_of_a_file_of_the_store(kind: str, place: str, sound: Path, tmp_path: Path) -> None:
+    folder, outside = tmp_path / "store", tmp_path / "outside"
+    shutil.copytree(sound, folder)
+    path = IN_STORE[place](folder)
+    put_in_place(kind, path, outside)
+    before = left_outside(outside)
+    names = (path.name, "table@1") if place in ("content", "log") else (path.name,)
+
+    told = told_by(lambda told: check_it(folder, told))
+    assert any(name in line for line in told for name in names), told
+    assert path.is_symlink() or path.exists()
+    told_by(lambda told: back_it_up(folder, told))
+    assert left_outside(outside) == before
+    told = told_by(lambda told: serve_it(folder, told))
+    refused = [line for line in told if line.startswith("REFUSED")]
+    assert all(str(path) in line for line in refused), told
+    assert left_outside(outside) == before
+    remove(path)
+    if place not in NEEDED:
+        assert told_by(lambda told: serve_it(folder, told)) == []
+        assert told_by(lambda told: check_it(folder, told)) == []
+
+
+@pytest.mark.parametrize(("kind", "place"), each_kind(IN_STORE))
+def test_what_comes_in_the_place_of_a_file_while_the_store_is_served(
+    kind: str, place: str, sound: Path, tmp_path: Path
+) -> None:
+    folder, outside = tmp_path / "store", tmp_path / "outside"
+    shutil.copytree(sound, folder)
+    before: dict[str, bytes] = {}
+
+    def work(told: list[str]) -> None:
+        store = opened(folder)
+        path = folder / place if "/" in place else IN_STORE[place](folder)
+        put_in_place(kind, path, outside)
+        before.update(left_outside(outside))
+        use(store, told)
+        with suppress(OSError):
+            store.close()
+        assert left_outside(outside) == before
+
+    told_by(work)
+
+
+@pytest.mark.parametrize(("kind", "name"), each_kind(FOLDERS))
+def test_what_stands_in_the_place_of_a_folder_of_the_store(kind: str, name: str, sound: Path, tmp_path: Path) -> None:
+    folder, outside = tmp_path / "store", tmp_path / "outside"
+    shutil.copytree(sound, folder)
+    if kind == "folder":
+        # A link to a folder of somebody, whose files are not the store's to remove.
+        shutil.copytree(folder / name, outside)
+        (outside / "file").write_text("of somebody")
+        shutil.rmtree(folder / name)
+        (folder / name).symlink_to(outside)
+    else:
+        shutil.rmtree(folder / name)
+        put_in_place(kind, folder / name, outside)
+    before = left_outside(outside)
+    told = told_by(lambda told: check_it(folder, told))
+    assert any(line.startswith(f"{name}: ") for line in told), told
+    told_by(lambda told: back_it_up(folder, told))
+    told = told_by(lambda told: serve_it(folder, told))
+    assert [line for line in told if line.startswith("REFUSED") and str(folder / name) in line], told
+    assert left_outside(outside) == before
+
+
+@pytest.mark.parametrize(("kind", "place"), each_kind(IN_BACKUP))
+def test_what_stands_in_the_place_of_a_file_of_a_backup(kind: str, place: str, sound: Path, tmp_path: Path) -> None:
+    folder, backup, outside = tmp_path / "store", tmp_path / "backup", tmp_path / "outside"
+    shutil.copytree(sound, folder)
+    back_up(folder, backup)
+    path = IN_BACKUP[place](backup)
+    put_in_place(kind, path, outside)
+    before = left_outside(outside)
+
+    told = told_by(lambda told: check_it(backup, told))
+    reference = [] if place != "content" else [f"{name}@1" for name in ("table", *OTHERS)]
+    assert any(name in line for line in told for name in (path.name, *reference)), told
+
+    def restored(told: list[str]) -> None:
+        try:
+            restore(backup, tmp_path / "elsewhere")
+        except (StoreRefused, OSError) as error:
+            told.append(str(error))
+
+    told = told_by(restored)
+    assert (told == []) == (place in ("stray", f"{MANIFEST}.new")), told
+    assert all(name in line for line in told for name in (path.name,) if place != "content"), told
+    told_by(lambda told: back_it_up(folder, told))
+    assert left_outside(outside) == before
+
+
+@pytest.mark.parametrize("kind", slow_but_for(("pipe",), KINDS))
+def test_what_stands_among_the_contents_of_a_store_that_is_upgraded(kind: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(Path(__file__).parent / "data" / "format_1.zip") as archive:
+        archive.extractall(tmp_path / "store")
+    put_in_place(kind, tmp_path / "store" / "tensors" / "stray", tmp_path / "outside")
+    before = left_outside(tmp_path / "outside")
+
+    def names(told: list[str]) -> None:
+        store = opened(tmp_path / "store")
+        told += store.names()
+        store.close()
+
+    assert told_by(names)
+    assert left_outside(tmp_path / "outside") == before
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_restore_that_is_given_again_follows_no_link_to_a_folder(name: str, sound: Path, tmp_path: Path) -> None:
+    backup, new, outside = tmp_path / "backup", tmp_path / "new", tmp_path / "outside"
+    back_up(sound, backup)
+    new.mkdir()
+    (new / "restoring").write_text("{}")
+    outside.mkdir()
+    (outside / "file").write_text("of somebody")
+    (new / name).symlink_to(outside)
+    with pytest.raises(StoreRefused, match=f"{name} .*symbolic link|holds '{name}'"):
+        restore(backup, new)
+    assert left_outside(outside) == {"file": b"of somebody"}
