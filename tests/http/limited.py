@@ -19,6 +19,8 @@ from tests.needs import skip_without
 
 ROOT = Path("/sys/fs/cgroup")
 SERVE = (GATHERND, "serve")
+FILES = 2048
+"""How many an ext4 has room for: what fills it up makes so many."""
 
 
 @dataclass
@@ -139,7 +141,7 @@ def small_disk(place: Path, kind: str, size: int) -> Iterator[SmallDisk]:
             pytest.skip("needs the Debian package e2fsprogs")
         if user:
             pytest.skip("needs root, who alone may mount an ext4")
-        subprocess.run([make, "-q", "-F", "-m", "0", str(image)], check=True, capture_output=True)
+        subprocess.run([make, "-q", "-F", "-m", "0", "-N", str(FILES), str(image)], check=True, capture_output=True)
         mount = f"mount -o loop '{image}' '{place}'"
     flags = ["--user", "--map-root-user"] if user else []
     with subprocess.Popen(

@@ -178,6 +178,7 @@ def test_an_import_that_meets_a_full_disk_says_so_and_succeeds_once_there_is_roo
             filler.fill()
             going.set()
             found = ended(under_way)
+            assert found["error"] is not None, (found, disk.free())
             assert (found["state"], found["error"]["code"]) == ("failed", "insufficient_storage")
             assert "No space left on device" in found["error"]["detail"]
             assert full(begin())

@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 FEW_FILES = 20_000
-SIZES = (1 << 20, 4096, 1)
+SIZES = (1 << 20, 1 << 16, 1 << 12, 1 << 10)
+"""Bytes taken at once, down to the smallest block of ext4."""
 
 
 class Filler:
@@ -21,21 +22,18 @@ class Filler:
         """Take what is free."""
         self._folder.mkdir(exist_ok=True)
         with suppress(OSError):
+            (self._folder / "all").touch()  # first, for there may be fewer files left than blocks
+        with suppress(OSError):
             while os.statvfs(self._folder).f_ffree <= FEW_FILES:
                 self._new()
         with suppress(OSError):
             self._new()
-        for size in SIZES:
-            with suppress(OSError):
-                while True:
-                    with (self._folder / "all").open("ab", buffering=0) as file:
-                        os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
-                        os.fsync(file.fileno())
+        with suppress(OSError), (self._folder / "all").open("ab", buffering=0) as file:
+            while self._grow(file.fileno()):
+                os.fsync(file.fileno())  # which sets free what others have removed
 
     def give(self, size: int) -> None:
         """Leave `size` bytes and some files free."""
-        self._folder.mkdir(exist_ok=True)
-        (self._folder / "all").touch()
         self.fill()
         with (self._folder / "all").open("ab") as file:
             file.truncate(max(0, file.tell() - size))
@@ -51,3 +49,13 @@ class Filler:
     def _new(self) -> None:
         (self._folder / str(self._number)).touch(exist_ok=False)
         self._number += 1
+
+    @staticmethod
+    def _grow(fd: int) -> bool:
+        """Take all blocks that are free now; whether there were any."""
+        before = os.fstat(fd).st_size
+        for size in SIZES:
+            with suppress(OSError):
+                while True:
+                    os.posix_fallocate(fd, os.fstat(fd).st_size, size)
+        return os.fstat(fd).st_size > before

@@ -36,7 +36,7 @@ def test_where_the_disk_is_full_tensors_are_served_and_removed_and_the_store_sta
 
 
 STEPS = {
-    "contents": 250, "versions": 280, "imports": 400, "backups": 230,
+    "contents": 240, "versions": 280, "imports": 400, "backups": 230,
     "upgrade-1": 180, "upgrade-2": 110, "upgrade-3": 40,
 }  # fmt: skip
 """At least so many steps each subject takes."""

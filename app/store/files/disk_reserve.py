@@ -1,7 +1,8 @@
 """Disk space kept in reserve for a full disk, on which a store must still start and tensors can be removed.
 
-It is two files of zeros in the store's folder: space for bytes and for two names. They are removed where the space is
-needed, and made again once the disk has some. Nothing depends on their contents, nor on their being there.
+It is two files of zeros in the store's folder: space for bytes, and for two names, which SQLite's log and index take.
+They are removed where the space is needed, and made again once the disk has some. Nothing depends on their contents,
+nor on their being there.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -32,22 +32,27 @@ class DiskReserve:
         self._whole = False
 
     def fill(self) -> None:
-        """Make missing files, unless the disk has no room for them."""
-        with suppress(OSError):
-            for path, size in self._files.items():
-                if not is_regular(path) or path.stat().st_size < size:
-                    self._make(path, size)
-            self._whole = True
+        """Make what is missing. On a full disk both names are kept all the same, and what bytes there is room for."""
+        is_whole = True
+        for path, size in self._files.items():
+            try:
+                self._make(path, size)
+            except OSError:
+                is_whole = False
+        self._whole = is_whole
 
     def _make(self, path: Path, size: int) -> None:
-        disk_writes.unlink(path)  # of a process that died while it made it
-        fd = disk_writes.create(path)
-        try:
-            disk_writes.write(fd, bytes(size))  # not a hole, and no block that a later write would have to split
-            disk_writes.fsync(fd)
-        except OSError:
+        """Make a file, or lengthen one that found no room before, or whose process died while it made it."""
+        if not is_regular(path):
             disk_writes.unlink(path)
-            raise
+        elif path.stat().st_size >= size:
+            return
+        fd = disk_writes.open_or_create(path)
+        try:
+            length = os.fstat(fd).st_size
+            # Not a hole, and no block that a later write would have to split.
+            disk_writes.write_at(fd, bytes(size - length), length)
+            disk_writes.fsync(fd)
         finally:
             os.close(fd)
 
