@@ -19,27 +19,18 @@ from fastapi import FastAPI
 
 from app import count_damaged_tensors, gauges, periodic_tasks, warmup
 from app.api.asgi_app import DataPlane
-from app.api.asgi_request import Handler, Receive, RequestContext, Scope, Send
+from app.api.asgi_request import Receive, Scope, Send
 from app.api.cors import CrossOrigin
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import STATUS
 from app.api.fastapi_app import create_control
 from app.api.readiness import Readiness
 from app.api.route_table import READINESS, template
-from app.api.routes.aliases import AliasesRoute
-from app.api.routes.backward import BackwardRoute
 from app.api.routes.docs_page import add_docs_routes
 from app.api.routes.error_pages import add_error_page_routes
 from app.api.routes.front_page import add_front_page_routes
-from app.api.routes.gather import NativeRoute
 from app.api.routes.health import add_health_routes
 from app.api.routes.imports import ImportsRoute
-from app.api.routes.lookup import LookupRoute
-from app.api.routes.tensors import TensorsRoute, with_name
-from app.api.routes.tensors_content import ContentRoute
-from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
-from app.api.routes.tensors_scatter import ScatterRoute
-from app.api.routes.v2_infer import InferRoute
 from app.api.routes.v2_log_and_trace_settings import add_log_and_trace_settings_routes
 from app.api.routes.v2_models import add_model_routes
 from app.api.routes.v2_repository import add_repository_routes
@@ -52,9 +43,7 @@ from app.api.schemas.import_routes_openapi import add_import_routes
 from app.api.schemas.lookup_openapi import add_lookup_route
 from app.api.schemas.tensor_routes_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
-from app.backward_service import BackwardService
 from app.cluster.process_link import KeyedLink
-from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
 from app.cluster.router.sharded_lookups import ShardedLookups
 from app.cluster.router.sharded_service import (
@@ -63,7 +52,7 @@ from app.cluster.router.sharded_service import (
     read_authorities,
     sharded_service,
 )
-from app.cluster.router.sharded_tensors import ShardedTensors, immutable
+from app.data_plane_handlers import handlers_of, import_handlers, sharded_handlers
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
 from app.dispatch.backend_calibration import calibrated
@@ -79,8 +68,6 @@ from app.kernels.kernel_by_name import kernel_named
 from app.lookup_service import LookupService
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import FreedMemoryLimit
-from app.operators.backward_registry import BACKWARDS
-from app.operators.registry import OPERATORS
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.host_header_check import HostHeaderCheck, is_loopback_name
 from app.server import request_header_cache
@@ -96,7 +83,6 @@ from app.telemetry.request_log import RequestLog
 from app.telemetry.request_metrics import Metrics, RecordingMetrics
 from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import start_tracing
-from app.tensors.lookup_call import LOOKUP
 from app.tensors.shape_limits import Limits
 
 logger = logging.getLogger("gathernd")
@@ -339,9 +325,9 @@ def create_app(
     metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors, tables)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
-        _handlers(service, models, lookups, store, disk_threads, readiness, settings)
-        | _import_handlers(ImportsRoute(store if tables is None else tables, store, disk_threads, imports))
-        | ({} if tables is None else _sharded_handlers(service, tables, disk_threads, settings)),
+        handlers_of(service, models, lookups, store, disk_threads, readiness, settings)
+        | import_handlers(ImportsRoute(store if tables is None else tables, store, disk_threads, imports))
+        | ({} if tables is None else sharded_handlers(service, tables, disk_threads, settings)),
         host_check=host_check,
         authorizer=authorizer,
         readiness=readiness,
@@ -432,90 +418,6 @@ def _template(settings: Settings) -> Callable[[str], str]:
     from app.grpc_api import rpc_table  # noqa: PLC0415
 
     return lambda path: rpc_table.template(path) or template(path)
-
-
-def _handlers(
-    service: Service,
-    models: Models,
-    lookups: LookupService,
-    store: LocalStore,
-    disk_threads: DiskThreads,
-    readiness: Readiness,
-    settings: Settings,
-) -> dict[str, Handler]:
-    """Who answers on the data plane, by the names of `app.api.route_table`."""
-    infer = InferRoute(models, lookups, settings.max_json_bytes, settings.max_body_bytes)
-    tensors = TensorsRoute(store, service.limits, disk_threads, settings.max_upload_bytes)
-    content = ContentRoute(store, disk_threads)
-    aliases = AliasesRoute(store, disk_threads)
-    scatter = ScatterRoute(
-        store, service.limits, disk_threads, readiness, settings.max_json_bytes, settings.max_body_bytes
-    )
-    handlers: dict[str, Handler] = {
-        row.operation: NativeRoute(row.signature, service, settings.max_json_bytes, settings.max_body_bytes)
-        for row in OPERATORS.values()
-    }
-    backward = BackwardService(service)
-    handlers |= {
-        row.operation: BackwardRoute(row.signature, backward, settings.max_json_bytes, settings.max_body_bytes)
-        for row in BACKWARDS.values()
-    }
-    return handlers | {
-        LOOKUP: LookupRoute(lookups, settings.max_json_bytes, settings.max_body_bytes),
-        "modelInfer": infer,
-        "modelVersionInfer": infer,
-        "listTensors": tensors.list,
-        "getTensor": with_name(tensors.metadata),
-        "putTensor": with_name(tensors.put),
-        "deleteTensor": with_name(tensors.delete),
-        "tensorContent": with_name(content),
-        "scatterTensor": with_name(scatter),
-        "listAliases": aliases.list,
-        "getAlias": aliases.get,
-        "putAlias": aliases.put,
-        "deleteAlias": aliases.delete,
-    }
-
-
-def _import_handlers(imports: ImportsRoute) -> dict[str, Handler]:
-    """Who answers requests for imports."""
-    return {
-        "importTensor": with_name(imports.begin),
-        "listImports": imports.list,
-        "getImport": imports.get,
-        "endImport": imports.delete,
-    }
-
-
-def _sharded_handlers(
-    service: Service, tables: ShardedTensors, disk_threads: DiskThreads, settings: Settings
-) -> dict[str, Handler]:
-    """Who answers otherwise where tables are in row ranges: their list, their metadata, and what would change them."""
-    assert isinstance(service, Router)
-    tensors = TensorsRoute(tables, service.limits, disk_threads, settings.max_upload_bytes)
-    aliases = AliasesRoute(tables, disk_threads)
-
-    def refuse(what: str, *, makes: bool = False) -> Handler:
-        async def handle(_: RequestContext, name: str) -> None:
-            if not makes:
-                tables.metadata(name)
-            immutable(what)
-
-        return with_name(handle)
-
-    return {
-        "listTensors": tensors.list,
-        "getTensor": with_name(tensors.metadata),
-        "putTensor": with_name(tensors.put),
-        "deleteTensor": with_name(tensors.delete),
-        "tensorContent": with_name(ShardedContentRoute(tables, service, service.read_scalar)),
-        "scatterTensor": refuse("A scatter"),
-        **({} if isinstance(tables, PublishedTensors) else {"importTensor": refuse("An import", makes=True)}),
-        "listAliases": aliases.list,
-        "getAlias": aliases.get,
-        "putAlias": aliases.put,
-        "deleteAlias": aliases.delete,
-    }
 
 
 async def _prepare(work: Callable[[], Callable[[], None] | None], readiness: Readiness) -> None:

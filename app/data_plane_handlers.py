@@ -1,0 +1,116 @@
+"""Who answers on the data plane: for each name of `app.api.route_table` its handler.
+
+A route's methods and needs stand in the table; what its handler works on is handed to it here.
+"""
+
+from __future__ import annotations
+
+from app.api.asgi_request import Handler, RequestContext
+from app.api.disk_threads import DiskThreads
+from app.api.readiness import Readiness
+from app.api.routes.aliases import AliasesRoute
+from app.api.routes.backward import BackwardRoute
+from app.api.routes.gather import NativeRoute
+from app.api.routes.imports import ImportsRoute
+from app.api.routes.lookup import LookupRoute
+from app.api.routes.tensors import TensorsRoute, with_name
+from app.api.routes.tensors_content import ContentRoute
+from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
+from app.api.routes.tensors_scatter import ScatterRoute
+from app.api.routes.v2_infer import InferRoute
+from app.api.v2_model_lookup import Models
+from app.backward_service import BackwardService
+from app.cluster.router.published_tensors import PublishedTensors
+from app.cluster.router.router import Router
+from app.cluster.router.sharded_tensors import ShardedTensors, immutable
+from app.lookup_service import LookupService
+from app.operators.backward_registry import BACKWARDS
+from app.operators.registry import OPERATORS
+from app.service import Service
+from app.settings import Settings
+from app.store import LocalStore
+from app.tensors.lookup_call import LOOKUP
+
+
+def handlers_of(
+    service: Service,
+    models: Models,
+    lookups: LookupService,
+    store: LocalStore,
+    disk_threads: DiskThreads,
+    readiness: Readiness,
+    settings: Settings,
+) -> dict[str, Handler]:
+    """Who answers on the data plane, by the names of `app.api.route_table`."""
+    infer = InferRoute(models, lookups, settings.max_json_bytes, settings.max_body_bytes)
+    tensors = TensorsRoute(store, service.limits, disk_threads, settings.max_upload_bytes)
+    content = ContentRoute(store, disk_threads)
+    aliases = AliasesRoute(store, disk_threads)
+    scatter = ScatterRoute(
+        store, service.limits, disk_threads, readiness, settings.max_json_bytes, settings.max_body_bytes
+    )
+    handlers: dict[str, Handler] = {
+        row.operation: NativeRoute(row.signature, service, settings.max_json_bytes, settings.max_body_bytes)
+        for row in OPERATORS.values()
+    }
+    backward = BackwardService(service)
+    handlers |= {
+        row.operation: BackwardRoute(row.signature, backward, settings.max_json_bytes, settings.max_body_bytes)
+        for row in BACKWARDS.values()
+    }
+    return handlers | {
+        LOOKUP: LookupRoute(lookups, settings.max_json_bytes, settings.max_body_bytes),
+        "modelInfer": infer,
+        "modelVersionInfer": infer,
+        "listTensors": tensors.list,
+        "getTensor": with_name(tensors.metadata),
+        "putTensor": with_name(tensors.put),
+        "deleteTensor": with_name(tensors.delete),
+        "tensorContent": with_name(content),
+        "scatterTensor": with_name(scatter),
+        "listAliases": aliases.list,
+        "getAlias": aliases.get,
+        "putAlias": aliases.put,
+        "deleteAlias": aliases.delete,
+    }
+
+
+def import_handlers(imports: ImportsRoute) -> dict[str, Handler]:
+    """Who answers requests for imports."""
+    return {
+        "importTensor": with_name(imports.begin),
+        "listImports": imports.list,
+        "getImport": imports.get,
+        "endImport": imports.delete,
+    }
+
+
+def sharded_handlers(
+    service: Service, tables: ShardedTensors, disk_threads: DiskThreads, settings: Settings
+) -> dict[str, Handler]:
+    """Who answers otherwise where tables are in row ranges: their list, their metadata, and what would change them."""
+    assert isinstance(service, Router)
+    tensors = TensorsRoute(tables, service.limits, disk_threads, settings.max_upload_bytes)
+    aliases = AliasesRoute(tables, disk_threads)
+
+    def refuse(what: str, *, makes: bool = False) -> Handler:
+        async def handle(_: RequestContext, name: str) -> None:
+            if not makes:
+                tables.metadata(name)
+            immutable(what)
+
+        return with_name(handle)
+
+    return {
+        "listTensors": tensors.list,
+        "getTensor": with_name(tensors.metadata),
+        "putTensor": with_name(tensors.put),
+        "deleteTensor": with_name(tensors.delete),
+        "tensorContent": with_name(ShardedContentRoute(tables, service, service.read_scalar)),
+        "scatterTensor": refuse("A scatter"),
+        **({} if isinstance(tables, PublishedTensors) else {"importTensor": refuse("An import", makes=True)}),
+        "listAliases": aliases.list,
+        "getAlias": aliases.get,
+        "putAlias": aliases.put,
+        "deleteAlias": aliases.delete,
+    }
