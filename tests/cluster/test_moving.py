@@ -109,29 +109,38 @@ def test_ranges_of_a_lost_shard_are_copied_and_one_that_lost_its_disk_gets_them_
 
 
 @pytest.mark.slow
-def test_a_table_larger_than_any_one_shard_is_put_served_and_replaced(start: Start, tmp_path: Path) -> None:
-    """Stores of 1.1 times a range, twice as many as there are ranges: replacements, one at once after the other."""
-    table = np.arange(2 * 10**6 // 4, dtype=np.int32).reshape(-1, 8)
-    size = table.nbytes // 2
+@pytest.mark.parametrize(("ranges", "replicas"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.soak)])
+def test_a_table_larger_than_any_one_shard_is_put_served_and_replaced(
+    start: Start, tmp_path: Path, ranges: int, replicas: int
+) -> None:
+    """Stores of 1.1 times a range, twice as many as copies of ranges: replacements, one at once after the other."""
+    size = 10**6
+    table = np.arange(ranges * size // 4, dtype=np.int32).reshape(-1, 8)
     limit = int(1.1 * size)
-    options = replace(OPTIONS, ranges=2, replicas=1)
+    options = replace(OPTIONS, ranges=ranges, replicas=replicas)
     with ExitStack() as stack:
         flags = "--max-store-bytes", str(limit), "--kernel", "numpy"
-        shards = [stack.enter_context(start(*flags)) for _ in range(4)]
-        cluster = stack.enter_context(coordinated(start, tmp_path, 4, options, capacity_of(limit), shards=shards))
+        shards = [stack.enter_context(start(*flags)) for _ in range(2 * ranges * replicas)]
+        cluster = stack.enter_context(
+            coordinated(start, tmp_path, options=options, capacity=capacity_of(limit), shards=shards)
+        )
         client = cluster.router.shared_client()
         for number in range(4):
             answer = put(client, "items", table + number)
             assert answer.json()["version"] == number + 1
+            version = table + number
             found = client.get("/tensors/items/content", headers={"accept": RAW}).content
-            assert found == (table + number).tobytes()
+            assert found == version.tobytes()
+            rows = np.random.default_rng(number).integers(0, len(table), 64)
+            body = {"data": {"tensor": "items"}, "indices": int64([64], rows.tolist())}
+            assert client.post("/gather", json=body).json()["output"]["values"] == version[rows].ravel().tolist()
             for node in cluster.coordinator.status()["nodes"]:
                 assert node["bytes"] <= size < node["capacity"] < limit < table.nbytes
-        until(lambda: _stored(cluster) == 2, "the older versions are dropped")
-        rows = len(table) + len(table) // 8
-        query = {"dtype": "int32", "shape": f"{rows},8"}
+        until(lambda: _stored(cluster) == ranges * replicas, "the older versions are dropped")
+        length = len(table) + len(table) // 8
+        query = {"dtype": "int32", "shape": f"{length},8"}
         headers = {"content-type": RAW}
-        large = client.put("/tensors/large", params=query, content=bytes(rows * 32), headers=headers)
+        large = client.put("/tensors/large", params=query, content=bytes(length * 32), headers=headers)
         assert (large.status_code, large.json()["code"]) == (507, "insufficient_storage")
 
 
