@@ -243,6 +243,8 @@ def create_app(
     else:
         service = router = Router(limits, sharded.routed.tables, kernel, pool, chooser, budget)
         router.fetcher = sharded.routed.fetcher
+        if tracing is not None:
+            router.fetcher.handed_on = tracing.handed_on
         lookups = ShardedLookups(router, kernel)
     service.run_in_lock_thread = disk_threads.change
     host_check = HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 STAGES: Final = ("parse", "queue", "kernel", "encode")
 
@@ -68,7 +68,8 @@ class RequestTimings:
     that it reads, "" without one. It is what the thread pool knows of the request, too: `caller` is whose request it
     is, `admitted` whether work was done for it before, `deadline` when it is refused if it has not run,
     `callers_deadline` whether the caller set that. `handed_on` are the header lines that requests to other services for
-    its sake repeat: its id and its trace, where the caller gave them.
+    its sake repeat: its id and its trace, where the caller gave them. `span` is its span, where tracing has begun it
+    before the request was over.
     """
 
     __slots__ = (
@@ -84,6 +85,7 @@ class RequestTimings:
         "kernel_end",
         "parsed",
         "route",
+        "span",
         "start",
         "tensor",
     )
@@ -93,6 +95,7 @@ class RequestTimings:
         self.deadline = deadline
         self.callers_deadline = False
         self.handed_on = b""
+        self.span: Any = None
         self.caller = caller
         self.admitted = False
         self.parsed = 0.0

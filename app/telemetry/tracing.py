@@ -3,7 +3,8 @@
 Off unless an endpoint is named; decided at start-up, so that a service without one runs none of this. The SDK is the
 extra `otel`; its own variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS and the others) are
 read by the SDK. Spans are made when a request is over, from the times that are taken for Server-Timing anyway, and sent
-by a thread of the SDK; where the collector does not keep up, they are dropped and requests go on.
+by a thread of the SDK; where the collector does not keep up, they are dropped and requests go on. The span of a request
+for whose sake shards are asked is made before that, so that theirs are its children.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from threading import Thread
-from time import time_ns
+from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from app import __version__
 from app.telemetry.request_interface import ObservedRequest
-from app.telemetry.server_timing import STAGES
+from app.telemetry.server_timing import STAGES, RequestTimings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span
 
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 CLOSE_S: Final = 3.0
 """How long a stop waits for the last spans to be sent."""
 _PATH: Final = "/v1/traces"
+_TRACE_FIELDS: Final = (b"traceparent", b"tracestate")
 _TRACEPARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
@@ -47,6 +50,25 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
         self._tracer = provider.get_tracer("gathernd", __version__)
 
+    def handed_on(self, timings: RequestTimings) -> bytes:
+        """The header lines with which a request to another service says that it is for the sake of this one.
+
+        They are those of `timings`, with the request's own span as the parent: it begins now at the latest.
+        """
+        lines = [line.partition(b": ") for line in timings.handed_on.split(b"\r\n")]
+        if timings.span is None:
+            span = self._tracer.start_span(
+                "", self._context({name: value for name, _, value in lines}), self._trace.SpanKind.SERVER,
+                start_time=time_ns() - int((perf_counter() - timings.start) * 1e9),
+            )  # fmt: skip
+            timings.span = span
+        else:
+            span = timings.span
+        own: dict[str, str] = {}
+        self._propagator.inject(own, self._trace.set_span_in_context(span))
+        kept = [b"%b: %b\r\n" % (name, value) for name, _, value in lines if name not in (b"", *_TRACE_FIELDS)]
+        return b"".join([*kept, *(f"{name}: {value}\r\n".encode("latin-1") for name, value in own.items())])
+
     def record(
         self, context: ObservedRequest, method: str, route: str, status: int, code: str | None, end: float
     ) -> str:
@@ -58,13 +80,15 @@ class Tracing:
             return now - int((end - time) * 1e9)
 
         name = f"{method} {route}" if route != "other" else method
-        span = self._tracer.start_span(
-            name,
-            self._context(context),
-            trace.SpanKind.SERVER,
-            _attributes(context, method, route, status, code),
-            start_time=nanoseconds(timings.start),
-        )
+        attributes = _attributes(context, method, route, status, code)
+        span: Span
+        if timings.span is None:
+            kind, started = trace.SpanKind.SERVER, nanoseconds(timings.start)
+            span = self._tracer.start_span(name, self._context(context.headers), kind, attributes, start_time=started)
+        else:
+            span = timings.span
+            span.update_name(name)
+            span.set_attributes(attributes)
         if span.is_recording():
             inside = trace.set_span_in_context(span)
             for stage, begin, finish in _stages(context, end):
@@ -74,16 +98,11 @@ class Tracing:
         span.end(now)
         return f"{span.get_span_context().trace_id:032x}"
 
-    def _context(self, context: ObservedRequest) -> Any:
+    def _context(self, headers: Mapping[bytes, bytes]) -> Any:
         """What the caller's header fields say about the trace: empty where they say nothing valid."""
-        headers = context.headers
         if b"traceparent" not in headers:
             return self._trace.set_span_in_context(self._trace.INVALID_SPAN)
-        carrier = {
-            name: headers[name.encode()].decode("latin-1")
-            for name in ("traceparent", "tracestate")
-            if name.encode() in headers
-        }
+        carrier = {name.decode(): headers[name].decode("latin-1") for name in _TRACE_FIELDS if name in headers}
         return self._propagator.extract(carrier, self._trace.set_span_in_context(self._trace.INVALID_SPAN))
 
     def close(self) -> None:
@@ -145,7 +164,7 @@ def handed_on(headers: Mapping[bytes, bytes], request_id: str | None) -> bytes:
     """
     lines = b"" if request_id is None else b"x-request-id: %b\r\n" % request_id.encode()
     if trace_id_of(headers) is not None:
-        for name in (b"traceparent", b"tracestate"):
+        for name in _TRACE_FIELDS:
             if name in headers:
                 lines += b"%b: %b\r\n" % (name, headers[name])
     return lines

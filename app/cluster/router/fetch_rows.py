@@ -76,6 +76,8 @@ class RowFetcher:
         self.use_key(key)
         self.refresh: Callable[[Callable[[], None]], object] = lambda then: asyncio.get_running_loop().call_soon(then)
         """Have a newer map fetched if there is one, then call what is given. A static map is the newest one at once."""
+        self.handed_on: Callable[[RequestTimings], bytes] = lambda timings: timings.handed_on
+        """The header lines of a request to a shard that say for the sake of which request it is sent."""
         self._heads: BoundedCache[tuple[str, bytes, str, str, bytes], bytes] = BoundedCache(_MAX_HEADS)
 
     def use_key(self, key: str | None) -> None:
@@ -131,7 +133,7 @@ class _Fetch:
         now = loop.time()
         self.deadline = now + left
         self.timer = loop.call_later(left, self._too_late)
-        self.fields = fetcher.fields + timings.handed_on + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
+        self.fields = fetcher.fields + fetcher.handed_on(timings) + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
         self.lost: list[LostRange] = []
         self.reads = [
             RangeReads(one.known, one.version, fetcher.shards.choice, self.deadline, fetcher.late_after)
