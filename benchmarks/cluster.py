@@ -1,11 +1,12 @@
 """A table in row ranges: what the router costs beside a plain lookup, and what asking a shard costs.
 
-python -m benchmarks.cluster [--requests 3000] [--ranges 4] [--ray PYTHON]
+python -m benchmarks.cluster [--requests 3000] [--ranges 4] [--rows 256] [--ray PYTHON]
 
 First the clients that may carry the inner requests: each asks one shard for 64 rows of 64 float32 again and again,
 from a process of its own, and its processor time counts: httpx, aiohttp, asyncio streams, and the router's own
 connection. Then one machine and a cluster, with the same table of 200,000 rows, in turns: a lookup of 256 rows in the
-binary format, one at a time (its latency at low load), and the processor time of each of them in the service asked.
+binary format, one at a time (its latency at low load), and the processor time of each of them in the service asked, and
+in each shard; then 16 at a time. With other ranges and rows it gives the constants of `cluster_balance.py`.
 With --ray, the interpreter of an environment with Ray Serve, also the same lookup by calls of Ray's actors and as a
 request to Ray Serve (`ray_gather.py`), one at a time and 16 at a time: of a whole table, to compare one machine with,
 and of one in as many ranges as the cluster's.
@@ -180,11 +181,12 @@ def lookups(port: int, bodies: list[bytes], count: int) -> tuple[list[float], fl
 
 
 RAY_SECONDS = 6.0
+FULL, FULL_SECONDS = 16, 4.0
 NAMESPACE = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
-def rate(port: int, bodies: list[bytes], width: int) -> float:
-    """Lookups a second on so many connections, asked for by one process, as Ray is."""
+def count_answers(port: int, bodies: list[bytes], width: int, seconds: float) -> tuple[int, float]:
+    """How many lookups are answered on so many connections, asked for by one process, as Ray is; and in what time."""
 
     async def ask(seed: int, until: float) -> int:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -200,13 +202,29 @@ def rate(port: int, bodies: list[bytes], width: int) -> float:
         writer.close()
         return done
 
-    async def run(seconds: float) -> float:
+    async def run() -> tuple[int, float]:
         begun = time.perf_counter()
         done = await asyncio.gather(*(ask(seed, begun + seconds) for seed in range(width)))
-        return sum(done) / (time.perf_counter() - begun)
+        return sum(done), time.perf_counter() - begun
 
-    asyncio.run(run(1.0))
-    return asyncio.run(run(RAY_SECONDS))
+    return asyncio.run(run())
+
+
+def rate(port: int, bodies: list[bytes], width: int) -> float:
+    """Lookups a second, so many at a time."""
+    count_answers(port, bodies, width, 1.0)
+    count, seconds = count_answers(port, bodies, width, RAY_SECONDS)
+    return count / seconds
+
+
+def at_full_load(name: str, port: int, shards: list[int], bodies: list[bytes]) -> str:
+    """A line: lookups a second, `FULL` at a time, and the processor time of each in the service and in a shard."""
+    count_answers(port, bodies, FULL, 1.0)
+    before = [common.processor_time(one) for one in (port, *shards)]
+    count, seconds = count_answers(port, bodies, FULL, FULL_SECONDS)
+    spent = [(common.processor_time(one) - was) / count * 1e6 for one, was in zip((port, *shards), before, strict=True)]
+    of_shard = f"{sum(spent[1:]) / len(shards):15.0f}" if shards else ""
+    return f"{name:14}{count / seconds:12,.0f}{spent[0]:12.0f}{of_shard}"
 
 
 def rate_of_ray(python: str, contender: str, ranges: int, folder: Path) -> dict[str, float]:
@@ -253,6 +271,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=3000)
     parser.add_argument("--ranges", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=ASKED, help="of a lookup")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ray", metavar="PYTHON", help="an interpreter with ray[serve]")
     parser.add_argument("--ask", nargs=2, metavar=("CLIENT", "PORT"), help=argparse.SUPPRESS)
@@ -263,7 +282,7 @@ def main() -> None:
     print(common.machine_line())
     table = np.random.default_rng(0).standard_normal((ROWS, WIDTH), np.float32)
     rng = np.random.default_rng(1)
-    bodies = [body_of(rng.integers(0, ROWS, ASKED)) for _ in range(64)]
+    bodies = [body_of(rng.integers(0, ROWS, given.rows)) for _ in range(64)]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cache = str(folder / "cache")
@@ -300,24 +319,32 @@ def main() -> None:
             rate, processor = json.loads(done.stdout)
             print(f"{client:14}{rate:12,.0f}{processor:12.0f}")
         found: dict[str, list[tuple[float, float]]] = {"one machine": [], "cluster": []}
+        of_shards: list[float] = []
         for _ in range(given.rounds):
             for name, port in (("one machine", whole), ("cluster", router)):
                 lookups(port, bodies, 200)
+                before = sum(map(common.processor_time, shards))
                 times, processor = lookups(port, bodies, given.requests)
                 found[name].append((median(times), processor))
-        print(f"\nLookups of {ASKED} rows over {given.ranges} ranges, one at a time, medians of {given.rounds}:")
-        print(f"{'':14}{'p50 ms':>12}{'service µs':>12}")
+            of_shards.append((sum(map(common.processor_time, shards)) - before) / given.requests / len(shards) * 1e6)
+        print(f"\nLookups of {given.rows} rows over {given.ranges} ranges, one at a time, medians of {given.rounds}:")
+        print(f"{'':14}{'p50 ms':>12}{'service µs':>12}{'each shard µs':>15}")
         figures = {
             name: (median(time for time, _ in each), median(spent for _, spent in each)) for name, each in found.items()
         }
         for name, (milliseconds, processor) in figures.items():
-            print(f"{name:14}{milliseconds:12.3f}{processor:12.0f}")
+            spent = f"{median(of_shards):15.0f}" if name == "cluster" else ""
+            print(f"{name:14}{milliseconds:12.3f}{processor:12.0f}{spent}")
         ratio = figures["cluster"][1] / figures["one machine"][1]
         added = figures["cluster"][0] - figures["one machine"][0]
         print(
             f"the router takes {ratio:.1f} times as much as a plain lookup (goal: at most {GOAL_RATIO:g}), "
             f"and the answer comes {added:.2f} ms later (goal: at most {GOAL_MS:g})"
         )
+        print(f"\nThe same, {FULL} at a time:")
+        print(f"{'':14}{'requests/s':>12}{'service µs':>12}{'each shard µs':>15}")
+        print(at_full_load("one machine", whole, [], bodies))
+        print(at_full_load("cluster", router, shards, bodies))
         if given.ray:
             beside_ray(given.ray, whole, router, bodies, given.ranges, folder)
 
