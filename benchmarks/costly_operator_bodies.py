@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from benchmarks.costly_bodies import DATATYPES, UNITS, repeated
@@ -139,6 +139,92 @@ def fields_bodies(size: int) -> Iterator[Body]:
     yield Body("a parameter of escapes", "v2 lookup", v2_lookup("", '"' + "\u0001" * (size // 7) + '"'))
 
 
+_MOST_FEATURES: Final = 1024
+"""Of a lookup, unless GATHERND_MAX_FEATURES says otherwise."""
+_FEATURES: Final[Mapping[str, str]] = {
+    "one index": f',"indices":{_ONE}',
+    "one index without a shape": ',"indices":{"dtype":"int64","values":[0]}',
+    "one index in two lists": ',"indices":{"dtype":"int64","shape":[1,1],"values":[[0]]}',
+    "one index in two lists without a shape": ',"indices":{"dtype":"int32","values":[[0]]}',
+    "one index without a list": ',"indices":{"dtype":"int64","shape":[],"values":0}',
+    "no index": ',"indices":{"dtype":"int64","values":[]}',
+    "no index in two lists": ',"indices":{"dtype":"int64","shape":[1,0],"values":[[]]}',
+    "a bag": f',"indices":{_ONE},"offsets":{_ONE},"pooling":"mean"',
+    "a weighted bag": f',"indices":{_ONE},"offsets":{_ONE},"pooling":"sum","weights":{tensor("float32", "[1]", "[1]")}',
+    "a weight that is no number": f',"indices":{_ONE},"offsets":{_ONE},"pooling":"sum","weights":'
+    '{"dtype":"float32","values":["NaN"]}',
+    "a shape with a fraction": ',"indices":{"dtype":"int64","shape":[1.0],"values":[0]}',
+    "a string": ',"indices":{"dtype":"string","shape":[1],"values":[""]}',
+    "a complex index": ',"indices":{"dtype":"complex64","values":[[0,0]]}',
+    "base64": ',"indices":{"dtype":"int64","shape":[1],"base64":"AAAAAAAAAAA="}',
+    "escaped base64": r',"indices":{"dtype":"int64","shape":[1],"base64":"AAAAAAAAAA\u0041="}',
+}
+"""All but the name of a small feature that is right in itself."""
+_WRONG_FEATURES: Final[Mapping[str, str]] = {
+    "an index with a fraction": ',"indices":{"dtype":"int64","shape":[1],"values":[0.5]}',
+    "an index too few": ',"indices":{"dtype":"int64","shape":[2],"values":[0]}',
+    "lists that are not even": ',"indices":{"dtype":"int64","values":[[0],[]]}',
+    "null": ',"indices":{"dtype":"int64","values":null}',
+    "an unknown type": ',"indices":{"dtype":"int65","shape":[1],"values":[0]}',
+    "an unknown member": f',"indices":{_ONE},"x":0',
+    "a negative dimension": ',"indices":{"dtype":"int64","shape":[-1],"values":[0]}',
+    "no indices": "",
+    "offsets without pooling": f',"indices":{_ONE},"offsets":{_ONE}',
+    "two forms": ',"indices":{"dtype":"int64","shape":[1],"values":[0],"base64":"AAAAAAAAAAA="}',
+    "a name twice": f',"indices":{_ONE},"tensor":"a"',
+    "no items": ',"indices":{"dtype":"int64","shape":[1]}',
+    "no base64": ',"indices":{"dtype":"int64","shape":[1],"base64":"A"}',
+    "a byte too few": ',"indices":{"dtype":"int64","shape":[1],"base64":"AAAAAAAAAA=="}',
+}
+
+
+def features_bodies(size: int) -> Iterator[Body]:
+    """Lookups of as many small features as may be: all alike, each different from the next, and wrong ones."""
+
+    def written(features: Sequence[str], rest: str = "") -> bytes:
+        return f'{{"features":[{",".join(features)}]{rest}}}'.encode()
+
+    def repeat(members: str) -> list[str]:
+        return [f'{{"tensor":"a"{members}}}'] * max(2, min(_MOST_FEATURES, size // (len(members) + 14)))
+
+    for name, members in _FEATURES.items():
+        yield Body(f"features of {name}", "lookup", written(repeat(members)))
+    right = repeat(_FEATURES["one index"])
+    for name, members in _WRONG_FEATURES.items():
+        wrong = repeat(members)
+        yield Body(f"features of {name}", "lookup", written(wrong))
+        yield Body(f"features, the last one of {name}", "lookup", written([*right[1:], wrong[0]]))
+    count = len(right)
+    sizes = [number % 7 for number in range(count)]
+    types = ("int32", "int64", "uint8", "float64", "bfloat16", "int16")
+    yield Body(
+        "features, each different from the next",
+        "lookup",
+        written(
+            [
+                f'{{"tensor":"t{number}","indices":{tensor(types[number % 6], f"[{many}]", str([number % 9] * many))}}}'
+                for number, many in enumerate(sizes)
+            ]
+        ),
+    )
+    deep = [
+        f',"indices":{{"dtype":"int64","values":{"[" * (number % 20)}0{"]" * (number % 20)}}}'
+        for number in range(count)
+    ]
+    yield Body("features, each nested deeper", "lookup", written([f'{{"tensor":"a"{members}}}' for members in deep]))
+    whole = written(right)
+    yield Body("features, cut off in the middle", "lookup", whole[: len(whole) // 2])
+    yield Body("features, cut off at the end", "lookup", whole[:-1])
+    yield Body("features and a byte", "lookup", whole + b"x")
+    yield Body("features twice", "lookup", written(right, ',"features":[]'))
+    yield Body("features and a bare name", "lookup", written(right, ',"fill_value":NaN'))
+    yield Body("features and a wrong member", "lookup", written(right, ',"concat":0'))
+    yield Body("features, a quote that does not close", "lookup", whole[:-9] + b'"' + whole[-9:])
+    yield Body("features with much space", "lookup", whole.replace(b",", b" ,\n").replace(b":", b": "))
+    if count == _MOST_FEATURES:
+        yield Body("features, one too many", "lookup", written([*right, right[0]]))
+
+
 def framed(header: str, raw: bytes = b"") -> bytes:
     """A safetensors body."""
     text = header.encode()
@@ -210,6 +296,7 @@ def query_bodies(size: int) -> Iterator[Body]:
 MAKERS: Final[dict[str, Callable[[int], Iterator[Body]]]] = {
     "values of operators": values_bodies,
     "fields of operators": fields_bodies,
+    "features of operators": features_bodies,
     "binary of operators": binary_bodies,
     "query of operators": query_bodies,
 }

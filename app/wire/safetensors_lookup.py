@@ -24,7 +24,7 @@ from app.wire.json.query_of_json_request import read_explain
 from app.wire.json.read_fill_value import read_fill_value
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.parse_query_string import escape
-from app.wire.request_schemas.lookup_request import LookupParameters, check_arrays_given, valid_lookup
+from app.wire.request_schemas.lookup_request import LookupParameters, check_arrays_given, valid_parameters
 from app.wire.safetensors import check_writable, header_size, read_layout, read_tensors
 from app.wire.safetensors_header import write_headers
 
@@ -116,7 +116,7 @@ def read_parameters(
     if fault is not None:
         raise invalid_field(pointer, f"{LOOKUP} must be a JSON object: {fault.detail}", fault.hint)
     document = lossless_json.loads(text)
-    fields = valid_lookup(LookupParameters, document, pointer, limits.features)
+    fields = valid_parameters(document, pointer, limits.features)
     fill_value = None
     if "fill_value" in document:
         fill_value = read_fill_value(fields.fill_value, fields.out_of_bounds, f"{pointer}/fill_value")

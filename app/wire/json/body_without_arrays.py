@@ -26,7 +26,7 @@ _SPACE: Final = b" \t\r\n"
 _NESTED: Final = (dict, list)
 MOST_ARRAYS: Final = 16
 """Arrays that the envelope of an inference request may have had."""
-_NUMBERS: Final = tuple(b"%d " % number for number in range(MOST_ARRAYS))
+_NUMBERS: Final = tuple(b"%d " % number for number in range(1 << 10))
 
 
 def read_envelope(
@@ -46,7 +46,7 @@ def read_envelope(
     pieces: list[Buffer] = []
     end = 0
     for number, (first, after, _) in enumerate(found.places[: found.arrays]):
-        pieces += (whole[end:first], _NUMBERS[number] if number < MOST_ARRAYS else b"%d " % number)
+        pieces += (whole[end:first], _NUMBERS[number] if number < len(_NUMBERS) else b"%d " % number)
         end = after
     pieces.append(whole[end:])
     if len(body) > MAX_BYTES:

@@ -5,35 +5,29 @@ It is read as the body of a gather is (`gather_messages`), by the same functions
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Encoding
-from app.tensors.lookup_call import ARRAYS, Feature, LookupAnswer, LookupCall
+from app.tensors.lookup_call import ARRAYS, LookupAnswer, LookupCall
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor import Tensor
 from app.wire.json.body_without_arrays import count_members, read_envelope
 from app.wire.json.find_arrays import FoundArrays, find_features
 from app.wire.json.query_of_json_request import read_explain
+from app.wire.json.read_features import FeatureArrays
 from app.wire.json.read_fill_value import read_fill_value
 from app.wire.json.read_tensor import (
-    GivenTensor,
     WrongTensors,
     check_framing,
-    given_tensor,
     raise_first_fault,
-    unsupported_dtype,
 )
 from app.wire.json.write_values import tensor_text
 from app.wire.little_endian_items import Charge, Memory, view_of
-from app.wire.request_schemas.gather_request import Tensor as TensorFields
-from app.wire.request_schemas.lookup_request import LookupFeature, LookupRequest, check_arrays_given, valid_lookup
-from app.wire.request_schemas.members import ABSENT
+from app.wire.request_schemas.lookup_request import valid_lookup
 
 MAX_FEATURE_BYTES: Final = 1 << 9
 """Bytes that a feature may take beside its arrays, on average; a name has at most 128, its other members 250."""
@@ -83,33 +77,18 @@ def _read_lookup(body: Buffer, limits: Limits, charge: Charge | None) -> tuple[L
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
     document = _read_document(body, found, limits, charge)
 
-    def check_feature(number: int, given: Any) -> None:
-        _given_arrays(number, LookupFeature.model_validate(given), body, view, found, charge)
+    def arrays_of(features: Sequence[dict[str, Any]]) -> FeatureArrays:
+        return FeatureArrays(features, body, view, found.places, charge)
 
-    fields = valid_lookup(LookupRequest, document, "", limits.features, check_feature)
-    given = [
-        _given_arrays(number, feature, body, view, found, charge) for number, feature in enumerate(fields.features)
-    ]
+    fields = valid_lookup(document, limits.features, arrays_of)
+    arrays = arrays_of(fields.features)
     fill_value = None
     if "fill_value" in document:
         fill_value = read_fill_value(fields.fill_value, fields.out_of_bounds, "/fill_value")
-    if count_members(document) != found.members:
+    others = {name: value for name, value in document.items() if name != "features"}
+    if 1 + count_members(others) + arrays.members != found.members:
         check_framing(body, charge)  # a key is given twice
-
-    for number, arrays in enumerate(given):
-        for name, (_, unknown) in arrays.items():
-            if unknown is not None:
-                raise unsupported_dtype(f"features/{number}/{name}", unknown)
-    features = []
-    for number, (feature, arrays) in enumerate(zip(fields.features, given, strict=True)):
-        tensors: dict[str, Tensor] = {}
-        for name, (source, _) in arrays.items():
-            tensor = source.read(charge)
-            if tensor is None:
-                raise WrongTensors([source for one in given for source, _ in one.values()])
-            tensors[name] = tensor
-        features.append(Feature(feature.tensor, **tensors, pooling=feature.pooling, pointer=f"/features/{number}"))
-    call = LookupCall(features, fields.concat, fields.out_of_bounds, fill_value)
+    call = LookupCall(arrays.read(), fields.concat, fields.out_of_bounds, fill_value)
     return call, fields.output_encoding
 
 
@@ -125,25 +104,6 @@ def _read_document(body: Buffer, found: FoundArrays, limits: Limits, charge: Cha
     if found.arrays > len(kept):
         check_framing(body, charge)  # else there are more than any features may have
     return document
-
-
-def _given_arrays(
-    number: int,
-    feature: LookupFeature,
-    body: Buffer,
-    view: NDArray[np.uint8],
-    found: FoundArrays,
-    charge: Charge | None,
-) -> dict[str, GivenTensor]:
-    """The arrays of a feature whose members have been validated. Raises invalid_field."""
-    arrays: dict[str, GivenTensor] = {}
-    for name in ARRAYS:
-        fields: TensorFields = getattr(feature, name)
-        if fields is not ABSENT:
-            arrays[name] = given_tensor(f"features/{number}/{name}", fields, body, view, found.places, charge)
-    if feature.pooling != "none" or len(arrays) > 1:
-        check_arrays_given(feature.pooling, tuple(arrays), lambda name: f"/features/{number}/{name}")
-    return arrays
 
 
 def write_lookup(answer: LookupAnswer, encoding: Encoding, memory: Memory | None = None) -> list[Buffer]:

@@ -16,6 +16,11 @@ MAX_DIGITS: Final = 4000
 _SHOWN_CHARACTERS: Final = 64
 _WORD_BITS: Final = 64
 _DIMENSION_DIGITS: Final = 40
+_FLOAT_DIGITS: Final = 15
+"""Any two numbers of so many digits are two binary64, where those are normal: text of so many characters that is read
+as an integer is that integer.
+"""
+_FLOAT_INTEGERS: Final = 10.0**_FLOAT_DIGITS
 _MAX_ODD_DIMENSIONS: Final = 256
 
 
@@ -74,6 +79,10 @@ def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
         return whole if whole.bit_length() <= _WORD_BITS else max(-(10**max_digits), min(whole, 10**max_digits))
     if not isinstance(value, Number):
         return None
+    if len(value.text) <= _FLOAT_DIGITS:
+        near = float(value.text)
+        if 1 <= abs(near) < _FLOAT_INTEGERS:
+            return int(near) if near.is_integer() else None
     try:
         number = Decimal(value.text)
     except InvalidOperation:  # an exponent of more than 18 digits

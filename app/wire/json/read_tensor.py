@@ -89,19 +89,33 @@ def given_tensor(
     places: Sequence[ArrayPlace],
     charge: Charge | None = None,
 ) -> GivenTensor:
-    """The tensor `name`, whose members have been validated one by one. Raises invalid_field.
+    """The tensor `name`, whose members have been validated one by one. Raises invalid_field."""
+    return given_array(name, fields.dtype, fields.shape, fields.values, fields.base64, body, view, places, charge)
+
+
+def given_array(
+    name: str,
+    type_name: str,
+    shape: Any,
+    values: Any,
+    base64: Any,
+    body: Buffer,
+    view: NDArray[np.uint8],
+    places: Sequence[ArrayPlace],
+    charge: Charge | None = None,
+) -> GivenTensor:
+    """The tensor `name` with these members, which have been validated one by one or are ABSENT. Raises invalid_field.
 
     These rules are not said by its model: there are values or base64 and not both, base64 needs a shape, and what
     stands where an array was cut out is a list or one value, or a string of base64.
     """
-    type_name, shape, array = fields.dtype, fields.shape, fields.values
     known = DTYPES.get(type_name)
     dtype = known or _ANY_TYPE
     unknown = None if known else type_name
-    if array is not ABSENT:
-        if fields.base64 is not ABSENT:
+    if values is not ABSENT:
+        if base64 is not ABSENT:
             raise invalid_field(f"/{name}", f"{name} has both values and base64", f"Leave out 'base64' of {name}.")
-        first, end, depth = places[array]
+        first, end, depth = places[values]
         if depth <= 0:  # no list
             depth = 0
             if body[first] in b"n{":
@@ -111,10 +125,10 @@ def given_tensor(
                     f"Write a list at /{name}/values, such as [0].",
                 )
         return Values(view, name, dtype, shape, first, end, depth), unknown
-    if fields.base64 is ABSENT:
+    if base64 is ABSENT:
         hint = f"Add 'values' at /{name}/values, the items in a list."
         raise invalid_field(f"/{name}", f"{name} has neither values nor base64", hint)
-    first, end, kind = places[fields.base64]
+    first, end, kind = places[base64]
     if kind not in (QUOTED, ESCAPED):
         raise invalid_field(f"/{name}/base64", "base64 must be a string", f"Write a string at /{name}/base64.")
     if shape is ABSENT:

@@ -31,7 +31,7 @@ _FLAT: Final[Form] = "flat"
 _BYTE: Final = np.dtype(np.uint8)
 _START: Final = np.dtype(np.int64)
 _NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
-_NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
+NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
 _NO_DIMS_YET: Final = np.full(2 * MAX_DEPTH + 2, -1)
 _STRING_START: Final = re.compile(rb'"(?:[^"\\]|\\u.{4}|\\[^u]){0,400}', re.DOTALL)
 _PLAIN_START: Final = re.compile(rb"[^\s,\[\]{}]{0,1000}")
@@ -39,7 +39,7 @@ _BARE_NAMES: Final = (b"NaN", b"Infinity", b"-Infinity")
 _STEP: Final = 1 << 20
 
 
-class _Nesting(NamedTuple):
+class Nesting(NamedTuple):
     """What `read` is to hold the lists to; `parts` is how many elements there are, or may be where no shape is given.
 
     An element of `read` is an item, or one of the two parts of a complex item.
@@ -77,7 +77,7 @@ class Values:
         `charge` is told what it will take, in bytes, before it takes it. Raises what that raises.
         """
         dtype, shape, first, end = self.dtype, self.shape, self.first, self.end
-        if self.depth == 1 and dtype.kind != "complex":  # as most are: without a _Nesting
+        if self.depth == 1 and dtype.kind != "complex":  # as most are: without a Nesting
             form, leaf, dims = _FLAT, 1, _NO_INTS
             if shape is None:
                 inner, parts = -1, (end - first) // 2 + 1
@@ -86,15 +86,15 @@ class Values:
                 if 2 * parts > end - first:
                     return None
         else:
-            nesting = _nesting(self)
+            nesting = nesting_of(self)
             if nesting is None:
                 return None
             form, leaf, inner, dims, parts = nesting
         if charge is not None and shape is None:
             parts = min(parts, self._commas() + 1)
-        room = parts * _width(dtype) if dtype.item_size else strings_room(parts, end - first)
+        room = parts * width(dtype) if dtype.item_size else strings_room(parts, end - first)
         if charge is not None:
-            charge(room + _reading_memory(end - first))
+            charge(room + reading_memory(end - first))
         raw = np.empty(room, _BYTE)
         fine, place, element, used, leaf, inner = read_elements.run(
             self.view, first, end, KINDS[dtype.name], leaf, inner, parts, dims, raw, self.bare
@@ -110,10 +110,10 @@ class Values:
             if dtype.item_size:
                 raw = raw[: prod(shape) * dtype.item_size]
         if dtype.item_size:
-            return Tensor(dtype, shape, raw.view(dtype.numpy), *_pointers(self.name, form))
+            return Tensor(dtype, shape, raw.view(dtype.numpy), *pointers(self.name, form))
         starts = raw[: _START.itemsize * element].view(_START)
         octets = raw[_START.itemsize * parts :][:used]
-        return PackedStrings(dtype, shape, starts, *_pointers(self.name, form), octets=octets)
+        return PackedStrings(dtype, shape, starts, *pointers(self.name, form), octets=octets)
 
     def _commas(self) -> int:
         """The commas of the span: one less than the elements, or more. No second array is as long."""
@@ -124,7 +124,7 @@ class Values:
 
     def explain_nesting(self) -> None:
         """Raises element_count_mismatch where the lists are not nested as the shape says, whatever they hold."""
-        self.outline = _outline(self)
+        self.outline = outline_of(self)
         if self.outline is not None:
             return
         if self.shape is None:
@@ -155,7 +155,7 @@ class Values:
         leaf_value = self._leaf(place)
         item, side = divmod(part, 2) if dtype.kind == "complex" else (part, None)
         position = coordinates(item, shape)
-        pointer = Tensor(dtype, shape, _NO_BYTES, f"/{name}/values", form).locate(item)
+        pointer = Tensor(dtype, shape, NO_BYTES, f"/{name}/values", form).locate(item)
         if side is not None:
             pointer += f"/{side}"
         value = lossless_json.shown(leaf_value)
@@ -201,7 +201,7 @@ class FlatList(NamedTuple):
         if 2 * items > end - first:
             return None
         if charge is not None:
-            charge(room + _reading_memory(end - first))
+            charge(room + reading_memory(end - first))
         raw = np.empty(room, _BYTE)
         fine, *_ = read_elements.run(view, first, end, kind, 1, items, items, _NO_INTS, raw, False)
         return Tensor(dtype, shape, raw.view(dtype.numpy), *pointers) if fine else None
@@ -212,37 +212,37 @@ def flat_list(name: str, dtype: DType, shape: tuple[int, ...] | None) -> FlatLis
     if shape is None or len(shape) > _FEW or not dtype.item_size or dtype.kind == "complex":
         return None
     items = prod(shape)
-    return FlatList(dtype, shape, items, items * dtype.item_size, KINDS[dtype.name], _pointers(name, _FLAT))
+    return FlatList(dtype, shape, items, items * dtype.item_size, KINDS[dtype.name], pointers(name, _FLAT))
 
 
 @lru_cache(maxsize=1 << 12)  # a lookup has three arrays for each feature
-def _pointers(name: str, form: Form) -> tuple[str, Form, str, str]:
+def pointers(name: str, form: Form) -> tuple[str, Form, str, str]:
     """The last fields of a Tensor."""
     return f"/{name}/values", form, f"/{name}/shape", f"/{name}/dtype"
 
 
-def _reading_memory(span: int) -> int:
+def reading_memory(span: int) -> int:
     """Bytes that `read_elements` takes beside its output, for so many bytes of text."""
     return PLAIN_READING * span if read_elements.run is read_elements.plain else 0
 
 
-def _width(dtype: DType) -> int:
+def width(dtype: DType) -> int:
     """Bytes of an element: of an item, or of one part of a complex item."""
     return dtype.item_size >> (dtype.kind == "complex")
 
 
-def _nesting(values: Values) -> _Nesting | None:
+def nesting_of(values: Values) -> Nesting | None:
     """What the lists have to be, or None where there are too few or too many of them at the very beginning."""
     shape, depth = values.shape, values.depth
     pair = values.dtype.kind == "complex"
     room = (values.end - values.first) // 2 + 1
     if shape is None:
-        return _Nesting("flat", OPEN, -1, _NO_DIMS_YET.copy(), room)
+        return Nesting("flat", OPEN, -1, _NO_DIMS_YET.copy(), room)
     count = bounded_product(shape, room + 1)
     if count > room:
         return None
     if depth == 1 + pair and count:
-        return _Nesting("flat", 2, 2, np.array((count, 0)), 2 * count) if pair else _flat(count)
+        return Nesting("flat", 2, 2, np.array((count, 0)), 2 * count) if pair else _flat(count)
     if count:
         sizes = (*shape, 2) if pair else shape
     elif depth == 1:
@@ -252,11 +252,11 @@ def _nesting(values: Values) -> _Nesting | None:
     if depth != len(sizes) or any(size > room for size in sizes):
         return None
     outer = sizes[:-1]
-    return _Nesting("nested", depth, sizes[-1] if sizes else 1, np.array(outer + outer, np.int64), count << pair)
+    return Nesting("nested", depth, sizes[-1] if sizes else 1, np.array(outer + outer, np.int64), count << pair)
 
 
-def _flat(count: int) -> _Nesting:
-    return _Nesting("flat", 1, count, _NO_INTS, count)
+def _flat(count: int) -> Nesting:
+    return Nesting("flat", 1, count, _NO_INTS, count)
 
 
 def _found_shape(dtype: DType, leaf: int, inner: int, dims: NDArray[np.int64]) -> tuple[int, ...] | None:
@@ -270,14 +270,14 @@ def _found_shape(dtype: DType, leaf: int, inner: int, dims: NDArray[np.int64]) -
     return shape[:-1] if shape and shape[-1] == 2 else None
 
 
-def _outline(values: Values) -> tuple[tuple[int, ...], Form] | None:
+def outline_of(values: Values) -> tuple[tuple[int, ...], Form] | None:
     """Shape and form of the elements, whatever these are; None where the lists are not as they should be."""
-    nesting = _nesting(values)
+    nesting = nesting_of(values)
     if nesting is None:
         return None
     form, leaf, inner, dims, parts = nesting
     fine, _, _, _, leaf, inner = read_elements.run(
-        values.view, values.first, values.end, SKIP, leaf, inner, parts, dims, _NO_BYTES, False
+        values.view, values.first, values.end, SKIP, leaf, inner, parts, dims, NO_BYTES, False
     )
     shape = values.shape
     if not fine:

@@ -75,6 +75,11 @@ class InvalidFields:
         if faults:
             raise self._error(self._first(faults, len(place)))
 
+    def first_item(self, member: str) -> int | None:
+        """The number of the first item of the list `member` in which there is a fault."""
+        items = [fault["loc"][1] for fault in self._faults if len(fault["loc"]) > 1 and fault["loc"][0] == member]
+        return min((item for item in items if isinstance(item, int)), default=None)
+
     def _first(self, faults: Sequence[ErrorDetails], depth: int) -> ErrorDetails:
         """Of faults within the same object, `depth` steps from the top."""
         while True:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
-from pydantic import Field, ValidationError, WithJsonSchema
+from pydantic import Field, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic.types import FailFast, Strict
 
 from app.errors import GatherError, invalid_field
@@ -13,7 +13,7 @@ from app.tensors.gather_call import Encoding, OutOfBounds
 from app.tensors.lookup_call import Pooling
 from app.wire.request_schemas.gather_request import Tensor
 from app.wire.request_schemas.invalid_fields import InvalidFields
-from app.wire.request_schemas.members import ABSENT, BOOLEAN, FEATURES, RESIDENT, RequestModel, TensorName
+from app.wire.request_schemas.members import ABSENT, BOOLEAN, FEATURES, RESIDENT, RequestModel, TensorName, as_dict
 
 _TENSOR: Final = Field(description=f"{RESIDENT}. Its rows lie along the first axis.")
 _POOLING: Final[Pooling] = Field(
@@ -21,7 +21,6 @@ _POOLING: Final[Pooling] = Field(
     description="What becomes of the rows of a bag: each is a row of the output, or their sum, mean or largest items "
     "are one row. Sums go in index order in float32 (float64 for float64) and are rounded once.",
 )
-Fields = TypeVar("Fields", bound="_LookupFields")
 
 
 class LookupFeatureFields(RequestModel):
@@ -48,6 +47,11 @@ class LookupFeature(RequestModel):
         ABSENT,
         description="With pooling sum, what each row is multiplied by: one for each index, of the table's type.",
     )
+
+
+_FEATURE: Final = as_dict(LookupFeature)
+"""As thousands of features are read: no object is made of each."""
+_FEATURES: Final = TypeAdapter(list[_FEATURE])  # type: ignore[valid-type]
 
 
 class _LookupFields(RequestModel):
@@ -77,24 +81,52 @@ class LookupRequest(_LookupFields):
     features: Annotated[list[LookupFeature], Field(min_length=1), FailFast(), FEATURES]
 
 
+class LookupDicts(_LookupFields):
+    """A `LookupRequest` whose features are dicts."""
+
+    features: Annotated[list[_FEATURE], Field(min_length=1), FailFast(), FEATURES]  # type: ignore[valid-type]
+
+
 class LookupParameters(_LookupFields):
     """What a lookup says beside its arrays, in the binary formats."""
 
     features: Annotated[list[LookupFeatureFields], Field(min_length=1), FailFast(), FEATURES]
 
 
-def valid_lookup(
-    model: type[Fields],
-    document: Any,
-    pointer: str,
-    most: int,
-    check_feature: Callable[[int, Any], object] = lambda number, given: None,
-) -> Fields:
-    """`document`, validated, which stands in the request at `pointer`.
+def valid_lookup(document: Any, most: int, check_features: Callable[[Sequence[dict[str, Any]]], object]) -> LookupDicts:
+    """A `LookupRequest`, validated.
 
     Raises limit_exceeded for more than `most` features, and invalid_field: at the first member or feature that is
-    wrong, where what is wrong with a feature, whose members have been validated, includes what `check_feature` raises.
+    wrong, where what is wrong with features, whose members have been validated, includes what `check_features` raises.
     """
+    features = _features_of(document, "", most)
+    try:
+        return LookupDicts.model_validate(document)
+    except ValidationError as refusal:
+        faults = InvalidFields(refusal, LookupRequest, document)
+    faults.raise_unknown()
+    wrong = faults.first_item("features")
+    right = features if wrong is None else features[:wrong]
+    if right:
+        check_features(_FEATURES.validate_python(right))
+    faults.raise_first("features")
+    raise faults.first()
+
+
+def valid_parameters(document: Any, pointer: str, most: int) -> LookupParameters:
+    """The same of what stands in a request of a binary format at `pointer`, in which there are no arrays."""
+    _features_of(document, pointer, most)
+    try:
+        return LookupParameters.model_validate(document)
+    except ValidationError as refusal:
+        faults = InvalidFields(refusal, LookupParameters, document, pointer)
+    faults.raise_unknown()
+    faults.raise_first("features")
+    raise faults.first()
+
+
+def _features_of(document: Any, pointer: str, most: int) -> list[Any]:
+    """The list of features, if there is one. Raises limit_exceeded for more than `most`."""
     features = document.get("features") if type(document) is dict else None
     if type(features) is list and len(features) > most:
         raise GatherError(
@@ -103,16 +135,7 @@ def valid_lookup(
             pointer=f"{pointer}/features",
             facts={"limit": "features", "maximum": most},
         )
-    try:
-        return model.model_validate(document)
-    except ValidationError as refusal:
-        faults = InvalidFields(refusal, model, document, pointer)
-    faults.raise_unknown()
-    for number, given in enumerate(features if type(features) is list else ()):
-        faults.raise_first("features", number)
-        check_feature(number, given)
-    faults.raise_first("features")
-    raise faults.first()
+    return features if type(features) is list else []
 
 
 def check_arrays_given(pooling: Pooling, given: Sequence[str], pointer: Callable[[str], str]) -> None:

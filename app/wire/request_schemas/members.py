@@ -7,12 +7,13 @@ is what `ListNumber` and `TextNumber` take, though OpenAPI shows what the reques
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, JsonValue, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic.types import FailFast, Strict
 from pydantic_core import CoreSchema, core_schema
+from typing_extensions import TypedDict
 
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
@@ -102,7 +103,7 @@ WRONG_SHAPE: Final = "shape"
 
 
 def _exact_shape(sizes: Any) -> tuple[int, ...]:
-    if type(sizes) is not list or all(type(size) is not Number for size in sizes):
+    if type(sizes) is not list or Number not in map(type, sizes):
         raise ValueError("no shape, or one without numbers that could be integers")
     try:
         shape = dimensions(sizes)
@@ -170,6 +171,24 @@ def tidy(schema: dict[str, Any]) -> None:
         if default is not None:
             member["description"] += f" If left out: {str(default).lower() if type(default) is bool else default}."
         member.pop("title", None)
+
+
+def as_dict(model: type[BaseModel]) -> Any:
+    """The dict that a model of requests is made from, as a type: validated by the same rules, in half the time, since
+    no object is made of it. A member that was left out is not there. For models whose members have no aliases.
+    """
+    members: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        kind: Any = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            kind = as_dict(kind)
+        if field.metadata:
+            kind = Annotated[(kind, *field.metadata)]
+        members[name] = kind if field.is_required() else NotRequired[kind]
+    typed_dict: Any = TypedDict
+    made = typed_dict(model.__name__, members)
+    made.__pydantic_config__ = ConfigDict(extra="forbid")
+    return made
 
 
 class RequestModel(BaseModel):
