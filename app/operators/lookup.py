@@ -169,10 +169,10 @@ def _check_dtypes(feature: Feature, table: Tensor) -> None:
         ("weights", feature.weights, table.dtype.name),
     ):
         if tensor is not None and tensor.dtype.name != wanted:
-            whose = "the indices" if name == "offsets" else f"the table {feature.tensor!r}"
+            like = "the indices are" if name == "offsets" else f"the table {feature.tensor!r} is"
             raise GatherError(
                 "unsupported_dtype",
-                f"{name} are of type {tensor.dtype.name} and must be {wanted}, as {whose} are",
+                f"{name} are of type {tensor.dtype.name} and must be {wanted}, as {like}",
                 pointer=tensor.dtype_pointer,
                 rule=RULES["index_dtype" if name == "offsets" else "weights_dtype"],
                 hint=f"Convert the {name} of {feature.pointer} to {wanted}.",

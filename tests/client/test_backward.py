@@ -38,6 +38,18 @@ def test_batches_axes_and_dialects(service: Any) -> None:
     assert found.tolist() == [0, 2]
 
 
+def test_gather_8_has_batch_dims_beside_the_axis(service: Any) -> None:
+    """Each row of indices is for its own row of data; nothing flows back from an index out of bounds."""
+    gather_8 = {"axis": 1, "batch_dims": 1, "dialect": "openvino-8", "data_shape": (2, 3)}
+    gradient = np.array([[1, 2], [4, 8]], np.float32)
+    assert service.gather_backward([[1, 1], [-1, 9]], gradient, **gather_8).tolist() == [[0, 3, 0], [0, 0, 4]]
+    back = gather_8 | {"batch_dims": -1}
+    assert service.gather_backward([[1, 1], [-1, 9]], gradient, **back).tolist() == [[0, 3, 0], [0, 0, 4]]
+    with pytest.raises(errors.InvalidField) as refused:
+        service.gather_backward([[1, 1], [-1, 0]], gradient, **gather_8 | {"dialect": "onnx-13"})
+    assert refused.value.errors[0].pointer == "/query/batch_dims"
+
+
 def test_a_step_of_training_a_resident_table(service: Any) -> None:
     table = np.arange(8, dtype=np.float32).reshape(4, 2)
     service.put("trained", table)
@@ -47,6 +59,10 @@ def test_a_step_of_training_a_resident_table(service: Any) -> None:
         assert service.get("trained").tolist() == (table - np.array(DENSE, np.float32)).tolist()
         with pytest.raises(errors.UnsupportedDtype):
             service.gathernd_backward(INDICES, GRADIENT.astype(np.float64), tensor="trained")
+        found = service.gathernd_backward(INDICES, GRADIENT.tolist(), tensor="trained")
+        assert (found.dtype, found.tolist()) == (np.float32, DENSE)
+        found = service.gather_backward(INDICES[:, 0], GRADIENT.tolist(), tensor="trained")
+        assert (found.dtype, found.tolist()) == (np.float32, DENSE)
     finally:
         service.delete("trained")
 
@@ -58,6 +74,9 @@ def test_what_is_refused(service: Any) -> None:
         service.gathernd_backward(INDICES, GRADIENT, data_shape=(4, 2), tensor="items")
     with pytest.raises(ValueError, match="name of a resident tensor"):
         service.gathernd_backward(INDICES, GRADIENT, tensor="/items")
+    for size in (3.7, "3"):
+        with pytest.raises(TypeError):
+            service.gathernd_backward(INDICES, GRADIENT, data_shape=(size, 2))
     with pytest.raises(TypeError, match="no gradient"):
         service.gathernd_backward(INDICES, GRADIENT.astype(np.complex128), data_shape=(4, 2))
     with pytest.raises(errors.UpdatesShapeMismatch):

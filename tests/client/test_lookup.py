@@ -51,6 +51,32 @@ def test_poolings_and_weights(service: Any) -> None:
     assert found.tobytes() == looped(ITEMS, Given("", indices, offsets, weights, "sum")).tobytes()
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_list_of_weights_takes_the_type_of_its_tensor(service: Any, dtype: Any) -> None:
+    service.put("items", ITEMS.astype(dtype))
+    table, weights = ITEMS.astype(dtype), [1, -2.5, 0.1]
+    wanted = looped(table, Given("", [4, 9, 1], [0, 2], np.array(weights, dtype), "sum"))
+    found = service.lookup([Feature("items", [4, 9, 1], [0, 2], weights=weights), ("items", [4, 9])])
+    assert found.dtype == dtype
+    assert found[:, :3].tobytes() == wanted.tobytes()
+    for feature in features_of([4, 9, 1], [2, 1], ["items"], weights):
+        assert service.lookup([feature]).tobytes() == wanted.tobytes()
+    if dtype is np.float16:
+        with pytest.raises(ValueError, match="cannot hold"):
+            service.lookup([Feature("items", [4], [0], weights=[1e6])])
+    with pytest.raises(errors.TensorNotFound):
+        service.lookup([Feature("nobody", [4], [0], weights=[1.0])])
+
+
+@pytest.mark.parametrize("lengths", [[1.5, 1.5], [2.0, 1.0], [True, True]])
+def test_lengths_that_are_no_integers_are_refused_and_not_cut(service: Any, lengths: list[Any]) -> None:
+    indices = [1] * int(sum(lengths))
+    with pytest.raises(TypeError, match="integers"):
+        service.lookup([Feature("items", indices, lengths=lengths)])
+    with pytest.raises(TypeError, match="integers"):
+        features_of(indices, lengths, ["items"])
+
+
 def test_the_values_and_lengths_of_a_keyed_jagged_tensor(service: Any) -> None:
     values, lengths = np.array([1, 2, 3, 4, 5, 6]), np.array([2, 1, 0, 3])
     features = features_of(values, lengths, ["users", "items"])

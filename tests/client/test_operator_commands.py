@@ -112,6 +112,10 @@ def test_backward_is_the_gradient_of_the_gather(run: Run) -> None:
     np.save("each.npy", np.ones(3, np.float32))
     batches = ["backward", "batches.npy", "each.npy", "--data-shape", "3,2", "--batch-dims", "1"]
     assert done(run, *batches) == "[[0. 1.]\n [1. 0.]\n [0. 1.]]\n"
+    np.save("column.npy", np.ones((3, 1), np.float32))
+    gather_8 = ["--op", "gather", "--axis", "1", "--batch-dims", "1", "--dialect", "openvino-8"]
+    found = done(run, "backward", "batches.npy", "column.npy", "--data-shape", "3,2", *gather_8)
+    assert found == "[[0. 1.]\n [1. 0.]\n [0. 1.]]\n"
 
 
 @pytest.mark.parametrize(
@@ -133,6 +137,11 @@ def test_backward_is_the_gradient_of_the_gather(run: Run) -> None:
         (["backward", "rows.npy", "weights.npy", "--data-shape", "5", "--tensor", "users"], 2, "either --data-shape"),
         (["backward", "rows.npy", "weights.npy", "--data-shape", "a"], 2, "is no shape"),
         (["backward", "rows.npy", "weights.npy", "--data-shape", "5", "--axis", "1"], 2, "--axis to --op gather"),
+        (
+            ["backward", "rows.npy", "weights.npy", "--op", "gather", "--data-shape", "5", "--batch-dims", "1"],
+            2,
+            "--batch-dims belongs to --op gathernd or --dialect openvino-8",
+        ),
         (["backward", "rows.npy", "rows.npy", "--data-shape", "5"], 1, "unsupported_dtype"),
         (["backward", "rows.npy", "weights.npy", "--tensor", "nobody"], 1, "tensor_not_found"),
         (["backward", "rows.npy", "weights.npy", "--op", "gather", "--data-shape", "5"], 1, "updates_shape_mismatch"),

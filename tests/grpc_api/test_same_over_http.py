@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
@@ -16,6 +18,9 @@ from tests.grpc_api.messages import FIELDS, Channel, output, request
 from tests.oip import bodies
 from tests.oip.bodies import NUMPY, Array
 from tests.oip.test_infer import DATA
+from tests.parity import gather_cases, lookup_cases, scatter_cases
+from tests.parity.items import name_of
+from tests.parity.messages import DATATYPES, Request, formats_of, infer_body, inferred, raw, resident
 
 MODELS = ("gathernd", "gather", "gather_elements", "scatternd", "scatter_elements", "table", "nothing")
 Arrays = dict[str, tuple[str, Array]]
@@ -123,3 +128,73 @@ def test_items_in_contents_and_binary_bodies(channel: Channel, http: httpx.Clien
         assert found == expected if expected[0] == "ok" else found[0] == expected[0], (model, arrays, parameters)
         answered += expected[0] == "ok"
     assert answered > 10
+
+
+class Asked(NamedTuple):
+    """A request to a model of the protocol."""
+
+    model: str
+    arrays: Mapping[str, Array]
+    parameters: dict[str, Any]
+
+
+def asked_at_random(kind: str, rng: np.random.Generator, held: Mapping[str, Array], *, spoiled: bool) -> Asked | None:
+    """A request of `tests.parity`, None where the protocol has no way to say it or a type of it."""
+    if kind == "lookups":
+        lookup = lookup_cases.random_lookup(rng, held, spoiled=spoiled)
+        text = json.dumps({"features": [each.members() for each in lookup.features], **lookup.parameters})
+        found: Request = lookup
+        asked = Asked("lookup", lookup.arrays, {"lookup": text})
+    else:
+        make = scatter_cases.random_scatter if kind == "scatters" else gather_cases.random_gather
+        found = make(rng, spoiled=spoiled)
+        given = {name: json.dumps(one) if name == "fill_value" else one for name, one in found.parameters.items()}
+        asked = Asked(found.path[1:], found.arrays, given)
+    said = all(type(one) in (bool, str) or -(2**63) <= one < 2**63 for one in asked.parameters.values())
+    return asked if said and "protocol" in formats_of(found) else None
+
+
+def told(answer: Mapping[str, Any]) -> Outcome:
+    """What an error says but for its request_id."""
+    return tuple(answer.get(name) for name in ("code", "detail", "errors", "total", "rule", "hint"))
+
+
+def ask_over_http(client: httpx.Client, asked: Asked) -> Outcome:
+    content, headers = infer_body(asked.arrays, asked.parameters, binary=True)
+    answer = client.post(f"/v2/models/{asked.model}/infer", content=content, headers=headers)
+    if answer.status_code != 200:
+        return told(answer.json())
+    arrays, document = inferred(answer)
+    outputs = [(one["name"], one["datatype"], one["shape"], raw(arrays[one["name"]])) for one in document["outputs"]]
+    return outputs, {name: one for name, one in document["parameters"].items() if name != "lookup"}
+
+
+def ask_over_grpc(channel: Channel, asked: Asked) -> Outcome:
+    arrays = {name: (DATATYPES[name_of(array)], array) for name, array in asked.arrays.items()}
+    message = request(arrays, asked.model, parameters=asked.parameters)
+    _, answer = channel.attempt("ModelInfer", message)
+    if isinstance(answer, dict):
+        return told(answer)
+    outputs = [
+        (one.name, one.datatype, list(one.shape), content)
+        for one, content in zip(answer.outputs, answer.raw_output_contents, strict=True)
+    ]
+    given = {name: getattr(one, one.WhichOneof("parameter_choice")) for name, one in answer.parameters.items()}
+    return outputs, {name: one for name, one in given.items() if name != "lookup"}
+
+
+@pytest.mark.parametrize("kind", ["gathers", "scatters", "lookups"])
+def test_each_operator_answers_and_refuses_alike(channel: Channel, http: httpx.Client, kind: str) -> None:
+    """Requests of every dialect, type, reduction and `out_of_bounds`, valid and not: the same bytes and errors."""
+    rng, held = np.random.default_rng(25), lookup_cases.tables()
+    seen: Counter[str] = Counter()
+    with resident(http, held if kind == "lookups" else {}):
+        for number in range(samples(800)):
+            asked = asked_at_random(kind, rng, held, spoiled=number % 2 == 1)
+            if asked is None:
+                continue
+            expected = ask_over_http(http, asked)
+            assert ask_over_grpc(channel, asked) == expected, asked
+            seen[expected[0] if isinstance(expected[0], str) else "answered"] += 1
+    assert seen["answered"] > seen.total() / 3
+    assert len(seen) >= 8, seen

@@ -87,6 +87,18 @@ def test_in_safetensors(client: httpx.Client, accept: str | None) -> None:
     assert found["grad_values"].tolist() == [[-5, -10], [-50.5, -101]]
 
 
+@pytest.mark.parametrize("text", ["-0", "-0.0", "-0e1", "-1e-400"])
+def test_lda_coeff_keeps_the_sign_of_its_zero(every_client: httpx.Client, text: str) -> None:
+    """All that was 0 or more becomes -0.0, in a body as in a query."""
+    answer = every_client.post(ND, content=json.dumps(BODY)[:-1] + f', "lda_coeff": {text}}}').json()
+    assert str(answer["grad_data"]["values"]) == str([-0.0] * 8)
+    content = save(indices=np.array([[0]]), grad_output=np.ones((1, 2), np.float32))
+    answer = every_client.post(
+        ND, params={"data_shape": "1,2", "lda_coeff": text}, content=content, headers=SAFETENSORS
+    )
+    assert str(load(answer.content)["grad_data"].tolist()) == str([[-0.0, -0.0]])
+
+
 def test_json_asked_for_in_safetensors_and_the_other_way(client: httpx.Client) -> None:
     answer = client.post(ND, json=BODY | {"sparse": True}, headers={"accept": "application/x-safetensors"})
     assert answer.headers["content-type"] == "application/x-safetensors"

@@ -211,6 +211,43 @@ def test_a_fill_value_has_the_json_form_of_datas_type(client: httpx.Client, dtyp
         assert octets(dtype, items(found["output"])) == wanted
 
 
+@pytest.mark.parametrize("text", ["-0", "-0.0", "-0e1"])
+def test_a_fill_value_keeps_the_sign_of_its_zero(every_client: httpx.Client, text: str) -> None:
+    """With and without a fraction, as the values of a tensor do."""
+
+    def is_minus_zero(found: Any) -> bool:
+        return np.array_equal(np.signbit(found), np.ones(np.shape(found), bool)) and not np.any(found)
+
+    body = (
+        '{"data": {"dtype": "float64", "values": [1]}, "indices": {"dtype": "int64", "values": [[1]]}, '
+        '"out_of_bounds": "fill", "fill_value": %s}'
+    )
+    for _ in range(2):  # the second one's fields have been seen before
+        answer = every_client.post("/gathernd", content=body % text).json()
+        assert is_minus_zero(answer["output"]["values"])
+    pairs = body.replace("float64", "complex64").replace("[1]}, ", "[[1, 1]]}, ", 1)
+    answer = every_client.post("/gathernd", content=pairs % f"[{text}, {text}]").json()
+    assert is_minus_zero(answer["output"]["values"])
+    whole = every_client.post("/gathernd", content=body.replace("float64", "int8") % text).json()
+    assert str(whole["output"]["values"]) == "[0]"
+    binary = save({"data": np.ones(1, np.float32), "indices": np.array([[1]])})
+    query = {"out_of_bounds": "fill", "fill_value": text}
+    answer = every_client.post("/gathernd", params=query, content=binary, headers=SAFETENSORS)
+    assert is_minus_zero(load(answer.content)["output"])
+    inputs = [part("data", np.ones(1, np.float32), "FP32"), part("indices", np.array([[1]]), "INT64")]
+    content, headers = request(inputs, parameters=query)
+    answer = every_client.post("/v2/models/gathernd/infer", content=content, headers=headers)
+    assert is_minus_zero(output(answer)[1])
+    every_client.put("/tensors/zeros", content=npy(np.ones((1, 2), np.float32))).raise_for_status()
+    features = '{"features": [{"tensor": "zeros"%s}], "out_of_bounds": "fill", "fill_value": %s}'
+    answer = every_client.post("/lookup", content=features % (', "indices": {"dtype": "int64", "values": [7]}', text))
+    assert is_minus_zero(answer.json()["output"]["values"])
+    binary = save({"0.indices": np.array([7])}, {"lookup": features % ("", text)})
+    answer = every_client.post("/lookup", content=binary, headers=SAFETENSORS)
+    assert is_minus_zero(load(answer.content)["output"])
+    every_client.delete("/tensors/zeros")
+
+
 @pytest.mark.parametrize(
     ("dtype", "fill"),
     [

@@ -462,6 +462,8 @@ def test_the_models_say_what_they_take(client: httpx.Client) -> None:
     for path in (ND, ELEMENTS):
         metadata = client.get(f"/v2/models{path}").json()
         assert [one["name"] for one in metadata["inputs"]] == ["data", "indices", "updates"]
+        taken = ["INT64"] if path == ND else ["INT32", "INT64"]
+        assert metadata["inputs"][1]["parameters"]["datatypes"] == taken
         config = client.get(f"/v2/models{path}/config").json()
         values = {name: value["string_value"] for name, value in config["parameters"].items()}
         own = {} if path == ND else {"axis": "0"}

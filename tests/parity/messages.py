@@ -31,13 +31,13 @@ _SHORT = {
     "uint32": "U32", "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
     "complex64": "C64",
 }  # fmt: skip
-_LONG = {
+DATATYPES = {
     "bool": "BOOL", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "uint8": "UINT8",
     "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64", "float16": "FP16", "bfloat16": "BF16",
     "float32": "FP32", "float64": "FP64", "string": "BYTES",
 }  # fmt: skip
 _OF_SHORT = {short: name for name, short in _SHORT.items()}
-_OF_LONG = {long: name for name, long in _LONG.items()}
+_OF_LONG = {long: name for name, long in DATATYPES.items()}
 
 
 @dataclass
@@ -231,7 +231,7 @@ def infer_body(
     """Body and header fields of an infer request."""
     inputs, blobs = [], []
     for name, array in arrays.items():
-        told: dict[str, Any] = {"name": name, "datatype": _LONG[name_of(array)], "shape": list(array.shape)}
+        told: dict[str, Any] = {"name": name, "datatype": DATATYPES[name_of(array)], "shape": list(array.shape)}
         if binary:
             blobs.append(raw(array))
             told["parameters"] = {"binary_data_size": len(blobs[-1])}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from app.operators.lookup import INDEX_DTYPES
+from app.operators.registry import OPERATORS
 from app.store import Resident
 from app.tensors.dtypes import BY_OIP, DTYPES, INTEGERS
 from app.wire.v2_lookup import LookupModel
@@ -21,7 +22,6 @@ def _tensors(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Inputs and outputs of a model for its metadata."""
     every = {"datatypes": list(BY_OIP)}
-    integers = {"datatypes": [DTYPES[name].oip for name in INTEGERS]}
     data = {"name": "data", "datatype": ANY_DATATYPE, "shape": ANY_SHAPE, "parameters": every}
     if isinstance(model, LookupModel):
         int32_64 = {"datatypes": [DTYPES[name].oip for name in INDEX_DTYPES]}
@@ -29,8 +29,11 @@ def _tensors(
             {"name": f"0.{name}", "datatype": "INT64", "shape": ANY_SHAPE, "parameters": int32_64}
             for name in ("indices", "offsets")
         ]
-        weights = data | {"name": "0.weights"}
+        floats = {"datatypes": [row.oip for row in BY_OIP.values() if row.kind == "float"]}
+        weights = data | {"name": "0.weights", "parameters": floats}
         return [*positions, weights], [data | {"name": name} for name in (OUTPUT, f"0.{OUTPUT}")]
+    taken = frozenset().union(*(row.index_dtypes for row in OPERATORS[model.signature.operator].dialects.values()))
+    integers = {"datatypes": [DTYPES[name].oip for name in INTEGERS if name in taken]}
     indices = {"name": "indices", "datatype": "INT64", "shape": ANY_SHAPE, "parameters": integers}
     output: dict[str, Any] = data | {"name": OUTPUT}
     if resident is not None:

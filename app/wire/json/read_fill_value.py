@@ -54,10 +54,9 @@ def read_fill_value(value: Any, mode: OutOfBounds, pointer: str) -> JsonFillValu
 def read_fill_value_text(text: str, mode: OutOfBounds, pointer: str) -> JsonFillValue:
     """The fill value of a query or of an infer request. Raises invalid_field where it is no JSON, too."""
     found = read_fill_value(None, mode, pointer)
-    fault = grammar_and_duplicate_keys.fault(text.encode("utf-8", "surrogatepass"))
-    if fault is not None:
+    if grammar_and_duplicate_keys.fault(text.encode("utf-8", "surrogatepass")) is not None:
         hint = f"Write JSON text at {pointer}, such as 0, or {_QUOTED} with its quotes where data is of strings."
-        raise invalid_field(pointer, f"fill_value must be a JSON value: {fault.detail}", hint)
+        raise invalid_field(pointer, "fill_value must be the text of a JSON value", hint)
     return found._replace(value=lossless_json.loads(text))
 
 

@@ -134,6 +134,7 @@ def _features_of(document: Any, pointer: str, most: int) -> list[Any]:
             f"the request has {len(features)} features; the limit is {most}",
             pointer=f"{pointer}/features",
             facts={"limit": "features", "maximum": most},
+            hint=f"Send at most {most} features in a request, or have the operator raise GATHERND_MAX_FEATURES.",
         )
     return features if type(features) is list else []
 

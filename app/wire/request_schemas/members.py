@@ -120,7 +120,7 @@ FINITE: Final = Detail("{name} must be a finite number")
 JSON_TEXT: Final = Detail("{name} must be a string, the JSON text of a value")
 SIZES_TEXT: Final = Detail("{name} must be integers of 0 or more with commas between them")
 FEATURES: Final = Detail("features must be a list of at least one feature")
-LIST_OF_SIZES: Final = Detail("shape must be a list of integers")
+LIST_OF_SIZES: Final = Detail("{name} must be a list of integers")
 JsonInteger = Annotated[int, Strict(), _OrNumber(), INTEGER]
 """Any integer, however large; true and false are none."""
 Size = Annotated[int, Strict(), Field(ge=0, json_schema_extra=_INT64)]

@@ -227,12 +227,19 @@ class AsyncClient:
 
         Each feature is a `Feature`, or its fields in a tuple or dict: the name of a tensor, indices of rows along its
         first axis, and for bags `offsets` (where each begins) or `lengths`, `pooling` (sum, mean or max) and `weights`.
-        `features_of` makes them of a KeyedJaggedTensor's values and lengths. Returns the features' outputs joined on
-        axis 1, which takes equal types and numbers of rows; without `concat` a list of an output for each.
+        A list of weights takes the tensor's type, for which the service is asked. `features_of` makes features of a
+        KeyedJaggedTensor's values and lengths. Returns the features' outputs joined on axis 1, which takes equal types
+        and numbers of rows; without `concat` a list of an output for each.
         `with_info` returns a LookupResult, `as_torch` PyTorch's tensors. Sums go in index order in float32 (float64 for
         float64) and are rounded once. Each tensor is read in one content, however many features name it.
         """
-        request = _lookups.lookup(features, concat, out_of_bounds, fill_value, with_info, as_torch)
+        named = [_lookups.as_feature(one) for one in features]
+        dtypes = {
+            name: (await self.metadata(name, timeout=timeout, headers=headers)).dtype
+            for name in _lookups.without_weight_type(named)
+        }
+        typed = _lookups.with_weight_types(named, dtypes)
+        request = _lookups.lookup(typed, concat, out_of_bounds, fill_value, with_info, as_torch)
         return await self._run(request, timeout, headers)
 
     @overload
@@ -369,6 +376,10 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """The gradient of GatherND, see `Client.gathernd_backward`."""
+        name = _scatters.resident_name(tensor)
+        if name is not None and has_no_type(grad_output):
+            info = await self.metadata(name, timeout=timeout, headers=headers)
+            grad_output = as_type(grad_output, info.dtype)
         request = await _packed(
             (indices, grad_output),
             _gradients.backward,
@@ -387,17 +398,17 @@ class AsyncClient:
 
     @overload
     async def gather_backward(
-        self, indices: Any, grad_output: Any, *, axis: int = 0, sparse: Literal[False] = False,
+        self, indices: Any, grad_output: Any, *, axis: int = 0, batch_dims: int = 0, sparse: Literal[False] = False,
         as_torch: Literal[False] = False, **options: Unpack[BackwardOptions],
     ) -> NDArray[Any]: ...  # fmt: skip
     @overload
     async def gather_backward(
-        self, indices: Any, grad_output: Any, *, axis: int = 0, sparse: Literal[True], as_torch: bool = False,
-        **options: Unpack[BackwardOptions],
+        self, indices: Any, grad_output: Any, *, axis: int = 0, batch_dims: int = 0, sparse: Literal[True],
+        as_torch: bool = False, **options: Unpack[BackwardOptions],
     ) -> SparseGradient: ...  # fmt: skip
     @overload
     async def gather_backward(
-        self, indices: Any, grad_output: Any, *, axis: int = 0, as_torch: Literal[True],
+        self, indices: Any, grad_output: Any, *, axis: int = 0, batch_dims: int = 0, as_torch: Literal[True],
         sparse: Literal[False] = False, **options: Unpack[BackwardOptions],
     ) -> Any: ...  # fmt: skip
     async def gather_backward(
@@ -408,6 +419,7 @@ class AsyncClient:
         data_shape: Sequence[int] | None = None,
         tensor: str | NamedTensor | None = None,
         axis: int = 0,
+        batch_dims: int = 0,
         lda_coeff: float = 1.0,
         sparse: bool = False,
         dialect: str = "onnx-13",
@@ -416,6 +428,10 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """The gradient of Gather, see `Client.gather_backward`."""
+        name = _scatters.resident_name(tensor)
+        if name is not None and has_no_type(grad_output):
+            info = await self.metadata(name, timeout=timeout, headers=headers)
+            grad_output = as_type(grad_output, info.dtype)
         request = await _packed(
             (indices, grad_output),
             _gradients.backward,
@@ -429,6 +445,7 @@ class AsyncClient:
             sparse,
             dialect,
             as_torch,
+            batch_dims,
         )
         return await self._run(request, timeout, headers)
 

@@ -276,12 +276,19 @@ class Client:
 
         Each feature is a `Feature`, or its fields in a tuple or dict: the name of a tensor, indices of rows along its
         first axis, and for bags `offsets` (where each begins) or `lengths`, `pooling` (sum, mean or max) and `weights`.
-        `features_of` makes them of a KeyedJaggedTensor's values and lengths. Returns the features' outputs joined on
-        axis 1, which takes equal types and numbers of rows; without `concat` a list of an output for each.
+        A list of weights takes the tensor's type, for which the service is asked. `features_of` makes features of a
+        KeyedJaggedTensor's values and lengths. Returns the features' outputs joined on axis 1, which takes equal types
+        and numbers of rows; without `concat` a list of an output for each.
         `with_info` returns a LookupResult, `as_torch` PyTorch's tensors. Sums go in index order in float32 (float64 for
         float64) and are rounded once. Each tensor is read in one content, however many features name it.
         """
-        request = _lookups.lookup(features, concat, out_of_bounds, fill_value, with_info, as_torch)
+        named = [_lookups.as_feature(one) for one in features]
+        dtypes = {
+            name: self.metadata(name, timeout=timeout, headers=headers).dtype
+            for name in _lookups.without_weight_type(named)
+        }
+        typed = _lookups.with_weight_types(named, dtypes)
+        request = _lookups.lookup(typed, concat, out_of_bounds, fill_value, with_info, as_torch)
         return self._run(request, timeout, headers)
 
     @overload
@@ -414,10 +421,15 @@ class Client:
         """The gradient of GatherND: zeros of the data's shape, each slice of `grad_output` added at its index.
 
         `grad_output` is of a float type and of the shape of the gather's output. `data_shape` is the shape of the
-        gather's data, or `tensor` names a resident tensor that has it, and grad_output's type. The sum is multiplied by
-        `lda_coeff`. Returns an array of that shape; with `sparse`, for batch_dims 0, a SparseGradient of the slices
-        that were gathered alone, which `scatter` takes. `as_torch` returns PyTorch's tensors.
+        gather's data, or `tensor` names a resident tensor that has it, and grad_output's type, which a list takes. The
+        sum is multiplied by `lda_coeff`. Returns an array of that shape; with `sparse`, for batch_dims 0, a
+        SparseGradient of the slices that were gathered alone, which `scatter` takes. `as_torch` returns PyTorch's
+        tensors.
         """
+        name = _scatters.resident_name(tensor)
+        if name is not None and has_no_type(grad_output):
+            info = self.metadata(name, timeout=timeout, headers=headers)
+            grad_output = as_type(grad_output, info.dtype)
         request = _gradients.backward(
             "gathernd", indices, grad_output, data_shape, tensor, batch_dims, lda_coeff, sparse, dialect, as_torch
         )
@@ -425,17 +437,17 @@ class Client:
 
     @overload
     def gather_backward(
-        self, indices: Any, grad_output: Any, *, axis: int = 0, sparse: Literal[False] = False,
+        self, indices: Any, grad_output: Any, *, axis: int = 0, batch_dims: int = 0, sparse: Literal[False] = False,
         as_torch: Literal[False] = False, **options: Unpack[BackwardOptions],
     ) -> NDArray[Any]: ...  # fmt: skip
     @overload
     def gather_backward(
-        self, indices: Any, grad_output: Any, *, axis: int = 0, sparse: Literal[True], as_torch: bool = False,
-        **options: Unpack[BackwardOptions],
+        self, indices: Any, grad_output: Any, *, axis: int = 0, batch_dims: int = 0, sparse: Literal[True],
+        as_torch: bool = False, **options: Unpack[BackwardOptions],
     ) -> SparseGradient: ...  # fmt: skip
     @overload
     def gather_backward(
-        self, indices: Any, grad_output: Any, *, axis: int = 0, as_torch: Literal[True],
+        self, indices: Any, grad_output: Any, *, axis: int = 0, batch_dims: int = 0, as_torch: Literal[True],
         sparse: Literal[False] = False, **options: Unpack[BackwardOptions],
     ) -> Any: ...  # fmt: skip
     def gather_backward(
@@ -446,6 +458,7 @@ class Client:
         data_shape: Sequence[int] | None = None,
         tensor: str | NamedTensor | None = None,
         axis: int = 0,
+        batch_dims: int = 0,
         lda_coeff: float = 1.0,
         sparse: bool = False,
         dialect: str = "onnx-13",
@@ -456,12 +469,17 @@ class Client:
         """The gradient of Gather: zeros of the data's shape, each slice of `grad_output` added at its index.
 
         `grad_output` is of a float type and of the shape of the gather's output. `data_shape` is the shape of the
-        gather's data, or `tensor` names a resident tensor that has it, and grad_output's type. The sum is multiplied by
-        `lda_coeff`. Returns an array of that shape; with `sparse`, for axis 0, a SparseGradient of the slices
-        that were gathered alone, which `scatter` takes. `as_torch` returns PyTorch's tensors.
+        gather's data, or `tensor` names a resident tensor that has it, and grad_output's type, which a list takes. The
+        sum is multiplied by `lda_coeff`. Returns an array of that shape; with `sparse`, for axis 0, a SparseGradient of
+        the slices that were gathered alone, which `scatter` takes. The dialect openvino-8 has `batch_dims`, as `gather`
+        has it. `as_torch` returns PyTorch's tensors.
         """
+        name = _scatters.resident_name(tensor)
+        if name is not None and has_no_type(grad_output):
+            info = self.metadata(name, timeout=timeout, headers=headers)
+            grad_output = as_type(grad_output, info.dtype)
         request = _gradients.backward(
-            "gather", indices, grad_output, data_shape, tensor, axis, lda_coeff, sparse, dialect, as_torch
+            "gather", indices, grad_output, data_shape, tensor, axis, lda_coeff, sparse, dialect, as_torch, batch_dims
         )
         return self._run(request, timeout, headers)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Final, Literal
 
 from ._answers import SAFETENSORS, Decode
@@ -42,11 +43,13 @@ def backward(
     sparse: bool,
     dialect: str,
     as_torch: bool,
+    batch_dims: int = 0,
 ) -> Request[Any]:
     """The gradient of a gather, as safetensors, which has every float type.
 
-    Its result is an array, or a SparseGradient for `sparse`; for `as_torch` of PyTorch's tensors. Raises ValueError
-    unless there is one of `data_shape` and `tensor`, and TypeError for a grad_output that safetensors lacks.
+    `batch_dims` is the one beside an axis. Its result is an array, or a SparseGradient for `sparse`; for `as_torch` of
+    PyTorch's tensors. Raises ValueError unless there is one of `data_shape` and `tensor`, and TypeError for a
+    grad_output that safetensors lacks or sizes that are no integers.
     """
     make: Decode = decode_for_torch if as_torch else decode
 
@@ -68,10 +71,12 @@ def backward(
     if tensors["grad_output"].element_type.safetensors is None:
         raise TypeError(f"grad_output is of type {tensors['grad_output'].element_type.name}, which has no gradient")
     query = {PARAMETERS[operator]: str(parameter), "dialect": dialect, "lda_coeff": repr(float(lda_coeff))}
+    if batch_dims:
+        query["batch_dims"] = str(batch_dims)
     if sparse:
         query["sparse"] = "true"
     if data_shape is not None:
-        query["data_shape"] = ",".join(str(int(size)) for size in data_shape)
+        query["data_shape"] = ",".join(str(index(size)) for size in data_shape)
     else:
         query["tensor"] = tensor.name if isinstance(tensor, NamedTensor) else str(tensor)
         check_name(query["tensor"])

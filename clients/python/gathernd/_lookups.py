@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ._answers import SAFETENSORS, Decode, json_document, with_info
 from ._array_bytes import ELEMENT_TYPES, EncodedTensor, decode, encode
-from ._arrays_of_others import as_array, as_indices, decode_for_torch, encode_value
+from ._arrays_of_others import as_array, as_indices, as_type, decode_for_torch, encode_value, has_no_type
 from ._endpoints import SAFETENSORS_OR_JSON, OutOfBounds, check_name, json_value
 from ._messages import Answer, Request
 from ._resident_tensor import NamedTensor
@@ -29,7 +29,8 @@ class Feature:
     """Rows of the resident tensor `tensor`: those at `indices`, or with `pooling` one for each bag of indices.
 
     A bag begins where `offsets` says, or is as long as `lengths` says, as in TorchRec's KeyedJaggedTensor; with one of
-    them `pooling` is "sum" unless it is given. `weights` are one for each index, for "sum".
+    them `pooling` is "sum" unless it is given. `weights` are one for each index, for "sum", of the tensor's type, which
+    a list takes.
     """
 
     tensor: str | NamedTensor
@@ -64,9 +65,10 @@ def features_of(values: Any, lengths: Any, tensors: Sequence[str], weights: Any 
     """The features of a KeyedJaggedTensor: `values` of all keys one behind the other, `lengths` of each key's bags.
 
     `tensors` are the resident tensors of the keys, in their order; `lengths` has the bags of the first key, then those
-    of the second. `weights` are those of the values. Raises ValueError where the lengths do not fit.
+    of the second. `weights` are those of the values. Raises ValueError where the lengths do not fit, and TypeError for
+    lengths that are no integers.
     """
-    sizes = as_indices(lengths, widen=True).reshape(-1)
+    sizes = _sizes(lengths)
     flat, each = as_indices(values, widen=False).reshape(-1), None if weights is None else as_array(weights).reshape(-1)
     if not tensors or sizes.size % len(tensors):
         raise ValueError(f"{sizes.size} lengths cannot be those of {len(tensors)} tensors with equally many bags")
@@ -77,13 +79,42 @@ def features_of(values: Any, lengths: Any, tensors: Sequence[str], weights: Any 
     for number, tensor in enumerate(tensors):
         own = sizes[number * bags : (number + 1) * bags]
         end = begin + int(own.sum())
-        found.append(Feature(tensor, flat[begin:end], lengths=own, weights=None if each is None else each[begin:end]))
+        part = None if each is None else each[begin:end]
+        if part is not None and has_no_type(weights):
+            part = part.tolist()
+        found.append(Feature(tensor, flat[begin:end], lengths=own, weights=part))
         begin = end
     return found
 
 
+def as_feature(given: Feature | tuple[Any, ...] | Mapping[str, Any]) -> Feature:
+    """A feature that is given as one, or as its fields in a tuple or dict."""
+    if isinstance(given, Feature):
+        return given
+    return Feature(**given) if isinstance(given, Mapping) else Feature(*given)
+
+
+def without_weight_type(features: Iterable[Feature]) -> set[str]:
+    """The resident tensors of features whose weights are a list, which has no element type of its own."""
+    listed = (one for one in features if one.weights is not None and has_no_type(one.weights))
+    return {_name(one) for one in listed}
+
+
+def with_weight_types(features: Iterable[Feature], dtypes: Mapping[str, str]) -> list[Feature]:
+    """`features` with lists of weights as arrays of their tensor's type, which `dtypes` has by name.
+
+    Raises ValueError where the type cannot hold a weight.
+    """
+    return [
+        replace(one, weights=as_type(one.weights, dtypes[_name(one)]))
+        if one.weights is not None and has_no_type(one.weights)
+        else one
+        for one in features
+    ]
+
+
 def lookup(
-    features: Sequence[Feature | tuple[Any, ...] | Mapping[str, Any]],
+    features: Sequence[Feature],
     concat: bool,
     out_of_bounds: OutOfBounds,
     fill_value: Any,
@@ -92,13 +123,12 @@ def lookup(
 ) -> Request[Any]:
     """A lookup as safetensors. Its result is an array, without `concat` a list; for `info` a LookupResult.
 
-    Raises TypeError for indices that are no integers, ValueError for a feature with both offsets and lengths.
+    Raises TypeError for lengths that are no integers, ValueError for a feature with both offsets and lengths.
     """
     tensors: dict[str, EncodedTensor] = {}
     named = []
-    for number, given in enumerate(features):
-        feature = _feature(given)
-        name = feature.tensor.name if isinstance(feature.tensor, NamedTensor) else feature.tensor
+    for number, feature in enumerate(features):
+        name = _name(feature)
         check_name(name)
         indices, offsets = _indices(feature)
         tensors[f"{number}.indices"] = encode(indices)
@@ -130,10 +160,16 @@ def lookup(
     return Request("POST", f"/{_LOOKUP}", read, {}, headers, write_safetensors(tensors, {_LOOKUP: text}))
 
 
-def _feature(given: Feature | tuple[Any, ...] | Mapping[str, Any]) -> Feature:
-    if isinstance(given, Feature):
-        return given
-    return Feature(**given) if isinstance(given, Mapping) else Feature(*given)
+def _name(feature: Feature) -> str:
+    return feature.tensor.name if isinstance(feature.tensor, NamedTensor) else feature.tensor
+
+
+def _sizes(lengths: Any) -> NDArray[Any]:
+    """The lengths of bags, of rank 1. Raises TypeError where they are no integers."""
+    sizes = as_indices(lengths, widen=True).reshape(-1)
+    if sizes.dtype.kind not in "iu":
+        raise TypeError(f"the lengths of bags are integers, not {sizes.dtype}")
+    return sizes
 
 
 def _indices(feature: Feature) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -144,7 +180,7 @@ def _indices(feature: Feature) -> tuple[NDArray[Any], NDArray[Any] | None]:
     if indices.dtype not in (np.int32, np.int64):
         indices = as_indices(indices, widen=True)
     if feature.lengths is not None:
-        sizes = as_indices(feature.lengths, widen=True).reshape(-1)
+        sizes = _sizes(feature.lengths)
         if int(sizes.sum()) != indices.size:
             raise ValueError(f"the lengths add up to {int(sizes.sum())}, and there are {indices.size} indices")
         return indices, (np.cumsum(sizes) - sizes).astype(indices.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -18,6 +18,9 @@ class Gathered(Enum):
     GATHERND = "gathernd"
     GATHER = "gather"
 
+
+_BOTH: Final = "openvino-8"
+"""The dialect in which gather has an axis and batch_dims."""
 
 app = typer.Typer(add_completion=False)
 
@@ -37,7 +40,9 @@ def backward(
     op: Annotated[Gathered, typer.Option(help="Of which gather.")] = Gathered.GATHERND,
     data_shape: Annotated[str | None, typer.Option(help="Shape of the gather's data, such as 200000,64.")] = None,
     tensor: Annotated[str | None, typer.Option(help="Or a resident tensor that has this shape.")] = None,
-    batch_dims: Annotated[int, typer.Option(help="Leading dimensions that are batches (gathernd).")] = 0,
+    batch_dims: Annotated[
+        int, typer.Option(help="Leading dimensions that are batches (gathernd; gather in the dialect openvino-8).")
+    ] = 0,
     axis: Annotated[int, typer.Option(help="Axis that was gathered on (gather).")] = 0,
     lda_coeff: Annotated[float, typer.Option(help="What the sums are multiplied by.")] = 1.0,
     sparse: Annotated[
@@ -57,18 +62,17 @@ def backward(
     """The gradient of the data of a gather, by a running service: npy files in, npy files out."""
     if (data_shape is None) == (tensor is None):
         called_wrongly("give either --data-shape, the shape of the gather's data, or --tensor, a resident one")
-    if batch_dims if op is Gathered.GATHER else axis:
-        called_wrongly("--batch-dims belongs to --op gathernd, --axis to --op gather")
+    if (batch_dims and dialect != _BOTH) if op is Gathered.GATHER else axis:
+        called_wrongly(f"--batch-dims belongs to --op gathernd or --dialect {_BOTH}, --axis to --op gather")
     shape = None if data_shape is None else _shape(data_shape)
 
     from .npy_files import load, print_or_save  # noqa: PLC0415  (not needed for the help)
 
     with connect_or_exit(url, key) as service:
         options: dict[str, Any] = {"data_shape": shape, "tensor": tensor, "lda_coeff": lda_coeff, "dialect": dialect}
+        options["batch_dims"] = batch_dims
         method: Any = service.gathernd_backward
         if op is Gathered.GATHER:
             method, options = service.gather_backward, options | {"axis": axis}
-        else:
-            options["batch_dims"] = batch_dims
         found = method(load(indices), load(grad_output), sparse=sparse, **options)
         print_or_save({"indices": found.indices, "values": found.values} if sparse else {"": found}, output)
