@@ -40,7 +40,7 @@ def plan_scatter_elements(
     axis = check_axis(dialect, data, call.parameter, call.parameter_pointer)
     check_indices_shape(dialect, data, indices, axis)
     check_updates_shape(dialect, updates, indices.shape)
-    check_limits(data, indices, data.shape, limits, data.shape_pointer)
+    check_limits(data, indices, data.shape, limits, copies_data=True)
     check_updates_limits(updates, limits)
     sizes, strides, axis_stride = places_in_data(data.shape, indices.shape, axis)
     plan = ScatterElementsPlan(

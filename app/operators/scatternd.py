@@ -51,7 +51,7 @@ def plan_scatternd(
     depth = _checked_depth(dialect, data.shape, indices)
     shape = data.shape
     check_updates_shape(dialect, updates, (*indices.shape[:-1], *shape[depth:]))
-    check_limits(data, indices, shape, limits, data.shape_pointer)
+    check_limits(data, indices, shape, limits, copies_data=True)
     check_updates_limits(updates, limits)
     plan = ScatterNDPlan(
         tuples=prod(indices.shape[:-1]),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Final
 
 from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
@@ -18,6 +19,9 @@ from app.tensors.tensor import Tensor
 
 Updating = Call | ScatterCall
 """A request with updates: to an operator, or into a resident tensor."""
+_LESS_DATA: Final = (
+    "Scatter into a part of the data, since the output has its size; POST /tensors/NAME/scatter changes a whole one."
+)
 
 
 def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
@@ -108,11 +112,11 @@ def check_updates_shape(dialect: Dialect, updates: Tensor, wanted: tuple[int, ..
 
 
 def check_limits(
-    data: Tensor, indices: Tensor, output_shape: Sequence[int], limits: Limits, output_pointer: str | None = None
+    data: Tensor, indices: Tensor, output_shape: Sequence[int], limits: Limits, *, copies_data: bool = False
 ) -> None:
     """Sizes, from the shapes alone and exactly, before anything is allocated.
 
-    `output_pointer` names what the output's size follows from, the shape of the indices for None.
+    The output's size follows from the shape of the indices, of an operator that `copies_data` from that of the data.
 
     Raises limit_exceeded for data, indices or output over a limit or impossible to hold (the product of the non-zero
     dimensions in bytes above 2**63 - 1), output_too_large for an output of more than `limits.output_bytes`.
@@ -120,8 +124,9 @@ def check_limits(
     check_shape_limits("data", data.shape, data.dtype, limits, data.shape_pointer)
     check_shape_limits("indices", indices.shape, indices.dtype, limits, indices.shape_pointer)
     size = prod(output_shape) * (data.dtype.item_size or 4)
-    pointer = indices.shape_pointer if output_pointer is None else output_pointer
-    check_output_bytes(f"the output of shape {list(output_shape)}", size, limits, pointer)
+    pointer = data.shape_pointer if copies_data else indices.shape_pointer
+    hint = _LESS_DATA if copies_data else None
+    check_output_bytes(f"the output of shape {list(output_shape)}", size, limits, pointer, hint)
     check_shape_limits("the output", output_shape, data.dtype, limits, pointer)
 
 
@@ -130,7 +135,7 @@ def check_updates_limits(updates: Tensor, limits: Limits) -> None:
     check_shape_limits("updates", updates.shape, updates.dtype, limits, updates.shape_pointer)
 
 
-def check_output_bytes(what: str, size: int, limits: Limits, pointer: str) -> None:
+def check_output_bytes(what: str, size: int, limits: Limits, pointer: str, hint: str | None = None) -> None:
     """Raises output_too_large where `what`, of `size` bytes, is more than an answer may hold."""
     if size > limits.output_bytes:
         raise GatherError(
@@ -138,6 +143,7 @@ def check_output_bytes(what: str, size: int, limits: Limits, pointer: str) -> No
             f"{what} would have {size} bytes; the limit is {limits.output_bytes}",
             pointer=pointer,
             facts={"limit": "output_bytes", "maximum": limits.output_bytes},
+            hint=hint,
         )
 
 

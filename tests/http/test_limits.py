@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import httpx
@@ -56,6 +57,22 @@ def chunks(size: int) -> Callable[[httpx.Client], httpx.Response]:
     return lambda client: client.post("/gathernd", content=iter([b" " * KIB] * (size // KIB + 1)), headers=BINARY)
 
 
+def scatter(path: str, size: int, **more: Any) -> Callable[[httpx.Client], httpx.Response]:
+    """A scatter of one item into so many."""
+    indices = int64([1, 1] if path == "/scatternd" else [1], [0])
+    body = {"data": tensor("int8", [size], [0] * size), "indices": indices, "updates": tensor("int8", [1], [1])} | more
+    return lambda client: client.post(path, json=body)
+
+
+def gradient(path: str, shape: list[int], *, sparse: int = 0) -> Callable[[httpx.Client], httpx.Response]:
+    """The gradient of one slice, or of so many of a sparse one."""
+    count = sparse or 1
+    indices = int64([count, 1] if "nd" in path else [count], list(range(count)))
+    grad_output = tensor("float32", [count, *shape[1:]], [1] * (count * prod(shape[1:])))
+    body: dict[str, Any] = {"indices": indices, "grad_output": grad_output, "data_shape": shape}
+    return lambda client: client.post(path, json=body | ({"sparse": True} if sparse else {}))
+
+
 def lookup(features: int) -> Callable[[httpx.Client], httpx.Response]:
     body = {"features": [{"tensor": "first", "indices": int64([1], [0])}] * features}
     return lambda client: client.post("/lookup", json=body)
@@ -71,6 +88,8 @@ def scatter_twice(client: httpx.Client) -> httpx.Response:
     return second
 
 
+SCATTERS = ("/scatternd", "/scatter_elements")
+GRADIENTS = ("/gathernd/backward", "/gather/backward")
 LIMITS = {
     "max_json_bytes": Limit(
         96 * KIB,
@@ -104,16 +123,55 @@ LIMITS = {
         4 * KIB,
         "output_bytes",
         "output_too_large",
-        (gather(tensor("int8", [1, 100], [0] * 100), int64([41, 1], [0] * 41)),),
+        (
+            gather(tensor("int8", [1, 100], [0] * 100), int64([41, 1], [0] * 41)),
+            *(scatter(path, 4 * KIB + 1) for path in SCATTERS),
+            *(gradient(path, [KIB + 1]) for path in GRADIENTS),
+            *(gradient(path, [1600, 5], sparse=150) for path in GRADIENTS),
+        ),
     ),
-    "max_rank": Limit(4, "rank", "limit_exceeded", (gather(tensor("int8", [1] * 5, [0])), put("a", 1, "1,1,1,1,1"))),
+    "max_rank": Limit(
+        4,
+        "rank",
+        "limit_exceeded",
+        (
+            gather(tensor("int8", [1] * 5, [0])),
+            put("a", 1, "1,1,1,1,1"),
+            *(gradient(path, [1] * 5) for path in GRADIENTS),
+        ),
+    ),
     "max_dimension": Limit(
-        5000, "dimension", "limit_exceeded", (gather(tensor("int8", [5001], [0] * 5001)), put("a", 5001))
+        5000,
+        "dimension",
+        "limit_exceeded",
+        (
+            gather(tensor("int8", [5001], [0] * 5001)),
+            put("a", 5001),
+            *(gradient(path, [5001, 1], sparse=1) for path in GRADIENTS),
+        ),
     ),
     "max_elements": Limit(
-        8000, "elements", "limit_exceeded", (gather(tensor("int8", [2, 4001], [0] * 8002)), put("a", 8002, "2,4001"))
+        8000,
+        "elements",
+        "limit_exceeded",
+        (
+            gather(tensor("int8", [2, 4001], [0] * 8002)),
+            put("a", 8002, "2,4001"),
+            *(gradient(path, [4001, 2], sparse=1) for path in GRADIENTS),
+        ),
     ),
-    "max_string_bytes": Limit(10, "string_bytes", "limit_exceeded", (gather(tensor("string", [1], ["x" * 11])),)),
+    "max_string_bytes": Limit(
+        10,
+        "string_bytes",
+        "limit_exceeded",
+        (
+            gather(tensor("string", [1], ["x" * 11])),
+            *(
+                scatter(path, 1, data=tensor("string", [1], [""]), updates=tensor("string", [1], ["x" * 11]))
+                for path in SCATTERS
+            ),
+        ),
+    ),
     "max_features": Limit(2, "features", "limit_exceeded", (lookup(3),)),
     "max_header_bytes": Limit(
         4 * KIB,
@@ -156,6 +214,15 @@ def test_what_exceeds_a_limit_is_refused_by_its_name(strict: Server, name: str) 
         answer = beyond(strict.shared_client())
         body = answer.json()
         assert (body["code"], body["limit"], body["maximum"]) == (limit.code, limit.name, limit.value), answer.text
+
+
+def test_hints_of_limits_say_what_the_operator_can_do(strict: Server) -> None:
+    """A copy of the data has its size however few slices are asked for; no smaller tensor makes fewer features."""
+    for path in SCATTERS:
+        hint = scatter(path, 4 * KIB + 1)(strict.shared_client()).json()["hint"]
+        assert hint.startswith("Scatter into a part of the data"), hint
+    hint = lookup(3)(strict.shared_client()).json()["hint"]
+    assert hint == "Send at most 2 features in a request, or have the operator raise GATHERND_MAX_FEATURES."
 
 
 @pytest.mark.parametrize("kind", ["JSON", "binary", "upload"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from fractions import Fraction
+from json import loads
 from random import Random
 from typing import Any
 
@@ -14,12 +15,15 @@ from hypothesis import strategies as st
 
 from app.errors import GatherError
 from app.operators.registry import OPERATORS
+from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire import v2_request_tensors
 from app.wire.json import scatter_messages
+from app.wire.json.body_without_arrays import read_envelope
+from app.wire.json.find_arrays import FoundArrays
 from app.wire.v2_request_json import Model
 from tests.for_each import for_each
 from tests.wire.json_requests import call, made, refused, request, tensor
@@ -28,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("every_codec")
 
 INTEGERS = [name for name, dtype in DTYPES.items() if dtype.kind in ("int", "uint")]
 MODEL = Model("gathernd", OPERATORS["gathernd"].signature)
+NO_ARRAYS = FoundArrays(closed=True, members=1, nontrivial_numbers=False, arrays=0, places=())
 EDGES = [edge + off for dtype in INTEGERS for edge in (DTYPES[dtype].low, DTYPES[dtype].high) for off in (-1, 0, 1)]
 
 
@@ -184,3 +189,23 @@ def test_the_names_of_non_finite_numbers_may_have_escapes(dtype: str, text: str,
 )  # fmt: skip
 def test_other_strings_among_floats_are_refused_with_escapes_or_without(text: str) -> None:
     refused(request(tensor("float32", f"[1, {text}, null]")), "value_not_representable", "/data/values/1")
+
+
+@for_each("text", ['{"a": -0}', '{"a": [1, -0]}', '{"a":-0}', '{"a": {"b":\t-0\n}, "c": 1}'])
+def test_minus_zero_keeps_its_sign_outside_arrays(text: str) -> None:
+    walked: list[Buffer] = []
+    value = read_envelope(text.encode(), NO_ARRAYS, "arrays", lambda body, _: walked.append(body), None)
+    found = value["a"]
+    while type(found) in (list, dict):
+        found = list(found.values() if type(found) is dict else found)[-1]
+    assert float(found.text) == 0
+    assert math.copysign(1, float(found.text)) == -1
+    assert walked
+
+
+@for_each("text", ['{"tensor": "items-07"}', '{"a": "x", "b-0": "-0"}', '{"a": 10, "b": [-1, 0]}'])
+def test_names_with_minus_zero_take_the_fast_way(text: str) -> None:
+    """Their bodies' grammar is not checked by a second walk."""
+    walked: list[Buffer] = []
+    assert read_envelope(text.encode(), NO_ARRAYS, "arrays", lambda body, _: walked.append(body), None) == loads(text)
+    assert not walked
