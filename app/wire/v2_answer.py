@@ -19,13 +19,14 @@ VERSION: Final = "1"
 """The only version of a model that is an operator."""
 
 
-def check_writable(dtype: DType) -> None:
-    """Raises unsupported_dtype for complex types, which the protocol does not have."""
+def check_writable(dtype: DType, route: str = "/gathernd", pointer: str | None = None) -> None:
+    """Raises unsupported_dtype for complex types, which the protocol does not have and `route` has."""
     if dtype.oip is None:
         raise GatherError(
             "unsupported_dtype",
-            f"the inference protocol has no datatype for {dtype.name}; use POST /gathernd",
-            hint=f"Send the request to POST /gathernd, whose JSON carries {dtype.name}.",
+            f"the inference protocol has no datatype for {dtype.name}; use POST {route}",
+            pointer=pointer,
+            hint=f"Send the request to POST {route}, whose JSON carries {dtype.name}.",
         )
 
 

@@ -20,7 +20,7 @@ from app.wire.json.lookup_messages import answer_fields
 from app.wire.little_endian_items import Memory, packed_bytes
 from app.wire.protobuf_fields import varint
 from app.wire.v2_answer import VERSION, check_writable
-from app.wire.v2_lookup import LookupRequest
+from app.wire.v2_lookup import LookupRequest, check_outputs_writable
 from app.wire.v2_request_json import OUTPUT
 
 _ID: Final = b"\x1a"
@@ -78,8 +78,7 @@ def _head_of_answer(answer: Answer, model_name: str) -> bytes:
 
 def write_grpc_lookup(answer: LookupAnswer, request: LookupRequest, memory: Memory, *, stream: bool = False) -> bytes:
     """The same of a lookup."""
-    for output in answer.outputs:
-        check_writable(output.dtype)
+    check_outputs_writable(answer)
     named = dict(zip(answer.names, answer.outputs, strict=True))
     wanted = {name: named[name] for name in request.outputs or named}
     fields = answer_fields(answer).decode()

@@ -202,6 +202,12 @@ def is_long_answer(answer: LookupAnswer, request: LookupRequest) -> bool:
     return any(is_long(output) for output in answer.outputs if not (whole and output.dtype.item_size))
 
 
+def check_outputs_writable(answer: LookupAnswer) -> None:
+    """Raises unsupported_dtype at the first feature whose tensor is of a type that the protocol does not have."""
+    for number, output in enumerate(answer.outputs):
+        check_writable(output.dtype, f"/{LOOKUP}", f"{_POINTER}/features/{number}/tensor")
+
+
 def write_lookup_answer(
     answer: LookupAnswer, request: LookupRequest, memory: Memory | None = None
 ) -> tuple[list[Buffer], int | None]:
@@ -209,8 +215,7 @@ def write_lookup_answer(
 
     `memory` is charged with what is made. Raises unsupported_dtype, and what charging raises.
     """
-    for output in answer.outputs:
-        check_writable(output.dtype)
+    check_outputs_writable(answer)
     named = dict(zip(answer.names, answer.outputs, strict=True))
     wanted = request.outputs or dict.fromkeys(named, request.binary)
     head: dict[str, Any] = {} if request.identifier is None else {"id": request.identifier}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.http.lookups import Given, looped
 from tests.http.server import Server
-from tests.http.tensors import put_raw
+from tests.http.tensors import RAW, put_raw
 
 ITEMS = np.random.default_rng(2).standard_normal((20, 5), dtype=np.float32)
 USERS = np.random.default_rng(3).standard_normal((20, 2), dtype=np.float32)
@@ -134,6 +134,8 @@ def test_requests_that_are_none_are_refused(client: httpx.Client) -> None:
     for sent, code, pointer in (
         ({"inputs": [one]}, "invalid_field", "/parameters"),
         ({"inputs": [one], "parameters": {}}, "invalid_field", "/parameters/lookup"),
+        ({"inputs": [one], "parameters": {"lookup": {"features": []}}}, "invalid_field", "/parameters/lookup"),
+        ({"inputs": [one], "parameters": {"lookup": 3}}, "invalid_field", "/parameters/lookup"),
         ({"inputs": [one], "parameters": {"lookup": "{"}}, "invalid_field", "/parameters/lookup"),
         ({"inputs": [one], "parameters": {"lookup": "{}"}}, "invalid_field", "/parameters/lookup/features"),
         ({"inputs": [one, one], "parameters": good}, "invalid_field", "/inputs/1/name"),
@@ -205,3 +207,29 @@ def test_triton_s_client_looks_up_as_it_is(binary: bool, server: Server) -> None
     result = client.infer("lookup", inputs, outputs=outputs, parameters=parameters)
     assert result.as_numpy("output").tobytes() == looped(ITEMS, BAG).tobytes()
     client.close()
+
+
+def test_an_object_in_place_of_its_text_is_called_that(client: httpx.Client) -> None:
+    one = {"name": "0.indices", "datatype": "INT64", "shape": [1], "data": [0]}
+    asked = {"features": [{"tensor": "v2_items"}]}
+    sent: dict[str, Any] = {"inputs": [one], "parameters": {"lookup": asked}}
+    found = client.post(INFER, json=sent).json()
+    assert found["detail"] == "lookup must be a string, the JSON text of the request but for the arrays"
+    assert "as a string" in found["hint"]
+    sent["parameters"]["lookup"] = json.dumps(asked)
+    assert client.post(INFER, json=sent).status_code == 200
+
+
+def test_a_complex_tensor_is_refused_by_its_feature_with_the_route_that_has_it(client: httpx.Client) -> None:
+    query = {"dtype": "complex64", "shape": "2,2"}
+    client.put("/tensors/v2_complex", params=query, content=bytes(32), headers={"content-type": RAW})
+    try:
+        features = [ROWS, Given("v2_complex", [1, 0])]
+        for binary in (False, True):
+            found = infer(client, features, binary, concat=False).json()
+            assert (found["code"], found["errors"]) == (
+                "unsupported_dtype", [{"pointer": "/parameters/lookup/features/1/tensor"}],
+            )  # fmt: skip
+            assert "POST /lookup" in found["hint"]
+    finally:
+        client.delete("/tensors/v2_complex")

@@ -21,6 +21,7 @@ from app.wire.request_schemas.members import (
     INTEGER,
     JSON_TEXT,
     LIST_OF_SIZES,
+    LOOKUP_TEXT,
     SIZES_TEXT,
     WRONG_SHAPE,
     Detail,
@@ -302,6 +303,14 @@ def _json_text_hint(value: object, pointer: str) -> str:
     return f"Write JSON text in double quotes at {pointer}, such as 0."
 
 
+def _lookup_text_hint(value: object, pointer: str) -> str:
+    if type(value) is dict:
+        return f"Write the object at {pointer} as a string, with a backslash before each of its quotes."
+    return (
+        f'Write JSON text in double quotes at {pointer}, such as "{{\\"features\\": [{{\\"tensor\\": \\"items\\"}}]}}".'
+    )
+
+
 def _features_hint(value: object, pointer: str) -> str:
     if type(value) is dict:
         return f"Write a list at {pointer}, even of a single feature: the object that is there, in brackets."
@@ -320,6 +329,7 @@ _VALUE_HINTS: Final[Mapping[Detail, Callable[[object, str], str]]] = {
     FINITE: _finite_hint,
     JSON_TEXT: _json_text_hint,
     FEATURES: _features_hint,
+    LOOKUP_TEXT: _lookup_text_hint,
     SIZES_TEXT: _sizes_text_hint,
 }
 """How to mend a value, by what is said of it: each takes the value and where it stands."""

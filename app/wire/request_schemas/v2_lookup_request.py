@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 from pydantic.types import FailFast
 
 from app.wire.request_schemas.invalid_fields import InvalidFields
-from app.wire.request_schemas.members import ABSENT, Detail, JsonString, Needed, OrNull, TooSmall
+from app.wire.request_schemas.members import ABSENT, LOOKUP_TEXT, Detail, JsonString, Needed, OrNull, TooSmall
 from app.wire.request_schemas.v2_infer_request import (
     Count,
     Flag,
@@ -31,7 +31,11 @@ class LookupRequestedOutput(OpenRequestModel):
 class LookupInferParameters(OpenRequestModel):
     """The parameters of an infer request to the model `lookup`, of which unknown ones are ignored."""
 
-    lookup: Annotated[JsonString, Needed("the parameter lookup is missing, the JSON of the request but for the arrays")]
+    lookup: Annotated[
+        JsonString,
+        Needed("the parameter lookup is missing, the JSON of the request but for the arrays"),
+        LOOKUP_TEXT,
+    ]
     binary_data_output: Flag = ABSENT
     timeout: Annotated[
         Count, Detail("{name} must be an integer"), TooSmall("{name} must be 0 or more microseconds")
