@@ -422,6 +422,13 @@ def test_the_code_to_copy_gives_the_same_answer(open_page: Open, server: Server)
     assert 'out_of_bounds="fill", fill_value=float("NaN")' in program
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("[[0.5]\n [nan]]\n", "")
+    fill(page, "gathernd", ("float32", "[-0, 1]"), ("int64", [[0], [7]]))
+    page.locator("#fill-value").fill("-0")
+    page.locator("#run").click()
+    assert wait_for_output(page) == ["-0.0", "-0.0"]
+    program = page.locator("#python-code").inner_text().replace(f"//{NAME}:", "//127.0.0.1:")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("[-0. -0.]\n", "")
     page.get_by_role("button", name="Copy", exact=True).first.click()
 
 

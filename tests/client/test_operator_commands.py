@@ -78,6 +78,10 @@ def test_lookup_prints_and_replaces_indices_out_of_bounds(run: Run) -> None:
     assert refused.exit_code == 1
     assert "index_out_of_bounds" in refused.output
     assert not listing() - {"far.npy"}
+    asked = ["lookup", "items=far.npy", "--out-of-bounds", "fill", "--output", "out.npy", "--fill-value"]
+    for text in ("-0", "-0.0"):
+        assert run(*asked, text).exit_code == 0
+        assert np.signbit(np.load("out.npy")[1]).all()
     shown = run("lookup", "items=far.npy", "--out-of-bounds", "fill", "--fill-value", "7", "--no-concat")
     assert shown.stdout.split()[-4:] == ["7.", "7.", "7.", "]]"]
     replaced = "gathernd: 1 component of the indices was out of bounds and replaced\n"
@@ -130,6 +134,11 @@ def test_backward_is_the_gradient_of_the_gather(run: Run) -> None:
         (["lookup", "users=none.npy"], 1, "none.npy"),
         (["lookup", "nobody=rows.npy"], 1, "tensor_not_found"),
         (["lookup", "users=rows.npy", "--fill-value", "x"], 2, "is not JSON"),
+        (
+            ["lookup", "users=rows.npy", "--out-of-bounds", "fill", "--fill-value", "1e400"],
+            2,
+            "larger than any float64",
+        ),
         (["lookup", "users=rows.npy", "items=bagged.npy"], 1, "feature_mismatch"),
         (["lookup", "items=bagged.npy,bags.npy,weights.npy", "--pooling", "max"], 1, "invalid_field"),
         (["lookup", "users=rows.npy", "--output", "no/such/folder.npy"], 1, "No such file"),

@@ -17,6 +17,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.operators.backward_registry import BACKWARDS
+from app.operators.registry import OPERATORS
 from app.settings import Settings
 from app.telemetry.metric_definitions import (
     CERTIFICATE_EXPIRY,
@@ -25,6 +27,7 @@ from app.telemetry.metric_definitions import (
     PROCESS_COUNTERS,
     PROCESS_GAUGES,
 )
+from app.tensors.lookup_call import LOOKUP
 from tests.http.server import Server
 from tests.tries import tried_again
 from tests.workers.conftest import Start
@@ -48,6 +51,16 @@ LARGE = json.dumps(
         "indices": {"dtype": "int64", "shape": [100, 1], "values": [0] * 100},
     }
 ).encode()  # its answer has more than a megabyte
+ROW = {"dtype": "int64", "shape": [1], "values": [1]}
+LOOKED_UP = json.dumps({"features": [{"tensor": "metrics", "indices": ROW}] * 3}).encode()
+INTO_TWO = {"data": {"dtype": "int8", "values": [1, 2]}, "updates": {"dtype": "int8", "values": [3]}}
+SCATTER = json.dumps({**INTO_TWO, "indices": {"dtype": "int64", "values": [[1]]}}).encode()
+GATHERED = json.dumps({"data": INTO_TWO["data"], "indices": ROW}).encode()
+ELEMENTS = json.dumps({**INTO_TWO, "indices": {"dtype": "int64", "values": [1]}}).encode()
+WRONG_UPDATES = json.dumps({**INTO_TWO, "indices": {"dtype": "int64", "values": [[1], [0]]}}).encode()
+GRADIENT = {"grad_output": {"dtype": "float32", "values": [1]}, "data_shape": [2]}
+ROW_GRADIENT = json.dumps({**GRADIENT, "indices": ROW}).encode()
+TUPLE_GRADIENT = json.dumps({**GRADIENT, "indices": {"dtype": "int64", "values": [[1]]}}).encode()
 # What is sent, how often, and under which method, template, status and error it is to be counted.
 TRAFFIC: list[tuple[bytes, int, tuple[str, str, int, str | None]]] = [
     (request(), 31, ("POST", "/gathernd", 200, None)),
@@ -56,6 +69,13 @@ TRAFFIC: list[tuple[bytes, int, tuple[str, str, int, str | None]]] = [
     (request(body=b"{"), 5, ("POST", "/gathernd", 400, "malformed_request")),
     (request(body=DEEP), 4, ("POST", "/gathernd", 422, "limit_exceeded")),
     (request(path="/gather"), 3, ("POST", "/gather", 200, None)),
+    (request(path="/gather_elements", body=GATHERED), 2, ("POST", "/gather_elements", 200, None)),
+    (request(path="/scatternd", body=SCATTER), 4, ("POST", "/scatternd", 200, None)),
+    (request(path="/scatternd", body=WRONG_UPDATES), 2, ("POST", "/scatternd", 422, "updates_shape_mismatch")),
+    (request(path="/scatter_elements", body=ELEMENTS), 5, ("POST", "/scatter_elements", 200, None)),
+    (request(path="/gather/backward", body=ROW_GRADIENT), 3, ("POST", "/gather/backward", 200, None)),
+    (request(path="/gathernd/backward", body=TUPLE_GRADIENT), 2, ("POST", "/gathernd/backward", 200, None)),
+    (request(path="/lookup", body=LOOKED_UP), 6, ("POST", "/lookup", 200, None)),
     (request("GET", "/gathernd", b""), 4, ("GET", "/gathernd", 405, "method_not_allowed")),
     (request("OPTIONS", "/gathernd", b""), 2, ("OPTIONS", "/gathernd", 204, None)),
     (request("GET", "/livez", b""), 6, ("GET", "/livez", 200, None)),
@@ -65,11 +85,16 @@ TRAFFIC: list[tuple[bytes, int, tuple[str, str, int, str | None]]] = [
     (request(path="/v2/models/gathernd/infer", body=INFER), 9, ("POST", "/v2/models/{name}/infer", 200, None)),
     (request(path="/v2/models/x/infer", body=INFER), 2, ("POST", "/v2/models/{name}/infer", 404, "model_not_found")),
 ]
+CALCULATING = {"/v2/models/{name}/infer", *(f"/{name}" for name in (*OPERATORS, LOOKUP))}
+CALCULATING |= {row.path for row in BACKWARDS.values()}
 
 
 @pytest.fixture(scope="module", params=[pytest.param("1", marks=pytest.mark.slow), "2"])
 def server(request: pytest.FixtureRequest, start: Start) -> Iterator[Server]:
     with start("--workers", request.param) as running:
+        path = f"{running.url}/tensors/metrics?dtype=int8&shape=2,1"
+        headers = {"content-type": "application/octet-stream"}
+        httpx.put(path, content=b"ab", headers=headers, trust_env=False, timeout=60).raise_for_status()
         yield running
 
 
@@ -138,11 +163,16 @@ def test_the_metrics_equal_the_traffic(server: Server) -> None:
     assert change(before, after, "gathernd_errors_total") == errors
     assert change(before, after, "gathernd_request_seconds_count") == by_path
     assert change(before, after, "gathernd_limit_refusals_total") == {("rank",): 4}
-    assert change(before, after, "gathernd_kernel_routes_total") == {("loop", "loop"): 37 + 3 + 9}
+    calculated = {path for _, path, status in requests if status == "200" and path in CALCULATING}
+    assert calculated == CALCULATING
+    calls = sum(number for (_, path, status), number in requests.items() if status == "200" and path in CALCULATING)
+    assert change(before, after, "gathernd_kernel_routes_total") == {("loop", "loop"): calls}
+    assert change(before, after, "gathernd_lookups_total") == {("4",): 6}
+    assert change(before, after, "gathernd_tensor_lookups_total") == {("metrics",): 18}
     predicted = change(before, after, "gathernd_route_predicted_seconds_total")
     measured = change(before, after, "gathernd_route_measured_seconds_total")
     assert set(predicted) == set(measured) == {("loop",)}
-    assert 0 < predicted[("loop",)] < 49e-3
+    assert 0 < predicted[("loop",)] < 1e-3 * calls
     kernel = [
         number
         for (_, stage), number in change(before, after, "gathernd_stage_seconds_total").items()
@@ -153,7 +183,7 @@ def test_the_metrics_equal_the_traffic(server: Server) -> None:
     assert change(before, after, "gathernd_received_bytes_total") == {(): received}
     timings = change(before, after, "gathernd_stage_seconds_total")
     paths = {path for path, _ in timings}
-    assert paths == {"/gathernd", "/gather", "/v2/models/{name}/infer"}
+    assert paths == CALCULATING
     spent = change(before, after, "gathernd_request_seconds_sum")
     for path in paths:
         assert 0 < sum(number for (known, _), number in timings.items() if known == path) <= spent[(path,)]

@@ -49,10 +49,13 @@ function arrayText({ dtype, values }) {
 function literal(value, dtype) {
   if (Array.isArray(value)) {
     const isElement = dtype.startsWith("complex") && value.length === 2 && !value.some(Array.isArray);
-    return isElement ? `complex(${number(value[0])}, ${number(value[1])})` : `[${value.map((each) => literal(each, dtype)).join(", ")}]`;
+    return isElement ? `complex(${value.map((part) => number(part, dtype)).join(", ")})` : `[${value.map((each) => literal(each, dtype)).join(", ")}]`;
   }
   if (typeof value === "boolean") return value ? "True" : "False";
-  return dtype === "string" ? JSON.stringify(value) : number(value);
+  return dtype === "string" ? JSON.stringify(value) : number(value, dtype);
 }
 
-const number = (text) => (/^-?(NaN|Infinity)$/.test(text) ? `float("${text}")` : text);
+function number(text, dtype) {
+  if (/^-?(NaN|Infinity)$/.test(text)) return `float("${text}")`;
+  return text === "-0" && /float|complex/.test(dtype) ? "-0.0" : text; // Python's -0 is the integer 0
+}

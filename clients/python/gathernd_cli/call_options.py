@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -36,10 +37,23 @@ def out_of_bounds_options(mode: OutOfBounds | None, fill_value: str | None) -> d
     options: dict[str, Any] = {} if mode is None else {"out_of_bounds": mode.value}
     if fill_value is not None:
         try:
-            options["fill_value"] = json.loads(fill_value)
+            options["fill_value"] = json.loads(fill_value, parse_int=_integer, parse_float=_finite)
         except ValueError:
             called_wrongly(f"--fill-value {fill_value!r} is not JSON; a string has quotes: '\"a\"'")
     return options
+
+
+def _integer(text: str) -> int | float:
+    """An integer, but for -0, of which int() would lose the sign."""
+    return -0.0 if text == "-0" else int(text)
+
+
+def _finite(text: str) -> float:
+    """A number with a fraction or an exponent. Ends with 2 where float() would make it infinite."""
+    number = float(text)
+    if math.isinf(number):
+        called_wrongly(f"--fill-value {text} is larger than any float64")
+    return number
 
 
 def tell_replaced(count: int | None) -> None:
