@@ -55,7 +55,9 @@ def explain(
     op: Annotated[str, typer.Option(help="Which operator.", metavar=f"[{'|'.join(OPS)}]")] = "gathernd",
     batch_dims: Annotated[
         int,
-        typer.Option(help=f"Leading dimensions that are batches ({_taken_by('batch_dims')}; gather in openvino-8)."),
+        typer.Option(
+            help=f"Leading dimensions that are batches ({_taken_by('batch_dims')}; gather and gradient in openvino-8)."
+        ),
     ] = 0,
     axis: Annotated[int, typer.Option(help=f"Axis to gather or scatter on ({_taken_by('axis')}).")] = 0,
     reduction: Annotated[

@@ -94,7 +94,7 @@ class GatherRequest(RequestModel):
 
 PARAMETER_DESCRIPTIONS: Final[Mapping[Parameter, str]] = {
     "batch_dims": "Leading dimensions that are batches.",
-    "axis": "Axis to gather on; negative counts from the back.",
+    "axis": "Axis that indices are positions on; negative counts from the back.",
 }
 _TITLES: Final[Mapping[OperatorName, tuple[str, str]]] = {
     "gathernd": (
