@@ -338,6 +338,27 @@ def test_a_dialect_has_its_reductions(client: httpx.Client, path: str, dialect: 
                 assert "'onnx-1" in refused.json()["hint"]
 
 
+@pytest.mark.parametrize(
+    ("path", "opset", "meant"),
+    [
+        (ND, 17, "onnx-16"), (ND, 21, "onnx-18"), (ND, 12, "onnx-11"), (ELEMENTS, 15, "onnx-13"),
+        ("/gathernd", 21, "onnx-13"), ("/gather", 12, "onnx-11"), ("/gather", 14, "onnx-13"), ("/gather", 5, "onnx-1"),
+        ("/gather_elements", 12, "onnx-11"), ("/gather/backward", 12, "onnx-11"),
+    ],
+)  # fmt: skip
+def test_an_opset_that_is_no_dialect_is_told_the_version_that_it_has(
+    client: httpx.Client, path: str, opset: int, meant: str
+) -> None:
+    """Not the dialect that looks most like it, whose rules may be others."""
+    body = nd_body(dialect=f"onnx-{opset}")
+    if "scatter" not in path:
+        del body["updates"]
+    if "backward" in path:
+        body |= {"grad_output": body.pop("data"), "data_shape": [3, 2]}
+    found = error(client.post(path, json=body), 422, "invalid_field", "/dialect")
+    assert found["hint"].startswith(f"Write '{meant}' in place of 'onnx-{opset}' at /dialect")
+
+
 BAD_ND: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
     ("unsupported_dtype", {"updates": tensor("float64", [2, 2], [7, 8, 9, 10])}, "/updates/dtype", {}),
     ("unsupported_dtype", {"indices": tensor("int32", [2, 1], [0, 2])}, "/indices/dtype", {}),

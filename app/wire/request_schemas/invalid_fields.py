@@ -32,6 +32,7 @@ from app.wire.request_schemas.members import (
 
 _UNKNOWN: Final = "extra_forbidden"
 _NO_UNICODE: Final = "string_unicode"
+_OPSET: Final = re.compile(r"onnx-([1-9][0-9]{0,2})")
 _TYPES: Final = {"dtype": "float32", "datatype": "FP32"}
 """A type's name, by the member that has one."""
 _DIGITS: Final = re.compile(r"-?[0-9]{1,20}")
@@ -203,7 +204,7 @@ class _Place:
         if get_origin(self._annotation) is Literal:
             allowed = get_args(self._annotation)
             listed = ", ".join(map(str, allowed))
-            near = near_name(self.value, allowed) if isinstance(self.value, str) else None
+            near = _near(self.name, self.value, allowed) if isinstance(self.value, str) else None
             if near is None:
                 return f"Write one of {listed} at {pointer}."
             return f"{instead_of(str(lossless_json.shown(self.value)), near)} at {pointer}; it is one of {listed}."
@@ -301,6 +302,20 @@ def _json_text_hint(value: object, pointer: str) -> str:
     if isinstance(value, (int, float, lossless_json.Number)):
         return f"Write {shorten(lossless_json.text_of(value))} in double quotes at {pointer}."
     return f"Write JSON text in double quotes at {pointer}, such as 0."
+
+
+def _near(name: str, given: str, allowed: Sequence[str]) -> str | None:
+    """The value of the member `name` that was probably meant, one of those `allowed`.
+
+    An opset of ONNX has each operator in the newest version up to it: opset 17 has ScatterND-16.
+    """
+    opset = _OPSET.fullmatch(given) if name == "dialect" else None
+    if opset is not None:
+        versions = (int(known[1]) for each in allowed if (known := _OPSET.fullmatch(each)))
+        newest = max((version for version in versions if version <= int(opset[1])), default=None)
+        if newest is not None:
+            return f"onnx-{newest}"
+    return near_name(given, allowed)
 
 
 def _lookup_text_hint(value: object, pointer: str) -> str:
