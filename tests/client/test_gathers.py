@@ -208,6 +208,14 @@ def test_slices_of_indices_that_are_out_of_bounds_are_filled(service: Any, dtype
     assert service.gather(data, [0], with_info=True).replaced is None
 
 
+@pytest.mark.parametrize("fill", [np.array(-0.0), np.float32(-0.0), np.array(-0.0, ml_dtypes.bfloat16), -0.0])
+def test_a_fill_value_may_be_an_array_of_rank_0(service: Any, fill: Any) -> None:
+    filled = service.gather(np.ones(2, np.float32), [7], out_of_bounds="fill", fill_value=fill)
+    assert str(filled.tolist()) == "[-0.0]"
+    with pytest.raises(TypeError):
+        service.gather(np.ones(2, np.float32), [7], out_of_bounds="fill", fill_value=np.array([1.0]))
+
+
 def test_indices_that_are_out_of_bounds_are_clipped_and_wrapped(service: Any) -> None:
     data = np.arange(5)
     assert service.gather(data, [-9, -1, 7], out_of_bounds="clip").tolist() == [0, 4, 4]

@@ -307,8 +307,11 @@ def conditions(if_match: str | None, if_none_match: str | None) -> dict[str, str
 
 
 def json_value(value: Any) -> Any:
-    """A scalar of Python or NumPy in the service's JSON form: names for what is not finite, [re, im] for complex."""
-    value = value.item() if isinstance(value, np.generic) else value
+    """A scalar of Python, NumPy or PyTorch, an array of rank 0 included, in the service's JSON form: names for what is
+    not finite, [re, im] for complex.
+    """
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()
     if isinstance(value, complex):
         return [json_value(value.real), json_value(value.imag)]
     if isinstance(value, float) and not math.isfinite(value):
