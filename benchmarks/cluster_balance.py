@@ -9,9 +9,14 @@ popular come first, the worst that can be. A shard's work for a request is a par
 each row, so that a range with popular rows has many rows more than another one, but hardly more asks.
 
 Then what a cluster of so many machines carries, by what is its bound: the shards, the routers, or the network. The
-constants are options; their defaults are microseconds of one core of an AMD EPYC, with rows of 256 bytes, from
-`benchmarks/cluster.py` on 2026-11-23: a plain lookup of 256 rows took 100 µs of the service, one over four ranges 607
-of the router. Every machine is taken to run a shard and a router, and to give half of its cores to each.
+constants are options; their defaults are microseconds of one core of an AMD EPYC, with rows of 256 bytes, fitted to
+`benchmarks/cluster.py` on 2026-11-25, one lookup at a time, all processes on two cores. The router took 329, 411, 448
+and 545 µs for 256 rows over 1, 2, 4 and 8 ranges, and 871 for 2,048 rows over 4; each of their shards 192, 188, 157, 130
+and 250. Sixteen at a time they took a quarter less (352 and 121 over 4 ranges). Every machine is taken to run a shard
+and a router, and to give half of its cores to each.
+
+Last for how many machines the coordinator's actor has time. No request goes through it, but each shard and each process
+of a router calls it twice a second; it answers as many calls as `cluster.py --ray` made of one actor, one at a time.
 """
 
 from __future__ import annotations
@@ -27,21 +32,23 @@ from app.cluster.coordinator.cluster_state import range_bounds
 from app.cluster.coordinator.node_choice import place_ranges
 
 Shares = NDArray[np.float64]
+CALLS_A_SECOND = 2.0
+"""Of the coordinator, by each shard (`shard_agent.py`) and each process of a router (`sharded_service.py`)."""
 
 
 @dataclass(frozen=True)
 class Costs:
     """Microseconds of one core."""
 
-    shard_ask: float = 80.0
+    shard_ask: float = 135.0
     """Of a shard, for being asked."""
-    shard_row: float = 0.1
+    shard_row: float = 0.22
     """Of a shard, for each row."""
-    router_request: float = 80.0
+    router_request: float = 270.0
     """Of a router, for a request."""
-    router_ask: float = 125.0
+    router_ask: float = 28.0
     """Of a router, for asking one shard."""
-    router_row: float = 0.1
+    router_row: float = 0.24
     """Of a router, for each row."""
 
 
@@ -112,6 +119,11 @@ def bounds(
     return Bounds(own / busiest, machines * own / router, machines * gigabits * 1e9 / 8 / sent)
 
 
+def most_machines(head_calls: float, router_processes: int) -> int:
+    """Machines with a shard and a router of so many processes, which call an actor that answers so many calls."""
+    return int(head_calls / (CALLS_A_SECOND * (1 + router_processes)))
+
+
 def balance_lines(shares: Shares, machines: int, rows_per_request: int, costs: Costs) -> list[str]:
     """A line for each number of ranges and replicas: the busiest machine over the mean."""
     orders = {"scattered": np.random.default_rng(18).permutation(shares), "sorted": shares}
@@ -160,6 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--gigabits", type=float, default=25.0, help="of each machine's link, each way")
     parser.add_argument("--row-bytes", type=int, default=256)
     parser.add_argument("--rows-per-request", type=int, default=256, help="of the first table")
+    parser.add_argument("--head-calls", type=float, default=805.0, help="that the coordinator answers, a second")
+    parser.add_argument("--router-processes", type=int, default=1, help="of each machine: gathernd serve --workers")
     for name, default in vars(Costs()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=default, help="microseconds")
     options = parser.parse_args(arguments)
@@ -171,6 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"\n{options.machines} machines of {options.cores} cores, {options.gigabits:g} Gbit/s;")
     print(f"rows of {options.row_bytes} bytes; requests a second that each part carries by itself\n")
     print("\n".join(capacity_lines(shares, options, costs)))
+    calls = options.machines * CALLS_A_SECOND * (1 + options.router_processes)
+    print(f"\nThe coordinator: {calls:,.0f} of {options.head_calls:,.0f} calls a second, which would be the bound of")
+    print(f"{most_machines(options.head_calls, options.router_processes):,} machines")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.cluster_balance import Costs, asks_per_request, bounds, machine_work, main, range_shares, zipf_shares
+from app.cluster.router import sharded_service
+from app.cluster.shard import shard_agent
+from benchmarks.cluster_balance import (
+    CALLS_A_SECOND,
+    Costs,
+    asks_per_request,
+    bounds,
+    machine_work,
+    main,
+    most_machines,
+    range_shares,
+    zipf_shares,
+)
 
 
 def test_shares_are_those_of_zipf() -> None:
@@ -43,6 +55,12 @@ def test_more_replicas_even_out_a_popular_range() -> None:
 )
 def test_the_bound_is_the_part_that_costs_most(costs: Costs, gigabits: float, bound: str) -> None:
     assert bounds(np.full(4, 1 / 4), 4, 1, 256, 4096, 2, gigabits, costs).first == bound
+
+
+def test_the_coordinator_is_called_as_often_as_shards_and_routers_do() -> None:
+    assert CALLS_A_SECOND == 1 / sharded_service._ASK_S == 2 / shard_agent.INVENTORY_S
+    assert most_machines(800, 1) == 200
+    assert most_machines(800, 3) == 100
 
 
 def test_it_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
