@@ -11,9 +11,9 @@ each row, so that a range with popular rows has many rows more than another one,
 Then what a cluster of so many machines carries, by what is its bound: the shards, the routers, or the network. The
 constants are options; their defaults are microseconds of one core of an AMD EPYC, with rows of 256 bytes, fitted to
 `benchmarks/cluster.py` on 2026-11-25, one lookup at a time, all processes on two cores. The router took 329, 411, 448
-and 545 µs for 256 rows over 1, 2, 4 and 8 ranges, and 871 for 2,048 rows over 4; each of their shards 192, 188, 157, 130
-and 250. Sixteen at a time they took a quarter less (352 and 121 over 4 ranges). Every machine is taken to run a shard
-and a router, and to give half of its cores to each.
+and 545 µs for 256 rows over 1, 2, 4 and 8 ranges, and 871 for 2,048 rows over 4; each of their shards 192, 188, 157,
+130 and 250. Sixteen at a time they took a quarter less (352 and 121 over 4 ranges). Every machine is taken to run a
+shard and a router, and to give half of its cores to each.
 
 Last for how many machines the coordinator's actor has time. No request goes through it, but each shard and each process
 of a router calls it twice a second; it answers as many calls as `cluster.py --ray` made of one actor, one at a time.
