@@ -20,13 +20,22 @@ _NOT_PUBLIC_4: Final = tuple(
     for text in (
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
         "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24",
-        "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+        "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
     )
 )  # fmt: skip
-"""RFC 6890 and the registry of special-purpose addresses that it began, and multicast."""
+"""RFC 6890 and the registry of special-purpose addresses that it began, also those that are reachable; multicast; and
+what Azure's machines ask for their settings, at an address that is public elsewhere. Those of other clouds are in it.
+"""
 _GLOBAL_6: Final = ip_network("2000::/3")
-_NOT_PUBLIC_6: Final = tuple(ip_network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"))
-"""Of the global addresses: Teredo and other protocols, documentation, 6to4, whose end is an IPv4 address."""
+_NOT_PUBLIC_6: Final = tuple(
+    ip_network(text)
+    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3ffe::/16", "3fff::/20")
+)
+"""Of the global addresses the special ones: Teredo, ORCHID and other protocols, documentation, 6to4, AS112 and what was
+the 6bone. An IPv4 address within one of Teredo or 6to4 does not count, since nobody needs those.
+"""
+_ISATAP: Final = frozenset((b"\0\0\x5e\xfe", b"\2\0\x5e\xfe"))
+"""What stands before the IPv4 address, to which such an address leads from within a site (RFC 5214)."""
 _MAPPED: Final = ip_network("::ffff:0:0/96")
 _NAT64: Final = ip_network("64:ff9b::/96")
 
@@ -39,7 +48,9 @@ def is_public(address: Address) -> bool:
         return False
     if address in _MAPPED or address in _NAT64:
         return is_public(IPv4Address(address.packed[-4:]))
-    return address in _GLOBAL_6 and not any(address in network for network in _NOT_PUBLIC_6)
+    if address not in _GLOBAL_6 or address.packed[8:12] in _ISATAP:
+        return False
+    return not any(address in network for network in _NOT_PUBLIC_6)
 
 
 def is_allowed(address: Address, networks: Iterable[Network]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Final
+from unicodedata import normalize
 from urllib.parse import unquote
 
 from app.errors import GatherError, invalid_field
@@ -35,6 +36,8 @@ of a character in more octets than it has in UTF-8, which some servers take for 
 _UP: Final = re.compile(r"\.\.?(;|%(25)*(3b|20)|\Z)", re.IGNORECASE)
 """A segment `.` or `..`, also with parameters, which begin with a semicolon and which some servers cut off, or a space.
 """
+_LOOK_ALIKE: Final = str.maketrans({"\u3002": ".", "\\": "/"})
+"""After NFKC: a full stop that names of hosts may have for a dot, and a slash of another kind."""
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_~")
 
 
@@ -137,10 +140,19 @@ def _check_path(scheme: str, path: str) -> None:
     if _FORBIDDEN.search(path):
         raise BadUrl("its path has an escaped dot, slash, backslash or control character")
     segments = path.split("/")[1:]
-    if any(_UP.match(segment) for segment in segments):
-        raise BadUrl("its path has a segment . or ..")
+    if any(_UP.match(segment) for segment in (*segments, *_plain(path).split("/"))):
+        raise BadUrl("its path has a segment . or .., or one that some servers read as that")
     if scheme not in _PORTS and "" in segments[:-1]:
         raise BadUrl("its path has an empty segment")
+
+
+def _plain(path: str) -> str:
+    """A path without escapes, however often they were escaped, and with characters that look like dots and slashes as
+    what they look like: so some servers and file systems read it. Keys of s3 are signed as they are.
+    """
+    while (decoded := unquote(path)) != path:
+        path = decoded
+    return path if path.isascii() else normalize("NFKC", path).translate(_LOOK_ALIKE)
 
 
 def _escapes(path: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterator
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,18 @@ OTHER_URLS = (
     "https://allowed.example/tables/%e0%80%ae%e0%80%ae/secret",
     "https://allowed.example/tables/%f0%80%80%ae./secret",
     "https://allowed.example/tables/%25c0%25ae/secret",
+    "https://allowed.example/tables/%ef%bc%8e%ef%bc%8e/secret",
+    "https://allowed.example/tables/%EF%BC%8E./secret",
+    "https://allowed.example/tables/%e3%80%82%e3%80%82/secret",
+    "https://allowed.example/tables/%ef%bd%a1%ef%bd%a1/secret",
+    "https://allowed.example/tables/%e2%80%a4%e2%80%a4/secret",
+    "https://allowed.example/tables/%e2%80%a5/secret",
+    "https://allowed.example/tables/%ef%b9%92%ef%b9%92/secret",
+    "https://allowed.example/tables/%25e2%2580%25a5/secret",
+    "https://allowed.example/tables/%2525e2%252580%2525a5/secret",
+    "https://allowed.example/tables/..%ef%bc%8fsecret",
+    "https://allowed.example/tables/%ef%bc%8e%ef%bc%8e%ef%bc%bcsecret",
+    "https://allowed.example/tables/%u002e%u002e/secret",
     "https://allowed.example/tables/%00",
     "https://allowed.example/tables/a%0d%0aHost:evil",
     "https://allowed.example/tables/a\r\nHost: evil",
@@ -147,7 +159,26 @@ OTHER_URLS = (
     "s3://bucket/tables/",
     "s3://bucket/tables/a.npy/",
     "s3://bucket/tables//../other/a.npy",
+    "s3://bucket/tables/./a.npy",
     "s3://bucket/tables/%2e%2e/other/a.npy",
+    "s3://bucket/tables/%252e%252e/other/a.npy",
+    "s3://bucket/tables/%25252E./other/a.npy",
+    "s3://bucket/tables/..%2fother/a.npy",
+    "s3://bucket/tables/%c0%ae%c0%ae/other/a.npy",
+    "s3://bucket/tables/%ef%bc%8e%ef%bc%8e/other/a.npy",
+    "s3://bucket/tables/\uff0e\uff0e/other/a.npy",
+    "s3://bucket/tables/.\uff0e/other/a.npy",
+    "s3://bucket/tables/\u3002\u3002/other/a.npy",
+    "s3://bucket/tables/\uff61\uff61/other/a.npy",
+    "s3://bucket/tables/\u2024\u2024/other/a.npy",
+    "s3://bucket/tables/\u2025/other/a.npy",
+    "s3://bucket/tables/\ufe52\ufe52/other/a.npy",
+    "s3://bucket/tables/..\uff0fother/a.npy",
+    "s3://bucket/tables/\uff0e\uff0e\uff3cother/a.npy",
+    "s3://bucket/tables/..\u200b/other/a.npy",
+    "s3://bucket/tables/..\u2028/other/a.npy",
+    "s3://bucket/tables\uff0f../other/a.npy",
+    "file:///tables/\uff0e\uff0e/secret",
     "s3://key:secret@bucket/tables/a.npy",
     "s3://bucket.evil.example/tables/a.npy",
     "s3://bucket:80/tables/a.npy",
@@ -164,7 +195,39 @@ NOT_PUBLIC = (
     "64:ff9b::127.0.0.1", "64:ff9b::10.0.0.1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "100::1", "2001::1",
     "2001:0:7f00:1::", "2001:db8::1", "2002:7f00:1::", "2002:a9fe:a9fe::", "3fff::1", "4000::1", "5f00::1", "fc00::1",
     "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1",
+    # metadata services of clouds, in every form
+    "168.63.129.16", "100.100.100.200", "192.0.0.192", "::ffff:168.63.129.16", "64:ff9b::168.63.129.16",
+    "::ffff:100.100.100.200", "64:ff9b::100.100.100.200", "::ffff:192.0.0.192", "fd20:ce::254",
+    # IPv4 addresses within others: ISATAP, 6to4, Teredo, NAT64, and public ones in forms that nobody routes
+    "2606:4700::5efe:127.0.0.1", "2606:4700::200:5efe:10.0.0.1", "2a00::5efe:8.8.8.8", "fe80::5efe:10.0.0.1",
+    "2002:808:808::1", "2001:0:808:808::1", "64:ff9b:1::8.8.8.8", "64:ff9b::1:8.8.8.8", "::8.8.8.8",
+    "::ffff:0:8.8.8.8",
 )  # fmt: skip
+SPECIAL = (
+    # https://www.iana.org/assignments/iana-ipv4-special-registry
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+    "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24",
+    "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "255.255.255.255/32",
+    "224.0.0.0/4",  # multicast has a registry of its own
+    "168.63.129.16/32",  # of no registry: Azure's WireServer
+    # https://www.iana.org/assignments/iana-ipv6-special-registry
+    "::/128", "::1/128", "64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/23", "2001::/32", "2001:1::1/128",
+    "2001:1::2/128", "2001:1::3/128", "2001:2::/48", "2001:3::/32", "2001:4:112::/48", "2001:10::/28", "2001:20::/28",
+    "2001:30::/28", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20", "5f00::/16", "fc00::/7",
+    "fe80::/10",
+    # https://www.iana.org/assignments/ipv6-address-space: all but global unicast, and in that the 6bone of old
+    "::/96", "200::/7", "400::/6", "800::/5", "1000::/4", "3ffe::/16", "4000::/3", "6000::/3", "8000::/3", "a000::/3",
+    "c000::/3", "e000::/4", "f000::/5", "f800::/6", "fe00::/9", "fec0::/10", "ff00::/8",
+)  # fmt: skip
+"""The blocks of addresses that are special, of which none is public to us, whether or not it is reachable."""
+BESIDE = (
+    "1.0.0.0", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255", "128.0.0.0",
+    "168.63.129.15", "168.63.129.17", "169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0", "192.0.1.0",
+    "192.0.3.0", "192.167.255.255", "192.169.0.0", "198.17.255.255", "198.20.0.0", "198.51.99.255", "203.0.114.0",
+    "223.255.255.255", "2000::", "2001:200::", "2001:db7:ffff::", "2001:db9::", "2003::", "2620:4f:7fff::",
+    "2620:4f:8001::", "3ffd:ffff::", "64:ff9b::8.8.8.8", "::ffff:8.8.8.8",
+)  # fmt: skip
+"""Addresses beside those, which are public."""
 
 
 @pytest.fixture(autouse=True)
@@ -263,6 +326,25 @@ def test_a_name_with_an_address_that_is_not_public_is_not_connected_to(
         with pytest.raises(SourceFailed, match="not public"):
             fetch(sources(*PREFIXES), "https://allowed.example/tables/a.npy")
     assert connected == []
+
+
+@for_each("block", SPECIAL)
+def test_no_address_of_a_special_block_is_public_unless_an_operator_allows_it(block: str) -> None:
+    network = ip_network(block)
+    for address in {network[0], network[-1], network[network.num_addresses // 2]}:
+        assert not is_public(address), address
+        assert not is_allowed(address, [ip_network("10.9.8.0/24")])
+        assert is_allowed(address, [network])
+
+
+@for_each("address", NOT_PUBLIC)
+def test_addresses_that_are_not_public(address: str) -> None:
+    assert not is_public(ip_address(address))
+
+
+@for_each("address", BESIDE)
+def test_addresses_beside_special_blocks_are_public(address: str) -> None:
+    assert is_public(ip_address(address))
 
 
 @pytest.mark.parametrize("address", [PUBLIC, "8.8.8.8", "2606:4700::1111", "2a00:1450:4001::1", "::ffff:8.8.8.8"])
@@ -429,6 +511,8 @@ def test_a_link_to_the_allowed_folder_itself_is_the_operators(folders: Path) -> 
         ("https://allowed.example", "https://allowed.example/"),
         ("file://localhost/data/a%20b.npy", "file:///data/a b.npy"),
         ("s3://bucket/a b/c.npy", "s3://bucket/a b/c.npy"),
+        ("s3://bucket/\u8868\uff0f\uff0e\u2026/..a/a..", "s3://bucket/\u8868\uff0f\uff0e\u2026/..a/a.."),
+        ("https://a.example/%E2%80%A6/%E8%A1%A8", "https://a.example/%E2%80%A6/%E8%A1%A8"),
     ],
 )
 def test_what_is_the_same_is_read_as_the_same_and_shown_without_its_query(text: str, shown: str) -> None:
