@@ -7,7 +7,7 @@ answer has `output`, or `0.output`, `1.output`, ..., and in the same place what 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -18,13 +18,14 @@ from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Encoding, FillValue
 from app.tensors.lookup_call import ARRAYS, LOOKUP, Feature, LookupAnswer, LookupCall
 from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.lookup_messages import answer_fields
 from app.wire.json.query_of_json_request import read_explain
 from app.wire.json.read_fill_value import read_fill_value
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.parse_query_string import escape
-from app.wire.request_schemas.lookup_request import LookupParameters, check_arrays_given, valid_parameters
+from app.wire.request_schemas.lookup_request import LookupParameterDicts, check_arrays_given, valid_parameters
 from app.wire.safetensors import check_writable, header_size, read_layout, read_tensors
 from app.wire.safetensors_header import write_headers
 
@@ -40,7 +41,7 @@ _MOST_FORMS: Final = 1 << 8
 class LookupForm(NamedTuple):
     """What a request says but for the bytes of its arrays: `arrays` has the tensors of each feature, by name."""
 
-    fields: LookupParameters
+    fields: LookupParameterDicts
     fill_value: FillValue | None
     arrays: tuple[dict[str, Any], ...]
     start: int
@@ -70,19 +71,8 @@ def read_lookup(
     explain = read_explain(query) if query else False
     entries = [entry for arrays in form.arrays for entry in arrays.values()]
     tensors = iter(read_tensors(body, form.start, entries, charge))
-    found = [{name: next(tensors) for name in arrays} for arrays in form.arrays]
     fields = form.fields
-    features = [
-        Feature(
-            given.tensor,
-            arrays["indices"],
-            arrays.get("offsets"),
-            arrays.get("weights"),
-            given.pooling,
-            f"{_POINTER}/features/{number}",
-        )
-        for number, (given, arrays) in enumerate(zip(fields.features, found, strict=True))
-    ]
+    features = features_of(fields, _POINTER, form.arrays, tensors)
     call = LookupCall(features, fields.concat, fields.out_of_bounds, form.fill_value, explain, _POINTER)
     return call, fields.output_encoding
 
@@ -105,7 +95,7 @@ def _read_form(body: Buffer, limits: Limits, charge: Charge | None) -> LookupFor
 
 def read_parameters(
     text: str, pointer: str, limits: Limits, charge: Charge | None
-) -> tuple[LookupParameters, FillValue | None]:
+) -> tuple[LookupParameterDicts, FillValue | None]:
     """What the JSON beside the arrays says, and its fill value; it stands in the request at `pointer`.
 
     Raises invalid_field and limit_exceeded.
@@ -124,32 +114,52 @@ def read_parameters(
 
 
 def arrays_of(
-    fields: LookupParameters, found: Mapping[str, Any], pointer: Any, what: str
+    fields: LookupParameterDicts, found: Mapping[str, Any], pointer: Any, what: str
 ) -> tuple[dict[str, Any], ...]:
     """Those of the arrays `found` that each feature has, by their names without its number. Raises invalid_field.
 
     `pointer` says where the request has one of a name, or would have it; they are called `what`.
     """
-    arrays: tuple[dict[str, Any], ...] = tuple({} for _ in fields.features)
-    for name in found:
+    features: Sequence[dict[str, Any]] = fields.features
+    arrays: list[dict[str, Any]] = [{} for _ in features]
+    for name, given in found.items():
         match = _NAME.fullmatch(name)
-        if match is None or int(match[1]) >= len(arrays):
+        if match is not None and int(match[1]) < len(arrays):
+            arrays[int(match[1])][match[2]] = given
+        else:
             raise invalid_field(
                 pointer(name),
                 f"{lossless_json.shown(name)!a} is not {what} of this request, which has {len(arrays)} features: each "
                 "has its number and .indices, .offsets or .weights",
                 f"Leave it out, or name it as in '0.indices'; the last feature is {len(arrays) - 1}.",
             )
-    for number, feature in enumerate(fields.features):
-        for name in ARRAYS:
-            given = found.get(f"{number}.{name}")
-            if given is not None:
-                arrays[number][name] = given
-        if "indices" not in arrays[number]:
+    for number, (feature, own) in enumerate(zip(features, arrays, strict=True)):
+        if "indices" not in own:
             missing = f"{number}.indices"
             raise invalid_field(pointer(missing), f"{missing} is missing", f"Add {what} '{missing}'.")
-        check_arrays_given(feature.pooling, tuple(arrays[number]), lambda name: pointer(f"{number}.{name}"))  # noqa: B023
-    return arrays
+        pooling = feature.get("pooling", "none")
+        if len(own) > 1 or pooling != "none":
+            arrays[number] = {name: own[name] for name in ARRAYS if name in own}
+            check_arrays_given(pooling, tuple(own), lambda name: pointer(f"{number}.{name}"))  # noqa: B023
+    return tuple(arrays)
+
+
+def features_of(
+    fields: LookupParameterDicts, pointer: str, arrays: Iterable[Collection[str]], tensors: Iterator[Tensor]
+) -> list[Feature]:
+    """The features of a request, which has `fields` at `pointer`; each one's arrays are the next of the `tensors`."""
+    features: Sequence[dict[str, Any]] = fields.features
+    return [
+        Feature(
+            given["tensor"],
+            next(tensors),
+            next(tensors) if "offsets" in own else None,
+            next(tensors) if "weights" in own else None,
+            given.get("pooling", "none"),
+            f"{pointer}/features/{number}",
+        )
+        for number, (given, own) in enumerate(zip(features, arrays, strict=True))
+    ]
 
 
 def write_lookup(answer: LookupAnswer, encoding: Encoding = "values", memory: Memory | None = None) -> list[Buffer]:

@@ -14,7 +14,7 @@ import orjson
 
 from app.errors import GatherError, invalid_field
 from app.tensors.buffer_type import Buffer
-from app.tensors.lookup_call import ARRAYS, LOOKUP, OUTPUT, Feature, LookupAnswer, LookupCall
+from app.tensors.lookup_call import ARRAYS, LOOKUP, OUTPUT, LookupAnswer, LookupCall
 from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.shape_limits import Limits
 from app.wire.body_formats import LONG_BINARY, LONG_LOOKUP
@@ -25,7 +25,7 @@ from app.wire.json.write_values import is_long, values_text
 from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, Memory, packed_bytes, view_of
 from app.wire.request_schemas.members import ABSENT
 from app.wire.request_schemas.v2_lookup_request import LookupInferRequest, valid_infer_lookup
-from app.wire.safetensors_lookup import arrays_of, read_parameters
+from app.wire.safetensors_lookup import arrays_of, features_of, read_parameters
 from app.wire.v2_answer import VERSION, check_writable
 from app.wire.v2_request_json import NO_ARRAYS, Input, check_framing, given_twice, located_input, malformed
 from app.wire.v2_request_tensors import WrongItemsError, read_inputs, split_blobs
@@ -151,14 +151,7 @@ def _request(
     outputs = _asked_outputs(fields, asked.concat, len(asked.features))
     order = [one for given in arrays for one in given.values()]
     tensors, _ = read_inputs(order, text, raws, limits, charge, flat)
-    following = iter(tensors)
-    features = []
-    for number, (given, own) in enumerate(zip(asked.features, arrays, strict=True)):
-        mine = {name: next(following) for name in own}
-        at = f"{_POINTER}/features/{number}"
-        features.append(
-            Feature(given.tensor, mine["indices"], mine.get("offsets"), mine.get("weights"), given.pooling, at)
-        )
+    features = features_of(asked, _POINTER, arrays, iter(tensors))
     call = LookupCall(features, asked.concat, asked.out_of_bounds, fill_value, False, _POINTER)
     parameters = fields.parameters
     timeout = min(parameters.timeout, _MOST_MICROSECONDS) / 1e6 if parameters.timeout else None

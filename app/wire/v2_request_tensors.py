@@ -174,7 +174,7 @@ def split_blobs(blobs: Sequence[Input], behind: Buffer) -> dict[str, Buffer]:
     return raws
 
 
-@lru_cache(1024)
+@lru_cache(1 << 12)  # a lookup has three inputs for each feature
 def pointers_of(number: int) -> tuple[str, str, str, str]:
     """Of an input: where it is, its items in the JSON, its shape and its datatype."""
     at = f"/inputs/{number}"

@@ -51,6 +51,7 @@ class LookupFeature(RequestModel):
 
 _FEATURE: Final = as_dict(LookupFeature)
 """As thousands of features are read: no object is made of each."""
+_FEATURE_FIELDS: Final = as_dict(LookupFeatureFields)
 _FEATURES: Final = TypeAdapter(list[_FEATURE])  # type: ignore[valid-type]
 
 
@@ -93,6 +94,12 @@ class LookupParameters(_LookupFields):
     features: Annotated[list[LookupFeatureFields], Field(min_length=1), FailFast(), FEATURES]
 
 
+class LookupParameterDicts(_LookupFields):
+    """The same whose features are dicts."""
+
+    features: Annotated[list[_FEATURE_FIELDS], Field(min_length=1), FailFast(), FEATURES]  # type: ignore[valid-type]
+
+
 def valid_lookup(document: Any, most: int, check_features: Callable[[Sequence[dict[str, Any]]], object]) -> LookupDicts:
     """A `LookupRequest`, validated.
 
@@ -113,11 +120,11 @@ def valid_lookup(document: Any, most: int, check_features: Callable[[Sequence[di
     raise faults.first()
 
 
-def valid_parameters(document: Any, pointer: str, most: int) -> LookupParameters:
+def valid_parameters(document: Any, pointer: str, most: int) -> LookupParameterDicts:
     """The same of what stands in a request of a binary format at `pointer`, in which there are no arrays."""
     _features_of(document, pointer, most)
     try:
-        return LookupParameters.model_validate(document)
+        return LookupParameterDicts.model_validate(document)
     except ValidationError as refusal:
         faults = InvalidFields(refusal, LookupParameters, document, pointer)
     faults.raise_unknown()
