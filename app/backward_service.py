@@ -63,7 +63,7 @@ class BackwardService:
         data, planned = self._plan(call)
         plan = planned.plan
         decision = self._decide(call, plan)
-        reservation.charge(plan.output_bytes + 8 * plan.scratch_items)
+        reservation.charge(plan.output_bytes + plan.scratch_bytes)
         fields = BACKWARDS[call.operator].dialects[call.dialect].fields
         drops = fields is not None and fields.fills
         if drops:
@@ -110,7 +110,7 @@ class BackwardService:
         """
         data, planned = self._plan(call)
         decision = self._decide(call, planned.plan)
-        reservation.admit(planned.plan.output_bytes + 8 * planned.plan.scratch_items)
+        reservation.admit(planned.plan.output_bytes + planned.plan.scratch_bytes)
         return BackwardExplanation(call, data, planned.plan, decision)
 
     def _plan(self, call: BackwardCall) -> tuple[Tensor, Backward]:

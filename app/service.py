@@ -101,8 +101,8 @@ class Service:
     def gather(
         self, call: Call, timings: RequestTimings, reservation: MemoryReservation
     ) -> Coroutine[Any, Any, Answer]:
-        """Resolve, validate and choose at once; what is awaited runs it. The output's bytes are charged to
-        `reservation` before they are allocated.
+        """Resolve, validate and choose at once; what is awaited runs it. The output's bytes, and those that a
+        kernel needs beside it, are charged to `reservation` before they are allocated.
 
         Raises every error of the operator, tensor_not_found, device_unavailable, overloaded and deadline_exceeded, and
         ClientGone, at once or when it is awaited.
@@ -113,7 +113,7 @@ class Service:
         if call.over_limit is not None:
             raise call.over_limit
         decision = self._decide(call, planned, resident)
-        reservation.charge(planned.plan.output_bytes)
+        reservation.charge(planned.plan.output_bytes + planned.plan.scratch_bytes)
         if fill is not None and self._kernel_fills(planned.plan, data, resident, decision):
             return self._gather_filled(call, planned, data, resident, decision, fill, timings, reservation)
         if call.out_of_bounds != "error":
@@ -321,7 +321,7 @@ class Service:
         if call.over_limit is not None:
             raise call.over_limit
         decision = self._decide(call, planned, resident, on_device)
-        reservation.admit(plan.output_bytes)
+        reservation.admit(plan.output_bytes + plan.scratch_bytes)
         return Explanation(call, data, planned.shape, plan, decision, resident)
 
     async def with_shards(

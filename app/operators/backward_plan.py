@@ -125,3 +125,8 @@ class BackwardPlan:
     def scratch_items(self) -> int:
         """Items of int64 that a kernel needs as working memory: each tuple twice, while they are sorted."""
         return 2 * (self.index_tuples + 1) + SCRATCH_HEAD
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of that memory."""
+        return 8 * self.scratch_items

@@ -90,6 +90,11 @@ class GatherElementsPlan:
         """Bytes of the output."""
         return self.output_items * self.item_size
 
+    @property
+    def scratch_bytes(self) -> int:
+        """None."""
+        return 0
+
 
 def plan_gather_elements(
     dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str, limits: Limits

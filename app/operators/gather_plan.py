@@ -20,7 +20,8 @@ class Plan(Protocol):
     """What the service and the cost model read of any operator's plan; sizes are in items unless named otherwise.
 
     `batches`, `tuples`, `dims`, `slice_items`, `broadcast_indices` and `wrap` are those of the `GatherPlan` that takes
-    as long; `copied_items` are items of data that are copied one behind the other besides.
+    as long; `copied_items` are items of data that are copied one behind the other besides; `scratch_bytes` is the
+    memory that a kernel may need beside the output.
     """
 
     @property
@@ -51,6 +52,8 @@ class Plan(Protocol):
     def output_items(self) -> int: ...
     @property
     def output_bytes(self) -> int: ...
+    @property
+    def scratch_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +110,9 @@ class GatherPlan:
     @property
     def copied_items(self) -> int:
         """None."""
+        return 0
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes that a kernel may need beside the output: none."""
         return 0

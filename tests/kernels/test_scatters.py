@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from app.kernels import ALWAYS_AHEAD, Kernel, numba_cpu
 from app.kernels.numba_cpu import gather_kernel
+from app.kernels.numba_cpu.run_job import NONTEMPORAL_FROM
 from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
@@ -288,6 +289,48 @@ def test_rows_of_any_number_of_bytes_are_copied(kernel: Kernel, width: int) -> N
     indices = np.array([[3], [-7], [6], [3], [1]])
     expected = scatter_loops.scatter_nd(data, indices, updates, "none")
     assert same(run(kernel, nd_plan((7, width), indices, "uint8", "none"), data, indices, updates)[1], expected)
+
+
+@pytest.fixture(params=[False, True], ids=["in the caches", "past the caches"])
+def past_caches(always_shared: None, request: pytest.FixtureRequest) -> Iterator[None]:
+    """However small the output is, it may be stored past the caches."""
+    settings = gather_kernel.thread_team().settings
+    usual = int(settings[NONTEMPORAL_FROM])
+    settings[NONTEMPORAL_FROM] = 0 if request.param else usual
+    yield
+    settings[NONTEMPORAL_FROM] = usual
+
+
+@for_each(("size", "tuples"), [((1,), 3), ((300,), 150), ((257,), 2000), ((40, 21), 420), ((3, 2, 50), 160)])
+@for_each("width", [128, 129, 191, 200, 256, 1000, 5000])
+def test_rows_written_once_are_those_of_the_last_update_or_of_data(
+    past_caches: None, size: tuple[int, ...], tuples: int, width: int
+) -> None:
+    """Rows that no update names, one names and several name, in arrays that begin anywhere in a cache line."""
+    numbers = np.random.default_rng((width, tuples))
+    rows = prod(size)
+    named = numbers.integers(0, max(1, rows * 3 // 4), tuples)
+    indices = np.stack(np.unravel_index(named, size), -1)
+    indices -= np.where(numbers.random(indices.shape) < 0.5, size, 0)
+    plan = nd_plan((*size, width), indices, "uint8", "none")
+    assert plan.noted_rows == rows
+    data, updates, out = (
+        numbers.integers(0, 256, count * width + 64).astype(np.uint8)[start:][: count * width]
+        for count, start in zip((rows, tuples, rows), numbers.integers(0, 64, 3), strict=True)
+    )
+    expected = data.copy().reshape(rows, width)
+    for place, update in zip(named.tolist(), updates.reshape(tuples, width), strict=True):
+        expected[place] = update
+    further = {"updates": updates}
+    for threads in THREADS:
+        out[:] = 0
+        assert numba_cpu.run(plan, data, indices.reshape(-1), out, threads, further=further) == -1
+        assert out.tobytes() == expected.tobytes()
+    for bad in ([0], [indices.size - 1], numbers.integers(0, indices.size, 3).tolist()):
+        spoiled = indices.reshape(-1).copy()
+        spoiled[bad] = numbers.choice((2**62, -(2**62), *EXTREMES[:2], max(size)))
+        for threads in THREADS:
+            assert numba_cpu.run(plan, data, spoiled, out, threads, further=further) == min(bad)
 
 
 @for_each("index_type", ["int64", "int16"])

@@ -68,6 +68,22 @@ def test_the_output_has_the_shape_of_the_data() -> None:
     assert (other.tuples, other.update_items, other.output_items, other.output_bytes) == (36, 36, 20, 80)
 
 
+def test_many_long_rows_that_are_replaced_need_a_note_each_beside_the_output() -> None:
+    def noted(rows: int, items: int, tuples: int, reduction: Reduction = "none") -> int:
+        plan = ScatterNDPlan(tuples, (rows,), items, 4, True, "float32", reduction)
+        assert plan.scratch_bytes == 4 * plan.noted_rows
+        return plan.noted_rows
+
+    assert noted(100, 32, 50) == 100
+    assert noted(100, 32, 49) == 0  # too few
+    assert noted(100, 31, 100) == 0  # too short
+    assert noted(100, 32, 50, "add") == 0
+    assert noted(100_000, 64, 6250) == 100_000  # no cache holds these: fewer will do
+    assert noted(100_000, 64, 6249) == 0
+    assert (noted(0, 32, 0), noted(2**31, 32, 2**31), noted(2**31 - 1, 32, 2**31)) == (0, 0, 0)
+    assert elements((4, 5), (4, 9), axis=-1)[0].scratch_bytes == 0
+
+
 def test_the_places_of_a_plan_are_those_of_the_coordinates() -> None:
     source = Random(5)
     for _ in range(200):

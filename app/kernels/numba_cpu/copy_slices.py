@@ -101,7 +101,7 @@ def _copy_short_slices(target: Address, sources: Address, count: int, ahead: int
 
 
 @spliced
-def _copy_rows(target: Address, sources: Address, count: int, ahead: int, width: int) -> None:
+def copy_rows(target: Address, sources: Address, count: int, ahead: int, width: int) -> None:
     """The same for slices of a line or more: as each line is copied, that of a later slice is asked for."""
     if ahead > 0:
         for t in range(count):
@@ -121,7 +121,7 @@ def _copy_rows(target: Address, sources: Address, count: int, ahead: int, width:
 
 
 @spliced
-def _copy_rows_nontemporal(
+def copy_rows_nontemporal(
     target: Address, sources: Address, count: int, ahead: int, width: int, joint: Address
 ) -> None:
     """The same past the caches, whole lines at a time; a line that two rows share is put together in `joint` first."""
@@ -157,6 +157,6 @@ def copy_block(
     elif width < LINE:
         _copy_short_slices(target, sources, count, ahead, width)
     elif nontemporal:
-        _copy_rows_nontemporal(target, sources, count, ahead, width, joint)
+        copy_rows_nontemporal(target, sources, count, ahead, width, joint)
     else:
-        _copy_rows(target, sources, count, ahead, width)
+        copy_rows(target, sources, count, ahead, width)

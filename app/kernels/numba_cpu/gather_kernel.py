@@ -46,6 +46,7 @@ from app.kernels.numba_cpu import (
     split_over_threads,
     widen_indices,
     write_offsets,
+    write_rows_once,
 )
 from app.kernels.numba_cpu import gather_chunk as gather_chunk_module
 from app.kernels.numba_cpu.gather_chunk import gather_chunk
@@ -168,6 +169,7 @@ def configure(cache_dir: Path) -> Path:
         combine_single_items,
         element_places,
         pool_rows,
+        write_rows_once,
     ):
         digest.update(Path(str(module.__file__)).read_bytes())
     digest.update(Path(__file__).read_bytes())

@@ -22,7 +22,6 @@ from app.kernels.numba_cpu.element_places import (
 )
 from app.kernels.numba_cpu.gather_job import (
     AXES,
-    BATCHES,
     BLOCK,
     CHUNK_SIZE,
     COMPONENTS,
@@ -42,6 +41,7 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     LINE,
     MASK_BITS,
     Copy,
+    clear,
     copy_1,
     copy_2,
     copy_4,
@@ -55,12 +55,12 @@ from app.kernels.numba_cpu.memory_intrinsics import (
 )
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
 from app.kernels.numba_cpu.write_offsets import first_bad_component, write_block_offsets
+from app.kernels.numba_cpu.write_rows_once import LAST_TUPLES, UPDATES, note_last_tuples, write_rows_once
 from app.llvm_intrinsics import Address, count_trailing_zeros, inlined, inner, stack_words
 
 # Fields of the job that say something else here than in a gather. TOTAL and CHUNK_SIZE count units of the output,
 # STRIDE is the bytes of one; WIDTH is the bytes of an update; START is the code for `combine_slices`.
-UPDATES: Final = BATCHES
-"""The address of the updates."""
+# UPDATES has the address of the updates; where each row is written once, LAST_TUPLES in place of STRIDE that of notes.
 # AXES has the address of DEPTH sizes, then the items of a slice and those that `combine_slices` counts; of
 # ScatterElements the sizes of indices, as many steps in items of the output, the size of the axis and its step.
 
@@ -72,7 +72,11 @@ OUTER: Final = 64
 COLUMNS: Final = 128
 """A unit is a column: the entries of one place along the last axis name items of it, which follow one another at the
 step of the axis."""
-CODE_BITS: Final = 8
+ONCE: Final = 256
+"""Each row is written once (`write_rows_once`), from the notes that have been made."""
+NOTING: Final = 512
+"""Beside ONCE: the one chunk makes the notes, and writes nothing of the output."""
+CODE_BITS: Final = 10
 """Bits below the type of the entries."""
 INDEX_KIND: Final = 64
 """Added to that type (`ndarray_abi.index_type`), which may be negative."""
@@ -96,6 +100,12 @@ def scatter_chunk(job: Address, number: int) -> int:
     flags, unit = load_item(job, FLAGS), load_item(job, STRIDE)
     if flags & COLUMNS != 0:
         return _scatter_columns(job, low, high)
+    if flags & NOTING != 0:
+        clear(load_item(job, LAST_TUPLES), 4 * (high - low))
+        return _scatter_nd(job, low, high)
+    if flags & ONCE != 0:
+        write_rows_once(job, low, high)
+        return -1
     piece = high - low
     if flags & OUTER != 0:
         piece = max(1, PIECE_BYTES // unit)
@@ -113,12 +123,15 @@ def scatter_chunk(job: Address, number: int) -> int:
 
 @inner
 def _scatter_nd(job: Address, low: int, high: int) -> int:
-    """Apply the updates of tuples that name slices [low, high)."""
+    """Apply the updates of tuples that name slices [low, high), or note all tuples (NOTING)."""
     components, axes, depth = load_item(job, COMPONENTS), load_item(job, AXES), load_item(job, DEPTH)
     tuples, slices, flags = load_item(job, TUPLES), load_item(job, TOTAL), load_item(job, FLAGS)
     items = load_item(axes, depth + 1)
     origin, step = _origin_and_step(job, items)
-    single = are_single_items(load_item(job, START), items)
+    noting = flags & NOTING != 0
+    if noting:
+        origin, step = 0, 1
+    numbered = noting or are_single_items(load_item(job, START), items)
     wrap = flags & WRAP_NEGATIVE != 0
     targets = stack_scratch()
     bases = targets + 16 * BLOCK
@@ -140,7 +153,7 @@ def _scatter_nd(job: Address, low: int, high: int) -> int:
     while done < tuples:
         count = min(BLOCK, tuples - done)
         first = done * depth
-        if single and depth == 1:
+        if numbered and depth == 1:
             signs = write_numbers(targets, 0, components + 8 * first, count, size_0, wraps[0])
         else:
             signs = write_block_offsets(
@@ -150,7 +163,10 @@ def _scatter_nd(job: Address, low: int, high: int) -> int:
             bad = first_bad_component(components, first, count, depth, axes, wrap)
             if bad >= 0:
                 return bad
-        _apply(job, targets, done, count, origin + low * step, origin + high * step, items)
+        if noting:
+            note_last_tuples(load_item(job, LAST_TUPLES), targets, done, count)
+        else:
+            _apply(job, targets, done, count, origin + low * step, origin + high * step, items)
         done += count
     return -1
 

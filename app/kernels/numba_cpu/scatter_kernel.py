@@ -5,6 +5,9 @@ those updates whose targets are its own. So no two threads write the same item, 
 order, and the bits are the same for any number of chunks. Each chunk checks all the indices that it goes over; the
 first bad component is the least of the chunks' own.
 
+Long rows that are replaced, many of them, are written once, whole, from the updates or from data: see
+`write_rows_once`.
+
 Where the places of ScatterElements' entries along the first axis name disjoint stretches of the output, which is so
 unless that is its own axis, a chunk goes over the entries of its own stretch alone. Where that is its own axis, the
 entries of a column name items of that column: a chunk owns columns then, and goes over their entries alone.
@@ -27,6 +30,7 @@ from app.kernels.numba_cpu.combine_single_items import are_single_items, can_be_
 from app.kernels.numba_cpu.element_places import is_inside
 from app.kernels.numba_cpu.gather_job import (
     INDEX_TYPE,
+    NONTEMPORAL,
     NOT_AHEAD,
     OWN_INDEX_TYPE,
     START,
@@ -42,7 +46,7 @@ from app.kernels.numba_cpu.gather_kernel import (
     ENTRY_OPTIONS,
     REFUSED,
 )
-from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, stack_scratch, store_item
+from app.kernels.numba_cpu.memory_intrinsics import LINE, call_address, load_item, stack_scratch, store_item
 from app.kernels.numba_cpu.ndarray_abi import (
     ArrayHeader,
     address,
@@ -54,15 +58,16 @@ from app.kernels.numba_cpu.ndarray_abi import (
     length,
 )
 from app.kernels.numba_cpu.reductions import COPIES, COPY_ROWS, NARROW_CODES, REDUCTION_CODES
-from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
+from app.kernels.numba_cpu.run_job import ARRAY_TYPE, NONTEMPORAL_FROM, WAKE_FROM, carry_out
 from app.kernels.numba_cpu.scatter_chunk import (
     CODE_BITS,
     COLUMNS,
     ELEMENTS,
     INDEX_KIND,
+    NOTING,
+    ONCE,
     OUTER,
     PIECE_BYTES,
-    UPDATES,
     scatter_chunk,
 )
 from app.kernels.numba_cpu.split_over_threads import (
@@ -74,6 +79,7 @@ from app.kernels.numba_cpu.split_over_threads import (
     setting,
 )
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
+from app.kernels.numba_cpu.write_rows_once import LAST_TUPLES, UPDATES
 from app.llvm_intrinsics import Address, inner
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
@@ -91,6 +97,8 @@ _COPIED_ASIDE_BYTES: Final = 2
 _ITEMS_AHEAD_BYTES: Final = 1 << 24
 """Of output, from which on single items are asked for ahead; below, the processor looks far enough ahead by itself:
 1,000,000 into 4 MB took 1,093 µs with the requests and 750 without, into 16 MB 1,942 and 2,109."""
+
+_NO_NOTES: Final = np.zeros(0, np.uint32)
 
 _LEAST_ROW_BYTES: Final = 512
 """Bytes of a row, from which on its columns are divided."""
@@ -125,7 +133,8 @@ def _run_nd(
     code = _code(plan, width)
     items = width if code == COPY_ROWS else plan.slice_items
     axes = _axes(plan.dims, (plan.slice_items, items))
-    first = _run(plan, data, indices, out, updates, axes, code, threads, may_leave_unfinished)
+    notes = np.empty(plan.noted_rows, np.uint32) if plan.noted_rows else _NO_NOTES
+    first = _run(plan, data, indices, out, updates, axes, notes, code, threads, may_leave_unfinished)
     if first == REFUSED:
         check_scatter_arrays(plan, data, indices, out, updates)
         if indices.dtype != np.int64:
@@ -146,7 +155,7 @@ def _run_elements(
 ) -> int:
     axes = _axes((*plan.sizes, *plan.strides), (plan.axis_size, plan.axis_stride))
     code = _code(plan, plan.item_size)
-    first = _run(plan, data, indices, out, updates, axes, code, threads, may_leave_unfinished)
+    first = _run(plan, data, indices, out, updates, axes, _NO_NOTES, code, threads, may_leave_unfinished)
     if first == REFUSED:
         check_scatter_elements_arrays(plan, data, indices, out, updates)
         raise TypeError("the plan has a size that no array can have")
@@ -160,6 +169,7 @@ def _run(
     out: NDArray[Any],
     updates: NDArray[Any],
     axes: NDArray[np.int64],
+    notes: NDArray[np.uint32],
     code: int,
     threads: int,
     may_leave_unfinished: bool,
@@ -174,6 +184,7 @@ def _run(
         out,
         updates,
         axes,
+        notes,
         plan.tuples,
         plan.data_items,
         plan.item_size,
@@ -186,7 +197,7 @@ def _run(
         may_leave_unfinished,
     )
     if first == UNFINISHED:
-        raise UnfinishedGather(team, (data, indices, out, updates, axes))
+        raise UnfinishedGather(team, (data, indices, out, updates, axes, notes))
     return first
 
 
@@ -208,7 +219,7 @@ def _compiled() -> tuple[Any, Any]:
     integer, flag = types.int64, types.boolean
     compiler: Any = njit(**ENTRY_OPTIONS)
     chunk, scatter = cfunc(integer(integer, integer), **CHUNK_OPTIONS)(scatter_chunk), compiler(_scatter)
-    scatter.compile((*(header,) * 5, *(integer,) * 3, flag, integer, flag, *(integer,) * 3, flag))
+    scatter.compile((*(header,) * 6, *(integer,) * 3, flag, integer, flag, *(integer,) * 3, flag))
     scatter.disable_compile()
     return scatter, chunk
 
@@ -236,6 +247,7 @@ def _scatter(
     out: ArrayHeader,
     updates: ArrayHeader,
     axes_array: ArrayHeader,
+    notes: ArrayHeader,
     tuples: int,
     data_items: int,
     item_size: int,
@@ -250,7 +262,8 @@ def _scatter(
     """The whole scatter, with up to so many helpers: its first bad component, -1 or REFUSED.
 
     If it `may_leave_unfinished`, perhaps UNFINISHED. `axes_array` is dims, slice_items and the items that
-    `combine_slices` counts, or of ScatterElements sizes, strides, axis_size and axis_stride.
+    `combine_slices` counts, or of ScatterElements sizes, strides, axis_size and axis_stride. `notes` has a number for
+    each row where rows are written once (`write_rows_once`), else nothing.
     """
     array_type = setting(team, ARRAY_TYPE)
     kind = index_type_if_usable(data, indices, out, item_size, array_type)
@@ -300,18 +313,33 @@ def _scatter(
         flags |= NOT_AHEAD
     if wrap:
         flags |= WRAP_NEGATIVE
+    once = length(notes) > 0
+    if once and (length(notes) != units or width < LINE or code > COPY_ROWS):
+        return REFUSED
+    addresses = address(data), address(out), address(indices), axes
+    job = stack_scratch()
+    if once:
+        write_job(job, addresses, depth, width, units, units, flags | ONCE | NOTING, chunk)
+        store_item(job, TUPLES, tuples)
+        store_item(job, START, code)
+        store_item(job, LAST_TUPLES, address(notes))
+        bad = call_address(chunk, job, 0)
+        if bad >= 0:
+            return bad
+        flags |= ONCE
+        if out_bytes > setting(team, NONTEMPORAL_FROM):
+            flags |= NONTEMPORAL
     long = 2 * tuples + (out_bytes + length(updates) * item_size) // 16 > setting(team, WAKE_FROM)
     # Each thread goes over all tuples: of single items that takes as long as to apply them, and the copy alone is cut.
     apart = flags & OUTER != 0 or columns > 0
     pays = apart or not single or code in NARROW_CODES
     pays = pays or out_bytes // (_COPIED_ASIDE_BYTES if can_be_set_aside(code) else _COPIED_BYTES) >= tuples
     split = helpers > 0 and units > 1 and pays and out_bytes > 0 and is_worth_sharing(team, long) and acquire(team)
-    job = stack_scratch()
     size = units
     if split:
         job = job_of(team)
         chunks = helpers + 1
-        if width >= _WIDE_BYTES or apart:
+        if width >= _WIDE_BYTES or apart or once:
             chunks *= CHUNKS_PER_THREAD
         if columns > 0:
             flags |= COLUMNS | NOT_AHEAD
@@ -319,11 +347,12 @@ def _scatter(
         size = (units + chunks - 1) // chunks
         if columns > 0:
             size = (size * width + LINE - 1) // LINE * LINE // width
-    addresses = address(data), address(out), address(indices), axes
     write_job(job, addresses, depth, width, units, size, flags, chunk)
     store_item(job, UPDATES, address(updates))
     store_item(job, TUPLES, tuples)
     store_item(job, STRIDE, unit_items * item_size)
+    if once:
+        store_item(job, LAST_TUPLES, address(notes))
     store_item(job, START, code)
     store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
     return carry_out(team, job, split, helpers, long, may_leave_unfinished)
