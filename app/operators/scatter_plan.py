@@ -12,15 +12,18 @@ from typing import Final
 
 from app.tensors.scatter_call import Reduction
 
+PIECE_BYTES: Final = 1 << 14
+"""Of the output at most, in whole rows, a power of two of them, for which tuples are sorted: half of a first cache."""
 _NOTED_BYTES: Final = 128
-"""Of a row, from which on it may be written once (`ScatterNDPlan.noted_rows`): to copy shorter ones one behind the
-other takes less than to look at each."""
+"""Of a row, from which on it may be written once (`ScatterNDPlan.notes`): to copy shorter ones one behind the other
+takes less than to look at each."""
 _NOTED_PART: Final = 2
 _NOTED_PART_PAST_CACHES: Final = 16
+_REDUCED_PART_PAST_CACHES: Final = 2
 _PAST_CACHES_BYTES: Final = 20 << 20
-"""The rows for each tuple up to which all are written once: on an EPYC 2,000 of 4,000 rows of 256 bytes took 36 µs and
-40 before, 1,000 of them 33 both; 12,000 of 100,000, which no cache holds, 1,207 and 1,622, all of them 1,579 and
-7,382."""
+"""The rows for each tuple up to which all are written once, by an output of so many bytes: on an EPYC 2,000 of 4,000
+rows of 256 bytes took 36 µs and 40 before, 1,000 of them 33 both; 12,000 of 100,000, which no cache holds, 1,207 and
+1,622, all of them 1,579 and 7,382. With a reduction it takes as long as before where caches hold the output."""
 _MOST_NOTED: Final = (1 << 31) - 1
 """Notes are numbers of 32 bits."""
 
@@ -43,21 +46,27 @@ class ScatterNDPlan:
     reduction: Reduction
     rows: int = field(init=False, repr=False, compare=False)
     """Slices of data, of which tuples name some: the product of `dims`."""
-    noted_rows: int = field(init=False, repr=False, compare=False)
-    """The rows for each of which a kernel may note the last tuple that names it, in 4 bytes, so as to write each row
-    of the output once; 0 where it copies data first."""
+    notes: int = field(init=False, repr=False, compare=False)
+    """How many numbers of 32 bits a kernel may note of rows and tuples, so as to write each row of the output once; 0
+    where it copies data first."""
 
     def __post_init__(self) -> None:
         # Here once, and then read many times.
         object.__setattr__(self, "rows", prod(self.dims))
-        object.__setattr__(self, "noted_rows", self.rows if self._writes_rows_once() else 0)
+        object.__setattr__(self, "notes", self._notes() if self.tuples > 0 else 0)
 
-    def _writes_rows_once(self) -> bool:
-        width = self.slice_items * self.item_size
-        if self.reduction != "none" or width < _NOTED_BYTES or max(self.rows, self.tuples) > _MOST_NOTED:
-            return False
-        part = _NOTED_PART if self.rows * width <= _PAST_CACHES_BYTES else _NOTED_PART_PAST_CACHES
-        return self.tuples * part >= self.rows
+    def _notes(self) -> int:
+        width, rows = self.slice_items * self.item_size, self.rows
+        if width < _NOTED_BYTES or max(rows, self.tuples) > _MOST_NOTED:
+            return 0
+        past_caches = rows * width > _PAST_CACHES_BYTES
+        if self.reduction == "none":
+            part = _NOTED_PART_PAST_CACHES if past_caches else _NOTED_PART
+            return rows if self.tuples * part >= rows else 0
+        if not past_caches or width > PIECE_BYTES or self.tuples * _REDUCED_PART_PAST_CACHES < rows:
+            return 0
+        pieces = ((rows - 1) >> ((PIECE_BYTES // width).bit_length() - 1)) + 1
+        return pieces + pieces % 2 + 2 * self.tuples
 
     @property
     def batches(self) -> int:
@@ -99,7 +108,7 @@ class ScatterNDPlan:
     @property
     def scratch_bytes(self) -> int:
         """Bytes that a kernel may need beside the output."""
-        return 4 * self.noted_rows
+        return 4 * self.notes
 
 
 @dataclass(frozen=True, slots=True)

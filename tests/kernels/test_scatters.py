@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from app.kernels import ALWAYS_AHEAD, Kernel, numba_cpu
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.run_job import NONTEMPORAL_FROM
+from app.operators import scatter_plan
 from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
@@ -313,7 +314,7 @@ def test_rows_written_once_are_those_of_the_last_update_or_of_data(
     indices = np.stack(np.unravel_index(named, size), -1)
     indices -= np.where(numbers.random(indices.shape) < 0.5, size, 0)
     plan = nd_plan((*size, width), indices, "uint8", "none")
-    assert plan.noted_rows == rows
+    assert plan.notes == rows
     data, updates, out = (
         numbers.integers(0, 256, count * width + 64).astype(np.uint8)[start:][: count * width]
         for count, start in zip((rows, tuples, rows), numbers.integers(0, 64, 3), strict=True)
@@ -331,6 +332,47 @@ def test_rows_written_once_are_those_of_the_last_update_or_of_data(
         spoiled[bad] = numbers.choice((2**62, -(2**62), *EXTREMES[:2], max(size)))
         for threads in THREADS:
             assert numba_cpu.run(plan, data, spoiled, out, threads, further=further) == min(bad)
+
+
+@for_each(("size", "tuples"), [((1,), 300), ((140,), 90), ((50, 4), 150)])
+@for_each("reduction", ["add", "mul", "min", "max"])
+@for_each(("dtype", "items"), [("float32", 33), ("float32", 4096), ("float16", 64), ("int8", 131), ("float64", 17)])
+def test_rows_reduced_piece_by_piece_are_those_of_the_loop(
+    past_caches: None, monkeypatch: pytest.MonkeyPatch,
+    size: tuple[int, ...], tuples: int, reduction: Reduction, dtype: str, items: int,
+) -> None:  # fmt: skip
+    """Many updates of some rows and none of others, as one thread reduces them, in arrays that begin anywhere."""
+    monkeypatch.setattr(scatter_plan, "_PAST_CACHES_BYTES", 0)
+    if items == 4096:
+        size, tuples = (7,), 15
+    numbers, rows = np.random.default_rng((items, tuples)), prod(size)
+    named = np.concatenate([numbers.integers(0, rows, tuples - tuples // 3), np.full(tuples // 3, rows - 1)])
+    indices = np.stack(np.unravel_index(numbers.permutation(named), size), -1)
+    indices -= np.where(numbers.random(indices.shape) < 0.5, size, 0)
+    plan = nd_plan((*size, items), indices, dtype, reduction)
+    assert plan.notes > 0
+    carrier, kind = DTYPES[dtype].carrier, DTYPES[dtype].numpy
+    random_bits = filled((1_000,), dtype, random.Random(items))
+    data, updates, out = (
+        np.resize(random_bits, count * items + start)[start:].view(carrier).copy()
+        for count, start in zip((rows, tuples, rows), (0, 333, 0), strict=True)
+    )
+    expected = scatter_loops.scatter_nd(
+        data.view(kind).reshape(*size, items), indices, updates.view(kind).reshape(tuples, items), reduction
+    )
+    found = set()
+    for threads in THREADS:
+        out[:] = 0
+        given = data, indices.reshape(-1), out
+        assert numba_cpu.run(plan, *given, threads, further={"updates": updates}) == -1
+        assert same(out.view(kind).reshape(expected.shape), expected)
+        found.add(out.tobytes())
+    assert len(found) == 1
+    for bad in ([0], [indices.size - 1], numbers.integers(0, indices.size, 3).tolist()):
+        spoiled = indices.reshape(-1).copy()
+        spoiled[bad] = numbers.choice((2**62, -(2**62), *EXTREMES[:2], max(size)))
+        for threads in THREADS:
+            assert numba_cpu.run(plan, data, spoiled, out, threads, further={"updates": updates}) == min(bad)
 
 
 @for_each("index_type", ["int64", "int16"])

@@ -68,19 +68,24 @@ def test_the_output_has_the_shape_of_the_data() -> None:
     assert (other.tuples, other.update_items, other.output_items, other.output_bytes) == (36, 36, 20, 80)
 
 
-def test_many_long_rows_that_are_replaced_need_a_note_each_beside_the_output() -> None:
-    def noted(rows: int, items: int, tuples: int, reduction: Reduction = "none") -> int:
+def test_many_long_rows_are_written_once_with_notes_beside_the_output() -> None:
+    def notes(rows: int, items: int, tuples: int, reduction: Reduction = "none") -> int:
         plan = ScatterNDPlan(tuples, (rows,), items, 4, True, "float32", reduction)
-        assert plan.scratch_bytes == 4 * plan.noted_rows
-        return plan.noted_rows
+        assert plan.scratch_bytes == 4 * plan.notes
+        return plan.notes
 
-    assert noted(100, 32, 50) == 100
-    assert noted(100, 32, 49) == 0  # too few
-    assert noted(100, 31, 100) == 0  # too short
-    assert noted(100, 32, 50, "add") == 0
-    assert noted(100_000, 64, 6250) == 100_000  # no cache holds these: fewer will do
-    assert noted(100_000, 64, 6249) == 0
-    assert (noted(0, 32, 0), noted(2**31, 32, 2**31), noted(2**31 - 1, 32, 2**31)) == (0, 0, 0)
+    assert notes(100, 32, 50) == 100
+    assert notes(100, 32, 49) == 0  # too few
+    assert notes(100, 31, 100) == 0  # too short
+    assert notes(100_000, 64, 6250) == 100_000  # no cache holds these: fewer will do
+    assert notes(100_000, 64, 6249) == 0
+    assert (notes(0, 32, 0), notes(0, 32, 5), notes(2**31, 32, 2**31), notes(2**31 - 1, 32, 2**31)) == (0, 0, 0, 0)
+    for reduction in REDUCTIONS[1:]:
+        assert notes(80_000, 64, 80_000, reduction) == 0  # a cache holds these
+        assert notes(100_000, 64, 49_999, reduction) == 0
+        assert notes(100_000, 64, 50_000, reduction) == 1564 + 100_000  # 1,563 pieces of 64 rows
+        assert notes(6_001, 4096, 6_000, reduction) == 6_002 + 12_000  # a row is a piece
+        assert notes(6_000, 4097, 6_000, reduction) == 0
     assert elements((4, 5), (4, 9), axis=-1)[0].scratch_bytes == 0
 
 

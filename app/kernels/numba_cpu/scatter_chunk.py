@@ -53,14 +53,26 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     stack_scratch,
     store_item,
 )
+from app.kernels.numba_cpu.reductions import COPY_ROWS
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
 from app.kernels.numba_cpu.write_offsets import first_bad_component, write_block_offsets
-from app.kernels.numba_cpu.write_rows_once import LAST_TUPLES, UPDATES, note_last_tuples, write_rows_once
+from app.kernels.numba_cpu.write_rows_once import (
+    NOTES,
+    UPDATES,
+    begin_pieces,
+    count_pieces,
+    note_last_tuples,
+    piece_shift,
+    place_pieces,
+    reduce_rows_once,
+    sort_into_pieces,
+    write_rows_once,
+)
 from app.llvm_intrinsics import Address, count_trailing_zeros, inlined, inner, stack_words
 
 # Fields of the job that say something else here than in a gather. TOTAL and CHUNK_SIZE count units of the output,
 # STRIDE is the bytes of one; WIDTH is the bytes of an update; START is the code for `combine_slices`.
-# UPDATES has the address of the updates; where each row is written once, LAST_TUPLES in place of STRIDE that of notes.
+# UPDATES has the address of the updates; where each row is written once, NOTES in place of STRIDE that of notes.
 # AXES has the address of DEPTH sizes, then the items of a slice and those that `combine_slices` counts; of
 # ScatterElements the sizes of indices, as many steps in items of the output, the size of the axis and its step.
 
@@ -76,7 +88,9 @@ ONCE: Final = 256
 """Each row is written once (`write_rows_once`), from the notes that have been made."""
 NOTING: Final = 512
 """Beside ONCE: the one chunk makes the notes, and writes nothing of the output."""
-CODE_BITS: Final = 10
+SORTING: Final = 1024
+"""Beside NOTING, with a reduction: tuples are sorted, after they have been counted."""
+CODE_BITS: Final = 11
 """Bits below the type of the entries."""
 INDEX_KIND: Final = 64
 """Added to that type (`ndarray_abi.index_type`), which may be negative."""
@@ -101,10 +115,12 @@ def scatter_chunk(job: Address, number: int) -> int:
     if flags & COLUMNS != 0:
         return _scatter_columns(job, low, high)
     if flags & NOTING != 0:
-        clear(load_item(job, LAST_TUPLES), 4 * (high - low))
-        return _scatter_nd(job, low, high)
+        return _make_notes(job, high)
     if flags & ONCE != 0:
-        write_rows_once(job, low, high)
+        if load_item(job, START) <= COPY_ROWS:
+            write_rows_once(job, low, high)
+        else:
+            reduce_rows_once(job, low, high)
         return -1
     piece = high - low
     if flags & OUTER != 0:
@@ -118,6 +134,26 @@ def scatter_chunk(job: Address, number: int) -> int:
         low = upto
         if low >= high:
             break
+    return bad
+
+
+@inner
+def _make_notes(job: Address, rows: int) -> int:
+    """Make the notes for so many rows: the first bad component, or -1."""
+    notes = load_item(job, NOTES)
+    if load_item(job, START) <= COPY_ROWS:
+        clear(notes, 4 * rows)
+        return _scatter_nd(job, 0, rows)
+    shift = piece_shift(load_item(job, WIDTH))
+    begin_pieces(notes, rows, shift)
+    bad = -1
+    while bad < 0:
+        bad = _scatter_nd(job, 0, rows)
+        flags = load_item(job, FLAGS)
+        if flags & SORTING != 0:
+            break
+        place_pieces(notes, rows, shift)
+        store_item(job, FLAGS, flags | SORTING)
     return bad
 
 
@@ -163,8 +199,13 @@ def _scatter_nd(job: Address, low: int, high: int) -> int:
             bad = first_bad_component(components, first, count, depth, axes, wrap)
             if bad >= 0:
                 return bad
-        if noting:
-            note_last_tuples(load_item(job, LAST_TUPLES), targets, done, count)
+        if noting and load_item(job, START) <= COPY_ROWS:
+            note_last_tuples(load_item(job, NOTES), targets, done, count)
+        elif noting and flags & SORTING == 0:
+            count_pieces(load_item(job, NOTES), targets, count, piece_shift(load_item(job, WIDTH)))
+        elif noting:
+            shift = piece_shift(load_item(job, WIDTH))
+            sort_into_pieces(load_item(job, NOTES), slices, targets, done, count, shift)
         else:
             _apply(job, targets, done, count, origin + low * step, origin + high * step, items)
         done += count

@@ -5,8 +5,8 @@ those updates whose targets are its own. So no two threads write the same item, 
 order, and the bits are the same for any number of chunks. Each chunk checks all the indices that it goes over; the
 first bad component is the least of the chunks' own.
 
-Long rows that are replaced, many of them, are written once, whole, from the updates or from data: see
-`write_rows_once`.
+Where many long rows are replaced, or reduced in an output that no cache holds, each row of the output is written once
+(`write_rows_once`).
 
 Where the places of ScatterElements' entries along the first axis name disjoint stretches of the output, which is so
 unless that is its own axis, a chunk goes over the entries of its own stretch alone. Where that is its own axis, the
@@ -79,8 +79,9 @@ from app.kernels.numba_cpu.split_over_threads import (
     setting,
 )
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
-from app.kernels.numba_cpu.write_rows_once import LAST_TUPLES, UPDATES
+from app.kernels.numba_cpu.write_rows_once import NOTES, UPDATES, piece_shift, sorted_tuples
 from app.llvm_intrinsics import Address, inner
+from app.operators.scatter_plan import PIECE_BYTES as NOTED_PIECE_BYTES
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
 _WIDE_BYTES: Final = 256
@@ -133,7 +134,9 @@ def _run_nd(
     code = _code(plan, width)
     items = width if code == COPY_ROWS else plan.slice_items
     axes = _axes(plan.dims, (plan.slice_items, items))
-    notes = np.empty(plan.noted_rows, np.uint32) if plan.noted_rows else _NO_NOTES
+    # To reduce piece by piece moves less through memory, which holds up several threads but not one.
+    once = plan.notes > 0 and (code <= COPY_ROWS or threads > 1)
+    notes = np.empty(plan.notes, np.uint32) if once else _NO_NOTES
     first = _run(plan, data, indices, out, updates, axes, notes, code, threads, may_leave_unfinished)
     if first == REFUSED:
         check_scatter_arrays(plan, data, indices, out, updates)
@@ -262,8 +265,8 @@ def _scatter(
     """The whole scatter, with up to so many helpers: its first bad component, -1 or REFUSED.
 
     If it `may_leave_unfinished`, perhaps UNFINISHED. `axes_array` is dims, slice_items and the items that
-    `combine_slices` counts, or of ScatterElements sizes, strides, axis_size and axis_stride. `notes` has a number for
-    each row where rows are written once (`write_rows_once`), else nothing.
+    `combine_slices` counts, or of ScatterElements sizes, strides, axis_size and axis_stride. `notes` is memory
+    for those of `write_rows_once` where rows are written once, else nothing.
     """
     array_type = setting(team, ARRAY_TYPE)
     kind = index_type_if_usable(data, indices, out, item_size, array_type)
@@ -314,7 +317,14 @@ def _scatter(
     if wrap:
         flags |= WRAP_NEGATIVE
     once = length(notes) > 0
-    if once and (length(notes) != units or width < LINE or code > COPY_ROWS):
+    piece = 0
+    if once and code > COPY_ROWS:
+        piece = piece_shift(width)
+        if 4 * length(notes) != sorted_tuples(units, piece) + 8 * tuples:
+            return REFUSED
+    elif once and length(notes) != units:
+        return REFUSED
+    if once and (units == 0 or width < LINE or (code > COPY_ROWS and width > NOTED_PIECE_BYTES)):
         return REFUSED
     addresses = address(data), address(out), address(indices), axes
     job = stack_scratch()
@@ -322,7 +332,7 @@ def _scatter(
         write_job(job, addresses, depth, width, units, units, flags | ONCE | NOTING, chunk)
         store_item(job, TUPLES, tuples)
         store_item(job, START, code)
-        store_item(job, LAST_TUPLES, address(notes))
+        store_item(job, NOTES, address(notes))
         bad = call_address(chunk, job, 0)
         if bad >= 0:
             return bad
@@ -347,12 +357,13 @@ def _scatter(
         size = (units + chunks - 1) // chunks
         if columns > 0:
             size = (size * width + LINE - 1) // LINE * LINE // width
+        size = (size + (1 << piece) - 1) >> piece << piece
     write_job(job, addresses, depth, width, units, size, flags, chunk)
     store_item(job, UPDATES, address(updates))
     store_item(job, TUPLES, tuples)
     store_item(job, STRIDE, unit_items * item_size)
     if once:
-        store_item(job, LAST_TUPLES, address(notes))
+        store_item(job, NOTES, address(notes))
     store_item(job, START, code)
     store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
     return carry_out(team, job, split, helpers, long, may_leave_unfinished)
