@@ -190,15 +190,16 @@ class Load:
 
     def add(self, ask: Ask) -> None:
         """One more caller."""
-        self._tasks.append(asyncio.create_task(self._run(ask)))
+        late = len(self._tasks) * PACE_S / CALLERS
+        self._tasks.append(asyncio.create_task(self._run(ask, late)))
 
     async def stop(self) -> None:
         """Let all of them finish what they ask."""
         self._gone.set()
         await asyncio.gather(*self._tasks)
 
-    async def _run(self, ask: Ask) -> None:
-        due = perf_counter() + len(self._tasks) * PACE_S / CALLERS
+    async def _run(self, ask: Ask, late: float) -> None:
+        due = perf_counter() + late
         while not self._gone.is_set():
             await asyncio.sleep(max(0.0, due - perf_counter()))
             begun = perf_counter()

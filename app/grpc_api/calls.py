@@ -46,6 +46,8 @@ _MOST_PUBLIC_CALLS: Final = 32
 _MOST_PUBLIC_AT_ONCE: Final = 1000
 _IDLE_S: Final = 1.0
 """What has waited for so long may be ended for another; sooner, its message may just be coming."""
+_QUIET_S: Final = 0.003
+"""In such a moment a call that has reached the connection has begun."""
 _MOST_WATCHES: Final = 500
 """Watches of the health: each client may have one."""
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -99,7 +101,7 @@ class Calls(grpc.GenericRpcHandler):
         self._max_message_bytes = max_message_bytes
         self.unsent = unsent
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._running = 0
+        self._begun = self._running = 0
         self._stopping = asyncio.Event()
         self._idle_streams: dict[
             asyncio.Task[Any], float
@@ -124,6 +126,19 @@ class Calls(grpc.GenericRpcHandler):
         if handle is not None:
             return _UnaryHandler(partial(handle, details.invocation_metadata))
         return self._stream_handlers.get(details.method) or self._refusing_handler(details.method)
+
+    async def quiet(self, seconds: float) -> None:
+        """Wait until no call has been under way for a moment, for so many seconds at most. Watches of the health and
+        streams that wait for a request count as none.
+        """
+        end = perf_counter() + seconds
+        begun = -1
+        while (self._is_busy() or self._begun != begun) and perf_counter() < end:
+            begun = self._begun
+            await asyncio.sleep(_QUIET_S)
+
+    def _is_busy(self) -> bool:
+        return self._running > len(self._idle_streams) or bool(self._public_calls)
 
     def end_idle_streams(self) -> None:
         """End the streams that wait for a request; those that answer one end after it."""
@@ -206,6 +221,7 @@ class Calls(grpc.GenericRpcHandler):
         """Count a call that begins."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
+        self._begun += 1
         task = asyncio.current_task(self._loop)  # to find the loop takes a system call
         assert task is not None
         if not rpc.is_public:

@@ -21,6 +21,8 @@ logger = logging.getLogger("gathernd")
 
 _QUIET_S: Final = 0.1
 """So long a stop waits for a call that is just coming, before it ends streams without one."""
+_MOST_QUIET_S: Final = 0.5
+"""So long it waits at most for a moment without calls."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,17 @@ class GrpcListener:
         logger.info("gRPC on %s", ", ".join(shown))
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls, let those that run finish within `grace` seconds, and cut off the rest."""
+        """Take no more calls, let those that run finish within `grace` seconds, and cut off the rest.
+
+        gRPC's core ends with CANCELLED what has come and not begun, and clients do not ask that again. So it is told
+        in a moment without calls, if there is one soon.
+        """
         server, self._server = self._server, None
         if server is None:
             return
         if self._options.unix_socket is not None:
             self._options.unix_socket.remove()
+        await self._calls.quiet(min(_MOST_QUIET_S, grace))
         stopping = asyncio.ensure_future(server.stop(grace))
         await asyncio.sleep(min(_QUIET_S, grace))
         self._calls.end_idle_streams()

@@ -133,6 +133,29 @@ def test_without_a_port_neither_grpc_nor_protobuf_is_imported() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+def loaded_files(process: int) -> set[str]:
+    """The names of the compiled modules in a process."""
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    return {Path(line.split()[-1]).name.partition(".")[0] for line in lines if line.endswith(".so")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_without_a_port_no_process_of_a_running_service_has_grpc(
+    start: Start, start_grpc: StartGrpc, workers: str
+) -> None:
+    def loaded(process: int) -> list[set[str]]:
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        return [loaded_files(one) & {"cygrpc", "_message"} for one in (process, *map(int, children))]
+
+    with start("--workers", workers) as server:
+        processes = loaded(server.process.pid)
+        assert len(processes) >= int(workers)
+        assert not any(processes)
+    with start_grpc("--workers", workers) as grpc_server:
+        assert {"cygrpc", "_message"} in loaded(grpc_server.http.process.pid)
+
+
 @tried_again
 def test_a_stop_answers_what_runs_and_ends_streams(start_grpc: StartGrpc) -> None:
     with start_grpc("--drain-delay", "1", "--drain-timeout", "10") as server, Channel(server.address) as channel:

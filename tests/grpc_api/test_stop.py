@@ -1,0 +1,92 @@
+"""The stop of the gRPC server, in process: calls that have come are answered, and it waits for little else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from app.main import create_app, grpc_listener
+from app.settings import Settings
+from benchmarks.common import free_port
+from tests.tries import tried_again
+
+LIVE = "/inference.GRPCInferenceService/ServerLive"
+WATCH = "/grpc.health.v1.Health/Watch"
+BURST = 32
+_T = TypeVar("_T")
+
+
+class Server:
+    """A server that listens, and a channel to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._app = create_app(Settings(store_dir=folder))
+        self._address = f"127.0.0.1:{free_port()}"
+        self.listener = grpc_listener(self._app, [self._address])
+        self.channel: Any = None
+
+    async def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        await self.listener.start(None)
+        try:
+            async with grpc.aio.insecure_channel(self._address) as self.channel:
+                return await work
+        finally:
+            await self.listener.stop(0)
+            self._app.release()
+
+    async def ask(self) -> bytes | str:
+        """The answer, or the status instead."""
+        call: Any = self.channel.unary_unary(LIVE)
+        try:
+            answer: bytes = await call(b"", timeout=20)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+        return answer
+
+
+@tried_again
+def test_calls_that_have_come_before_a_stop_are_answered(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+
+    async def burst() -> list[bytes | str]:
+        alive = await server.ask()
+        assert alive == b"\x08\x01"
+        asked = [asyncio.create_task(server.ask()) for _ in range(BURST)]
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        await server.listener.stop(5)
+        return await asyncio.gather(*asked)
+
+    assert asyncio.run(server.run(burst())) == [b"\x08\x01"] * BURST
+
+
+def test_a_stop_waits_neither_for_watches_nor_for_an_end_of_the_load(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+
+    async def load() -> tuple[float, set[bytes | str]]:
+        watch: Any = server.channel.unary_stream(WATCH)(b"")
+        assert await watch.read() == b"\x08\x02"
+        ends = False
+        seen: set[bytes | str] = set()
+
+        async def ask_on() -> None:
+            while not ends:
+                seen.add(await server.ask())
+
+        callers = [asyncio.create_task(ask_on()) for _ in range(8)]
+        await asyncio.sleep(0.2)
+        begun = monotonic()
+        await server.listener.stop(5)
+        took = monotonic() - begun
+        ends = True
+        await asyncio.gather(*callers)
+        return took, seen
+
+    took, seen = asyncio.run(server.run(load()))
+    assert took < 3
+    assert seen <= {b"\x08\x01", "CANCELLED", "UNAVAILABLE"}
