@@ -22,6 +22,7 @@ from app.api.request_body import inflate
 from app.dispatch.admission_control import SMALL_BODY_BYTES, Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
+from app.grpc_api.calls_under_way import CallsUnderWay
 from app.grpc_api.control import LONG, Control, read_message, serving_status, write_message
 from app.grpc_api.infer import Inference
 from app.grpc_api.message_timeouts import MessageTimeouts
@@ -41,15 +42,6 @@ _WATCH_S: Final = 0.2
 _INFLATED_AT_ONCE: Final = 1 << 10
 """Compressed messages with more bytes are inflated in a thread."""
 _CANCELLED: Final = "CANCELLED"
-_MOST_PUBLIC_CALLS: Final = 32
-"""Calls that need no key, such as those of the health, that may wait for their message beside the others."""
-_MOST_PUBLIC_AT_ONCE: Final = 1000
-_IDLE_S: Final = 1.0
-"""What has waited for so long may be ended for another; sooner, its message may just be coming."""
-_QUIET_S: Final = 0.003
-"""In such a moment a call that has reached the connection has begun."""
-_MOST_WATCHES: Final = 500
-"""Watches of the health: each client may have one."""
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
@@ -69,11 +61,7 @@ class _UnaryHandler:
 
 
 class Calls(grpc.GenericRpcHandler):
-    """Answers all calls. `most_calls` may be under way at once: a message is in memory before it can be charged.
-
-    For one more the stream is ended that has waited the longest for a request; without such a stream it is refused.
-    Calls that need no key take no place of theirs: of more than a few the oldest is ended, so that new ones run.
-    """
+    """Answers all calls, of which `most_calls` may be under way at once (see `calls_under_way`)."""
 
     def __init__(
         self,
@@ -97,18 +85,10 @@ class Calls(grpc.GenericRpcHandler):
         self._admission = admission
         self._deadline = deadline
         self._timeouts = MessageTimeouts(deadline)
-        self._most_calls = most_calls
+        self._under_way = CallsUnderWay(most_calls)
         self._max_message_bytes = max_message_bytes
         self.unsent = unsent
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._begun = self._running = 0
         self._stopping = asyncio.Event()
-        self._idle_streams: dict[
-            asyncio.Task[Any], float
-        ] = {}  # the one that has waited the longest first, and since when
-        self._public_calls: dict[asyncio.Task[Any], float] = {}  # the oldest first, as of the watches
-        self._watches: dict[asyncio.Task[Any], float] = {}
-        self._giving_way: set[asyncio.Task[Any]] = set()
         self._succeeded: dict[str, int] = {}  # the cells of the calls that have succeeded, by their methods
         self._stream_handlers: dict[str, Any] = {
             path: grpc.stream_stream_rpc_method_handler(handler(rpc))
@@ -128,23 +108,13 @@ class Calls(grpc.GenericRpcHandler):
         return self._stream_handlers.get(details.method) or self._refusing_handler(details.method)
 
     async def quiet(self, seconds: float) -> None:
-        """Wait until no call has been under way for a moment, for so many seconds at most. Watches of the health and
-        streams that wait for a request count as none.
-        """
-        end = perf_counter() + seconds
-        begun = -1
-        while (self._is_busy() or self._begun != begun) and perf_counter() < end:
-            begun = self._begun
-            await asyncio.sleep(_QUIET_S)
-
-    def _is_busy(self) -> bool:
-        return self._running > len(self._idle_streams) or bool(self._public_calls)
+        """Wait until no call has been under way for a moment, for so many seconds at most."""
+        await self._under_way.quiet(seconds)
 
     def end_idle_streams(self) -> None:
         """End the streams that wait for a request; those that answer one end after it."""
         self._stopping.set()
-        for task in tuple(self._idle_streams):
-            task.cancel()
+        self._under_way.cancel_idle_streams()
 
     def _refusing_handler(self, path: str) -> Any:
         offered, _, method = path.rpartition("/")
@@ -190,67 +160,10 @@ class Calls(grpc.GenericRpcHandler):
         if rpc.is_infer:
             if self._readiness.waiting_for:
                 raise self._readiness.error()
-            if running - len(self._public_calls) > self._admission.requests:
+            if running - self._under_way.public > self._admission.requests:
                 raise self._admission.too_many()
-        if (
-            not rpc.is_public
-            and self._running - len(self._giving_way) > self._most_calls
-            and not self._end_longest_idle_stream()
-        ):
-            raise self._too_many(f"{self._most_calls} calls are under way, as many as may be")
-
-    def _too_many(self, detail: str) -> GatherError:
-        facts = {"limit": "grpc_calls", "maximum": self._most_calls}
-        return GatherError("overloaded", detail, facts=facts, retry_after=1)
-
-    def _end_longest_idle_stream(self) -> bool:
-        """End the stream that has waited the longest for a request, if one waits."""
-        return self._end_first(self._idle_streams)
-
-    def _end_first(self, tasks: dict[asyncio.Task[Any], float]) -> bool:
-        """End the first of `tasks`, if there is one and it waits for more than a moment."""
-        task, since = next(iter(tasks.items()), (None, 0.0))
-        if task is None or (perf_counter() < since + _IDLE_S and len(tasks) < _MOST_PUBLIC_AT_ONCE):
-            return False
-        del tasks[task]
-        self._giving_way.add(task)
-        task.cancel()
-        return True
-
-    def _begin(self, rpc: Rpc) -> asyncio.Task[Any]:
-        """Count a call that begins."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        self._begun += 1
-        task = asyncio.current_task(self._loop)  # to find the loop takes a system call
-        assert task is not None
         if not rpc.is_public:
-            self._running += 1
-            return task
-        self._add(task, self._public_calls, max(1, min(_MOST_PUBLIC_CALLS, self._most_calls // 4)))
-        return task
-
-    def _add(self, task: asyncio.Task[Any], tasks: dict[asyncio.Task[Any], float], most: int) -> None:
-        """Add a call to `tasks`, the first of which makes room where there are `most`."""
-        if len(tasks) >= most:
-            self._end_first(tasks)
-        tasks[task] = perf_counter()
-
-    def _end(self, rpc: Rpc, task: asyncio.Task[Any]) -> None:
-        """Count the end of a call."""
-        self._giving_way.discard(task)
-        if rpc.is_public:
-            self._public_calls.pop(task, None)
-            self._watches.pop(task, None)
-        else:
-            self._running -= 1
-
-    def _gave_way(self, task: asyncio.Task[Any]) -> GatherError | None:
-        """The error for a call that was ended for another, whose cancellation is over with that; None for others."""
-        if task not in self._giving_way:
-            return None
-        task.uncancel()
-        return self._too_many("the call's place was needed for another")
+            self._under_way.check()
 
     async def _inflated(self, message: bytes, coding: bytes, request: RpcRequest) -> bytes:
         """A message that came compressed. Raises payload_too_large above the limit, and malformed_request."""
@@ -302,12 +215,12 @@ class Calls(grpc.GenericRpcHandler):
         async def handle(metadata: Any, _: object, context: Context) -> bytes:
             request = self._request(rpc, metadata, context)
             running = self._metrics.begin()
-            task = self._begin(rpc)
+            task = self._under_way.begin(rpc)
             failure: GatherError | None = None
             written = b""
 
             def leave() -> None:
-                self._end(rpc, task)
+                self._under_way.end(rpc, task)
                 if not request.disconnected:
                     request.reservation.release()
 
@@ -333,7 +246,7 @@ class Calls(grpc.GenericRpcHandler):
                 drop_tracebacks(error)
             except (ClientGone, asyncio.CancelledError) as error:
                 drop_tracebacks(error)
-                failure = self._gave_way(task)
+                failure = self._under_way.gave_way(task)
                 if failure is None:
                     code, status = self._gone(request, context)
                     raise
@@ -390,7 +303,7 @@ class Calls(grpc.GenericRpcHandler):
 
         async def handle(_: object, context: Context) -> None:
             call = self._request(rpc, context.invocation_metadata(), context)
-            task = self._begin(rpc)
+            task = self._under_way.begin(rpc)
             failure: GatherError | None = None
             try:
                 self._check(rpc, call, 0)
@@ -400,7 +313,7 @@ class Calls(grpc.GenericRpcHandler):
                 failure = error
                 drop_tracebacks(error)
             finally:
-                self._end(rpc, task)
+                self._under_way.end(rpc, task)
             if failure is None and self._stopping.is_set():
                 failure = GatherError("not_ready", "the service is stopping", retry_after=1)
             if failure is not None:
@@ -416,11 +329,11 @@ class Calls(grpc.GenericRpcHandler):
             return False
         task = asyncio.current_task()
         assert task is not None
-        self._idle_streams[task] = perf_counter()
+        self._under_way.wait_for_request(task)
         try:
             message: Any = await context.read()
         except asyncio.CancelledError:
-            gave_way = self._gave_way(task)
+            gave_way = self._under_way.gave_way(task)
             if gave_way is not None:
                 raise gave_way from None
             if not self._stopping.is_set():
@@ -428,7 +341,7 @@ class Calls(grpc.GenericRpcHandler):
             task.uncancel()
             return False
         finally:
-            self._idle_streams.pop(task, None)
+            self._under_way.has_request(task)
         if message is grpc.aio.EOF:
             return False
         request = self._request(rpc, context.invocation_metadata(), context)
@@ -485,14 +398,13 @@ class Calls(grpc.GenericRpcHandler):
     def _watch(self, rpc: Rpc) -> Any:
         async def handle(_: object, context: Context) -> None:
             request = self._request(rpc, context.invocation_metadata(), context)
-            task = self._begin(rpc)
+            task = self._under_way.begin(rpc)
             code: str | None = None
             status = "OK"
             failure: GatherError | None = None
             try:
                 message = await self._read(context, request, task)
-                self._public_calls.pop(task, None)
-                self._add(task, self._watches, _MOST_WATCHES)
+                self._under_way.watch(task)
                 service, last = read_message(rpc, message).service, -1
                 while True:
                     now = serving_status(service, self._readiness)
@@ -505,13 +417,13 @@ class Calls(grpc.GenericRpcHandler):
             except GatherError as error:
                 failure, code, status = error, error.code, STATUS[error.code]
             except asyncio.CancelledError:
-                failure = self._gave_way(task)
+                failure = self._under_way.gave_way(task)
                 if failure is None:
                     code, status = "client_gone", _CANCELLED
                     raise
                 code, status = failure.code, STATUS[failure.code]
             finally:
-                self._end(rpc, task)
+                self._under_way.end(rpc, task)
                 request.reservation.release()
                 self._metrics.begin()  # a request in flight is not what a watch is
                 self._count(rpc, request, code, status)
