@@ -10,10 +10,9 @@ each row, so that a range with popular rows has many rows more than another one,
 
 Then what a cluster of so many machines carries, by what is its bound: the shards, the routers, or the network. The
 constants are options; their defaults are microseconds of one core of an AMD EPYC, with rows of 256 bytes, fitted to
-`benchmarks/cluster.py` on 2026-11-25, one lookup at a time, all processes on two cores. The router took 329, 411, 448
-and 545 µs for 256 rows over 1, 2, 4 and 8 ranges, and 871 for 2,048 rows over 4; each of their shards 192, 188, 157,
-130 and 250. Sixteen at a time they took a quarter less (352 and 121 over 4 ranges). Every machine is taken to run a
-shard and a router, and to give half of its cores to each.
+what `benchmarks/cluster.py` measured on 2026-11-25 with 16 lookups at a time, all processes on two cores. The router
+took 205, 352 and 598 µs for 256 rows over 1, 4 and 8 ranges, and 531 for 1,024 rows over 4; each of their shards 106,
+121, 151 and 139. Every machine is taken to run a shard and a router, and to give half of its cores to each.
 
 Last for how many machines the coordinator's actor has time. No request goes through it, but each shard and each process
 of a router calls it twice a second; it answers as many calls as `cluster.py --ray` made of one actor, one at a time.
@@ -40,15 +39,15 @@ CALLS_A_SECOND = 2.0
 class Costs:
     """Microseconds of one core."""
 
-    shard_ask: float = 135.0
+    shard_ask: float = 110.0
     """Of a shard, for being asked."""
-    shard_row: float = 0.22
+    shard_row: float = 0.1
     """Of a shard, for each row."""
-    router_request: float = 270.0
+    router_request: float = 90.0
     """Of a router, for a request."""
-    router_ask: float = 28.0
+    router_ask: float = 55.0
     """Of a router, for asking one shard."""
-    router_row: float = 0.24
+    router_row: float = 0.23
     """Of a router, for each row."""
 
 
