@@ -7,10 +7,11 @@ own, ask for a 2x2 gather 25 times a second and compare the answers. Each event 
 the workers are replaced one by one; SIGKILL of a worker, which is then replaced; and SIGTERM with a drain delay of a
 second, in which callers look at the health every half a second, as a balancer does, and go once it says no.
 
-What got no answer (over gRPC: UNAVAILABLE) is asked again at most twice, 20 ms apart. What is printed: requests that
-were under way or begun between an event and its end, those asked again, those that failed for good, quantiles of their
-times in ms with the repetitions, and how long it took until both workers took connections again, or the service had
-ended. The first lines are of two seconds without an event.
+What got no answer is asked again at most twice, 20 ms apart: over gRPC UNAVAILABLE, and CANCELLED, which gRPC's core
+sends for calls that come just as it stops. What is printed: requests that were under way or begun between an event and
+its end, those asked again, those that failed for good, quantiles of their times in ms with the repetitions, and how
+long it took until both workers took connections again, or the service had ended. The first lines are of two seconds
+without an event, the last ones say why requests were asked again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import re
 import signal
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -44,6 +46,7 @@ CALM_S: Final = 2.0
 DRAIN_DELAY_S: Final = 1
 LOOK_S: Final = 0.5
 LIMIT_S: Final = 60.0
+ASKED_AGAIN: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 HEALTH: Final = "/grpc.health.v1.Health/Check"
 
 
@@ -52,13 +55,13 @@ class Unanswered(Exception):
 
 
 class Seen(NamedTuple):
-    """A request: when it began, how long it took with its repetitions, how often it was asked again, and what it
+    """A request: when it began, how long it took with its repetitions, why it was asked again each time, and what it
     failed by in the end.
     """
 
     begun: float
     took: float
-    repeats: int
+    reasons: tuple[str, ...]
     failure: str
 
 
@@ -172,8 +175,8 @@ class GrpcCaller:
         try:
             answer: bytes = await self._call(self._message, timeout=LIMIT_S)
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
-                raise Unanswered(error.details()) from None
+            if error.code() in ASKED_AGAIN:
+                raise Unanswered(error.code().name) from None
             raise
         if self._right is None:
             self._right = answer
@@ -203,23 +206,24 @@ class Load:
         while not self._gone.is_set():
             await asyncio.sleep(max(0.0, due - perf_counter()))
             begun = perf_counter()
-            repeats, failure = await asked(ask)
-            self.seen.append(Seen(begun, perf_counter() - begun, repeats, failure))
+            reasons, failure = await asked(ask)
+            self.seen.append(Seen(begun, perf_counter() - begun, reasons, failure))
             due = max(due + PACE_S, begun)
 
 
-async def asked(ask: Ask) -> tuple[int, str]:
-    """Ask until there is an answer; how often it was asked again, and what it failed by for good."""
-    for repeats in range(MOST_REPEATS + 1):
-        if repeats:
-            await asyncio.sleep(REPEAT_S)
+async def asked(ask: Ask) -> tuple[tuple[str, ...], str]:
+    """Ask until there is an answer; why it was asked again each time, and what it failed by for good."""
+    reasons: list[str] = []
+    while True:
         try:
-            return repeats, "" if await ask() else "a wrong answer"
+            return tuple(reasons), "" if await ask() else "a wrong answer"
         except Unanswered as error:
-            failure = f"unanswered: {error}"
+            if len(reasons) == MOST_REPEATS:
+                return tuple(reasons), f"unanswered: {error}"
+            reasons.append(str(error))
         except grpc.aio.AioRpcError as error:
-            return repeats, f"{error.code().name}: {error.details()}"
-    return MOST_REPEATS, failure
+            return tuple(reasons), f"{error.code().name}: {error.details()}"
+        await asyncio.sleep(REPEAT_S)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -252,11 +256,13 @@ async def drained(service: Service, loads: dict[str, Load]) -> None:
     """The service is asked to end; its callers go when its health says so."""
 
     async def leave_http() -> None:
+        await asyncio.sleep(LOOK_S)
         while await asyncio.to_thread(common.get_status, service.port, "/readyz") == 200:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
         await loads["HTTP"].stop()
 
     async def leave_grpc() -> None:
+        await asyncio.sleep(LOOK_S)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel:
             check: Any = channel.unary_unary(HEALTH)
             with suppress(grpc.aio.AioRpcError):
@@ -305,7 +311,7 @@ def line(name: str, seen: list[Seen], events: list[Event]) -> str:
     beside = [one for one in seen if is_beside(one)]
     times = np.array([one.took for one in beside]) * 1e3
     p50, p99 = np.quantile(times, (0.5, 0.99))
-    repeated, failed = sum(one.repeats > 0 for one in beside), sum(bool(one.failure) for one in beside)
+    repeated, failed = sum(bool(one.reasons) for one in beside), sum(bool(one.failure) for one in beside)
     took = [event.ended - event.begun for event in events]
     return (
         f"{name:24}{len(events):6}{len(beside):10,}{repeated:8}{failed:8}{p50:9.2f}{p99:9.2f}{times.max():9.2f}"
@@ -321,6 +327,7 @@ def main() -> None:
     print(common.machine_line())
     print(f"{'':24}{'events':>6}{'requests':>10}{'again':>8}{'failed':>8}{'p50':>9}{'p99':>9}{'most':>9}   over after")
     failures: set[str] = set()
+    reasons: Counter[str] = Counter()
     found: dict[str, tuple[list[Seen], list[Event]]] = {}
 
     def note(title: str, seen: dict[str, list[Seen]], events: list[Event]) -> None:
@@ -329,6 +336,7 @@ def main() -> None:
             before[0].extend(all_seen)
             before[1].extend(events)
             failures.update(f"{protocol}: {one.failure}" for one in all_seen if one.failure)
+            reasons.update(f"{title}, {protocol}: {reason}" for one in all_seen for reason in one.reasons)
 
     with tempfile.TemporaryDirectory(prefix="gathernd-bench-") as folder:
         first = Path(folder) / "first"
@@ -344,6 +352,8 @@ def main() -> None:
                 note("SIGTERM", *uvloop.run(under_load(service, drained, 1)))
     for title, (all_seen, events) in found.items():
         print(line(title, all_seen, events))
+    for reason, count in sorted(reasons.items()):
+        print(f"asked again: {reason}, {count} times")
     for failure in sorted(failures):
         print(f"failed: {failure}")
 

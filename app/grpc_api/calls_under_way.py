@@ -23,6 +23,8 @@ _IDLE_S: Final = 1.0
 """What has waited for so long may be ended for another; sooner, its message may just be coming."""
 _QUIET_S: Final = 0.003
 """In such a moment a call that has reached the connection has begun."""
+_TURNS: Final = 8
+"""So many turns of the event loop a call takes to begin, and a few more."""
 _Since = dict[asyncio.Task[Any], float]
 """Tasks of calls, and since when they have waited; the longest first."""
 
@@ -105,6 +107,8 @@ class CallsUnderWay:
         while (self._is_busy() or self._begun != begun) and perf_counter() < end:
             begun = self._begun
             await asyncio.sleep(_QUIET_S)
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
 
     def _is_busy(self) -> bool:
         return self._running > len(self._idle_streams) or bool(self._public_calls)
