@@ -114,9 +114,8 @@ def scatter_chunk(job: Address, number: int) -> int:
     flags, unit = load_item(job, FLAGS), load_item(job, STRIDE)
     if flags & COLUMNS != 0:
         return _scatter_columns(job, low, high)
-    if flags & NOTING != 0:
-        return _make_notes(job, high)
-    if flags & ONCE != 0:
+    noting = flags & NOTING != 0
+    if flags & ONCE != 0 and not noting:
         if load_item(job, START) <= COPY_ROWS:
             write_rows_once(job, low, high)
         else:
@@ -128,9 +127,13 @@ def scatter_chunk(job: Address, number: int) -> int:
     bad = -1
     while bad < 0:
         upto = min(low + piece, high)
-        if upto > low:
+        if noting:
+            _begin_notes(job, high)
+        elif upto > low:
             memcpy(load_item(job, OUTPUT) + low * unit, load_item(job, DATA) + low * unit, (upto - low) * unit)
         bad = _scatter_elements(job, low, upto) if flags & ELEMENTS != 0 else _scatter_nd(job, low, upto)
+        if noting and _has_counted(job):
+            continue
         low = upto
         if low >= high:
             break
@@ -138,23 +141,25 @@ def scatter_chunk(job: Address, number: int) -> int:
 
 
 @inner
-def _make_notes(job: Address, rows: int) -> int:
-    """Make the notes for so many rows: the first bad component, or -1."""
+def _begin_notes(job: Address, rows: int) -> None:
+    """Prepare the notes for the tuples that are gone over next."""
     notes = load_item(job, NOTES)
     if load_item(job, START) <= COPY_ROWS:
         clear(notes, 4 * rows)
-        return _scatter_nd(job, 0, rows)
-    shift = piece_shift(load_item(job, WIDTH))
-    begin_pieces(notes, rows, shift)
-    bad = -1
-    while bad < 0:
-        bad = _scatter_nd(job, 0, rows)
-        flags = load_item(job, FLAGS)
-        if flags & SORTING != 0:
-            break
-        place_pieces(notes, rows, shift)
-        store_item(job, FLAGS, flags | SORTING)
-    return bad
+    elif load_item(job, FLAGS) & SORTING == 0:
+        begin_pieces(notes, rows, piece_shift(load_item(job, WIDTH)))
+    else:
+        place_pieces(notes, rows, piece_shift(load_item(job, WIDTH)))
+
+
+@inner
+def _has_counted(job: Address) -> bool:
+    """Whether the tuples have only been counted by now: they are to be sorted next."""
+    flags = load_item(job, FLAGS)
+    if load_item(job, START) <= COPY_ROWS or flags & SORTING != 0:
+        return False
+    store_item(job, FLAGS, flags | SORTING)
+    return True
 
 
 @inner

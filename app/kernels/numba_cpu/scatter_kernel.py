@@ -90,10 +90,9 @@ _WIDE_BYTES: Final = 256
 _COPIED_BYTES: Final = 16
 """Of output for each single item that is applied, from which on a second thread gains more by the copy than it loses:
 on two threads 1,000,000 into 1,000 took 1,307 µs and on one 752, into 4,194,304 4,263 and 4,895."""
-_COPIED_ASIDE_BYTES: Final = 2
+_COPIED_ASIDE_BYTES: Final = 1
 """The same of updates that may be set aside (`can_be_set_aside`), which takes less than to pick out a thread's own:
-1,000,000 into as many, on two threads and one, float32 add 1,589 and 1,962 µs, float16 set 901 and 1,296, but int8 set
-1,103 and 1,001."""
+1,000,000 into as many, on one thread and two, int8 set 1,164 and 940 µs, float32 add into 260,000 1,785 and 1,592."""
 
 _ITEMS_AHEAD_BYTES: Final = 1 << 24
 """Of output, from which on single items are asked for ahead; below, the processor looks far enough ahead by itself:
