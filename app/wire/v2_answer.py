@@ -19,14 +19,14 @@ VERSION: Final = "1"
 """The only version of a model that is an operator."""
 
 
-def check_writable(dtype: DType, route: str = "/gathernd", pointer: str | None = None) -> None:
-    """Raises unsupported_dtype for complex types, which the protocol does not have and `route` has."""
+def check_writable(dtype: DType, operator: str = "gathernd", pointer: str | None = None) -> None:
+    """Raises unsupported_dtype for complex types, which the protocol lacks and the route of `operator` takes."""
     if dtype.oip is None:
         raise GatherError(
             "unsupported_dtype",
-            f"the inference protocol has no datatype for {dtype.name}; use POST {route}",
+            f"the inference protocol has no datatype for {dtype.name}; use POST /{operator}",
             pointer=pointer,
-            hint=f"Send the request to POST {route}, whose JSON carries {dtype.name}.",
+            hint=f"Send the request to POST /{operator}, whose JSON carries {dtype.name}.",
         )
 
 

@@ -198,7 +198,7 @@ def is_long_answer(answer: LookupAnswer, request: LookupRequest) -> bool:
 def check_outputs_writable(answer: LookupAnswer) -> None:
     """Raises unsupported_dtype at the first feature whose tensor is of a type that the protocol does not have."""
     for number, output in enumerate(answer.outputs):
-        check_writable(output.dtype, f"/{LOOKUP}", f"{_POINTER}/features/{number}/tensor")
+        check_writable(output.dtype, LOOKUP, f"{_POINTER}/features/{number}/tensor")
 
 
 def write_lookup_answer(
