@@ -275,6 +275,17 @@ class Settings(BaseSettings):
         """Whether gRPC is served, wherever that is."""
         return self.grpc_port is not None or self.grpc_uds is not None
 
+    @field_validator(
+        "uds", "grpc_uds", "store_dir", "cache_dir", "cluster_key_file", "cluster_ca", "api_keys_file", "tls_cert",
+        "tls_key", "tls_key_password_file", "tls_client_ca",
+        mode="before",
+    )  # fmt: skip
+    @classmethod
+    def _is_a_path(cls, value: object) -> object:
+        if value == "":  # would be the working directory, as which nobody means it
+            raise ValueError("is empty: give a path, or leave it out")
+        return value
+
     @field_validator("grpc_uds")
     @classmethod
     def _has_one_worker(cls, value: Path | None, known: ValidationInfo) -> Path | None:

@@ -33,7 +33,9 @@ def _settings(arguments: list[str]) -> Settings:
     except ValidationError as error:
         for problem in error.errors():
             name = "_".join(map(str, problem["loc"]))
-            typer.echo(f"gathernd: --{name.replace('_', '-')} (GATHERND_{name.upper()}): {problem['msg']}", err=True)
+            # The text of one of our own checks, before which pydantic puts words of its own.
+            why = problem["ctx"]["error"] if problem["type"] == "value_error" else problem["msg"]
+            typer.echo(f"gathernd: --{name.replace('_', '-')} (GATHERND_{name.upper()}): {why}", err=True)
         raise typer.Exit(WRONG_SETTINGS) from None
 
 
