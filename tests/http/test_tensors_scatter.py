@@ -203,6 +203,13 @@ def test_types_of_bodies(client: httpx.Client, name: str) -> None:
     error(bad, 422, "invalid_field", "/query/reduction")
 
 
+def test_an_explanation_is_not_offered(client: httpx.Client, name: str) -> None:
+    body = scatter_body([[1]], ROW, "none")
+    refused = client.post(f"/tensors/{name}/scatter?explain=true", json=body)
+    found = error(refused, 422, "invalid_field", "/query/explain")
+    assert found["hint"] == "Leave 'explain' out of the query."  # the body takes no such field
+
+
 def test_a_tensor_that_is_not_there(client: httpx.Client) -> None:
     for headers in ({}, {"idempotency-key": "k"}):
         error(send(client, "nobody", GOOD, **headers), 404, "tensor_not_found", "/name")

@@ -37,6 +37,8 @@ def read_request(
 def refuse_query(query: bytes) -> None:
     """Raises invalid_field at the first field of a query, for routes that have none."""
     for name, _ in query_fields(query):
+        if name in field_names(ExplainQuery):
+            raise invalid_field(f"/query/{name}", f"{name} is not offered here", f"Leave '{name}' out of the query.")
         raise _not_in_query(name)
 
 
