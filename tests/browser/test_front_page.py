@@ -255,6 +255,7 @@ def test_the_versions_of_a_tensor_are_listed_and_a_click_moves_an_alias_and_move
             page.get_by_role("button", name=f"Move live to version {version}").click()
             page.get_by_text(f"live is version {version} now").wait_for()
             assert client.get("/aliases/live").json()["version"] == version
+        until(page, "!document.querySelector('.look[aria-busy], .look [aria-busy]')")  # it has read what it moved
         client.put("/aliases/live", json={"tensor": f"nightly@{newest - 1}"})  # somebody else moves it
         page.get_by_role("button", name=f"Move live to version {newest - 2}").click()
         page.locator(".look .problem-text").wait_for()
