@@ -264,7 +264,7 @@ def fill_item(dtype: str, given: Any) -> Any:
         return value
     if isinstance(value, list):
         value = complex(*map(float, value))
-    if isinstance(value, str):
+    if isinstance(value, str) or (isinstance(value, int) and "float" in dtype):  # beyond 64 bits, too
         value = float(value)
     with np.errstate(all="ignore"):
         return np.array([value]).astype(NUMPY[dtype])[0]
