@@ -131,7 +131,8 @@ def _spoil(rng: Rng, lookup: Lookup) -> None:
         case 6 if offsets in arrays:
             moved = np.array(arrays[offsets].reshape(-1))
             if moved.size:
-                moved[rng.integers(moved.size)] += choose(rng, (1, -1, 3, 100))
+                at = rng.integers(moved.size)
+                moved[at] = np.int64(int(moved[at]) + choose(rng, (1, -1, 3, 100))).astype(moved.dtype)
                 arrays[offsets] = moved
         case 7 if offsets in arrays:
             arrays[offsets] = arrays[offsets].reshape(1, -1) if rng.random() < 0.6 else arrays[offsets][:0]
