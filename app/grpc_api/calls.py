@@ -162,8 +162,6 @@ class Calls(grpc.GenericRpcHandler):
                 raise self._readiness.error()
             if running - self._under_way.public > self._admission.requests:
                 raise self._admission.too_many()
-        if not rpc.is_public:
-            self._under_way.check()
 
     async def _inflated(self, message: bytes, coding: bytes, request: RpcRequest) -> bytes:
         """A message that came compressed. Raises payload_too_large above the limit, and malformed_request."""
@@ -229,6 +227,8 @@ class Calls(grpc.GenericRpcHandler):
             status = "OK"
             try:
                 self._check(rpc, request, running)
+                if not is_public and not self._under_way.take_place(task):
+                    await self._under_way.wait_for_place(task)
                 message = await self._read(context, request, task)
                 work = self._inference.infer(message, request) if control is None else answer(control, message, request)
                 try:
@@ -307,6 +307,8 @@ class Calls(grpc.GenericRpcHandler):
             failure: GatherError | None = None
             try:
                 self._check(rpc, call, 0)
+                if not self._under_way.take_place(task):
+                    await self._under_way.wait_for_place(task)
                 while await self._answer_next(rpc, context):
                     pass
             except GatherError as error:

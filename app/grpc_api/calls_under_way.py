@@ -1,8 +1,10 @@
 """How many calls are under way, and which of them is ended where there is no room for one more.
 
 A message is in memory before it can be charged, so that only so many calls may be under way at once. For one more the
-stream is ended that has waited the longest for a request; without such a stream it is refused. Calls that need no key
-take no place of theirs: of more than a few the oldest is ended, so that new ones run.
+stream is ended that has waited the longest for a request. The call waits for a place, with its message unread, for a
+moment: calls that their caller has reset take their places until the service is told, one after the other. Without a
+place by then it is refused. Calls that need no key take no place of theirs: of more than a few the oldest is ended, so
+that new ones run.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ _MOST_WATCHES: Final = 500
 """Watches of the health: each client may have one."""
 _IDLE_S: Final = 1.0
 """What has waited for so long may be ended for another; sooner, its message may just be coming."""
+_MOST_WAIT_S: Final = 1.0
+"""So long a call waits for a place."""
+_MOST_WAITING: Final = 256
+"""So many calls may wait for a place; each takes some kilobytes."""
 _QUIET_S: Final = 0.003
 """In such a moment a call that has reached the connection has begun."""
 _TURNS: Final = 8
@@ -36,6 +42,8 @@ class CallsUnderWay:
         self._most = most
         self._loop: asyncio.AbstractEventLoop | None = None
         self._begun = self._running = 0
+        self._with_place: set[asyncio.Task[Any]] = set()
+        self._waiting: dict[asyncio.Task[Any], asyncio.Future[None]] = {}
         self._idle_streams: _Since = {}
         self._public_calls: _Since = {}
         self._watches: _Since = {}
@@ -59,10 +67,29 @@ class CallsUnderWay:
             self._running += 1
         return task
 
-    def check(self) -> None:
-        """Make room for the call that has begun last. Raises overloaded where there is none."""
-        if self._running - len(self._giving_way) > self._most and not self._end_first(self._idle_streams):
-            raise self._too_many(f"{self._most} calls are under way, as many as may be")
+    def take_place(self, task: asyncio.Task[Any]) -> bool:
+        """Take a place for the call of `task`, which has begun; False where it has to wait for one."""
+        if len(self._with_place) >= self._most:
+            self._end_first(self._idle_streams)
+        if self._waiting or len(self._with_place) >= self._most:
+            return False
+        self._with_place.add(task)
+        return True
+
+    async def wait_for_place(self, task: asyncio.Task[Any]) -> None:
+        """Wait until the call of `task` has a place. Raises overloaded where that takes too long."""
+        if len(self._waiting) < _MOST_WAITING:
+            place = self._waiting[task] = asyncio.get_running_loop().create_future()
+            self._hand_over()
+            try:
+                async with asyncio.timeout(_MOST_WAIT_S):
+                    await place
+                return
+            except TimeoutError:
+                pass
+            finally:
+                self._waiting.pop(task, None)
+        raise self._too_many(f"{self._most} calls are under way, as many as may be")
 
     def end(self, rpc: Rpc, task: asyncio.Task[Any]) -> None:
         """Count the end of a call."""
@@ -72,6 +99,9 @@ class CallsUnderWay:
             self._watches.pop(task, None)
         else:
             self._running -= 1
+            self._with_place.discard(task)
+            if self._waiting:
+                self._hand_over()
 
     def watch(self, task: asyncio.Task[Any]) -> None:
         """Take a call that needs no key for a watch of the health from now on."""
@@ -119,12 +149,22 @@ class CallsUnderWay:
             self._end_first(tasks)
         tasks[task] = perf_counter()
 
+    def _hand_over(self) -> None:
+        """Give the places that are free to those who wait, the first of them first."""
+        while self._waiting and len(self._with_place) < self._most:
+            task = next(iter(self._waiting))
+            place = self._waiting.pop(task)
+            if not place.done():  # else its caller has gone
+                self._with_place.add(task)
+                place.set_result(None)
+
     def _end_first(self, tasks: _Since) -> bool:
         """End the first of `tasks`, if there is one and it waits for more than a moment."""
         task, since = next(iter(tasks.items()), (None, 0.0))
         if task is None or (perf_counter() < since + _IDLE_S and len(tasks) < _MOST_PUBLIC_AT_ONCE):
             return False
         del tasks[task]
+        self._with_place.discard(task)
         self._giving_way.add(task)
         task.cancel()
         return True

@@ -46,6 +46,8 @@ ROOM = 48 << 20
 MOST_WAIT_S = 5.0
 """No call of a neighbour may take longer meanwhile; this machine does the work of others too."""
 PORTION = 1 << 16
+PLACES = 16
+"""So many calls may be under way at once: the memory budget holds so many messages of the largest size."""
 CANCEL = pack(">I", 8)
 
 
@@ -173,6 +175,31 @@ def flood(server: GrpcServer, first: bytes, make: Callable[[int], bytes], most_b
                     sleep(0.2)
                     break
     return sent
+
+
+def until_full(channel: Channel) -> None:
+    """Wait until so many calls are under way that one more is refused."""
+    end = monotonic() + 20
+    while channel.attempt("ModelInfer", example())[0] == "OK":
+        assert monotonic() < end
+
+
+def test_a_call_for_which_there_is_no_place_waits_a_moment_for_one(server: GrpcServer) -> None:
+    answers = []
+    with socket.socket() as connection, Channel(server.address) as channel:
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(PREFACE + frame(SETTINGS, 0, 0) + b"".join(map(opened, range(PLACES))))
+        until_full(channel)
+        status, problem = channel.refused("ModelInfer", example())
+        assert (status, problem["code"], problem["limit"]) == ("UNAVAILABLE", "overloaded", "grpc_calls")
+        waiting = Thread(target=lambda: answers.append(channel.attempt("ModelInfer", example())))
+        waiting.start()
+        sleep(0.05)
+        connection.sendall(b"".join(map(reset, range(PLACES))))
+        waiting.join(60)
+        for _ in range(2 * PLACES):  # each place is free again
+            channel.call("ModelInfer", example())
+    assert [status for status, _ in answers] == ["OK"], answers
 
 
 @for_each("kind", FLOODS)
