@@ -13,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 from app.api.error_responses import STATUS, error_body, problem_headers
 from app.api.route_table import Plane, Route
+from app.bounded_cache import BoundedCache
 from app.dispatch.admission_control import Admission
 from app.errors import Code, GatherError
 from app.memory.budget import MemoryReservation
@@ -36,6 +37,8 @@ AT_ONCE: Final = 1 << 18
 """Answers of up to this many bytes are written at once, however slowly the client reads."""
 _NONE: Final[dict[str, Any]] = {}
 _CLOSE: Final = (b"connection", b"close")
+_LINES: Final[BoundedCache[tuple[tuple[bytes, bytes], ...], bytes]] = BoundedCache(256)
+"""Header fields of answers as lines: gathers from one table repeat theirs."""
 
 
 class RouteMatch(NamedTuple):
@@ -235,8 +238,11 @@ class RequestContext:
             and exchange.ready()
         ):
             fields = self.fields(content_type, size)
-            for field in extra:
-                fields += b"%b: %b\r\n" % field
+            if extra:
+                lines = _LINES.get(extra)
+                if lines is None:
+                    lines = _LINES[extra] = b"".join(b"%b: %b\r\n" % field for field in extra)
+                fields += lines
             exchange.respond(status, fields, pieces, size)
             return
         await self.sender(

@@ -29,8 +29,12 @@ class ReadingExchange(Protocol):
     """What a `BodyReader` uses of an `HttpExchange`."""
 
     failure: Exception | None
-    message_event: asyncio.Event
     received: int
+
+    @property
+    def message_event(self) -> asyncio.Event:
+        """What the application waits for."""
+        ...
 
 
 class BodyReader(asyncio.BufferedProtocol):

@@ -66,6 +66,7 @@ class HttpExchange(RequestResponseCycle):
     response_complete: bool = False
     response_started: bool = False
     on_disconnect: Callable[[], None] | None = None
+    _event: asyncio.Event | None = None
 
     def __init__(self, connection: Connection, scope: dict[str, Any], *, keep_alive: bool, expect: bool) -> None:
         # Instead of uvicorn's constructor: what starts the same for every request is an attribute of the class.
@@ -76,10 +77,24 @@ class HttpExchange(RequestResponseCycle):
         self.access_logger = connection.access_logger
         self.default_headers = connection.server_state.default_headers
         self.on_response = connection.on_response_complete
-        self.message_event = asyncio.Event()
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = expect
         self.body = bytearray()
+
+    @property
+    def message_event(self) -> asyncio.Event:  # type: ignore[override]
+        """Set where what `receive` and `collect` wait for has come. It is made when it is first asked for: most
+        requests come whole, and are answered before anything waits.
+        """
+        event = self._event
+        if event is None:
+            event = self._event = asyncio.Event()
+        return event
+
+    def wake(self) -> None:
+        """Wake who waits, if anybody does."""
+        if self._event is not None:
+            self._event.set()
 
     def add_fields(self, fields: Sequence[tuple[bytes, bytes]]) -> None:
         """Add header fields to the answer, whether the application or the server gives it."""

@@ -28,13 +28,16 @@ class AnsweringExchange(Protocol):
     disconnected: bool
     flow: FlowControl
     keep_alive: bool
-    message_event: asyncio.Event
     on_response: Callable[[], None]
     response_complete: bool
     response_started: bool
     sent: int
     transport: asyncio.Transport
     waiting_for_100_continue: bool
+
+    def wake(self) -> None:
+        """Wake who waits for the end of the request, if anybody does."""
+        ...
 
 
 def ready(exchange: AnsweringExchange) -> bool:
@@ -57,7 +60,7 @@ def respond(
     exchange.response_started = exchange.response_complete = True
     exchange.waiting_for_100_continue = False
     exchange.sent = size
-    exchange.message_event.set()
+    exchange.wake()
     end = b"\r\n" if exchange.keep_alive else b"connection: close\r\n\r\n"
     header = STATUS_LINE[status], exchange.defaults, fields, end
     answer = (b"".join((*header, *pieces)),) if size <= JOINED else (b"".join(header), *pieces)

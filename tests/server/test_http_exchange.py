@@ -114,7 +114,7 @@ def test_what_is_said_to_a_client_that_has_left_does_not_count_as_sent() -> None
         cycle.disconnected, cycle.response_started, cycle.response_complete = disconnected, True, False
         cycle.chunked_encoding, cycle.expected_content_length, cycle.keep_alive = False, 3, True
         cycle.transport = SimpleNamespace(write=lambda _: None, is_closing=lambda: False)  # type: ignore[assignment]
-        cycle.message_event, cycle.on_response = asyncio.Event(), lambda: None
+        cycle.on_response = lambda: None
         await cycle.send({"type": "http.response.body", "body": b"abc", "more_body": False})
         return cycle.sent
 

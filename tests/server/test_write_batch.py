@@ -46,7 +46,6 @@ def respond(transport: Any, size: int) -> None:
     made = HttpExchange.__new__(HttpExchange)
     made.transport = transport
     made.keep_alive = True
-    made.message_event = asyncio.Event()
     made.on_response = lambda: None
     made.respond(200, b"", (bytes(size),), size)
 
