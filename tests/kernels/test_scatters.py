@@ -241,6 +241,63 @@ def test_elements_in_many_blocks_and_any_number_of_threads_give_the_same_bits(
         assert run(kernel, plan, data, spoiled, updates, threads)[0] == min(bad)
 
 
+@for_each("reduction", REDUCTIONS)
+@for_each("dtype", slow_but_for(FEW, REDUCED))
+def test_single_items_are_right_wherever_in_a_block_an_entry_is_negative_or_bad(
+    always_shared: None, dtype: str, reduction: Reduction
+) -> None:
+    """Entries from 0 on are applied as they are, four at a time, until another one comes."""
+    source, numbers = random.Random(dtype + reduction), np.random.default_rng(9)
+    rows, size, count = 3, 9_000, 519  # two blocks and seven of a row, of so much output that threads share it
+    data = np.resize(filled((500,), dtype, source), (rows, size))
+    updates = filled((rows, count), dtype, source)
+    places = [*range(5), 254, 255, 256, 257, *range(count - 5, count)]
+    for place in places:
+        indices = numbers.integers(0, size, (rows, count))
+        indices[1, place] = -1
+        plans: list[tuple[Plan, tuple[Array, Array, Array], Array]] = []
+        given = data[1], indices[1].reshape(-1, 1), updates[1]
+        expected = scatter_loops.scatter_nd(*given, reduction)
+        plans.append((nd_plan((size,), given[1], dtype, reduction), given, expected))
+        given = data, indices, updates
+        if place in (2, 255, count - 1):
+            expected = scatter_loops.scatter_elements(*given, 1, reduction)
+            plans.append((elements_plan((rows, size), indices, 1, dtype, reduction), given, expected))
+        for plan, given, expected in plans:
+            found = [run(numba_cpu, plan, *given, threads) for threads in THREADS]
+            assert same(found[0][1], expected)
+            assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
+            for bad in (size, -size - 1, 2**63 - 1, -(2**63)):
+                spoiled = given[1].copy().reshape(-1)
+                at = place if spoiled.size == count else count + place
+                spoiled[at] = bad
+                spoiled[-1] = size  # one more, perhaps behind it
+                for threads in THREADS:
+                    assert run(numba_cpu, plan, given[0], spoiled, given[2], threads)[0] == at
+
+
+@for_each("reduction", ["add", "mul"])
+@for_each("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_what_becomes_of_two_nans_does_not_depend_on_where_they_come(
+    always_shared: None, dtype: str, reduction: Reduction
+) -> None:
+    """Neither on the place in a block, nor on what is gone over together, nor on how many threads there are."""
+    carrier = np.dtype(f"u{DTYPES[dtype].item_size}")
+    quiet = int(np.array([np.nan], DTYPES[dtype].numpy).view(carrier)[0])
+    found: set[int] = set()
+    for tuples, size in ((1, 64), (7, 64), (1_031, 16 * 1_031)):
+        data, updates = (
+            np.full(items, quiet | mark, carrier).view(DTYPES[dtype].numpy) for items, mark in ((size, 1), (tuples, 2))
+        )
+        for step in (1, -1):  # numbers as they are given, and such as are to be moved first
+            indices = np.arange(tuples).reshape(-1, 1) * step - (step < 0)
+            plan = nd_plan((size,), indices, dtype, reduction)
+            for threads in THREADS:
+                out = run(numba_cpu, plan, data, indices, updates, threads)[1]
+                found |= set(out[indices[:, 0]].view(carrier).tolist())
+    assert len(found) == 1
+
+
 @for_each("reduction", ["add", "mul", "min", "max"])
 @for_each("dtype", slow_but_for(FEW, REDUCED))
 def test_runs_of_one_place_are_reduced_in_order_and_any_nan_stays_the_same(

@@ -12,7 +12,7 @@ from typing import Final, cast
 from numba import types
 
 from app.kernels.numba_cpu.backward_chunk import fill_zeros
-from app.kernels.numba_cpu.combine_single_items import combine_single_items
+from app.kernels.numba_cpu.combine_single_items import ALL_NUMBERS, combine_single_items
 from app.kernels.numba_cpu.element_places import write_numbers
 from app.kernels.numba_cpu.float_items import (
     load_f32,
@@ -26,7 +26,7 @@ from app.kernels.numba_cpu.gather_job import BLOCK
 from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, prefetch, stack_scratch, store_item
 from app.kernels.numba_cpu.reductions import REDUCTION_CODES
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
-from app.llvm_intrinsics import Address, inner, stack_words
+from app.llvm_intrinsics import Address, inner, int64, stack_words
 
 _ADD_32: Final = REDUCTION_CODES["add", "float32", 4]
 _ADD_64: Final = REDUCTION_CODES["add", "float64", 8]
@@ -105,7 +105,8 @@ def add_narrow_rows(
                 prefetch(result + load_item(places, at) * step)
             source = gradient + (batch * tuples + done) * step
             if width == 1:
-                combine_single_items(_ADD_64 if size == 8 else _ADD_32, result, places, source, count)
+                code = _ADD_64 if size == 8 else _ADD_32
+                combine_single_items(code, result, places, source, count, int64(ALL_NUMBERS))
             elif size == 4:
                 _add_32(result, source, places, count, width)
             else:

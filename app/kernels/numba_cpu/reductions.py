@@ -136,13 +136,22 @@ def reduction_of(reduction: str, dtype: str) -> Reduction:
 
 
 _REDUCIBLE: Final = tuple(name for name, row in DTYPES.items() if row.kind in ("int", "uint", "float"))
-REDUCTION_CODES: Final[Mapping[tuple[str, str, int], int]] = {
-    (reduction, dtype, DTYPES[dtype].item_size): COPY_ROWS + 1 + number
-    for number, (reduction, dtype) in enumerate(
-        (reduction, dtype) for reduction in REDUCTIONS[1:] for dtype in _REDUCIBLE
-    )
-}
-"""The code of a reduction in items of a type, of so many bytes."""
+
+
+def _reduction_codes() -> dict[tuple[str, str, int], int]:
+    codes: dict[tuple[str, str, int], int] = {}
+    numbers: dict[tuple[str, str], int] = {}
+    for reduction in REDUCTIONS[1:]:
+        for dtype in _REDUCIBLE:
+            # Sums and products of unsigned integers have the bits of those of signed ones: they share the instructions.
+            made = dtype if reduction in ("min", "max") else dtype.removeprefix("u")
+            number = numbers.setdefault((reduction, made), len(numbers))
+            codes[reduction, dtype, DTYPES[dtype].item_size] = COPY_ROWS + 1 + number
+    return codes
+
+
+REDUCTION_CODES: Final[Mapping[tuple[str, str, int], int]] = _reduction_codes()
+"""The code of a reduction in items of a type, of so many bytes. Types that share their instructions share a code."""
 NARROW_CODES: Final = tuple(code for (_, dtype, _), code in REDUCTION_CODES.items() if dtype in _NARROW)
 """Those of floats of 16 bits, which take several times as long as others."""
 

@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from app.kernels.numba_cpu.combine_single_items import are_single_items, can_be_set_aside, combine_single_items
+from app.kernels.numba_cpu.combine_single_items import (
+    ALL_NUMBERS,
+    SPARE_ITEMS,
+    are_single_items,
+    can_be_set_aside,
+    combine_own_items,
+    combine_single_items,
+    has_own_items,
+)
 from app.kernels.numba_cpu.combine_slices import combine_slices
 from app.kernels.numba_cpu.element_places import (
     enter_row,
     first_bad_entry,
+    next_row,
     write_entry_places,
     write_numbers,
     write_rows_places,
@@ -68,7 +77,7 @@ from app.kernels.numba_cpu.write_rows_once import (
     sort_into_pieces,
     write_rows_once,
 )
-from app.llvm_intrinsics import Address, count_trailing_zeros, inlined, inner, stack_words
+from app.llvm_intrinsics import Address, count_trailing_zeros, inlined, inner, int64, stack_words
 
 # Fields of the job that say something else here than in a gather. TOTAL and CHUNK_SIZE count units of the output,
 # STRIDE is the bytes of one; WIDTH is the bytes of an update; START is the code for `combine_slices`.
@@ -100,9 +109,10 @@ PIECE_BYTES: Final = 1 << 17
 _ROWS_AHEAD: Final = 4
 """How many rows before it is used a piece of one is asked for: no processor does so from one row to the next."""
 
-_SPARE_ITEMS: Final = 16
-"""Updates that are for other chunks go to so many items in turn: one alone would have each wait for the one before."""
-_spare_items: Final = stack_words(_SPARE_ITEMS)
+_LEAST_DIRECT_ROW: Final = 32
+"""Entries of a row, from which on each row is gone over by itself rather than as a part of a block."""
+
+_spare_items: Final = stack_words(SPARE_ITEMS)
 
 _entries_scratch: Final = stack_words(BLOCK + MAX_DEPTH)
 
@@ -173,6 +183,7 @@ def _scatter_nd(job: Address, low: int, high: int) -> int:
     if noting:
         origin, step = 0, 1
     numbered = noting or are_single_items(load_item(job, START), items)
+    direct = numbered and depth == 1 and not noting
     wrap = flags & WRAP_NEGATIVE != 0
     targets = stack_scratch()
     bases = targets + 16 * BLOCK
@@ -194,8 +205,15 @@ def _scatter_nd(job: Address, low: int, high: int) -> int:
     while done < tuples:
         count = min(BLOCK, tuples - done)
         first = done * depth
+        if direct:
+            given = components + 8 * done
+            bad = _apply_entries(job, targets, given, done, count, int64(0), low, high, size_0, wraps[0])
+            if bad >= 0:
+                return done + bad
+            done += count
+            continue
         if numbered and depth == 1:
-            signs = write_numbers(targets, 0, components + 8 * first, count, size_0, wraps[0])
+            signs = write_numbers(targets, int64(0), components + 8 * first, count, size_0, wraps[0])
         else:
             signs = write_block_offsets(
                 targets, bases, origin, components, first, count, lasts, wraps, steps, depth, axes, wrap, slices * step
@@ -245,18 +263,33 @@ def _scatter_elements(job: Address, low: int, high: int) -> int:
     column = done - row_number * load_item(axes, depth - 1)
     # The place of the item that an entry of 0 at the beginning of the row would name.
     origin = target + enter_row(axes, places, depth, row_number, step)
+    row = load_item(axes, depth - 1)
+    are_close = load_item(axes, 2 * depth - 1) == 0 and axis_step == 1
+    direct = are_close and row >= _LEAST_DIRECT_ROW and are_single_items(load_item(job, START), 1)
     while done < end:
         count = min(BLOCK, end - done)
+        if direct:
+            count = min(count, row - column)
         given = components + 8 * done
         if kind != 8:
             widen_components(kind, components, done, count, entries)
             given = entries
+        if direct:
+            bad = _apply_entries(job, targets, given, done, count, origin, begin, stop, axis_size, wrapped)
+            if bad >= 0:
+                return done + bad
+            done += count
+            column += count
+            if column == row:
+                column = 0
+                origin += next_row(axes, places, depth)
+            continue
         signs, origin, column = write_rows_places(
             targets, origin, column, axes, places, depth, step, given, count, axis_size, wrapped, axis_step
         )
         if signs < 0:
             return done + first_bad_entry(given, count, axis_size, wrapped)
-        _apply(job, targets, done, count, begin, stop, 1)
+        _apply(job, targets, done, count, begin, stop, int64(1))
         done += count
     return -1
 
@@ -298,7 +331,7 @@ def _scatter_columns(job: Address, low: int, high: int) -> int:
                 if bad < 0 or found < bad:
                     bad = found
                 break
-            _apply(job, targets, first, count, first_place, first_place, 1)
+            _apply(job, targets, first, count, first_place, first_place, int64(1))
         low = upto
     return bad
 
@@ -319,6 +352,57 @@ def _origin_and_step(job: Address, items: int) -> tuple[int, int]:
 
 
 @inner
+def _is_whole(job: Address) -> bool:
+    """Whether all targets that a chunk comes across are its own."""
+    return load_item(job, FLAGS) & (OUTER | COLUMNS) != 0 or load_item(job, CHUNK_SIZE) >= load_item(job, TOTAL)
+
+
+@inlined
+def _may_be_one_place(entries: Address, count: int) -> bool:
+    """Whether all of so many entries may be the same, for which `combine_single_items` has a faster loop."""
+    return count > 1 and load_item(entries, 0) == load_item(entries, count - 1)
+
+
+@inner
+def _apply_entries(
+    job: Address,
+    targets: Address,
+    entries: Address,
+    first: int,
+    count: int,
+    origin: int,
+    begin: int,
+    end: int,
+    size: int,
+    wrapped: int,
+) -> int:
+    """Check `count` entries, and apply those of their updates, from number `first` on, whose targets lie in [begin,
+    end): the first bad entry, or -1. Entry 0 names item number `origin` of the output.
+
+    An entry that is not negative is a number already, from there on, and is checked when it is applied. To check whole
+    blocks before took half as long again, for it keeps the processor from going on with the next one meanwhile.
+    """
+    code, width = load_item(job, START), load_item(job, WIDTH)
+    base, updates = load_item(job, OUTPUT) + origin * width, load_item(job, UPDATES) + first * width
+    spare, done = _spare_items(), 0
+    if size > 0 and load_item(job, FLAGS) & NOT_AHEAD == 0:
+        for t in range(count):
+            prefetch(base + load_item(entries, t) * width)
+    if size > 0 and _is_whole(job):
+        done = combine_single_items(code, base, entries, updates, count, size - 1)
+    elif size > 0 and has_own_items(code) and (spare - base) % width == 0 and not _may_be_one_place(entries, count):
+        spare = (spare - base) // width
+        done = combine_own_items(code, base, entries, updates, count, size - 1, begin - origin, end - begin, spare)
+    if done == count:
+        return -1
+    rest = entries + 8 * done
+    if write_numbers(targets, origin, rest, count - done, size, wrapped) < 0:
+        return done + first_bad_entry(rest, count - done, size, wrapped)
+    _apply(job, targets, first + done, count - done, begin, end, int64(1))
+    return -1
+
+
+@inner
 def _apply(job: Address, targets: Address, first: int, count: int, begin: int, end: int, items: int) -> None:
     """Apply, in their order, those of `count` updates from number `first` on whose targets lie in [begin, end).
 
@@ -327,7 +411,7 @@ def _apply(job: Address, targets: Address, first: int, count: int, begin: int, e
     width, code, flags = load_item(job, WIDTH), load_item(job, START), load_item(job, FLAGS)
     output, update = load_item(job, OUTPUT), load_item(job, UPDATES) + first * width
     kept = targets + 8 * BLOCK
-    is_whole = flags & (OUTER | COLUMNS) != 0 or load_item(job, CHUNK_SIZE) >= load_item(job, TOTAL)
+    is_whole = _is_whole(job)
     if are_single_items(code, items):
         spare = _spare_items()
         if not is_whole and can_be_set_aside(code) and (spare - output) % width == 0:
@@ -338,7 +422,7 @@ def _apply(job: Address, targets: Address, first: int, count: int, begin: int, e
         if flags & NOT_AHEAD == 0:
             for t in range(count):
                 prefetch(output + load_item(targets, t) * width)
-        combine_single_items(code, output, targets, update, count)
+        combine_single_items(code, output, targets, update, count, int64(ALL_NUMBERS))
         return
     if is_whole:
         for t in range(count):
@@ -357,7 +441,7 @@ def _set_aside(numbers: Address, count: int, begin: int, end: int, spare: int) -
     for t in range(count):
         number = load_item(numbers, t)
         outside = ((number - begin) | (end - 1 - number)) >> 63  # all bits or none
-        store_item(numbers, t, number ^ ((number ^ (spare + (t & (_SPARE_ITEMS - 1)))) & outside))
+        store_item(numbers, t, number ^ ((number ^ (spare + (t & (SPARE_ITEMS - 1)))) & outside))
 
 
 def _keeper(keep: Copy, kept_bytes: int) -> Callable[[Address, Address, Address, int, int, Address, int], int]:

@@ -57,7 +57,7 @@ from app.kernels.numba_cpu.ndarray_abi import (
     is_array,
     length,
 )
-from app.kernels.numba_cpu.reductions import COPIES, COPY_ROWS, NARROW_CODES, REDUCTION_CODES
+from app.kernels.numba_cpu.reductions import COPIES, COPY_ROWS, ITEM_COPIES, NARROW_CODES, REDUCTION_CODES
 from app.kernels.numba_cpu.run_job import ARRAY_TYPE, NONTEMPORAL_FROM, WAKE_FROM, carry_out
 from app.kernels.numba_cpu.scatter_chunk import (
     CODE_BITS,
@@ -90,13 +90,20 @@ _WIDE_BYTES: Final = 256
 _COPIED_BYTES: Final = 16
 """Of output for each single item that is applied, from which on a second thread gains more by the copy than it loses:
 on two threads 1,000,000 into 1,000 took 1,307 µs and on one 752, into 4,194,304 4,263 and 4,895."""
-_COPIED_ASIDE_BYTES: Final = 1
+_COPIED_ASIDE_BYTES: Final = 2
 """The same of updates that may be set aside (`can_be_set_aside`), which takes less than to pick out a thread's own:
-1,000,000 into as many, on one thread and two, int8 set 1,164 and 940 µs, float32 add into 260,000 1,785 and 1,592."""
+1,000,000 float64 into 250,000 took 1,242 µs on one thread and 994 on two, float32 into 250,000 852 and 840, int8 into
+1,000,000 785 and 848."""
+_COPIED_ALONE_BYTES: Final = 1
+"""The same without a reduction: 1,000,000 int8 into as many took 810 and 750 µs."""
 
 _ITEMS_AHEAD_BYTES: Final = 1 << 24
 """Of output, from which on single items are asked for ahead; below, the processor looks far enough ahead by itself:
 1,000,000 into 4 MB took 1,093 µs with the requests and 750 without, into 16 MB 1,942 and 2,109."""
+
+_LEAST_SHARED_WORK: Final = 1000
+"""Components and 16 bytes of output and of updates, some 0.4 µs. With less to do no helper is asked for, which takes as
+long by itself."""
 
 _NO_NOTES: Final = np.zeros(0, np.uint32)
 
@@ -338,11 +345,15 @@ def _scatter(
         flags |= ONCE
         if out_bytes > setting(team, NONTEMPORAL_FROM):
             flags |= NONTEMPORAL
-    long = 2 * tuples + (out_bytes + length(updates) * item_size) // 16 > setting(team, WAKE_FROM)
+    work = 2 * tuples + (out_bytes + length(updates) * item_size) // 16
+    long = work > setting(team, WAKE_FROM)
+    if work < _LEAST_SHARED_WORK and not long:
+        helpers = 0
     # Each thread goes over all tuples: of single items that takes as long as to apply them, and the copy alone is cut.
     apart = flags & OUTER != 0 or columns > 0
     pays = apart or not single or code in NARROW_CODES
-    pays = pays or out_bytes // (_COPIED_ASIDE_BYTES if can_be_set_aside(code) else _COPIED_BYTES) >= tuples
+    copied = _COPIED_ASIDE_BYTES if can_be_set_aside(code) else _COPIED_BYTES
+    pays = pays or out_bytes // (_COPIED_ALONE_BYTES if code < ITEM_COPIES else copied) >= tuples
     split = helpers > 0 and units > 1 and pays and out_bytes > 0 and is_worth_sharing(team, long) and acquire(team)
     size = units
     if split:
