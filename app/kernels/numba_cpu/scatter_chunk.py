@@ -1,9 +1,10 @@
 """A chunk of a scatter, compiled by Numba: the copy of its stretch of data, and the updates whose targets lie there.
 
-It goes over the indices in blocks: it checks a block and writes the places of its targets, keeps those that are its
-own with their updates, and applies these (`combine_slices`). The place of a slice is its address, that of a single item
-its number among the items of the output (`combine_single_items`). Where entries of ScatterElements can name
-items of their own stretch only, it takes a piece of that at a time, which a cache holds from its copy on.
+It goes over the indices in blocks: it checks a block and writes the places of its targets, keeps those that are its own
+with their updates, and applies these (`combine_slices`). The place of a slice is its address, that of a single item its
+number among the items of the output (`combine_single_items`). Entries that are such numbers as they are given are
+checked as they are applied, without a block of places in between (`_apply_entries`). Where entries of ScatterElements
+can name items of their own stretch only, it takes a piece of that at a time, which a cache holds from its copy on.
 """
 
 from __future__ import annotations
