@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
+from app.wire.protobuf_fields import varint
 from benchmarks.costly_bodies import DATATYPES, UNITS, repeated
 from benchmarks.read_body import Body, Codec
 
@@ -64,8 +65,10 @@ def v2_lookup(inputs: str, document: str) -> bytes:
 _ONE_UPDATE: Final = tensor("float32", "[1]", "[1]")
 _V2_INDICES: Final = v2_input("indices", "int64", 1, "[0]")
 _V2_UPDATES: Final = v2_input("updates", "float32", 1, "[1]")
-_POOLED: Final = '{"features":[{"tensor":"a","pooling":"sum"}]}'
-_PLAIN: Final = '{"features":[{"tensor":"a"}]}'
+_ONE_TABLE: Final = '{"tensor":"a"}'
+_POOLED_TABLE: Final = '{"tensor":"a","pooling":"sum"}'
+_POOLED: Final = f'{{"features":[{_POOLED_TABLE}]}}'
+_PLAIN: Final = f'{{"features":[{_ONE_TABLE}]}}'
 
 
 def values_bodies(size: int) -> Iterator[Body]:
@@ -275,6 +278,251 @@ def binary_bodies(size: int) -> Iterator[Body]:
     yield Body("items cut off", "v2 lookup", asked + bytes(8 * count), json_size=len(asked))
 
 
+class _Array(NamedTuple):
+    """An array of a lookup in the inference protocol and in safetensors, but for its name."""
+
+    datatype: str
+    shape: str
+    data: str
+    size: int = 8
+    more: str = ""
+    """Further members of an input, with a comma before each."""
+
+
+_INDEX: Final = _Array("INT64", "[1]", "[0]")
+_WEIGHT: Final = _Array("FP32", "[1]", "[1]", 4)
+_INPUTS: Final[Mapping[str, _Array]] = {
+    "one index": _INDEX,
+    "one index in two lists": _Array("INT64", "[1,1]", "[[0]]"),
+    "no index": _Array("INT32", "[0]", "[]", 0),
+    "no index in two lists": _Array("INT32", "[1,0]", "[[]]", 0),
+    "a bare NaN": _Array("FP32", "[1]", "[NaN]", 4),
+    "a string": _Array("BYTES", "[1]", '[""]', 4),
+    "a bool": _Array("BOOL", "[1]", "[false]", 1),
+    "parameters": _Array("INT64", "[1]", "[0]", 8, '"x":0'),
+    "parameters that are nested": _Array("INT64", "[1]", "[0]", 8, '"x":{"y":[{}]}'),
+}
+"""Small arrays that are right in themselves."""
+_WRONG_INPUTS: Final[Mapping[str, _Array]] = {
+    "an index with a fraction": _INDEX._replace(data="[0.5]"),
+    "an index too few": _INDEX._replace(shape="[2]"),
+    "lists that are not even": _Array("INT64", "[2,1]", "[[0],[]]"),
+    "a bool of 2": _Array("BOOL", "[1]", "[2]", 1),
+    "null": _INDEX._replace(data="null"),
+    "an unknown type": _INDEX._replace(datatype="INT65"),
+    "a negative dimension": _INDEX._replace(shape="[-1]"),
+    "shared memory": _INDEX._replace(more='"shared_memory_region":"x"'),
+}
+
+
+def _described(arrays: Mapping[str, _Array], binary: bool) -> str:
+    """Inputs of the inference protocol by their names, with their items behind the JSON or in it."""
+    inputs = []
+    for name, one in arrays.items():
+        parameters = [one.more] if one.more else []
+        if binary:
+            parameters.append(f'"binary_data_size":{one.size}')
+        own = f',"parameters":{{{",".join(parameters)}}}' if parameters else ""
+        data = "" if binary else f',"data":{one.data}'
+        inputs.append(f'{{"name":"{name}","datatype":"{one.datatype}","shape":{one.shape}{own}{data}}}')
+    return ",".join(inputs)
+
+
+def _infer_lookup(arrays: Mapping[str, _Array], document: str, rest: str, binary: bool) -> tuple[bytes, int | None]:
+    """A lookup of the inference protocol, and the size of its JSON where items follow; `rest` has its own comma."""
+    parameters = f'"parameters":{{"lookup":{json.dumps(document)}}}'
+    text = f'{{"inputs":[{_described(arrays, binary)}],{parameters}{rest}}}'.encode()
+    items = b"".join((b"\2" if one.data == "[2]" else b"\0") * one.size for one in arrays.values())
+    return (text + items, len(text)) if binary else (text, None)
+
+
+_SAFETENSORS: Final = {"INT64": "I64", "INT32": "I32", "FP32": "F32", "BOOL": "BOOL", "INT16": "I16", "UINT8": "U8"}
+
+
+def _safetensors_lookup(arrays: Mapping[str, _Array], document: str) -> bytes:
+    entries = [f'"__metadata__":{{"lookup":{json.dumps(document)}}}']
+    items = b""
+    for name, one in arrays.items():
+        offsets = f"[{len(items)},{len(items) + one.size}]"
+        dtype = _SAFETENSORS.get(one.datatype, "I65")
+        entries.append(f'"{name}":{{"dtype":"{dtype}","shape":{one.shape},"data_offsets":{offsets}}}')
+        items += (b"\2" if one.data == "[2]" else b"\0") * one.size
+    return framed(f"{{{','.join(entries)}}}", items)
+
+
+def _in_all_formats(name: str, arrays: Mapping[str, _Array], document: str, rest: str = "") -> Iterator[Body]:
+    for how, binary in (("", False), (" behind the JSON", True)):
+        content, json_size = _infer_lookup(arrays, document, rest, binary)
+        yield Body(f"{name}{how}", "v2 lookup", content, json_size=json_size)
+    if not rest:
+        yield Body(name, "safetensors lookup", _safetensors_lookup(arrays, document))
+
+
+def fraction_bodies(size: int) -> Iterator[Body]:
+    """Lookups of many small arrays, the shape of each written with a fraction: numbers are kept as they are written."""
+    count = max(2, min(_MOST_FEATURES, size // 100))
+    plain = f'{{"features":[{",".join([_ONE_TABLE] * count)}]}}'
+    arrays = {f"{number}.indices": _Array("INT64", "[1.0]", "[0]") for number in range(count)}
+    yield from _in_all_formats("inputs of a shape with a fraction", arrays, plain)
+
+
+def inputs_bodies(size: int) -> Iterator[Body]:
+    """Lookups of as many small arrays as may be, where each has a name: alike, each different, and wrong ones; infer
+    requests of many inputs, outputs and parameters.
+    """
+    count = max(2, min(_MOST_FEATURES, size // 100))
+    plain = f'{{"features":[{",".join([_ONE_TABLE] * count)}]}}'
+
+    def repeat(one: _Array) -> dict[str, _Array]:
+        return {f"{number}.indices": one for number in range(count)}
+
+    for name, one in {**_INPUTS, **_WRONG_INPUTS}.items():
+        yield from _in_all_formats(f"inputs of {name}", repeat(one), plain)
+    for name, one in _WRONG_INPUTS.items():
+        last = repeat(_INDEX) | {f"{count - 1}.indices": one}
+        yield from _in_all_formats(f"inputs, the last one of {name}", last, plain)
+    pooled = f'{{"features":[{",".join([_POOLED_TABLE] * (count // 2))}]}}'
+    bags = {
+        f"{number}.{array}": one
+        for number in range(count // 2)
+        for array, one in (("indices", _INDEX), ("offsets", _INDEX), ("weights", _WEIGHT))
+    }
+    yield from _in_all_formats("inputs of weighted bags", bags, pooled)
+    yield from _in_all_formats("inputs of weighted bags, backwards", dict(reversed(bags.items())), pooled)
+    yield from _in_all_formats("inputs of bags without offsets", repeat(_INDEX), pooled)
+    kinds = (("INT32", 4), ("INT64", 8), ("UINT8", 1), ("FP32", 4), ("INT16", 2))
+    mixed = {
+        f"{number}.indices": _Array(datatype, f"[{number % 7}]", str([number % 9] * (number % 7)), each * (number % 7))
+        for number in range(count)
+        for datatype, each in (kinds[number % 5],)
+    }
+    yield from _in_all_formats("inputs, each different from the next", mixed, plain)
+    deep = {
+        f"{number}.indices": _Array("INT64", str([1] * depth), "[" * depth + "0" + "]" * depth)
+        for number in range(count)
+        for depth in (1 + number % 19,)
+    }
+    yield from _in_all_formats("inputs, each nested deeper", deep, plain)
+    for name, names in {
+        "unknown names": [f"x{number}" for number in range(count)],
+        "long names": [f"{number}.{'x' * 100}" for number in range(count)],
+        "names of features that there are not": [f"{number}.indices" for number in range(count, 2 * count)],
+    }.items():
+        yield from _in_all_formats(f"inputs of {name}", dict.fromkeys(names, _INDEX), plain)
+        some = repeat(_INDEX) | {names[-1]: _INDEX}
+        yield from _in_all_formats(f"inputs, the last one of {name}", some, plain)
+    yield from _in_all_formats("inputs of few features", repeat(_INDEX), _PLAIN)
+    yield from _in_all_formats("features without inputs", {}, plain)
+    unjoined = f'{plain[:-1]},"concat":false}}'
+    for name, outputs in {
+        "each output": [f"{number}.output" for number in range(count)],
+        "each output, backwards": [f"{number}.output" for number in range(count, 0, -1)],
+        "one output again and again": ["0.output"] * count,
+        "outputs that there are not": ["x"] * count,
+    }.items():
+        described = [f'{{"name":"{output}"}}' for output in outputs]
+        rest = f',"outputs":[{",".join(described)}]'
+        yield from _in_all_formats(f"inputs and {name}", repeat(_INDEX), unjoined, rest)
+        binary = [f'{one[:-1]},"parameters":{{"binary_data":true}}}}' for one in described]
+        rest = f',"outputs":[{",".join(binary)}]'
+        yield from _in_all_formats(f"inputs and {name}, binary", repeat(_INDEX), unjoined, rest)
+    (whole, _) = _infer_lookup(repeat(_INDEX), plain, "", binary=False)
+    yield Body("inputs, cut off in the middle", "v2 lookup", whole[: len(whole) // 2])
+    yield Body("inputs and a byte", "v2 lookup", whole + b"x")
+    yield Body("inputs twice", "v2 lookup", whole[:-1] + b',"inputs":[]}')
+    data = v2_input("data", "float32", 1, "[1]")
+    few = min(size // 80, 400)
+    codecs: tuple[Codec, ...] = ("v2", "v2 elements")
+    for shown in codecs:
+        without = '{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}'
+        for name, inputs in {"unknown inputs": [without] * few, "one input again and again": [data] * few}.items():
+            yield Body(name, shown, f'{{"inputs":[{",".join(inputs)}]}}'.encode())
+        both = f"{data},{_V2_INDICES},{_V2_UPDATES}" if shown == "v2 elements" else f"{data},{_V2_INDICES}"
+        asked = ",".join(['{"name":"output"}'] * few)
+        yield Body("one output again and again", shown, f'{{"inputs":[{both}],"outputs":[{asked}]}}'.encode())
+        settings = ",".join(f'"x{number}":{number}' for number in range(few))
+        yield Body("parameters", shown, f'{{"inputs":[{both}],"parameters":{{{settings}}}}}'.encode())
+        own = data[:-1] + f',"parameters":{{{settings}}}}}'
+        yield Body("parameters of an input", shown, f'{{"inputs":[{both.replace(data, own)}]}}'.encode())
+
+
+def _field(number: int, value: bytes) -> bytes:
+    """A field of bytes of a message over gRPC."""
+    return bytes([number << 3 | 2]) + varint(len(value)) + value
+
+
+_SMALLEST_FIELDS: Final[Mapping[str, bytes]] = {
+    "inputs": _field(5, b""),
+    "inputs of a name": _field(5, _field(1, b"0.indices")),
+    "inputs with a parameter": _field(5, _field(4, _field(1, b"x"))),
+    "outputs": _field(6, b""),
+    "unknown fields": b"\x40\0",
+    "raw arrays": _field(7, b""),
+    "names": _field(1, b""),
+    "one parameter": _field(4, b""),
+}
+
+
+def _lookup_parameter(document: str) -> bytes:
+    return _field(4, _field(1, b"lookup") + _field(2, _field(3, document.encode())))
+
+
+def _message_input(number: int, array: str, datatype: bytes, contents: bytes = b"") -> bytes:
+    """An input of one item."""
+    name = _field(1, f"{number}.{array}".encode())
+    return _field(5, name + _field(2, datatype) + _field(3, b"\1") + contents)
+
+
+def contents_bodies(size: int) -> Iterator[Body]:
+    """Lookups over gRPC of many small arrays, each in contents of its own."""
+    count = max(2, min(_MOST_FEATURES, size // 60))
+    parameter = _lookup_parameter(f'{{"features":[{",".join([_ONE_TABLE] * count)}]}}')
+    for name, datatype, contents in (
+        ("an index", b"INT64", _field(3, b"\1")),
+        ("a large index", b"INT64", _field(3, b"\xff\xff\x7f")),
+        ("an index too many", b"INT64", _field(3, b"\1\1")),
+        ("a number too large", b"INT8", _field(2, b"\xff\1")),
+        ("a number that does not end", b"INT64", _field(3, b"\xff")),
+        ("a number on its own", b"INT64", b"\x18\1"),
+        ("a float", b"FP32", _field(6, bytes(4))),
+        ("a string", b"BYTES", _field(8, b"")),
+        ("a bool", b"BOOL", _field(1, b"\1")),
+    ):
+        each = b"".join(_message_input(number, "indices", datatype, _field(5, contents)) for number in range(count))
+        yield Body(f"contents of {name}", "grpc lookup", each + parameter)
+    for name, contents in {"nothing": b"", "an index": _field(3, b"\1")}.items():
+        piece = _field(5, _field(5, contents))
+        yield Body(f"contents of {name} and no name", "grpc lookup", piece * (size // len(piece)))
+
+
+def message_bodies(size: int) -> Iterator[Body]:
+    """Messages over gRPC: lookups of many small raw arrays, and of as many fields as there may be."""
+    count = max(2, min(_MOST_FEATURES, size // 60))
+    parameter = _lookup_parameter(f'{{"features":[{",".join([_ONE_TABLE] * count)}]}}')
+    raw = b"".join(_message_input(number, "indices", b"INT64") for number in range(count)) + _field(7, bytes(8)) * count
+    yield Body("raw arrays of features", "grpc lookup", raw + parameter)
+    yield Body("raw arrays of features that are too short", "grpc lookup", raw[:-4] + parameter)
+    bags = b"".join(
+        _message_input(number, array, datatype)
+        for number in range(count // 3)
+        for array, datatype in (("indices", b"INT64"), ("offsets", b"INT64"), ("weights", b"FP32"))
+    )
+    items = (_field(7, bytes(8)) * 2 + _field(7, bytes(4))) * (count // 3)
+    pooled = f'{{"features":[{",".join([_POOLED_TABLE] * (count // 3))}]}}'
+    yield Body("raw arrays of weighted bags", "grpc lookup", bags + items + _lookup_parameter(pooled))
+    codecs: tuple[Codec, ...] = ("grpc", "grpc lookup")
+    for shown in codecs:
+        for name, piece in _SMALLEST_FIELDS.items():
+            yield Body(f"many {name}", shown, piece * (size // len(piece)))
+        room = size // 16
+        parameters = b"".join(_field(4, _field(1, b"%08d" % number) + _field(2, b"\x08\1")) for number in range(room))
+        yield Body("many parameters", shown, parameters)
+        data = _field(1, b"data") + _field(2, b"BYTES") + _field(3, varint(size // 2))
+        yield Body("strings of one input", shown, _field(5, data + _field(5, b"\x42\0" * (size // 2))))
+        yield Body("names of one input", shown, _field(5, b"\x0a\0" * (size // 2)))
+        yield Body("dimensions", shown, _field(5, _field(1, b"data") + _field(3, b"\1" * size)))
+
+
 def query_bodies(size: int) -> Iterator[Body]:
     """Queries of so many bytes, which a header may have."""
     header = '{"indices":{"dtype":"I64","shape":[1,1],"data_offsets":[0,8]},'
@@ -297,6 +545,10 @@ MAKERS: Final[dict[str, Callable[[int], Iterator[Body]]]] = {
     "values of operators": values_bodies,
     "fields of operators": fields_bodies,
     "features of operators": features_bodies,
+    "inputs of operators": inputs_bodies,
+    "fractions of operators": fraction_bodies,
     "binary of operators": binary_bodies,
+    "messages of operators": message_bodies,
+    "contents of operators": contents_bodies,
     "query of operators": query_bodies,
 }

@@ -11,11 +11,13 @@ from app.api.request_body import inflate
 from app.errors import Code, GatherError
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
+from app.tensors.lookup_call import ARRAYS
 from app.tensors.shape_limits import Limits
 from app.wire import body_formats, safetensors, safetensors_backward, safetensors_lookup, v2_lookup, v2_request_tensors
 from app.wire.json import backward_messages, gather_messages, lookup_messages, scatter_messages
 from app.wire.little_endian_items import Charge
 from app.wire.safetensors_scatter import read_safetensors
+from app.wire.v2_grpc_request import SplitRequest, read_grpc_lookup, read_grpc_request, split
 from app.wire.v2_request_json import Model
 
 TextCodec = Literal["native", "scatter", "elements", "backward", "lookup", "v2", "v2 elements", "v2 lookup"]
@@ -28,7 +30,10 @@ BinaryCodec = Literal[
     "safetensors backward",
     "safetensors lookup",
     "upload",
+    "grpc",
+    "grpc lookup",
 ]
+"""Formats that are not; messages of the inference protocol over gRPC are among them."""
 Codec = TextCodec | BinaryCodec
 _GATHER: Final = OPERATORS["gathernd"].signature
 _ELEMENTS: Final = OPERATORS["scatter_elements"].signature
@@ -50,7 +55,7 @@ class Body(NamedTuple):
     @property
     def text(self) -> bool:
         """Whether all of it is JSON."""
-        return not self.codec.startswith(("safetensors", "upload")) and self.json_size is None
+        return not self.codec.startswith(("safetensors", "upload", "grpc")) and self.json_size is None
 
 
 def _read_native(body: Body, limits: Limits, charge: Charge | None) -> None:
@@ -62,6 +67,10 @@ def _read_native(body: Body, limits: Limits, charge: Charge | None) -> None:
 def _read_upload(body: Body, limits: Limits, charge: Charge | None) -> None:
     fields = safetensors.read_query(body.query, ("dtype", "shape", "prefault", "lock"))
     body_formats.start_of(body_formats.TENSORS.get(body.kind), body.content, fields, whole=True, charge=charge)
+
+
+def _split(body: Body, limits: Limits, charge: Charge | None) -> SplitRequest:
+    return split(bytes(body.content), charge, None, len(ARRAYS) * limits.features)
 
 
 _READERS: Final[Mapping[Codec, Callable[[Body, Limits, Charge | None], object]]] = {
@@ -95,6 +104,8 @@ _READERS: Final[Mapping[Codec, Callable[[Body, Limits, Charge | None], object]]]
         body.content, body.query, limits, charge
     ),
     "upload": _read_upload,
+    "grpc": lambda body, limits, charge: read_grpc_request(_split(body, limits, charge), MODEL, limits, charge),
+    "grpc lookup": lambda body, limits, charge: read_grpc_lookup(_split(body, limits, charge), limits, charge),
 }
 
 

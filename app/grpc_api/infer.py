@@ -12,6 +12,7 @@ from app.errors import GatherError
 from app.grpc_api.rpc_request import RpcRequest
 from app.lookup_service import LookupService
 from app.telemetry.request_metrics import Metrics
+from app.tensors.lookup_call import ARRAYS
 from app.wire.protobuf_fields import FieldLimit, TooManyFields
 from app.wire.v2_answer import VERSION
 from app.wire.v2_grpc_answer import write_grpc_answer, write_grpc_lookup
@@ -57,18 +58,18 @@ class Inference:
 
     async def split(self, message: bytes, request: RpcRequest) -> SplitRequest:
         """The parts of a message. Raises malformed_request."""
-        charge = request.reservation.charge
+        charge, most = request.reservation.charge, len(ARRAYS) * self._service.limits.features
         if len(message) <= _SEARCHED:
             charges: list[int] = []
             try:
-                found = split(message, charges.append, FieldLimit(_FIELDS))
+                found = split(message, charges.append, FieldLimit(_FIELDS), most)
             except TooManyFields:
                 pass
             else:
                 if charges:
                     charge(sum(charges))
                 return found
-        return await self._service.pool.run(lambda: split(message, charge), request.timings)
+        return await self._service.pool.run(lambda: split(message, charge, None, most), request.timings)
 
     async def _gather(
         self, message: bytes, found: SplitRequest | RequestLayout, model: Model, request: RpcRequest, stream: bool

@@ -34,7 +34,8 @@ class PackedStrings(Tensor):
 
     def __post_init__(self) -> None:
         # Compiled functions are compiled for one type of array.
-        self.array.flags.writeable = self.octets.flags.writeable = False
+        self.array.setflags(write=False)
+        self.octets.setflags(write=False)
 
     @property
     def nbytes(self) -> int:

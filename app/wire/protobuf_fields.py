@@ -6,20 +6,37 @@ length and that many bytes (2). Groups (3 and 4), which proto3 does not have, ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from app.compiled_later import CompiledLater
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
+from app.tensors.frame_format import HEAD
+from app.wire import plain_protobuf_fields
+from app.wire.little_endian_items import view_of
+from app.wire.protobuf_format import (
+    BEHIND,
+    FINE,
+    NO_END,
+    NO_LENGTH,
+    ROW,
+    TOO_MANY,
+    WIRE_TYPE,
+)
 
-VARINT: Final = 0
-FIXED64: Final = 1
-BYTES: Final = 2
-FIXED32: Final = 5
-_LONGEST: Final = 10
-_FIXED: Final = {FIXED64: 8, FIXED32: 4}
-Field = tuple[int, int, int, int, int]
-"""Number and wire type of a field, where its tag and where its value begins, bytes behind their length, and its end."""
+find_fields: Final = CompiledLater(plain_protobuf_fields.find_fields)
+"""Finds the fields of a message, compiled once that is ready."""
+copy_strings: Final = CompiledLater(plain_protobuf_fields.copy_strings)
+"""Copies the values of fields that were found as strings in frames."""
+_ROWS: Final = 1 << 9
+_UNLIMITED: Final = 1 << 62
+Field = Sequence[int]
+"""Number and wire type of a field, where its tag and where its value begins, bytes behind their length, and its end;
+whether what was looked for within it is there, NONE, ONE or OTHERWISE, and of ONE the same three places."""
 
 
 def malformed(detail: str) -> GatherError:
@@ -27,18 +44,6 @@ def malformed(detail: str) -> GatherError:
     return GatherError(
         "malformed_request", detail, hint="Send a ModelInferRequest of the inference protocol, as its clients write it."
     )
-
-
-def read_varint(message: Buffer, at: int) -> tuple[int, int]:
-    """The varint at `at`, modulo 2^64, and where it ends. Raises malformed_request."""
-    value = shift = 0
-    for place in range(at, min(at + _LONGEST, len(message))):
-        octet = message[place]
-        value |= (octet & 0x7F) << shift
-        if octet < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, place + 1
-        shift += 7
-    raise malformed(f"the number at byte {at} of the message does not end")
 
 
 class TooManyFields(Exception):
@@ -54,44 +59,65 @@ class FieldLimit:
         self.left = most
 
 
-def fields(message: Buffer, at: int, end: int, limit: FieldLimit | None = None) -> Iterator[Field]:
-    """The fields in `message[at:end]`, counted against `limit`.
+def bits(numbers: Iterable[int]) -> int:
+    """The numbers of the fields that are wanted, as `MessageFields.find` takes them."""
+    return sum(1 << number for number in numbers)
 
-    Raises malformed_request where they are not that long, or are no fields, and TooManyFields.
-    """
-    while at < end:
-        if limit is not None:
-            limit.left -= 1
-            if limit.left < 0:
-                raise TooManyFields
-        start = at
-        tag = message[at]
-        at += 1
-        if tag >= 0x80:
-            tag, at = read_varint(message, start)
-        kind = tag & 7
-        if kind == BYTES:
-            if at >= end:
-                raise malformed(f"the field at byte {start} of the message has no length")
-            size = message[at]
-            at += 1
-            if size >= 0x80:
-                size, at = read_varint(message, at - 1)
-            after = at + size
-        elif kind == VARINT:
-            _, after = read_varint(message, at)
-        elif kind in _FIXED:
-            after = at + _FIXED[kind]
-        else:
-            raise malformed(f"the field at byte {start} of the message has the wire type {kind}")
-        if after > end or not 8 <= tag < 1 << 32:
-            raise malformed(f"the field at byte {start} of the message ends behind it, or has no number")
-        yield tag >> 3, kind, start, at, after
-        at = after
+
+class MessageFields:
+    """Finds fields of a message and of those that are its fields, all counted against `limit`."""
+
+    def __init__(self, message: Buffer, limit: FieldLimit | None = None) -> None:
+        self._view = view_of(message)
+        self._limit = limit or FieldLimit(_UNLIMITED)
+        self._words = np.empty(ROW * _ROWS, np.int64)
+
+    def find(self, at: int, end: int, wanted: int, outer: int = 0, inner: int = 0) -> Iterator[Field]:
+        """The fields in bytes [at, end) of the message whose numbers are `wanted`, see `bits`.
+
+        Fields of the number `outer` are looked into for those of bytes with the number `inner`. Raises
+        malformed_request where the fields are not that long, or are no fields, and TooManyFields.
+        """
+        for rows in self.find_rows(at, end, wanted, outer, inner):
+            yield from rows.tolist()
+
+    def find_rows(self, at: int, end: int, wanted: int, outer: int = 0, inner: int = 0) -> Iterator[NDArray[np.int64]]:
+        """The same, some fields at a time: a row for each, which is overwritten when others are looked for."""
+        limit = self._limit
+        while at < end:
+            rows, at, fault, place, looked = find_fields.run(
+                self._view, at, end, wanted, outer, inner, limit.left, self._words
+            )
+            limit.left -= looked
+            yield self._words[: ROW * rows].reshape(rows, ROW)
+            if fault != FINE:
+                self._raise(fault, place)
+
+    def frames_of(self, rows: NDArray[np.int64]) -> memoryview:
+        """The values of fields that were found, as strings in frames."""
+        framed = np.empty(HEAD * len(rows) + int((rows[:, 4] - rows[:, 3]).sum()), np.uint8)
+        copied = copy_strings.run(self._view, rows.reshape(-1), framed)
+        assert copied == len(framed)
+        return framed.data
+
+    def _raise(self, fault: int, place: int) -> None:
+        if fault == TOO_MANY:
+            raise TooManyFields
+        if fault == NO_END:
+            raise malformed(f"the number at byte {place} of the message does not end")
+        if fault == NO_LENGTH:
+            raise malformed(f"the field at byte {place} of the message has no length")
+        if fault == WIRE_TYPE:
+            tag, _ = plain_protobuf_fields.read_varint(self._view.data, place)
+            raise malformed(f"the field at byte {place} of the message has the wire type {tag & 7}")
+        assert fault == BEHIND
+        raise malformed(f"the field at byte {place} of the message ends behind it, or has no number")
 
 
 def varint(value: int) -> bytes:
     """The bytes of a number of 0 or more."""
+    if value < 0x80:
+        return bytes((value,))
     written = bytearray()
     while value > 0x7F:
         written.append(value & 0x7F | 0x80)

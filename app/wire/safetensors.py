@@ -8,7 +8,7 @@ never become Python objects.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -26,6 +26,7 @@ from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, aligned, coordinates
 from app.wire.json.lossless_json import shown
+from app.wire.json.read_alike_values import read_alike_bytes
 from app.wire.json.read_fill_value import read_fill_value_text
 from app.wire.little_endian_items import BOOL_HINT, Charge, Memory, first_no_bool
 from app.wire.parse_query_string import escape, query_fields
@@ -41,6 +42,11 @@ MAX_HEADER: Final = 1 << 20
 """Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
 COPIED: Final = 1 << 20
 """Tensors of up to this many bytes are copied where they are not aligned."""
+_FEW: Final = 8
+"""Tensors up to which they are read one by one."""
+_SMALL: Final = 1 << 8
+"""Bytes of a tensor that is read with others."""
+_NO_TENSORS: Final[Mapping[Entry, Tensor]] = {}
 _REMEMBERED: Final = 1 << 10
 _MOST_FORMS: Final = 1 << 10
 
@@ -235,10 +241,32 @@ def check_entries(entries: Collection[Entry]) -> None:
 
 
 def _tensors(body: Buffer, start: int, entries: Collection[Entry], charge: Charge | None) -> list[Tensor]:
+    alike = _alike_tensors(body, start, entries, charge) if len(entries) > _FEW else _NO_TENSORS
     if len(body) <= COPIED:
-        return [_tensor(body, start, entry, charge) for entry in entries]
+        return [alike.get(entry) or _tensor(body, start, entry, charge) for entry in entries]
     places = _align(memoryview(body), start, entries)
-    return [_tensor(body, places[entry], entry, charge) for entry in entries]
+    return [alike.get(entry) or _tensor(body, places[entry], entry, charge) for entry in entries]
+
+
+def _alike_tensors(body: Buffer, start: int, entries: Collection[Entry], charge: Charge | None) -> dict[Entry, Tensor]:
+    """Small tensors of equal types and shapes, copied together: a lookup has thousands, each of a microsecond."""
+    kinds: dict[tuple[str, tuple[int, ...]], list[Entry]] = {}
+    for entry in entries:
+        if entry.end - entry.begin <= _SMALL:
+            kinds.setdefault((entry.dtype, entry.shape), []).append(entry)
+    tensors: dict[Entry, Tensor] = {}
+    whole = memoryview(body)[start:]
+    for (_, shape), same in kinds.items():
+        dtype = same[0].known
+        assert dtype is not None
+        if len(same) == 1:
+            continue
+        arrays = read_alike_bytes(dtype, shape, [whole[entry.begin : entry.end] for entry in same], charge)
+        if arrays is None:
+            continue  # one of them has a byte that is no bool
+        for entry, array in zip(same, arrays, strict=True):
+            tensors[entry] = Tensor(dtype, shape, array, entry.pointer, "whole", entry.pointer, entry.pointer)
+    return tensors
 
 
 def _align(view: memoryview, start: int, entries: Collection[Entry]) -> dict[Entry, int]:

@@ -172,17 +172,25 @@ def _entry(name: str, text: bytes) -> Entry:
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
     if type(dtype) is not str or type(shape) is not list or type(offsets) is not list:
         _no_members(name)
-    if float in map(type, shape):
-        shape = _exactly(text)["shape"]
     for size in shape:
         if type(size) is not int or size < 0:
-            _malformed(f"the shape of {shown(name)!a} in the safetensors header is not a list of integers of 0 or more")
+            shape = _exact_shape(name, text)
+            break
     if len(offsets) != 2 or type(offsets[0]) is not int or type(offsets[1]) is not int:
         _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not two integers")
     begin, end = offsets
     if not 0 <= begin <= end < 2**63:
         _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not 0 <= begin <= end < 2^63")
     return Entry(name, dtype, tuple(shape), begin, end, BY_SAFETENSORS.get(dtype))
+
+
+def _exact_shape(name: str, text: bytes) -> list[int]:
+    """The shape of a tensor with a dimension that is no plain integer, or of more than 64 bits."""
+    shape: list[Any] = _exactly(text)["shape"]
+    for size in shape:
+        if type(size) is not int or size < 0:
+            _malformed(f"the shape of {shown(name)!a} in the safetensors header is not a list of integers of 0 or more")
+    return shape
 
 
 def _no_members(name: str) -> NoReturn:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -36,6 +37,7 @@ _OBJECTS: Final = 32
 _REMEMBERED: Final = 1 << 13
 """Bytes of the longest header whose form is remembered: of some hundred tensors."""
 _MOST_FORMS: Final = 1 << 8
+_USUAL: Final = 1 << 10
 
 
 class LookupForm(NamedTuple):
@@ -122,10 +124,11 @@ def arrays_of(
     """
     features: Sequence[dict[str, Any]] = fields.features
     arrays: list[dict[str, Any]] = [{} for _ in features]
+    usual = _usual_places()
     for name, given in found.items():
-        match = _NAME.fullmatch(name)
-        if match is not None and int(match[1]) < len(arrays):
-            arrays[int(match[1])][match[2]] = given
+        place = usual.get(name) or _place_of(name)
+        if place is not None and place[0] < len(arrays):
+            arrays[place[0]][place[1]] = given
         else:
             raise invalid_field(
                 pointer(name),
@@ -144,11 +147,24 @@ def arrays_of(
     return tuple(arrays)
 
 
+def _place_of(name: str) -> tuple[int, str] | None:
+    """The number of a feature and which array of it `name` names, if it is the name of one."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), match[2])
+
+
+@cache
+def _usual_places() -> Mapping[str, tuple[int, str]]:
+    """The same of each name of the first `_USUAL` features: an expression takes as long as the JSON of an array."""
+    return {f"{number}.{array}": (number, array) for number in range(_USUAL) for array in ARRAYS}
+
+
 def features_of(
     fields: LookupParameterDicts, pointer: str, arrays: Iterable[Collection[str]], tensors: Iterator[Tensor]
 ) -> list[Feature]:
     """The features of a request, which has `fields` at `pointer`; each one's arrays are the next of the `tensors`."""
     features: Sequence[dict[str, Any]] = fields.features
+    at = f"{pointer}/features/"
     return [
         Feature(
             given["tensor"],
@@ -156,8 +172,10 @@ def features_of(
             next(tensors) if "offsets" in own else None,
             next(tensors) if "weights" in own else None,
             given.get("pooling", "none"),
-            f"{pointer}/features/{number}",
+            at + str(number),
         )
+        if len(own) > 1
+        else Feature(given["tensor"], next(tensors), None, None, given.get("pooling", "none"), at + str(number))
         for number, (given, own) in enumerate(zip(features, arrays, strict=True))
     ]
 

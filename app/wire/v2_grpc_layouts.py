@@ -17,10 +17,12 @@ from app.tensors.gather_call import Call
 from app.tensors.operator_signature import OperatorName
 from app.tensors.tensor import Tensor
 from app.wire.little_endian_items import Charge
-from app.wire.protobuf_fields import BYTES, fields
+from app.wire.protobuf_fields import MessageFields, bits
+from app.wire.protobuf_format import BYTES
+from app.wire.v2_alike_inputs import pointers_of
 from app.wire.v2_grpc_request import ID, RAW, SplitRequest, repeated_head, split
 from app.wire.v2_request_json import Head, Model
-from app.wire.v2_request_tensors import Request, call_of, pointers_of
+from app.wire.v2_request_tensors import Request, call_of
 
 _MOST_SIZES: Final = 128
 _MOST_OF_A_SIZE: Final = 4
@@ -142,7 +144,7 @@ def _layout(message: bytes, found: SplitRequest, model: Model) -> RequestLayout 
     places: list[int] = []
     identifiers: list[slice] = []
     end = 0
-    for number, kind, _, at, after in fields(message, 0, len(message)):
+    for number, kind, _, at, after, *_ in MessageFields(message).find(0, len(message), bits((RAW, ID))):
         if kind == BYTES and number in (RAW, ID):
             shared.append((end, message[end:at]))
             end = after

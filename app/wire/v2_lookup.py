@@ -7,27 +7,27 @@ or `0.output`, `1.output` and so on; the answer's parameter `lookup` says what a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from app.errors import GatherError, invalid_field
 from app.tensors.buffer_type import Buffer
+from app.tensors.dtypes import BY_OIP
 from app.tensors.lookup_call import ARRAYS, LOOKUP, OUTPUT, LookupAnswer, LookupCall
 from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.shape_limits import Limits
 from app.wire.body_formats import LONG_BINARY, LONG_LOOKUP
 from app.wire.json.body_without_arrays import count_members, read_envelope
-from app.wire.json.find_arrays import find_inputs
+from app.wire.json.find_arrays import FoundArrays, find_inputs
 from app.wire.json.lookup_messages import MAX_FEATURE_BYTES, OBJECT_BYTES, PLACE_BYTES, answer_fields
 from app.wire.json.write_values import is_long, values_text
 from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, Memory, packed_bytes, view_of
-from app.wire.request_schemas.members import ABSENT
-from app.wire.request_schemas.v2_lookup_request import LookupInferRequest, valid_infer_lookup
+from app.wire.request_schemas.v2_lookup_request import LookupInferDicts, valid_infer_lookup
 from app.wire.safetensors_lookup import arrays_of, features_of, read_parameters
 from app.wire.v2_answer import VERSION, check_writable
-from app.wire.v2_request_json import NO_ARRAYS, Input, check_framing, given_twice, located_input, malformed
+from app.wire.v2_request_json import NO_ARRAYS, NO_LIST, Input, check_framing, given_twice, located_input, malformed
 from app.wire.v2_request_tensors import WrongItemsError, read_inputs, split_blobs
 
 _POINTER: Final = f"/parameters/{LOOKUP}"
@@ -96,34 +96,63 @@ def _read(text: Buffer, blobs: Buffer, limits: Limits, charge: Charge | None) ->
         text, found, "the items of the inputs", check_framing, charge, MAX_FEATURE_BYTES * limits.features
     )
     fields = valid_infer_lookup(document)
-    if found.arrays >= most or count_members(document) != found.members:
+    if found.arrays >= most or (
+        _count_known_members(document) != found.members and count_members(document) != found.members
+    ):
         check_framing(text, charge)  # a key that is given twice, or items among what is ignored
     _check_own_parameters(document["parameters"])
-    inputs: dict[str, Input] = {}
-    for number, described in enumerate(fields.inputs):
-        one = located_input(number, described, text, found, charge)
-        if one.name in inputs:
-            raise given_twice(number, one.name)
-        inputs[one.name] = one
+    inputs = _located_inputs(fields.inputs, text, found, charge)
     blob_inputs = [one for one in inputs.values() if one.size is not None]
     return _request(fields, inputs, text, split_blobs(blob_inputs, blobs), limits, charge)
 
 
-def lookup_head_of_document(document: Any) -> tuple[LookupInferRequest, dict[str, Input]]:
+def _count_known_members(document: Any) -> int:
+    """How many members the objects of a request have, but for objects that are ignored."""
+    inputs, parameters = document["inputs"], document["parameters"]
+    of_inputs = sum([len(own) for one in inputs if (own := one.get("parameters"))])
+    return len(document) + len(parameters) + sum(map(len, inputs)) + of_inputs
+
+
+def lookup_head_of_document(document: Any) -> tuple[LookupInferDicts, dict[str, Input]]:
     """The fields and the inputs of a request in another form than JSON; see `v2_request_json.head_of_document`."""
     fields = valid_infer_lookup(document)
     _check_own_parameters(document["parameters"])
+    return fields, _located_inputs(fields.inputs, b"", NO_ARRAYS, None)
+
+
+def _located_inputs(
+    described: Sequence[dict[str, Any]], text: Buffer, found: FoundArrays, charge: Charge | None
+) -> dict[str, Input]:
+    """The inputs of a request by their names. Raises invalid_field."""
     inputs: dict[str, Input] = {}
-    for number, described in enumerate(fields.inputs):
-        one = located_input(number, described, b"", NO_ARRAYS, None)
-        if one.name in inputs:
-            raise given_twice(number, one.name)
-        inputs[one.name] = one
-    return fields, inputs
+    places = found.places
+    for number, given in enumerate(described):
+        name, datatype, shape = given["name"], given["datatype"], given["shape"]
+        data, parameters = given.get("data"), given.get("parameters")
+        size = parameters.get("binary_data_size") if parameters else None
+        if size is None and data is not None and text[places[data][0]] not in NO_LIST:  # as most are
+            first, end, kind = places[data]
+            one = Input(number, name, datatype, BY_OIP.get(datatype), shape, None, first, end, max(0, kind))
+        else:
+            one = located_input(number, name, datatype, shape, size, data, text, found, charge)
+        if name in inputs:
+            raise given_twice(number, name)
+        inputs[name] = one
+    return inputs
+
+
+def inputs_by_name(inputs: Iterable[Input]) -> dict[str, Input]:
+    """The inputs by their names. Raises invalid_field for the first of a name that another one has."""
+    found: dict[str, Input] = {}
+    for one in inputs:
+        if one.name in found:
+            raise given_twice(one.number, one.name)
+        found[one.name] = one
+    return found
 
 
 def lookup_of_arrays(
-    fields: LookupInferRequest,
+    fields: LookupInferDicts,
     inputs: Mapping[str, Input],
     raws: Mapping[str, Buffer],
     limits: Limits,
@@ -138,7 +167,7 @@ def lookup_of_arrays(
 
 
 def _request(
-    fields: LookupInferRequest,
+    fields: LookupInferDicts,
     inputs: Mapping[str, Input],
     text: Buffer,
     raws: Mapping[str, Buffer],
@@ -168,24 +197,27 @@ def _check_own_parameters(parameters: Mapping[str, Any]) -> None:
             raise invalid_field(f"/parameters/{name}", f"the model {LOOKUP} has no parameter {name}", hint)
 
 
-def _asked_outputs(fields: LookupInferRequest, concat: bool, features: int) -> dict[str, bool] | None:
+def _asked_outputs(fields: LookupInferDicts, concat: bool, features: int) -> dict[str, bool] | None:
     """The outputs asked for and whether each is to be binary. Raises invalid_field for one that there is not."""
     if not fields.outputs:
         return None
     names = [OUTPUT] if concat else [f"{number}.{OUTPUT}" for number in range(features)]
+    known = frozenset(names)
     found: dict[str, bool] = {}
-    for number, output in enumerate(fields.outputs):
+    outputs: Sequence[dict[str, Any]] = fields.outputs
+    for number, output in enumerate(outputs):
+        name, parameters = output["name"], output.get("parameters")
         at = f"/outputs/{number}/name"
-        if output.name not in names:
+        if name not in known:
             raise invalid_field(
                 at,
-                f"{output.name[:100]!a} is not an output of this request, which has {names[0]} to {names[-1]}",
+                f"{name[:100]!a} is not an output of this request, which has {names[0]} to {names[-1]}",
                 f"Ask for {names[0]!r}, or leave out the outputs.",
             )
-        if output.name in found:
-            raise invalid_field(at, f"the output {output.name!r} is asked for twice", f"Ask for {output.name!r} once.")
-        binary: Any = None if output.parameters is ABSENT else output.parameters.binary_data
-        found[output.name] = bool(fields.parameters.binary_data_output) if binary is None else binary
+        if name in found:
+            raise invalid_field(at, f"the output {name!r} is asked for twice", f"Ask for {name!r} once.")
+        binary = parameters.get("binary_data") if parameters else None
+        found[name] = bool(fields.parameters.binary_data_output) if binary is None else binary
     return found
 
 

@@ -34,7 +34,7 @@ from app.wire.request_schemas.v2_infer_request import InferInput, InferRequest, 
 OUTPUT: Final = get_args(Output)[0]
 _MOST_MICROSECONDS: Final = 10**15
 NO_ARRAYS: Final = FoundArrays(True, 0, False, 0, ())
-_NO_LIST: Final = b"{n"
+NO_LIST: Final = b"{n"
 
 
 class Model:
@@ -264,18 +264,29 @@ def _input(
     These rules are not said by its model: its name is that of an input of the model, and it has items in `data`, where
     a list or one item stands, or as many bytes behind the JSON as a parameter says.
     """
-    _check_name(number, given.name, model)
-    return located_input(number, given, text, found, charge)
+    name, parameters = given.name, given.parameters
+    _check_name(number, name, model)
+    size = None if parameters is ABSENT else parameters.binary_data_size
+    return located_input(number, name, given.datatype, given.shape, size, given.data, text, found, charge)
 
 
-def located_input(number: int, given: InferInput, text: Buffer, found: FoundArrays, charge: Charge | None) -> Input:
-    """The rest of `_input`, for a model that has checked the name."""
-    size = None if given.parameters is ABSENT else given.parameters.binary_data_size
+def located_input(
+    number: int,
+    name: str,
+    datatype: str,
+    shape: tuple[int, ...],
+    size: int | None,
+    data: Any,
+    text: Buffer,
+    found: FoundArrays,
+    charge: Charge | None,
+) -> Input:
+    """The rest of `_input`, for a model that has checked the name: `data` is the number of the array, if it has one."""
     first = end = kind = 0
-    if given.data is not ABSENT:
-        first, end, kind = found.places[given.data]
-        if text[first] in _NO_LIST:
-            if text[first] == _NO_LIST[0]:
+    if data is not ABSENT:
+        first, end, kind = found.places[data]
+        if text[first] in NO_LIST:
+            if text[first] == NO_LIST[0]:
                 hint = f"Write a list at /inputs/{number}/data, such as [0]."
                 raise invalid_field(f"/inputs/{number}/data", "data must be a list", hint)
             check_framing(text, charge)
@@ -284,8 +295,7 @@ def located_input(number: int, given: InferInput, text: Buffer, found: FoundArra
         how = "an input has its items in data, or parameters/binary_data_size says how many bytes"
         hint = "Send the items in data, or as bytes behind the JSON with binary_data_size, and not both."
         raise invalid_field(f"/inputs/{number}", how, hint)
-    dtype = BY_OIP.get(given.datatype)
-    return Input(number, given.name, given.datatype, dtype, given.shape, size, first, end, max(0, kind))
+    return Input(number, name, datatype, BY_OIP.get(datatype), shape, size, first, end, max(0, kind))
 
 
 def check_framing(text: Buffer, charge: Charge | None) -> None:

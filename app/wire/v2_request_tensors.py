@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ from app.wire.little_endian_items import (
     unpack,
     view_of,
 )
+from app.wire.v2_alike_inputs import FEW, MOST_BYTES, Found, pointers_of, read_alike_inputs, values_of
 from app.wire.v2_request_json import Head, Input, Model, check_framing, malformed, read_head
 
 LARGE: Final = 1 << 16
@@ -47,6 +48,9 @@ _BYTE: Final = np.dtype(np.uint8)
 _REMEMBERED: Final = 1 << 10
 _DATATYPES: Final = ", ".join(BY_OIP)
 _NONE: Final[Mapping[str, str]] = {}
+_NUMBERS: Final = frozenset((Tensor,))
+_TENSORS: Final = frozenset((Tensor, PackedStrings))
+_NO_INPUTS: Final[Mapping[int, Found]] = {}
 _DTYPE_IN_HINT: Final = re.compile(r"dtype '(\w+)'")
 
 
@@ -174,13 +178,6 @@ def split_blobs(blobs: Sequence[Input], behind: Buffer) -> dict[str, Buffer]:
     return raws
 
 
-@lru_cache(1 << 12)  # a lookup has three inputs for each feature
-def pointers_of(number: int) -> tuple[str, str, str, str]:
-    """Of an input: where it is, its items in the JSON, its shape and its datatype."""
-    at = f"/inputs/{number}"
-    return at, f"{at}/data", f"{at}/shape", f"{at}/datatype"
-
-
 def read_inputs(
     inputs: Sequence[Input],
     text: Buffer,
@@ -193,33 +190,44 @@ def read_inputs(
     string exceeds. `flat` has the pointers of inputs among `raws` whose items came one by one, in a form of their own.
     """
     check_datatypes(inputs)
+    alike = read_alike_inputs(inputs, text, raws, charge) if len(inputs) > FEW else _NO_INPUTS
+    if len(alike) == len(inputs) and not flat:
+        right = _TENSORS if limits.string_bytes >= MOST_BYTES else _NUMBERS
+        if right.issuperset(map(type, alike.values())):
+            return [cast(Tensor, alike[at]) for at in range(len(inputs))], None
     view: NDArray[np.uint8] | None = None
     tensors: list[Tensor] = []
     over_limit: GatherError | None = None
-    for at, (number, name, _, dtype, shape, size, first, end, depth) in enumerate(inputs):
+    for at, (number, name, _, dtype, shape, size, first, end, _) in enumerate(inputs):
         assert dtype is not None
-        pointer, data_pointer, shape_pointer, dtype_pointer = pointers_of(number)
-        if size is None:
+        if at in alike:
+            found = alike[at]
+            if found is None:
+                continue  # the one that is wrong comes later
+            if isinstance(found, Values):
+                raise WrongItemsError(inputs, at, raws, found, None, alike)
+            tensor = found
+        elif size is None:
             if view is None:
                 view = view_of(text)
-            values = Values(view, name, dtype, shape, first, end, depth, True)
-            tensor = values.read(charge)
-            if tensor is None:
-                raise WrongItemsError(inputs, at, raws, values, None)
-            tensor.pointer = data_pointer
-            tensor.shape_pointer = shape_pointer
-            tensor.dtype_pointer = dtype_pointer
+            values = values_of(inputs[at], view)
+            read = values.read(charge)
+            if read is None:
+                raise WrongItemsError(inputs, at, raws, values, None, alike)
+            tensor = read
+            _, tensor.pointer, tensor.shape_pointer, tensor.dtype_pointer = pointers_of(number)
         else:
+            pointer, _, shape_pointer, dtype_pointer = pointers_of(number)
             try:
                 tensor = unpack(dtype, shape, raws[name], charge, pointer, shape_pointer, dtype_pointer)
             except PackedSizeError:
-                raise WrongItemsError(inputs, at, raws, None, None) from None
+                raise WrongItemsError(inputs, at, raws, None, None, alike) from None
             except PackedItemError as error:
-                raise WrongItemsError(inputs, at, raws, None, error) from None
-            if name in flat:
-                tensor.pointer, tensor.form = flat[name], "flat"
+                raise WrongItemsError(inputs, at, raws, None, error, alike) from None
+        if name in flat:
+            tensor.pointer, tensor.form = flat[name], "flat"
         if isinstance(tensor, PackedStrings) and over_limit is None:
-            most = end if size is None else size  # bytes of its longest string
+            most = end - first if size is None else size  # bytes of its longest string
             if most > limits.string_bytes:
                 over_limit = too_long_string(tensor, limits, f"a string of {name}")
         tensors.append(tensor)
@@ -257,7 +265,8 @@ def _hint_for_datatype(given: str) -> str:
 class WrongItemsError(Exception):
     """The items of input `at` do not fit its shape or datatype; those of the inputs before it do.
 
-    `values` are the items as the JSON has them, `error` says which of the binary ones is wrong, if one is.
+    `values` are the items as the JSON has them, `error` says which of the binary ones is wrong, if one is; `alike` is
+    what was found of inputs that were read together.
     """
 
     def __init__(
@@ -267,6 +276,7 @@ class WrongItemsError(Exception):
         raws: Mapping[str, Buffer],
         values: Values | None,
         error: PackedItemError | None,
+        alike: Mapping[int, Found] = _NO_INPUTS,
     ) -> None:
         super().__init__()
         self.inputs = inputs
@@ -274,14 +284,20 @@ class WrongItemsError(Exception):
         self.raws = raws
         self.values = values
         self.error = error
+        self.alike = alike
 
     def explained(self, text: Buffer) -> GatherError:
         """What is wrong first: all counts come before all values."""
-        inputs = self.inputs[self.at :]
         try:
-            for one in inputs:
-                _explain_count(one, self.values if one is inputs[0] else None, text, self.raws)
-            self._explain_value(inputs[0])
+            for at, one in enumerate(self.inputs[self.at :], self.at):
+                values = self.values if at == self.at else None
+                if at in self.alike:
+                    found = self.alike[at]
+                    if not isinstance(found, Values):
+                        continue  # its count is right, or that of one before it is not
+                    values = found
+                _explain_count(one, values, text, self.raws)
+            self._explain_value(self.inputs[self.at])
         except GatherError as error:
             return error
         raise AssertionError("the items were refused, and nothing is wrong with them")
@@ -300,18 +316,13 @@ def _explain_count(one: Input, values: Values | None, text: Buffer, raws: Mappin
     assert one.dtype is not None
     if one.size is None:
         with _placed(one):
-            (values or _values_of(one, view_of(text))).explain_nesting()
+            (values or values_of(one, view_of(text))).explain_nesting()
         return
     try:
         check_packed(one.dtype, one.shape, raws[one.name])
     except PackedSizeError as error:
         hint = packed_size_hint(one.dtype, one.shape, len(raws[one.name]))
         raise GatherError("element_count_mismatch", f"{one.name}: {error}", pointer=one.pointer, hint=hint) from None
-
-
-def _values_of(one: Input, view: NDArray[np.uint8]) -> Values:
-    assert one.dtype is not None
-    return Values(view, one.name, one.dtype, one.shape, one.first, one.end, one.depth, True)
 
 
 @contextmanager

@@ -13,9 +13,11 @@ import pytest
 
 from app.errors import GatherError
 from app.grpc_api.infer import Inference
+from app.tensors.lookup_call import ARRAYS
 from app.tensors.shape_limits import Limits
 from app.wire.protobuf_fields import varint
-from app.wire.v2_grpc_request import LONG_REST, SplitRequest, read_grpc_lookup, split
+from app.wire.v2_grpc_request import LONG_REST, SplitRequest, read_grpc_lookup, read_grpc_request, split
+from benchmarks.read_body import MODEL
 from tests.for_each import for_each
 from tests.grpc_api.messages import example
 from tests.http.test_hostile_bodies import HELD_S, TRIES
@@ -79,7 +81,7 @@ def cut(message: bytes) -> tuple[SplitRequest | None, float, int]:
             found = await inference.split(message, request)
         return found, thread_time() - begun
 
-    models: Any = SimpleNamespace(service=SimpleNamespace(pool=SimpleNamespace(run=run)))
+    models: Any = SimpleNamespace(service=SimpleNamespace(pool=SimpleNamespace(run=run), limits=Limits()))
     request: Any = SimpleNamespace(reservation=SimpleNamespace(charge=charged.append), timings=None)
     inference = Inference(models, models, models)
     return *asyncio.run(held()), threads
@@ -92,7 +94,7 @@ def test_a_short_message_of_very_many_fields_is_cut_in_a_thread(kind: str) -> No
     assert min(held for _, held, _ in tried) <= HELD_S / 2
     assert tried[0][2] == 1
     with suppress(GatherError):
-        assert tried[0][0] == split(MANY[kind])
+        assert tried[0][0] == split(MANY[kind], most=len(ARRAYS) * Limits().features)
 
 
 def test_lookups_of_a_hundred_tables_are_cut_on_the_event_loop() -> None:
@@ -101,3 +103,31 @@ def test_lookups_of_a_hundred_tables_are_cut_on_the_event_loop() -> None:
     assert found is not None
     assert len(found.raws) == 100
     assert not threads
+
+
+def test_more_inputs_or_arrays_than_a_lookup_may_have_are_refused_before_they_are_read() -> None:
+    assert len(split(KINDS["inputs"] * 3, most=3).rest) == 6
+    with pytest.raises(GatherError, match="more than 3 inputs") as refused:
+        split(KINDS["inputs"] * 4 + b"\x3a", most=3)
+    assert (refused.value.code, refused.value.facts) == ("limit_exceeded", {"limit": "features", "maximum": 1})
+    with pytest.raises(GatherError, match="more than 3 raw_input_contents"):
+        split(b"\x3a\x00" * 4, most=3)
+    with pytest.raises(GatherError, match="occur more than 1024 times"):
+        split(b"\x0a\x00" * 1025)
+
+
+def test_the_first_input_or_output_too_many_is_refused_as_if_there_were_no_more() -> None:
+    def input_of(name: bytes) -> bytes:
+        return field(5, field(1, name) + field(2, b"FP32") + b"\x18\x01")
+
+    right = input_of(b"data") + input_of(b"indices")
+    output = field(6, field(1, b"output"))
+    for message, more, wrong in (
+        (right, input_of(b"more"), "/inputs/2/name"),
+        (input_of(b"data"), input_of(b"data"), "/inputs/1/name"),
+        (right + output, output, "/outputs/1/name"),
+    ):
+        for count in (1, 2, 100):
+            with pytest.raises(GatherError) as refused:
+                read_grpc_request(split(message + more * count), MODEL, Limits(), None)
+            assert (refused.value.code, refused.value.places[0].pointer) == ("invalid_field", wrong)

@@ -79,15 +79,17 @@ def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
 
     Beyond `max_digits` it is ±10**max_digits, which is out of every range, so that no larger power is computed.
     """
-    if type(value) is int:
+    if type(value) is Number:
+        text = value.text
+        if len(text) <= _FLOAT_DIGITS:
+            near = float(text)
+            if 1 <= near < _FLOAT_INTEGERS or 1 <= -near < _FLOAT_INTEGERS:
+                return int(near) if near.is_integer() else None
+    elif type(value) is int:
         whole: int = value
         return whole if whole.bit_length() <= _WORD_BITS else max(-(10**max_digits), min(whole, 10**max_digits))
-    if not isinstance(value, Number):
+    else:
         return None
-    if len(value.text) <= _FLOAT_DIGITS:
-        near = float(value.text)
-        if 1 <= abs(near) < _FLOAT_INTEGERS:
-            return int(near) if near.is_integer() else None
     try:
         number = Decimal(value.text)
     except InvalidOperation:  # an exponent of more than 18 digits
@@ -111,14 +113,14 @@ def dimensions(sizes: Sequence[Any]) -> tuple[int, ...] | int:
 
     Raises limit_exceeded where very many are not written as plain integers, each of which takes microseconds.
     """
-    shape = []
     if len(sizes) > _MAX_ODD_DIMENSIONS and sum(type(size) is Number for size in sizes) > _MAX_ODD_DIMENSIONS:
         detail = f"more than {_MAX_ODD_DIMENSIONS} dimensions of a shape have a fraction or an exponent"
         raise GatherError("limit_exceeded", detail, facts={"limit": "odd_dimensions", "maximum": _MAX_ODD_DIMENSIONS})
-    for axis, size in enumerate(sizes):
+    shape: list[int] = []
+    for size in sizes:
         whole = integer(size, _DIMENSION_DIGITS)
         if whole is None or whole < 0:
-            return axis
+            return len(shape)
         shape.append(whole)
     return tuple(shape)
 

@@ -98,12 +98,14 @@ class _OrNumbers(_OrNumber):
         )
 
 
+_FEW: Final = 8
+"""Dimensions up to which it takes no longer to look at each than to look for one that is a `Number`."""
 WRONG_SHAPE: Final = "shape"
 """The type of pydantic's error for a shape."""
 
 
 def _exact_shape(sizes: Any) -> tuple[int, ...]:
-    if type(sizes) is not list or Number not in map(type, sizes):
+    if type(sizes) is not list or (len(sizes) > _FEW and Number not in map(type, sizes)):
         raise ValueError("no shape, or one without numbers that could be integers")
     try:
         shape = dimensions(sizes)
@@ -188,7 +190,7 @@ def as_dict(model: type[BaseModel]) -> Any:
         members[name] = kind if field.is_required() else NotRequired[kind]
     typed_dict: Any = TypedDict
     made = typed_dict(model.__name__, members)
-    made.__pydantic_config__ = ConfigDict(extra="forbid")
+    made.__pydantic_config__ = ConfigDict(extra=model.model_config.get("extra"))
     return made
 
 

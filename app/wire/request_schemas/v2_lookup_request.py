@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 from pydantic.types import FailFast
 
 from app.wire.request_schemas.invalid_fields import InvalidFields
-from app.wire.request_schemas.members import ABSENT, LOOKUP_TEXT, Detail, JsonString, Needed, OrNull, TooSmall
+from app.wire.request_schemas.members import (
+    ABSENT,
+    LOOKUP_TEXT,
+    Detail,
+    JsonString,
+    Needed,
+    OrNull,
+    TooSmall,
+    as_dict,
+)
 from app.wire.request_schemas.v2_infer_request import (
     Count,
     Flag,
@@ -19,6 +28,8 @@ from app.wire.request_schemas.v2_infer_request import (
 )
 
 _OBJECT = Detail("parameters must be an object")
+_INPUT: Final = as_dict(InferInput)
+"""As thousands of inputs are read: no object is made of each."""
 
 
 class LookupRequestedOutput(OpenRequestModel):
@@ -26,6 +37,9 @@ class LookupRequestedOutput(OpenRequestModel):
 
     name: Annotated[JsonString, Needed("an output needs a name, a string")]
     parameters: Annotated[InferRequestedOutputParameters, OrNull(), _OBJECT] = ABSENT
+
+
+_OUTPUT: Final = as_dict(LookupRequestedOutput)
 
 
 class LookupInferParameters(OpenRequestModel):
@@ -60,10 +74,26 @@ class LookupInferRequest(OpenRequestModel):
     ] = ABSENT
 
 
-def valid_infer_lookup(document: Any) -> LookupInferRequest:
-    """`document`, validated. Raises invalid_field and not_implemented at the first member that is wrong."""
+class LookupInferDicts(LookupInferRequest):
+    """A `LookupInferRequest` whose inputs and outputs are dicts."""
+
+    inputs: Annotated[
+        list[Annotated[_INPUT, Detail("an input must be an object")]],  # type: ignore[valid-type]
+        FailFast(),
+        Detail("inputs must be a list of tensors"),
+    ]
+    outputs: Annotated[
+        list[Annotated[_OUTPUT, Detail("an output must be an object")]],  # type: ignore[valid-type]
+        FailFast(),
+        OrNull(),
+        Detail("outputs must be a list"),
+    ] = ABSENT
+
+
+def valid_infer_lookup(document: Any) -> LookupInferDicts:
+    """A `LookupInferRequest`, validated. Raises invalid_field and not_implemented at the first member that is wrong."""
     try:
-        return LookupInferRequest.model_validate(document)
+        return LookupInferDicts.model_validate(document)
     except ValidationError as refusal:
         faults = InvalidFields(refusal, LookupInferRequest, document)
     faults.raise_unknown()
