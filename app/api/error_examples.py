@@ -186,8 +186,8 @@ def _examples() -> Mapping[Code, Example]:
             _gather(_ONE).replace(f" {_JSON}", ""),
             GatherError(
                 "unsupported_media_type",
-                "'application/x-www-form-urlencoded' is not read here; application/json is; with curl add "
-                "-H 'Content-Type: application/json' (curl -d alone sends a form)",
+                "'application/x-www-form-urlencoded' is not read here; application/json and application/x-safetensors "
+                "are; with curl add -H 'Content-Type: application/json' (curl -d alone sends a form)",
                 hint="Send 'Content-Type: application/json' with JSON in UTF-8, with curl by -H.",
             ),
         ),

@@ -150,6 +150,7 @@ def test_other_media_types_are_refused(client: httpx.Client, content_type: str, 
     assert answer.status_code == 415
     found = answer.json()
     assert found["code"] == "unsupported_media_type"
+    assert "; application/json and application/x-safetensors are" in found["detail"]
     hint = "-H 'Content-Type: application/json'"
     assert (hint in found["detail"]) == content_type.startswith("application/x-www-form-urlencoded")
 

@@ -76,5 +76,5 @@ def _codec_of(content_type: bytes) -> BackwardCodec:
     """The format of a request's body. Raises unsupported_media_type."""
     codec = BACKWARDS.get(content_type.partition(b";")[0].strip().lower(), BACKWARDS[JSON])
     if not codec.binary:
-        check_json_type(content_type)
+        check_json_type(content_type, BACKWARDS)
     return codec

@@ -95,7 +95,7 @@ def codec_of(content_type: bytes) -> GatherCodec:
     """The format of a request's body. Raises unsupported_media_type."""
     codec = GATHERS.get(content_type.partition(b";")[0].strip().lower(), body_formats.JSON)
     if codec is body_formats.JSON:
-        check_json_type(content_type)
+        check_json_type(content_type, GATHERS)
     return codec
 
 

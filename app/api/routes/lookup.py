@@ -81,7 +81,7 @@ def codec_of(content_type: bytes) -> LookupCodec:
     """The format of a request's body. Raises unsupported_media_type."""
     codec = LOOKUPS.get(content_type.partition(b";")[0].strip().lower(), LOOKUPS[JSON])
     if not codec.binary:
-        check_json_type(content_type)
+        check_json_type(content_type, LOOKUPS)
     return codec
 
 

@@ -62,7 +62,7 @@ class ScatterRoute:
         content_type = context.headers.get(b"content-type", JSON)
         codec = SCATTERS.get(content_type.partition(b";")[0].strip().lower())
         if codec is None or codec.media_type == JSON:
-            check_json_type(content_type)
+            check_json_type(content_type, SCATTERS)
             codec = SCATTERS[JSON]
         codec.check_query(context.query)
         if codec.compiled and self.readiness.waiting_for:
