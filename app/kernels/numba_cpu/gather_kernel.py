@@ -254,8 +254,9 @@ def prepare(team: ThreadTeam, threads: int) -> None:
     """Have helpers for so many threads, and the team free again if what it was left with is over."""
     if threads - 1 > team.helpers:
         team.grow(threads - 1)
-    for left in tuple(team.unfinished):
-        left.free_team()
+    if team.unfinished:
+        for left in tuple(team.unfinished):
+            left.free_team()
 
 
 def tune(wake_from: int, ahead_bytes: int) -> None:

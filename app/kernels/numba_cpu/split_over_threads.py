@@ -401,7 +401,8 @@ class ThreadTeam:
     """The memory at `address` and its helpers, threads that run `help_with(address)` until `shut_down(address)`.
 
     The three functions are compiled and run without the GIL; `poll_helpers` is `wait_for_helpers(address, 0)`.
-    `settings` are the owners', and may be changed. `unfinished` holds the gather that was left, while there is one.
+    `settings` are the owners', and may be changed. `unfinished` holds the gather that was left, while there is one,
+    and `helpers` is how many threads help.
     """
 
     def __init__(
@@ -417,6 +418,7 @@ class ThreadTeam:
         self.unfinished: set[UnfinishedGather] = set()
         self._lock = Lock()
         self._threads: list[Thread] = []
+        self.helpers = 0
         self._ended = False
         self._memory: Integers = np.zeros(_ITEMS + _APART, np.int64)
         self.address: Address = -(-self._memory.ctypes.data // _APART_BYTES) * _APART_BYTES
@@ -433,11 +435,6 @@ class ThreadTeam:
         """The first bad component, or -1, of the gather that was left, if it is over, else UNFINISHED."""
         return self._poll_helpers(self.address)
 
-    @property
-    def helpers(self) -> int:
-        """How many there are."""
-        return len(self._threads)
-
     def grow(self, helpers: int) -> None:
         """Have at least so many helpers, unless the team has ended."""
         with self._lock:
@@ -445,6 +442,7 @@ class ThreadTeam:
                 thread = Thread(target=self._help_with, args=(self.address,), name="gather-helper", daemon=True)
                 thread.start()
                 self._threads.append(thread)
+                self.helpers += 1
                 self._items[_HELPERS] += 1
 
     def end(self) -> None:
