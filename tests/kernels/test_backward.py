@@ -264,6 +264,28 @@ def test_zeros_take_the_sign_of_the_coefficient(kernel: Kernel) -> None:
             assert np.signbit(got).tolist() == [sign] * 900
 
 
+@for_each("coefficient", (1.0, -0.5, 0.0))
+@for_each("float_type", ("float32", "float64"))
+@for_each("width", (1, 3))
+def test_few_tuples_into_many_narrow_rows(
+    every_kernel: list[Kernel], width: int, float_type: FloatType, coefficient: float
+) -> None:
+    """Several threads write the zeros between them."""
+    item = ITEMS[float_type]
+    for rows, chosen in ((70_000, [69_999, 5, -1, 0, 5]), (20_000, [7])):
+        for batches in (1, 2):
+            gather = GatherPlan(batches, len(chosen), (rows,), width, item.itemsize, False, True)
+            plan = BackwardPlan(gather, float_type, coefficient=coefficient)
+            grad_output = np.resize(np.array([1.5, -0.0, np.nan, -2.0, np.inf, 3.0, -np.inf], item), plan.data_items)
+            indices = np.array(chosen * batches)
+            wanted = canonical(looped(plan, grad_output, indices)[1])
+            for kernel in every_kernel:
+                for threads in THREADS if kernel.splits else (1,):
+                    first, out, _ = run(kernel, plan, grad_output, indices, threads)
+                    assert first == -1
+                    assert out.tobytes() == wanted, (kernel.name, threads)
+
+
 @pytest.mark.parametrize("kind", INDEX_TYPES, ids=str)
 def test_indices_of_every_integer_type(kernel: Kernel, kind: np.dtype[Any]) -> None:
     chance = np.random.default_rng(5)

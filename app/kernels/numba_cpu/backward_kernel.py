@@ -77,6 +77,9 @@ _COLUMN_BYTES: Final = 128
 """Least bytes of a row that are worth a thread of their own."""
 _HEAVY: Final = 4
 """A group of more than this part of what each thread does is cut by columns: two threads share no row otherwise."""
+_ZEROS: Final = 1 << 12
+"""Bytes of the result for each tuple, from which on several threads write narrow rows of it, too, and tuples are sorted
+for that: 1,000 rows of 4 into 1,000,000 took 140 µs on two and 207 on one."""
 _FLOAT64: Final = Struct("<d")
 _INT64: Final = Struct("<q")
 _NO_INT64: Final = np.zeros(0, np.int64)
@@ -213,7 +216,8 @@ def _backward(
         return REFUSED
     past_caches = length(out) * item_size > setting(team, NONTEMPORAL_FROM)
     own = rows if broadcast else checked_product(batches, rows)
-    narrow = length(out) > 0 and slice_items * item_size <= NARROW_BYTES
+    zeros = helpers > 0 and length(out) * item_size > _ZEROS * total
+    narrow = length(out) > 0 and slice_items * item_size <= NARROW_BYTES and not zeros
     if narrow and not sparse and kind in (FLOAT32, FLOAT64):
         return add_narrow_rows(
             index_kind,
