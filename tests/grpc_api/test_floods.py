@@ -15,7 +15,7 @@ from time import monotonic, sleep
 import numpy as np
 import pytest
 
-from tests.conftest import samples
+from tests.conftest import samples, slow_but_for
 from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc
 from tests.grpc_api.http2 import (
@@ -202,7 +202,7 @@ def test_a_call_for_which_there_is_no_place_waits_a_moment_for_one(server: GrpcS
     assert [status for status, _ in answers] == ["OK"], answers
 
 
-@for_each("kind", FLOODS)
+@for_each("kind", slow_but_for(tuple(FLOODS)[::2], tuple(FLOODS)))
 def test_a_flood_of_frames(server: GrpcServer, kind: str) -> None:
     first, make = FLOODS[kind]
     flood(server, first, make, PORTION, 5)  # what the first of a kind makes the server load stays

@@ -16,9 +16,15 @@ from tests.store.full_disk_steps import SUBJECTS
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("kind", ["tmpfs", pytest.param("ext4", marks=pytest.mark.slow)])
+WHATS = ("running", "stopped", "killed", "backup", "restore", "upgrade", "import")
+
+
 @pytest.mark.parametrize(
-    "what", ["running", "stopped", "killed", "backup", "stopped-backup", "restore", "upgrade", "import"]
+    ("kind", "what"),
+    slow_but_for(
+        [("tmpfs", what) for what in WHATS],
+        [(kind, what) for kind in ("tmpfs", "ext4") for what in (*WHATS, "stopped-backup")],
+    ),
 )
 def test_where_the_disk_is_full_tensors_are_served_and_removed_and_the_store_starts(
     kind: str, what: str, tmp_path: Path
