@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from math import prod
@@ -18,7 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.kernels import Kernel
+from app.kernels import ALWAYS_AHEAD, Kernel
+from app.kernels.numba_cpu import gather_kernel
+from app.kernels.numba_cpu.run_job import NONTEMPORAL_FROM
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import DTYPES
@@ -262,6 +265,51 @@ def test_zeros_take_the_sign_of_the_coefficient(kernel: Kernel) -> None:
             plan = BackwardPlan(gather, float_type, coefficient=coefficient)
             got = run(kernel, plan, np.array([-0.0] * 3, ITEMS[float_type]), np.array([7]))[1]
             assert np.signbit(got).tolist() == [sign] * 900
+
+
+@pytest.fixture
+def past_caches(compiled: None) -> Iterator[None]:
+    """However small a result is, its zeros are written past the caches, and helpers that sleep are woken."""
+    gather_kernel.tune(0, ALWAYS_AHEAD)
+    settings = gather_kernel.thread_team().settings
+    usual = int(settings[NONTEMPORAL_FROM])
+    settings[NONTEMPORAL_FROM] = 0
+    yield
+    settings[NONTEMPORAL_FROM] = usual
+    gather_kernel.tune(gather_kernel.USUAL_WAKE_FROM, ALWAYS_AHEAD)
+
+
+@for_each("chosen", (0, 3, 50, 400, -300))  # of the last, two thirds name one row
+@for_each("coefficient", (0.7, -1.0))
+@for_each("float_type", slow_but_for(("float32",), FLOAT_TYPES))
+@for_each("width", (1, 9, 33, 64, 200))
+def test_results_that_no_cache_holds(
+    past_caches: None, width: int, float_type: FloatType, coefficient: float, chosen: int
+) -> None:
+    """At every kind of alignment, and not an item beside the result is written."""
+    kernel = import_module("app.kernels.numba_cpu")
+    chance, item, rows = np.random.default_rng(width), ITEMS[float_type], 100
+    indices = chance.integers(0, rows, abs(chosen))
+    if chosen < 0:
+        indices[: 2 * len(indices) // 3] = 17
+    gather = GatherPlan(1, len(indices), (rows,), width, item.itemsize, False, True)
+    plan = BackwardPlan(gather, float_type, coefficient=coefficient)
+    grad_output = values(chance, plan.data_items, float_type, hard=False)
+    number = np.float64 if float_type == "float64" else np.float32
+    sums = np.zeros((rows, width), number)
+    np.add.at(sums, indices, grad_output.reshape(-1, width).astype(number))
+    wanted = (sums * number(coefficient)).astype(item).tobytes()
+    carrier = DTYPES[float_type].carrier
+    for threads in THREADS:
+        for before in (0, 1, 5, 40):
+            around = np.full(plan.output_items + 96, 7, carrier)
+            out = around[before : before + plan.output_items]
+            scratch = np.empty(plan.scratch_items, np.int64)
+            given = grad_output.view(carrier), indices, out, threads
+            assert kernel.run(plan, *given, further={"scratch": scratch}) == -1
+            assert out.tobytes() == wanted, (threads, before)
+            assert (around[:before] == 7).all()
+            assert (around[before + plan.output_items :] == 7).all()
 
 
 @for_each("coefficient", (1.0, -0.5, 0.0))
