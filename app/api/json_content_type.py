@@ -15,7 +15,7 @@ _MEND: Final = "Send 'Content-Type: application/json' with JSON in UTF-8, with c
 def check_json_type(content_type: bytes, also_read: Iterable[bytes] = ()) -> None:
     """Raises unsupported_media_type unless `content_type` is JSON in UTF-8; an empty one counts as none.
 
-    `also_read` are the media types that the route reads beside JSON.
+    `also_read` are the media types that the route reads, with or without JSON.
     """
     kind, _, parameters = content_type.partition(b";")
     kind = kind.strip().lower()

@@ -227,8 +227,8 @@ class Calls(grpc.GenericRpcHandler):
             status = "OK"
             try:
                 self._check(rpc, request, running)
-                if not is_public and not self._under_way.take_place(task):
-                    await self._under_way.wait_for_place(task)
+                if not is_public:
+                    await self._under_way.take_place(task)
                 message = await self._read(context, request, task)
                 work = self._inference.infer(message, request) if control is None else answer(control, message, request)
                 try:
@@ -307,8 +307,7 @@ class Calls(grpc.GenericRpcHandler):
             failure: GatherError | None = None
             try:
                 self._check(rpc, call, 0)
-                if not self._under_way.take_place(task):
-                    await self._under_way.wait_for_place(task)
+                await self._under_way.take_place(task)
                 while await self._answer_next(rpc, context):
                     pass
             except GatherError as error:

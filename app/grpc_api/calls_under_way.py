@@ -67,17 +67,16 @@ class CallsUnderWay:
             self._running += 1
         return task
 
-    def take_place(self, task: asyncio.Task[Any]) -> bool:
-        """Take a place for the call of `task`, which has begun; False where it has to wait for one."""
+    async def take_place(self, task: asyncio.Task[Any]) -> None:
+        """Take a place for the call of `task`, which has begun, or wait for one.
+
+        Raises overloaded where too many wait already, or where it takes too long.
+        """
         if len(self._with_place) >= self._most:
             self._end_first(self._idle_streams)
-        if self._waiting or len(self._with_place) >= self._most:
-            return False
-        self._with_place.add(task)
-        return True
-
-    async def wait_for_place(self, task: asyncio.Task[Any]) -> None:
-        """Wait until the call of `task` has a place. Raises overloaded where that takes too long."""
+        if not self._waiting and len(self._with_place) < self._most:
+            self._with_place.add(task)
+            return
         if len(self._waiting) < _MOST_WAITING:
             place = self._waiting[task] = asyncio.get_running_loop().create_future()
             self._hand_over()
