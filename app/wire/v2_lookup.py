@@ -7,14 +7,13 @@ or `0.output`, `1.output` and so on; the answer's parameter `lookup` says what a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from app.errors import GatherError, invalid_field
 from app.tensors.buffer_type import Buffer
-from app.tensors.dtypes import BY_OIP
 from app.tensors.lookup_call import ARRAYS, LOOKUP, OUTPUT, LookupAnswer, LookupCall
 from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.shape_limits import Limits
@@ -24,10 +23,11 @@ from app.wire.json.find_arrays import FoundArrays, find_inputs
 from app.wire.json.lookup_messages import MAX_FEATURE_BYTES, OBJECT_BYTES, PLACE_BYTES, answer_fields
 from app.wire.json.write_values import is_long, values_text
 from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, Memory, packed_bytes, view_of
+from app.wire.request_schemas.members import ABSENT
 from app.wire.request_schemas.v2_lookup_request import LookupInferDicts, valid_infer_lookup
 from app.wire.safetensors_lookup import arrays_of, features_of, read_parameters
 from app.wire.v2_answer import VERSION, check_writable
-from app.wire.v2_request_json import NO_ARRAYS, NO_LIST, Input, check_framing, given_twice, located_input, malformed
+from app.wire.v2_request_json import NO_ARRAYS, Input, check_framing, given_twice, located_input, malformed
 from app.wire.v2_request_tensors import WrongItemsError, read_inputs, split_blobs
 
 _POINTER: Final = f"/parameters/{LOOKUP}"
@@ -101,7 +101,7 @@ def _read(text: Buffer, blobs: Buffer, limits: Limits, charge: Charge | None) ->
     ):
         check_framing(text, charge)  # a key that is given twice, or items among what is ignored
     _check_own_parameters(document["parameters"])
-    inputs = _located_inputs(fields.inputs, text, found, charge)
+    inputs = inputs_by_name(_located_inputs(fields.inputs, text, found, charge))
     blob_inputs = [one for one in inputs.values() if one.size is not None]
     return _request(fields, inputs, text, split_blobs(blob_inputs, blobs), limits, charge)
 
@@ -117,28 +117,18 @@ def lookup_head_of_document(document: Any) -> tuple[LookupInferDicts, dict[str, 
     """The fields and the inputs of a request in another form than JSON; see `v2_request_json.head_of_document`."""
     fields = valid_infer_lookup(document)
     _check_own_parameters(document["parameters"])
-    return fields, _located_inputs(fields.inputs, b"", NO_ARRAYS, None)
+    return fields, inputs_by_name(_located_inputs(fields.inputs, b"", NO_ARRAYS, None))
 
 
 def _located_inputs(
     described: Sequence[dict[str, Any]], text: Buffer, found: FoundArrays, charge: Charge | None
-) -> dict[str, Input]:
-    """The inputs of a request by their names. Raises invalid_field."""
-    inputs: dict[str, Input] = {}
-    places = found.places
+) -> Iterator[Input]:
+    """The inputs of a request. Raises invalid_field."""
     for number, given in enumerate(described):
-        name, datatype, shape = given["name"], given["datatype"], given["shape"]
-        data, parameters = given.get("data"), given.get("parameters")
+        parameters = given.get("parameters")
         size = parameters.get("binary_data_size") if parameters else None
-        if size is None and data is not None and text[places[data][0]] not in NO_LIST:  # as most are
-            first, end, kind = places[data]
-            one = Input(number, name, datatype, BY_OIP.get(datatype), shape, None, first, end, max(0, kind))
-        else:
-            one = located_input(number, name, datatype, shape, size, data, text, found, charge)
-        if name in inputs:
-            raise given_twice(number, name)
-        inputs[name] = one
-    return inputs
+        data = given.get("data", ABSENT)
+        yield located_input(number, given["name"], given["datatype"], given["shape"], size, data, text, found, charge)
 
 
 def inputs_by_name(inputs: Iterable[Input]) -> dict[str, Input]:

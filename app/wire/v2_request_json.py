@@ -34,7 +34,7 @@ from app.wire.request_schemas.v2_infer_request import InferInput, InferRequest, 
 OUTPUT: Final = get_args(Output)[0]
 _MOST_MICROSECONDS: Final = 10**15
 NO_ARRAYS: Final = FoundArrays(True, 0, False, 0, ())
-NO_LIST: Final = b"{n"
+_NO_LIST: Final = b"{n"
 
 
 class Model:
@@ -285,8 +285,8 @@ def located_input(
     first = end = kind = 0
     if data is not ABSENT:
         first, end, kind = found.places[data]
-        if text[first] in NO_LIST:
-            if text[first] == NO_LIST[0]:
+        if text[first] in _NO_LIST:
+            if text[first] == _NO_LIST[0]:
                 hint = f"Write a list at /inputs/{number}/data, such as [0]."
                 raise invalid_field(f"/inputs/{number}/data", "data must be a list", hint)
             check_framing(text, charge)
