@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from app.kernels import ALWAYS_AHEAD, Unfinished
 from app.kernels.numba_cpu import gather_kernel, split_over_threads
@@ -256,6 +257,21 @@ def test_a_team_ends_once_the_gather_is_over_that_was_left(
         other_team._items[split_over_threads._INSIDE] -= 1
         ending.result(60)
     assert not other_team.unfinished
+
+
+def test_a_core_is_given_to_others_only_by_a_thread_that_has_had_it_for_long(compiled: Path) -> None:
+    del compiled
+
+    @njit(nogil=True)
+    def give_way_after(ns: int) -> tuple[int, int]:
+        """The time since when a thread has the core that has had it for so long; and that time after it gave way."""
+        since = split_over_threads.nanoseconds() - ns
+        return since, split_over_threads.give_way(since)
+
+    since, then = give_way_after(0)
+    assert then == since
+    since, then = give_way_after(split_over_threads._TURN_NS)
+    assert then >= since + split_over_threads._TURN_NS
 
 
 def test_a_signal_does_not_end_a_helpers_sleep_for_good(other_team: ThreadTeam) -> None:

@@ -11,7 +11,9 @@ from app.kernels.numba_cpu.gather_job import CHUNK_SIZE, CHUNKS, GATHER_CHUNK, I
 from app.kernels.numba_cpu.memory_intrinsics import call_address, load_item, store_item
 from app.kernels.numba_cpu.split_over_threads import (
     close,
+    give_way,
     job_of,
+    nanoseconds,
     publish,
     record_end,
     report_bad,
@@ -61,20 +63,26 @@ def carry_out(team: Address, job: Address, split: bool, helpers: int, long: bool
     size = load_item(job, CHUNK_SIZE)
     store_item(job, CHUNKS, (load_item(job, TOTAL) + size - 1) // size)
     publish(team, helpers, long)
-    take_chunks(team, True)
+    take_chunks(team, True, not may_leave_unfinished)
     return close(team, setting(team, TIMEOUT) if may_leave_unfinished else -1)
 
 
 @inner
-def take_chunks(team: Address, owning: bool) -> None:
-    """Take chunks of the team's job until none is left."""
+def take_chunks(team: Address, owning: bool, gives_way: bool) -> None:
+    """Take chunks of the team's job until none is left.
+
+    With `gives_way` other threads have their turn on this core in between: not where the caller is the event loop.
+    """
     job = job_of(team)
     function = _chunk_function(team, job)
     chunks = load_item(job, CHUNKS)
     front = 0
+    since = nanoseconds()
     while take_chunk(team, chunks):
         number = front if owning else chunks - 1 - taken_by_helpers(team)
         front += 1
         bad = call_address(function, job, number)
         if bad >= 0:
             report_bad(team, bad)
+        if gives_way:
+            since = give_way(since)

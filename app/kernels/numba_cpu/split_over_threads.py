@@ -111,6 +111,8 @@ UNFINISHED: Final = -3
 """In place of a component: a helper has not given back its chunk."""
 _POLL_S: Final = 0.0005
 """Between two looks of a thread that waits for that helper: as long as an owner in a hurry waits for it."""
+_TURN_NS: Final = 100_000
+"""For so long a thread may have its core before it lets the system run others: a few times what that takes."""
 _CLOCK_MONOTONIC: Final = 1
 """Its number in Linux's <time.h>."""
 
@@ -158,7 +160,7 @@ _compare_exchange_seq_cst: Final[Callable[[Address, int, int, int], bool]] = int
     types.boolean, (_int64,) * 4, _compare_exchange
 )
 """(team, place, old, new): set the int64 to `new` if it is `old`; whether it was."""
-_now: Final[Callable[[], int]] = intrinsic(_int64, (), _clock)
+nanoseconds: Final[Callable[[], int]] = intrinsic(_int64, (), _clock)
 """Nanoseconds of a clock that only goes forward."""
 _pause: Final[Callable[[], None]] = intrinsic(types.none, (), _wait_a_moment)
 """Let a core that only watches leave its means to others."""
@@ -182,7 +184,7 @@ def _in_series(team: Address) -> bool:
 
     That is much sooner than helpers fall asleep again: else each gather of a series might wake them once more.
     """
-    return _now() - _load_seq_cst(team, _LAST_END) < _load_seq_cst(team, _SPIN) // 5
+    return nanoseconds() - _load_seq_cst(team, _LAST_END) < _load_seq_cst(team, _SPIN) // 5
 
 
 @inner
@@ -210,7 +212,7 @@ def publish(team: Address, helpers: int, long: bool) -> None:
 @inner
 def record_end(team: Address) -> None:
     """A gather that helpers might have shared is over."""
-    _exchange_seq_cst(team, _LAST_END, _now())
+    _exchange_seq_cst(team, _LAST_END, nanoseconds())
 
 
 @inner
@@ -256,7 +258,7 @@ def wait_for_helpers(team: Address, timeout_ns: int) -> int:
         else:
             _sched_yield()  # the helper's core may be this one
             if timeout_ns >= 0:
-                now = _now()
+                now = nanoseconds()
                 if ends == 0:
                     ends = now + timeout_ns
                 elif now >= ends:
@@ -289,7 +291,7 @@ def join(team: Address, last: int) -> int:
             _fetch_add_seq_cst(team, _INSIDE, -1)
         reads += 1
         if reads % _READS_PER_CLOCK == 0:
-            now = _now()
+            now = nanoseconds()
             if ends == 0:
                 ends = now + _load_seq_cst(team, _SPIN)
             elif now > ends:
@@ -340,6 +342,20 @@ def take_chunk(team: Address, chunks: int) -> bool:
 def taken_by_helpers(team: Address) -> int:
     """How many chunks helpers had before: called once for each that a helper takes."""
     return _fetch_add_seq_cst(team, _TAKEN_BY_HELPERS, 1)
+
+
+@inner
+def give_way(since: int) -> int:
+    """Let the system run another thread on this core, if the caller has had it since `since` and for long enough: since
+    when it has it now, in `nanoseconds`.
+
+    Threads of kernels that had all cores would keep the event loop from its turn, and with it all other requests, for
+    a time slice of the system's: a millisecond and more.
+    """
+    if nanoseconds() - since < _TURN_NS:
+        return since
+    _sched_yield()
+    return nanoseconds()
 
 
 @inner
