@@ -38,6 +38,8 @@ AT_ONCE: Final = 1 << 18
 """Answers of up to this many bytes are written at once, however slowly the client reads."""
 _WRITTEN_IN_A_TURN: Final = 1 << 19
 """Bytes of a longer answer that are written in one turn of the event loop: the system copies them in 0.1 to 0.2 ms."""
+_MOST_TURNS: Final = 4
+"""In so many turns an answer is written, however long: where all are long, each turn waits for all other answers."""
 _NONE: Final[dict[str, Any]] = {}
 _CLOSE: Final = (b"connection", b"close")
 _LINES: Final[BoundedCache[tuple[tuple[bytes, bytes], ...], bytes]] = BoundedCache(256)
@@ -264,7 +266,9 @@ class RequestContext:
         if size <= AT_ONCE:
             await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
             return
-        step = tls.WRITE_BYTES if self.scope.get("scheme") == "https" else _WRITTEN_IN_A_TURN
+        step = max(_WRITTEN_IN_A_TURN, -(-size // _MOST_TURNS))
+        if self.scope.get("scheme") == "https":
+            step = tls.WRITE_BYTES
         for piece in pieces:
             view = memoryview(piece)
             for start in range(0, len(view), step):
