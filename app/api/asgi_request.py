@@ -37,7 +37,8 @@ Handler: TypeAlias = "Callable[[RequestContext], Awaitable[None]]"
 AT_ONCE: Final = 1 << 18
 """Answers of up to this many bytes are written at once, however slowly the client reads."""
 _WRITTEN_IN_A_TURN: Final = 1 << 19
-"""Bytes of a longer answer that are written in one turn of the event loop: the system copies them in 0.1 to 0.2 ms."""
+"""Bytes of a longer answer, at least, after which other requests have their turn on the event loop: the system copies
+them in 0.1 to 0.2 ms."""
 _MOST_TURNS: Final = 4
 """In so many turns an answer is written, however long: where all are long, each turn waits for all other answers."""
 _NONE: Final[dict[str, Any]] = {}
@@ -266,16 +267,18 @@ class RequestContext:
         if size <= AT_ONCE:
             await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
             return
-        step = max(_WRITTEN_IN_A_TURN, -(-size // _MOST_TURNS))
-        if self.scope.get("scheme") == "https":
-            step = tls.WRITE_BYTES
+        turn = max(_WRITTEN_IN_A_TURN, -(-size // _MOST_TURNS))
+        step = tls.WRITE_BYTES if self.scope.get("scheme") == "https" else turn
+        written = 0
         for piece in pieces:
             view = memoryview(piece)
             for start in range(0, len(view), step):
-                if start:
+                if written >= turn:
                     await asyncio.sleep(0)  # other requests have their turn
+                    written = 0
                 part = piece if len(view) <= step else view[start : start + step]
                 await self.sender({"type": "http.response.body", "body": part, "more_body": True})
+                written += len(part)
         await self.sender({"type": "http.response.body", "body": b""})
 
     async def send_empty(self, status: int, *extra: tuple[bytes, bytes]) -> None:

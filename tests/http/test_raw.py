@@ -5,8 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from time import monotonic, sleep
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
 
 from tests.for_each import for_each
 from tests.http.conftest import Start
@@ -249,6 +253,19 @@ def test_garbage_right_behind_a_request_is_answered_after_it(server: Server, pie
             assert wire.read().headers["x-request-id"] == "good"
             assert wire.read().json()["code"] == "malformed_request"
             assert wire.closed()
+
+
+def test_garbage_right_behind_a_request_does_not_cut_its_large_answer(server: Server) -> None:
+    arrays: dict[str, NDArray[Any]] = {
+        "data": np.zeros((1, 1 << 14), np.float32),
+        "indices": np.zeros((16, 1), np.int64),
+    }
+    sent = request(save(arrays), "Content-Type: application/x-safetensors")
+    for _ in range(5):
+        with Wire(server) as wire:
+            wire.send(sent + b"garbage\r\n\r\n")
+            answer = wire.read()
+            assert (answer.status, load(answer.body)["output"].shape) == (200, (16, 1 << 14))
 
 
 def test_empty_lines_before_a_request_are_skipped(server: Server) -> None:

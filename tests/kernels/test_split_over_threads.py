@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from numba import njit
 
 from app.kernels import ALWAYS_AHEAD, Unfinished
 from app.kernels.numba_cpu import gather_kernel, split_over_threads
+from app.kernels.numba_cpu.memory_intrinsics import load_item, store_item
 from app.kernels.numba_cpu.split_over_threads import ThreadTeam
 from app.operators.gather_plan import GatherPlan
 from tests.conftest import samples
@@ -259,19 +262,50 @@ def test_a_team_ends_once_the_gather_is_over_that_was_left(
     assert not other_team.unfinished
 
 
-def test_a_core_is_given_to_others_only_by_a_thread_that_has_had_it_for_long(compiled: Path) -> None:
-    del compiled
+@pytest.mark.parametrize(
+    ("gives_way", "taken", "ns", "times"),
+    [(1, 3, 100_000, 1), (1, 3, 0, 0), (1, 4, 100_000, 0), (0, 3, 100_000, 0)],
+    ids=["one that has had it for long", "not for long", "one without a chunk", "the event loop waits"],
+)
+def test_a_core_is_given_to_others_by_a_thread_between_chunks(
+    other_team: ThreadTeam, gives_way: int, taken: int, ns: int, times: int
+) -> None:
+    counted = np.zeros(1, np.int64)
+    counter = int(counted.ctypes.data)
 
     @njit(nogil=True)
-    def give_way_after(ns: int) -> tuple[int, int]:
-        """The time since when a thread has the core that has had it for so long; and that time after it gave way."""
-        since = split_over_threads.nanoseconds() - ns
-        return since, split_over_threads.give_way(since)
+    def count() -> None:
+        store_item(counter, 0, load_item(counter, 0) + 1)
 
-    since, then = give_way_after(0)
-    assert then == since
-    since, then = give_way_after(split_over_threads._TURN_NS)
-    assert then >= since + split_over_threads._TURN_NS
+    original: Any = split_over_threads.give_way
+    counting = types.FunctionType(
+        original.py_func.__code__, {**vars(split_over_threads), "_sched_yield": count}, "counting"
+    )
+    give_way = njit(nogil=True)(counting)
+
+    @njit(nogil=True)
+    def after(team: int, ns: int) -> tuple[int, int]:
+        """Since when a thread has had its core for so long, and that after it may have given way before chunk 4."""
+        since = split_over_threads.nanoseconds() - ns
+        return since, give_way(team, 4, since)
+
+    other_team._items[split_over_threads._GIVES_WAY] = gives_way
+    other_team._items[split_over_threads._TAKEN] = taken
+    since, then = after(other_team.address, ns)
+    assert counted[0] == times
+    assert (then > since) == bool(times)
+
+
+@pytest.mark.parametrize("may_leave_unfinished", [False, True])
+def test_threads_give_way_but_for_a_gather_that_the_event_loop_waits_for(
+    other_team: ThreadTeam, may_leave_unfinished: bool
+) -> None:
+    other_team.grow(1)
+    other_team._items[split_over_threads._GIVES_WAY] = -1
+    case = make_case(LONG, random.Random(1))
+    with suppress(Unfinished):
+        gather_kernel.run(LONG, case.data, case.indices, case.out(), 2, may_leave_unfinished=may_leave_unfinished)
+    assert other_team._items[split_over_threads._GIVES_WAY] == (not may_leave_unfinished)
 
 
 def test_a_signal_does_not_end_a_helpers_sleep_for_good(other_team: ThreadTeam) -> None:

@@ -420,7 +420,7 @@ def _attend(team: Address, what: int) -> int:
         return wait_for_helpers(team, 0)
     epoch = join(team, 0)
     while epoch >= 0:
-        take_chunks(team, False, True)
+        take_chunks(team, False)
         leave(team)
         epoch = join(team, epoch)
     return 0

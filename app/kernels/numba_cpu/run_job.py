@@ -62,17 +62,14 @@ def carry_out(team: Address, job: Address, split: bool, helpers: int, long: bool
         return bad
     size = load_item(job, CHUNK_SIZE)
     store_item(job, CHUNKS, (load_item(job, TOTAL) + size - 1) // size)
-    publish(team, helpers, long)
-    take_chunks(team, True, not may_leave_unfinished)
+    publish(team, helpers, long, not may_leave_unfinished)
+    take_chunks(team, True)
     return close(team, setting(team, TIMEOUT) if may_leave_unfinished else -1)
 
 
 @inner
-def take_chunks(team: Address, owning: bool, gives_way: bool) -> None:
-    """Take chunks of the team's job until none is left.
-
-    With `gives_way` other threads have their turn on this core in between: not where the caller is the event loop.
-    """
+def take_chunks(team: Address, owning: bool) -> None:
+    """Take chunks of the team's job until none is left."""
     job = job_of(team)
     function = _chunk_function(team, job)
     chunks = load_item(job, CHUNKS)
@@ -84,5 +81,4 @@ def take_chunks(team: Address, owning: bool, gives_way: bool) -> None:
         bad = call_address(function, job, number)
         if bad >= 0:
             report_bad(team, bad)
-        if gives_way:
-            since = give_way(since)
+        since = give_way(team, chunks, since)

@@ -86,15 +86,17 @@ _APART: Final = _APART_BYTES // 8
     _SPIN,
     _HELPERS,
     _TAKEN_BY_HELPERS,
+    _GIVES_WAY,
     _JOB,
     _SETTINGS,
     _ITEMS,
-) = range(0, 15 * _APART, _APART)
+) = range(0, 16 * _APART, _APART)
 """Places in the team's memory, in int64. _TAKEN counts the chunks that were asked for, _TAKEN_BY_HELPERS those of them
 that helpers had; _JOINED the helpers that joined, less those that may; _INSIDE the helpers that may be reading the job;
 _ASLEEP those that watch again only when they are woken, on the C library's semaphore at _SEMAPHORE. _FIRST_BAD is the
 first bad component or -1, the largest when taken as unsigned; _LAST_END the clock when the last gather was over; _SPIN
-the nanoseconds for which a helper watches before it sleeps; _HELPERS how many there are; _SETTINGS the owners'."""
+the nanoseconds for which a helper watches before it sleeps; _HELPERS how many there are; _GIVES_WAY whether those who
+take chunks of the job give way to other threads in between, 1 or 0; _SETTINGS the owners'."""
 assert max(JOB_ITEMS, 32 // 8) <= _APART  # a sem_t has 32 bytes (glibc, musl)
 
 _SPIN_NS: Final = 15_000
@@ -196,8 +198,12 @@ def acquire(team: Address) -> bool:
 
 
 @inner
-def publish(team: Address, helpers: int, long: bool) -> None:
-    """Let so many helpers join; those that sleep are woken for a `long` gather or one of a close series."""
+def publish(team: Address, helpers: int, long: bool, gives_way: bool) -> None:
+    """Let so many helpers join; those that sleep are woken for a `long` gather or one of a close series.
+
+    With `gives_way` other threads have their turn on each core between chunks (see `give_way`).
+    """
+    _exchange_seq_cst(team, _GIVES_WAY, 1 if gives_way else 0)
     _exchange_seq_cst(team, _TAKEN, 0)
     _exchange_seq_cst(team, _TAKEN_BY_HELPERS, 0)
     _exchange_seq_cst(team, _FIRST_BAD, -1)
@@ -345,14 +351,19 @@ def taken_by_helpers(team: Address) -> int:
 
 
 @inner
-def give_way(since: int) -> int:
-    """Let the system run another thread on this core, if the caller has had it since `since` and for long enough: since
-    when it has it now, in `nanoseconds`.
+def give_way(team: Address, chunks: int, since: int) -> int:
+    """Between two of so many chunks: let the system run another thread on this core, if the caller has had it since
+    `since` and for long enough. Since when it has it now, in `nanoseconds`.
 
     Threads of kernels that had all cores would keep the event loop from its turn, and with it all other requests, for
-    a time slice of the system's: a millisecond and more.
+    a time slice of the system's: a millisecond and more. Where the event loop itself waits for the chunks, none gives
+    way, nor does a thread for which none is left.
     """
-    if nanoseconds() - since < _TURN_NS:
+    if (
+        _load_seq_cst(team, _GIVES_WAY) == 0
+        or _load_seq_cst(team, _TAKEN) >= chunks
+        or nanoseconds() - since < _TURN_NS
+    ):
         return since
     _sched_yield()
     return nanoseconds()
