@@ -11,7 +11,6 @@ from typing import Final, cast
 
 from numba import types
 
-from app.kernels.numba_cpu.backward_chunk import fill_zeros
 from app.kernels.numba_cpu.combine_single_items import ALL_NUMBERS, combine_single_items
 from app.kernels.numba_cpu.element_places import write_numbers
 from app.kernels.numba_cpu.float_items import (
@@ -84,10 +83,8 @@ def add_narrow_rows(
     width: int,
     size: int,
     coefficient: float,
-    past_caches: bool,
 ) -> int:
-    """The whole gradient, of `items` items of `size` bytes, 4 or 8: the first bad component, or -1."""
-    fill_zeros(result, items, size, False, past_caches)
+    """The whole gradient, of `items` items of `size` bytes, 4 or 8, which are zeros: the first bad component, or -1."""
     block, places = _stack_block(), stack_scratch()
     odd = False  # whether a sum is a NaN, as it stays from the first one on
     look_last = items <= batches * tuples * width  # sums are looked at faster in the order of the result

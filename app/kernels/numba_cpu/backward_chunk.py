@@ -131,17 +131,14 @@ def backward_chunk(job: Address, number: int) -> int:
     low = number * load_item(job, CHUNK_SIZE)
     high = min(low + load_item(job, CHUNK_SIZE), load_item(job, TOTAL))
     row_blocks, column_blocks = load_item(parameters, ROW_BLOCKS), load_item(parameters, COLUMN_BLOCKS)
-    width = load_item(parameters, WIDTH)
     for unit in range(low, high):
         batch = unit // (row_blocks * column_blocks)
         rest = unit - batch * (row_blocks * column_blocks)
         block = rest // column_blocks
         column_block = rest - block * column_blocks
-        first_column = width * column_block // column_blocks
-        end_column = width * (column_block + 1) // column_blocks
         row, group = _boundary(parameters, block)
         end_row, end_group = _boundary(parameters, block + 1)
-        _do_rows(parameters, batch, row, end_row, group, end_group, first_column, end_column)
+        _do_rows(parameters, batch, row, end_row, group, end_group, column_block, column_blocks)
     return -1
 
 
@@ -189,17 +186,20 @@ def _do_rows(
     end_row: int,
     group: int,
     end_group: int,
-    first_column: int,
-    end_column: int,
+    part: int,
+    parts: int,
 ) -> None:
-    """Write these columns of rows [row, end_row) of a batch, to which groups [group, end_group) are added up."""
+    """Write one of so many parts of rows [row, end_row) of a batch, to which groups [group, end_group) are added up: of
+    rows that are named some columns, and some of the others, whole.
+    """
     width, size = load_item(parameters, WIDTH), load_item(parameters, ITEM_SIZE)
+    first_column, end_column = width * part // parts, width * (part + 1) // parts
     starts = load_item(parameters, STARTS)
     gradient = load_item(parameters, GRADIENT) + batch * load_item(parameters, TUPLES) * width * size
     result = load_item(parameters, RESULT) + batch * load_item(parameters, ROWS) * width * size
     for number in range(group, end_group):
         here = _row(parameters, number)
-        _fill(parameters, result, row, here, first_column, end_column)
+        _fill(parameters, result, row, here, part, parts)
         first, end = load_item(starts, number), load_item(starts, number + 1)
         column = first_column
         while column < end_column:
@@ -209,7 +209,7 @@ def _do_rows(
             )
             column += columns
         row = here + 1
-    _fill(parameters, result, row, end_row, first_column, end_column)
+    _fill(parameters, result, row, end_row, part, parts)
 
 
 @inner
@@ -257,18 +257,14 @@ def _add_group(parameters: Address, gradient: Address, target: Address, first: i
 
 
 @inner
-def _fill(parameters: Address, result: Address, row: int, end: int, first_column: int, end_column: int) -> None:
-    """Write these columns of rows that no tuple names: zeros times the coefficient, whose sign is theirs."""
-    if row >= end:
-        return
-    width, size = load_item(parameters, WIDTH), load_item(parameters, ITEM_SIZE)
-    negative = load_item(parameters, COEFFICIENT) < 0
-    past_caches = load_item(parameters, NONTEMPORAL) != 0
-    if first_column == 0 and end_column == width:
+def _fill(parameters: Address, result: Address, row: int, end: int, part: int, parts: int) -> None:
+    """Write a part of the rows [row, end), which no tuple names: zeros times the coefficient, whose sign is theirs."""
+    if parts > 1:
+        row, end = row + (end - row) * part // parts, row + (end - row) * (part + 1) // parts
+    if row < end:
+        width, size = load_item(parameters, WIDTH), load_item(parameters, ITEM_SIZE)
+        negative, past_caches = load_item(parameters, COEFFICIENT) < 0, load_item(parameters, NONTEMPORAL) != 0
         fill_zeros(result + row * width * size, (end - row) * width, size, negative, past_caches)
-    else:
-        for each in range(row, end):
-            fill_zeros(result + (each * width + first_column) * size, end_column - first_column, size, negative, False)
 
 
 @inner
