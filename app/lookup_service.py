@@ -42,9 +42,8 @@ from app.tensors.tensor import Tensor
 CPU_ONLY: Final = "lookups run on the CPU alone"
 _MAX_REMEMBERED_PLANS: Final = 256
 _FEATURES_IN_A_TURN: Final = 16
-"""Of a request with more features, reading it and what comes before the kernel are two turns of the event loop: either
-takes seven microseconds for each.
-"""
+"""Of a request with more features, reading it and what comes before the kernel are two turns of the event loop, of
+seven and five microseconds for each."""
 _MAX_REMEMBERED_FEATURES: Final = 64
 """The plan of a lookup with more features is not remembered: one takes some 500 bytes for each, which no request is
 charged."""

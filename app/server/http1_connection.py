@@ -362,9 +362,10 @@ class Http1Connection(HttpToolsProtocol):
         exchange: RequestResponseCycle | None = self.cycle
         request_id = self._request_id()
         added = b""
-        if self.running is not None and self._is_being_answered(self.running):
-            # The request before came whole, and the rest of its answer is still to be written: with that it ends.
-            self.in_header = self.running.keep_alive = False
+        if self.running is not None and self.running.is_being_answered:
+            # The rest of that answer is still to be written; the connection ends with it.
+            self.running.keep_alive = False
+            self.in_header = False
             Http1Connection.count_refusal(error, request_id, self.client[0] if self.client else None)
             return
         if self.running is not None and not self.running.response_complete:
@@ -384,16 +385,6 @@ class Http1Connection(HttpToolsProtocol):
             self.transport.write_eof()
         else:
             self.transport.close()
-
-    @staticmethod
-    def _is_being_answered(exchange: HttpExchange) -> bool:
-        """Whether a request that came whole has a part of its answer."""
-        return (
-            exchange.response_started
-            and not exchange.response_complete
-            and not exchange.more_body
-            and not exchange.disconnected
-        )
 
     def _request_id(self) -> str:
         """The id of the request that is being read or carried out: its own, if it came with a valid one."""

@@ -266,6 +266,7 @@ def test_garbage_right_behind_a_request_does_not_cut_its_large_answer(server: Se
             wire.send(sent + b"garbage\r\n\r\n")
             answer = wire.read()
             assert (answer.status, load(answer.body)["output"].shape) == (200, (16, 1 << 14))
+            assert wire.closed()
 
 
 def test_empty_lines_before_a_request_are_skipped(server: Server) -> None:

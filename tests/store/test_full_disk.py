@@ -15,15 +15,14 @@ from tests.store.full_disk_steps import SUBJECTS
 
 ROOT = Path(__file__).parents[2]
 
-
-WHATS = ("running", "stopped", "killed", "backup", "restore", "upgrade", "import")
+SITUATIONS = ("running", "stopped", "killed", "backup", "restore", "upgrade", "import")
 
 
 @pytest.mark.parametrize(
     ("kind", "what"),
     slow_but_for(
-        [("tmpfs", what) for what in WHATS],
-        [(kind, what) for kind in ("tmpfs", "ext4") for what in (*WHATS, "stopped-backup")],
+        [("tmpfs", what) for what in SITUATIONS],
+        [(kind, what) for kind in ("tmpfs", "ext4") for what in (*SITUATIONS, "stopped-backup")],
     ),
 )
 def test_where_the_disk_is_full_tensors_are_served_and_removed_and_the_store_starts(

@@ -114,7 +114,8 @@ UNFINISHED: Final = -3
 _POLL_S: Final = 0.0005
 """Between two looks of a thread that waits for that helper: as long as an owner in a hurry waits for it."""
 _TURN_NS: Final = 100_000
-"""For so long a thread may have its core before it lets the system run others: a few times what that takes."""
+"""For so long a thread may have its core before it lets the system run others, which takes less than
+a microsecond where none waits."""
 _CLOCK_MONOTONIC: Final = 1
 """Its number in Linux's <time.h>."""
 
