@@ -1,7 +1,8 @@
-"""A service with a GPU, which here is the kernel's source on a fake of CuPy (see `gpu_app`)."""
+"""A service with a GPU: the kernel's source on a fake of CuPy (see `gpu_app`) and, where there is one, a real GPU."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
+from app.kernels.gpu_interface import NoDevice
 from app.tensors.dtypes import DTYPES
 from tests.http.conftest import Start
 from tests.http.forms import int64
@@ -21,21 +23,36 @@ from tests.http.server import GATHERND, ROOT, Server
 from tests.http.tensors import NPY, SAFETENSORS, look_up, npy, put_raw, put_strings, save, scatter_body
 from tests.kernels import emulated
 
-COMMAND = (sys.executable, "-m", "tests.http.gpu_app")
+EMULATED = (sys.executable, "-m", "tests.http.gpu_app")
 TABLE = np.arange(5000 * 8, dtype=np.float32).reshape(5000, 8)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def compiler() -> None:
+@pytest.fixture(scope="module")
+def emulated_gpu() -> tuple[str, ...]:
+    """What starts a service whose GPU is emulated."""
     try:
         emulated.library()
     except ImportError as absent:
         pytest.skip(str(absent))
+    return EMULATED
+
+
+@pytest.fixture(scope="module", params=["emulated", "real"])
+def command(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """What starts a service that has a GPU."""
+    if request.param == "emulated":
+        found: tuple[str, ...] = request.getfixturevalue("emulated_gpu")
+        return found
+    try:
+        importlib.import_module("tests.kernels.cupy_kernel").open_device()
+    except (ImportError, NoDevice) as absent:
+        pytest.skip(f"no GPU: {absent}")
+    return GATHERND, "serve"
 
 
 @pytest.fixture(scope="module")
-def server(start: Start, compiler: None) -> Iterator[Server]:
-    with start(command=COMMAND) as server:
+def server(start: Start, command: tuple[str, ...]) -> Iterator[Server]:
+    with start(command=command) as server:
         yield server
 
 
@@ -198,8 +215,10 @@ def test_explain_tells_of_the_gpu(client: httpx.Client) -> None:
     assert {route["route"]: route["open"] for route in found["explanation"]["routes"]}["gpu"]
 
 
-def test_short_memory_is_refused_where_the_gpu_is_asked_for_and_the_cpu_s_work_otherwise(start: Start) -> None:
-    with start("--gpu-memory", "1MiB", "--device", "gpu", command=COMMAND) as server:
+def test_short_memory_is_refused_where_the_gpu_is_asked_for_and_the_cpu_s_work_otherwise(
+    start: Start, command: tuple[str, ...]
+) -> None:
+    with start("--gpu-memory", "1MiB", "--device", "gpu", command=command) as server:
         client = server.shared_client()
         put_raw(client, "large", np.arange(1 << 19, dtype=np.float32).reshape(-1, 8))
         body = {"data": {"tensor": "large"}, "indices": int64([1, 1], [3])}
@@ -214,8 +233,8 @@ def test_short_memory_is_refused_where_the_gpu_is_asked_for_and_the_cpu_s_work_o
 
 
 @pytest.mark.slow
-def test_where_the_gpu_is_to_be_used_whatever_it_can_hold_runs_there(start: Start) -> None:
-    with start("--device", "gpu", command=COMMAND) as server:
+def test_where_the_gpu_is_to_be_used_whatever_it_can_hold_runs_there(start: Start, command: tuple[str, ...]) -> None:
+    with start("--device", "gpu", command=command) as server:
         client = server.shared_client()
         put_raw(client, "table", TABLE)
         body = {"data": {"tensor": "table"}, "indices": int64([1, 1], [3])}
@@ -226,8 +245,8 @@ def test_where_the_gpu_is_to_be_used_whatever_it_can_hold_runs_there(start: Star
         assert look_up(client, "words", [1]).json()["device"] == "cpu"
 
 
-def test_a_gpu_that_breaks_is_used_no_more_and_the_service_goes_on(start: Start) -> None:
-    with start("--device", "gpu", command=(*COMMAND, "--break-after", "1")) as server:
+def test_a_gpu_that_breaks_is_used_no_more_and_the_service_goes_on(start: Start, emulated_gpu: tuple[str, ...]) -> None:
+    with start("--device", "gpu", command=(*emulated_gpu, "--break-after", "1")) as server:
         client = server.shared_client()
         body = {"data": MATRIX, "indices": int64([1, 2], [1, 1])}
         assert ask(client, body, "auto").json()["device"] == "gpu"

@@ -13,9 +13,6 @@
 #define __grid_constant__
 #define __launch_bounds__(threads, blocks)
 
-struct alignas(8) uint2 {
-    unsigned x, y;
-};
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
@@ -28,6 +25,11 @@ static thread_local Dimensions threadIdx, blockIdx, blockDim, gridDim;
 template <typename T>
 static inline T __ldg(const T* from) {
     return *from;
+}
+
+template <typename T>
+static inline void __stwb(T* to, const T& value) {
+    *to = value;
 }
 
 static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {

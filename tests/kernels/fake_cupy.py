@@ -25,7 +25,6 @@ from tests.kernels import emulated
 HOST_TO_DEVICE: Final = 1
 DEVICE_TO_HOST: Final = 2
 _ALIGNMENT: Final = 512
-_local = SimpleNamespace(stream=None)
 
 
 class CUDARuntimeError(RuntimeError):
@@ -123,13 +122,6 @@ class Stream:
         self.done = 0
         _streams[self.ptr] = self
 
-    def __enter__(self) -> Stream:
-        self._before, _local.stream = _local.stream, self
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _local.stream = self._before
-
     def put(self, work: Callable[[], None]) -> None:
         self.pending.append(work)
 
@@ -168,19 +160,9 @@ class RawModule:
         assert options == kernel_launch.OPTIONS
         self.machine.fails("compile")
 
-    def get_function(self, entry: str) -> Callable[..., None]:
+    def get_function(self, entry: str) -> Any:
         assert hasattr(emulated.library(), entry)
-
-        def start(grid: tuple[int, int], block: tuple[int], arguments: tuple[Any]) -> None:
-            (argument,) = arguments
-            assert block == (kernel_launch.BLOCK,)
-            assert argument.size == 1
-            octets = argument.tobytes()
-            self.machine.fails("launch")
-            self.machine.launches.append(entry)
-            _local.stream.put(lambda: emulated.launch(entry, grid, octets))
-
-        return start
+        return SimpleNamespace(kernel=SimpleNamespace(ptr=kernel_launch.ENTRIES.index(entry)))
 
 
 def build(machine: Machine) -> dict[str, ModuleType]:
@@ -200,6 +182,17 @@ def build(machine: Machine) -> dict[str, ModuleType]:
             ctypes.memmove(target, source, size)
 
         _streams[stream].put(copy)
+
+    def launch(function: int, *rest: int) -> None:
+        *grid_and_block, shared, stream, arguments, extra = rest
+        assert grid_and_block[2:] == [1, kernel_launch.BLOCK, 1, 1]
+        assert (shared, extra) == (0, 0)
+        entry, grid = kernel_launch.ENTRIES[function], (grid_and_block[0], grid_and_block[1])
+        argument = ctypes.c_void_p.from_address(arguments)
+        octets = ctypes.string_at(argument, kernel_launch.PLAN_BYTES)
+        machine.fails("launch")
+        machine.launches.append(entry)
+        _streams[stream].put(lambda: emulated.launch(entry, grid, octets))
 
     def memset(pointer: int, value: int, size: int, stream: int) -> None:
         def fill() -> None:
@@ -243,7 +236,7 @@ def build(machine: Machine) -> dict[str, ModuleType]:
         Stream=of(Stream),
         Event=Event,
         alloc_pinned_memory=alloc_pinned,
-        driver=SimpleNamespace(CUDADriverError=CUDADriverError),
+        driver=SimpleNamespace(CUDADriverError=CUDADriverError, launchKernel=launch),
         memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         compiler=SimpleNamespace(CompileException=CompileException),
     )

@@ -69,6 +69,29 @@ def test_data_on_the_device_is_gathered_from_there_and_not_sent_again(device: An
         assert machine.sent == case.indices.nbytes
 
 
+def test_output_that_fits_pinned_memory_is_written_there_and_takes_no_memory_on_the_device(
+    cupy_gpu: ModuleType, machine: Machine
+) -> None:
+    data = np.random.default_rng(4).integers(0, 255, (1000, 64), np.uint8)
+    most = (cupy_gpu.STAGE_BYTES - 256) // 64
+    device = cupy_gpu.CupyDevice(memory=data.nbytes + 8 * most + 256)
+    copy = device.upload(data.reshape(-1))
+    operations: list[str] = []
+    machine.fails = operations.append
+    for count in (1, most):
+        plan = GatherPlan(1, count, (1000,), 64, 1, False, True)
+        indices = np.random.default_rng(count).integers(-1000, 1000, count)
+        out = np.zeros(plan.output_items, np.uint8)
+        assert device.run(plan, copy, indices, out) == -1
+        assert (out.reshape(-1, 64) == data[indices]).all()
+        indices[-1] = 1000
+        assert device.run(plan, copy, indices, out) == count - 1
+    assert operations == 4 * ["malloc", "memcpyAsync", "launch", "synchronize"]
+    plan = GatherPlan(1, most + 1, (1000,), 64, 1, False, True)
+    with pytest.raises(OutOfDeviceMemory):
+        device.run(plan, copy, np.zeros(most + 1, np.int64), np.zeros(plan.output_items, np.uint8))
+
+
 @pytest.mark.parametrize("name", INTEGERS)
 def test_indices_of_every_integer_type_travel_in_few_bytes(name: str, device: Any, machine: Machine) -> None:
     plan = GatherPlan(1, 400, (100,), 1, 8, False, True)
@@ -76,11 +99,11 @@ def test_indices_of_every_integer_type_travel_in_few_bytes(name: str, device: An
     copy = device.upload(data)
     dtype = np.dtype(name)
     indices = np.random.default_rng(3).integers(0, 100, 400).astype(dtype)
-    machine.sent = 0
     out = np.zeros(400, np.uint64)
     assert device.run(plan, copy, indices, out) == -1
     assert (out == data[indices.astype(np.int64)]).all()
-    assert machine.sent == 400 * (4 if dtype.itemsize < 4 or name == "int32" else 8)
+    bits = 32 if dtype.itemsize < 4 or name == "int32" else 64
+    assert machine.launches == [f"gather_{bits}_8_1"]
 
 
 @pytest.mark.parametrize("wrap", [False, True])
@@ -133,9 +156,9 @@ def test_the_limit_on_memory_is_kept_and_what_failed_holds_nothing(cupy_gpu: Mod
     copy = device.upload(np.zeros(60_000, np.uint8))
     with pytest.raises(OutOfDeviceMemory, match="60000 bytes"):
         device.upload(np.zeros(60_000, np.uint8))
-    plan = GatherPlan(1, 1000, (600,), 100, 1, False, True)
+    plan = GatherPlan(1, 6000, (600,), 100, 1, False, True)
     with pytest.raises(OutOfDeviceMemory):
-        device.run(plan, copy, np.zeros(1000, np.int64), np.zeros(100_000, np.uint8))
+        device.run(plan, copy, np.zeros(6000, np.int64), np.zeros(600_000, np.uint8))
     gc.collect()
     assert device.used() == 60_000
     out = np.ones(100, np.uint8)

@@ -47,8 +47,8 @@ def test_multiplication_in_the_place_of_division_is_exact_at_the_edges(divisor: 
 
 @pytest.mark.parametrize(
     ("width", "entry"),
-    [(1, "1_2"), (2, "2_2"), (6, "2_2"), (4, "4_2"), (8, "8_2"), (24, "8_2"), (16, "16_2"), (512, "16_2"),
-     (528, "16_wide"), (33, "1_wide"), (260, "4_wide")],
+    [(1, "1_2"), (2, "2_2"), (6, "2_2"), (4, "4_2"), (8, "8_2"), (14, "2_2"), (16, "16_2"), (24, "8_2"), (33, "1_wide"),
+     (130, "2_wide"), (132, "4_wide"), (256, "16_2"), (264, "8_wide"), (512, "16_2"), (528, "16_wide")],
 )  # fmt: skip
 def test_unit_is_the_largest_that_divides_a_slice(width: int, entry: str) -> None:
     assert prepared(GatherPlan(1, 9, (5, 5), width, 1, False, True)).entry == f"gather_64_{entry}"
@@ -83,20 +83,27 @@ def test_tuples_are_checked_where_nothing_is_copied() -> None:
         assert (slices, units) == (7, 0)
 
 
-@pytest.mark.parametrize("width", [4, 64, 512, 4096, 1 << 20])
-def test_large_work_fills_the_device_and_no_work_starts_more_blocks_than_are_worth_it(width: int) -> None:
-    for tuples in (1, 10, 1000, 10**5, 10**7):
-        blocks, rows = prepared(GatherPlan(1, tuples, (1000,), width // 4, 4, False, True)).grid
-        assert blocks <= 32 * MULTIPROCESSORS
-        assert blocks * rows <= 64 * MULTIPROCESSORS
+@pytest.mark.parametrize("width", [4, 64, 512, 520, 4096, 1 << 20, (1 << 20) + 4])
+def test_large_work_fills_the_device_and_each_warp_has_its_share(width: int) -> None:
+    for tuples in (1, 10, 1000, 10**5, 10**7, 10**12):
+        x, y = prepared(GatherPlan(1, tuples, (1000,), width // 4, 4, False, True)).grid
+        assert x < 2**31
+        assert y < 2**16
         if tuples * width >= 1 << 26:
-            assert blocks * rows >= 4 * MULTIPROCESSORS
+            assert x * y >= 4 * MULTIPROCESSORS
+        if tuples <= 10**5:
+            assert tuples * width / (x * y) <= 256 * 4 * 16 * 8
+
+
+def test_more_slices_than_blocks_can_have_are_reached_in_turns() -> None:
+    assert prepared(GatherPlan(1, 1 << 45, (1000,), 1, 4, False, True)).grid == (2**31 - 1, 1)
+    assert prepared(GatherPlan(1, 1 << 45, (1000,), 1024, 1, False, True)).grid == (1, 65535)
 
 
 def test_few_wide_rows_are_cut_over_blocks() -> None:
-    blocks, rows = prepared(GatherPlan(1, 2, (1000,), 1 << 20, 4, False, True)).grid
+    pieces, blocks = prepared(GatherPlan(1, 2, (1000,), 1 << 20, 4, False, True)).grid
     assert blocks == 1
-    assert rows >= 4 * MULTIPROCESSORS
+    assert pieces >= 4 * MULTIPROCESSORS
 
 
 @pytest.fixture
@@ -133,6 +140,33 @@ def test_nothing_is_written_for_a_bad_tuple_and_the_others_are() -> None:
     assert (rows[bad] == 7).all()
     good = np.delete(np.arange(1000), bad)
     assert (rows[good] == case.data.reshape(50, 3)[case.indices[good]]).all()
+
+
+@pytest.mark.usefixtures("emulator")
+@pytest.mark.parametrize("width", [17, 18, 20, 33, 66, 100, 130, 260, 264, 520, 528, 1001, 4100, 6000])
+def test_wide_slices_are_whole_wherever_they_begin_and_whatever_is_bad_beside_them(width: int) -> None:
+    source = random.Random(width)
+    for tuples in (1, 2, 3, 4, 5, 9, 40):
+        plan = GatherPlan(1, tuples, (30,), width, 1, False, True)
+        case = make_case(plan, source)
+        # The lowest bit of an address is the widest unit: 0 is for the usual one, others make it smaller.
+        for behind in (0, 1, 2, 4, 8):
+            room = np.full(plan.output_items + 48, 7, np.uint8)
+            begin = -room.ctypes.data % 16 + behind
+            out = room[begin : begin + plan.output_items]
+            assert emulated.run(plan, case.data, case.indices, out) == -1
+            assert out.tobytes() == gather(plan, case.data.tobytes(), case.indices.tolist())[0]
+            assert (room[:begin] == 7).all()
+            assert (room[begin + plan.output_items :] == 7).all()
+            bad = source.randrange(tuples)
+            indices = case.indices.copy()
+            indices[bad] = 30
+            before = out.copy()
+            out[:] = 7
+            assert emulated.run(plan, case.data, indices, out) == bad
+            expected = before.reshape(tuples, width)
+            expected[bad] = 7
+            assert out.tobytes() == expected.tobytes()
 
 
 @pytest.mark.usefixtures("emulator")

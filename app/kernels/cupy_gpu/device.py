@@ -2,7 +2,8 @@
 
 What happens to a gather: indices, and data that is not on the device yet, go there through pinned memory in pieces, one
 being copied into it while the one before is on its way; the kernel checks and gathers in one pass (gather.cu); the word
-that says what was bad comes back together with the beginning of the output, and the rest only if nothing was. Each of
+that says what was bad comes back together with the beginning of the output, and the rest only if nothing was. An output
+that the pinned memory holds is written there by the kernel itself, across the bus, and needs no copy. Each of
 several threads has a stream and pinned memory of its own, so that the copies of one gather and the kernel of another
 overlap. Device memory comes from a pool with a limit, so that the service leaves others what is theirs.
 
@@ -13,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from ctypes import addressof, c_char_p
 from queue import SimpleQueue
 from typing import Any, Final
 
 import cupy
 import numpy as np
-from cupy.cuda import runtime
+from cupy.cuda import driver, runtime
 from numpy.typing import NDArray
 
 from app.kernels.check_arrays import check_data, check_indices_and_output, check_sets
@@ -37,7 +39,6 @@ _MEMORY_SHARE: Final = 0.9
 """Of the free memory, which the service takes where no setting says how much: the rest is for CUDA's own and others."""
 _OUT_OF_MEMORY: Final = 2
 """CUDA_ERROR_OUT_OF_MEMORY and cudaErrorMemoryAllocation."""
-_ARGUMENT: Final = np.dtype((np.void, kernel_launch.PLAN_BYTES))
 _BYTES: Final = np.dtype(np.uint8)
 _INT32: Final = np.dtype(np.int32)
 _INT64: Final = np.dtype(np.int64)
@@ -72,11 +73,13 @@ class CupyDevice:
             self._pool = cupy.cuda.MemoryPool()
             self._pool.set_limit(size=self.memory)
             module = cupy.RawModule(code=kernel_launch.SOURCE.read_text(), options=kernel_launch.OPTIONS)
-            self._entries = {entry: module.get_function(entry) for entry in kernel_launch.ENTRIES}
+            self._entries: dict[str, int] = {
+                entry: module.get_function(entry).kernel.ptr for entry in kernel_launch.ENTRIES
+            }
             self._streams: SimpleQueue[_StagedStream] = SimpleQueue()
             for _ in range(streams):
                 self._streams.put(_StagedStream(stage_bytes))
-        except (runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
+        except (runtime.CUDARuntimeError, driver.CUDADriverError) as error:
             raise NoDevice(f"the GPU cannot be used: {error}") from None
         except cupy.cuda.compiler.CompileException as error:
             raise NoDevice(f"the kernel cannot be compiled for this GPU: {error}") from None
@@ -110,32 +113,37 @@ class CupyDevice:
             return -1
         travelling = travelling_type(indices.dtype)
         with self._stream() as staged:
-            # One stretch of memory: indices, then the first bad position, then the output.
-            header = -(-indices.size * travelling.itemsize // _HEADER) * _HEADER
-            work = self._room(header + _HEADER + out.nbytes)
-            first = work.pointer + header
             if isinstance(data, DeviceCopy):
                 there = data
             else:
                 there = self._room(data.nbytes)
                 staged.send(there.pointer, data.view(_BYTES))
+            # One stretch of memory: indices, then, unless they are written here, the first bad position and the output.
+            header = -(-indices.size * travelling.itemsize // _HEADER) * _HEADER
+            here = staged.holds(_HEADER + out.nbytes)
+            work = self._room(header if here else header + _HEADER + out.nbytes)
             staged.send(work.pointer, indices, travelling)
-            runtime.memsetAsync(first, 0xFF, 8, staged.stream.ptr)
-            with staged.stream:
-                self.start(plan, travelling.itemsize, (there.pointer, work.pointer, first + _HEADER, first))
-            return staged.receive(first, out)
+            if here:
+                first = staged.place_for_output()
+            else:
+                first = work.pointer + header
+                runtime.memsetAsync(first, 0xFF, 8, staged.stream.ptr)
+            addresses = (there.pointer, work.pointer, first + _HEADER, first)
+            self.start(plan, travelling.itemsize, addresses, staged.stream.ptr)
+            return staged.written(out) if here else staged.receive(first, out)
 
-    def start(self, plan: GatherPlan, index_size: int, addresses: tuple[int, int, int, int]) -> None:
-        """Put the kernel into the current stream, for what lies at `addresses`, as in `kernel_launch.launch`.
+    def start(self, plan: GatherPlan, index_size: int, addresses: tuple[int, int, int, int], stream: int) -> None:
+        """Put the kernel into `stream`, a handle of CUDA's, for what lies at `addresses`, as in `kernel_launch.launch`.
 
-        The word for the first bad position must hold gpu_launch.NOTHING by then. `run` is what the
+        The word for the first bad position must hold `kernel_launch.NOTHING` by then. `run` is what the
         service calls; benchmarks call this too, without the ways to the device and back. Raises CuPy's own errors.
         """
         prepared = kernel_launch.launch(plan, index_size, addresses, self._multiprocessors)
         if prepared is not None:
-            self._entries[prepared.entry](
-                prepared.grid, (kernel_launch.BLOCK,), (np.frombuffer(prepared.argument, _ARGUMENT),)
-            )
+            # Where the arguments lie, of which there is one; they have been read when this returns.
+            arguments = (c_char_p * 1)(prepared.argument)
+            block, grid = (kernel_launch.BLOCK, 1, 1), (*prepared.grid, 1)
+            driver.launchKernel(self._entries[prepared.entry], *grid, *block, 0, stream, addressof(arguments), 0)
 
     def _room(self, nbytes: int) -> DeviceCopy:
         return DeviceCopy(self._pool.malloc(max(nbytes, 1)), nbytes)
@@ -149,7 +157,7 @@ class CupyDevice:
         except cupy.cuda.memory.OutOfMemoryError as error:
             staged.wait()
             raise OutOfDeviceMemory(str(error)) from None
-        except (runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
+        except (runtime.CUDARuntimeError, driver.CUDADriverError) as error:
             staged.wait()
             if error.status == _OUT_OF_MEMORY:
                 raise OutOfDeviceMemory(str(error)) from None
@@ -167,7 +175,7 @@ class _StagedStream:
         self._pinned = cupy.cuda.alloc_pinned_memory(2 * half)
         whole = np.frombuffer(self._pinned, _BYTES, 2 * half)
         self._halves = whole[:half], whole[half:]
-        self._addresses = tuple(part.ctypes.data for part in self._halves)
+        self._addresses: tuple[int, int] = self._halves[0].ctypes.data, self._halves[1].ctypes.data
         self._events = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
         self._turn = 0
 
@@ -182,13 +190,38 @@ class _StagedStream:
             piece = source[at : at + step]
             turn = self._turn
             self._events[turn].synchronize()  # what was there before has left
-            size = piece.size * dtype.itemsize
-            if source.dtype == np.uint64 and dtype == _INT64:
-                np.minimum(piece, _HIGHEST, out=self._halves[turn][:size].view(np.uint64))
-            else:
-                self._halves[turn][:size].view(dtype)[:] = piece
+            size = self._write(turn, piece, dtype)
             self._copy(pointer + at * dtype.itemsize, self._addresses[turn], size, runtime.memcpyHostToDevice)
             self._turn = turn ^ 1
+
+    def holds(self, nbytes: int) -> bool:
+        """Whether half of the pinned memory is enough."""
+        return nbytes <= self._half
+
+    def place_for_output(self) -> int:
+        """Where the kernel may write: the word for the first bad position and, _HEADER bytes behind it, the output."""
+        self._events[self._turn].synchronize()  # what was there before has left
+        self._halves[self._turn][:8] = 0xFF
+        return self._addresses[self._turn]
+
+    def written(self, out: NDArray[Any]) -> int:
+        """Wait for the kernel: the first bad position, or -1 and in `out` what is at the place for it."""
+        self.stream.synchronize()
+        half = self._halves[self._turn]
+        first = int(half[:8].view(np.uint64)[0])
+        if first != kernel_launch.NOTHING:
+            return first
+        out.view(_BYTES)[:] = half[_HEADER : _HEADER + out.nbytes]
+        return -1
+
+    def _write(self, half: int, items: NDArray[Any], dtype: np.dtype[Any]) -> int:
+        """Write items as those of `dtype` to the beginning of a half; how many bytes they are."""
+        size = items.size * dtype.itemsize
+        if items.dtype == np.uint64 and dtype == _INT64:
+            np.minimum(items, _HIGHEST, out=self._halves[half][:size].view(np.uint64))
+        else:
+            self._halves[half][:size].view(dtype)[:] = items
+        return size
 
     def receive(self, pointer: int, out: NDArray[Any]) -> int:
         """The first bad position, from the word at `pointer`, or -1 and in `out` what follows _HEADER bytes behind."""

@@ -2,9 +2,12 @@
 //
 // A slice is so many units: of 16 bytes where its width and the addresses allow it, else of 8, 4, 2 or 1. A group of
 // `lanes` threads, a power of two and at most a warp, copies a slice, and four slices at once, so that four loads are
-// on their way while it waits. With one lane this is a thread for each tuple; with 32, a warp for each row; rows wider
-// than a warp's width are also cut over the second dimension of the grid. All threads of a group read the same
-// components, which costs one access for all of them, so that they need not talk to each other.
+// on their way while it waits. With one lane this is a thread for each tuple; with 32, a warp for each row. All threads
+// of a group read the same components, which costs one access for all of them, so that they need not talk to each other.
+//
+// Wider slices go another way: a group of threads writes four that follow each other as one stretch, in packs of 16 bytes,
+// or of 8 where the units are; a pack of smaller units may hold the end of one slice and the beginning of the next. A
+// stretch is cut over the first dimension of the grid, so that blocks that run at the same time read neighbouring pieces.
 //
 // Nothing is read or written for a tuple with a bad component; the least flat position of one is left in `*first`. The
 // operator's rule that every component is checked holds without any data too: `units` is 0 then.
@@ -58,25 +61,23 @@ struct Four {
     u64 from[AT_ONCE];   // in units; NOTHING where there is nothing to copy
 };
 
-// Finds slices `slice`, `slice + step`, ... and reports bad components where `reports` says so.
+// Finds the slices with the numbers `one` and reports bad components where `reports` says so.
 template <typename Index, int DEPTH>
-__device__ __forceinline__ void find(const Plan& plan, u64 slice, u64 step, bool reports, Four& four) {
+__device__ __forceinline__ void find(const Plan& plan, const u64 (&one)[AT_ONCE], bool reports, Four& four) {
     const unsigned depth = DEPTH ? DEPTH : plan.depth;
     const Index* indices = static_cast<const Index*>(plan.indices);
     u64 offset[AT_ONCE];
     unsigned bad[AT_ONCE];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
-        // Beyond the last slice the first one is looked at once more, so that no load waits for a condition.
-        const u64 one = slice + i * step < plan.slices ? slice + i * step : slice;
-        u64 row = one;
+        u64 row = one[i];
         four.from[i] = 0;
         if (plan.batched) {
-            const u64 batch = batch_of(plan, one);
+            const u64 batch = batch_of(plan, one[i]);
             four.from[i] = batch * plan.block;
             if (plan.broadcast_indices) {
                 const u64 set = __umul64hi(batch, plan.set_magic) >> plan.set_shift;
-                row = one - (batch - set) * plan.tuples;
+                row = one[i] - (batch - set) * plan.tuples;
             }
         }
         four.begin[i] = row * depth;
@@ -104,56 +105,148 @@ __device__ __forceinline__ void find(const Plan& plan, u64 slice, u64 step, bool
             if (reports && place < *static_cast<volatile u64*>(plan.first)) atomicMin(plan.first, place);
             four.from[i] = NOTHING;
         }
-        if (slice + i * step >= plan.slices) four.from[i] = NOTHING;
     }
 }
 
-template <typename Index, typename Unit, int DEPTH, bool WIDE>
+template <typename Index, typename Unit, int DEPTH>
 __device__ __forceinline__ void gather(const Plan& plan) {
     const Unit* data = static_cast<const Unit*>(plan.data);
     Unit* out = static_cast<Unit*>(plan.out);
     const unsigned lane = threadIdx.x & ((1u << plan.lane_bits) - 1);
     const u64 groups = u64(gridDim.x) * (BLOCK >> plan.lane_bits);
     const u64 group = u64(blockIdx.x) * (BLOCK >> plan.lane_bits) + (threadIdx.x >> plan.lane_bits);
-    const bool reports = lane == 0 && blockIdx.y == 0;
     for (u64 slice = group; slice < plan.slices; slice += AT_ONCE * groups) {
+        u64 one[AT_ONCE];
+#pragma unroll
+        // Beyond the last slice the first one is looked at once more, so that no load waits for a condition.
+        for (int i = 0; i < AT_ONCE; ++i) one[i] = slice + i * groups < plan.slices ? slice + i * groups : slice;
         Four four;
-        find<Index, DEPTH>(plan, slice, groups, reports, four);
-        u64 unit = lane;
-        if (WIDE) unit += u64(blockIdx.y) << plan.lane_bits;
-        while (unit < plan.units) {
-            Unit held[AT_ONCE];
+        find<Index, DEPTH>(plan, one, lane == 0, four);
+        if (lane >= plan.units) continue;
+        Unit held[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i)
-                if (four.from[i] != NOTHING) held[i] = __ldg(data + four.from[i] + unit);
+        for (int i = 0; i < AT_ONCE; ++i)
+            if (four.from[i] != NOTHING) held[i] = __ldg(data + four.from[i] + lane);
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i)
-                if (four.from[i] != NOTHING) out[(slice + i * groups) * plan.units + unit] = held[i];
-            if (!WIDE) break;  // no slice has more units than lanes
-            unit += u64(gridDim.y) << plan.lane_bits;
+        for (int i = 0; i < AT_ONCE; ++i)
+            if (four.from[i] != NOTHING && slice + i * groups < plan.slices)
+                out[(slice + i * groups) * plan.units + lane] = held[i];
+    }
+}
+
+// 16 bytes of smaller units: `next` of them from `first` on, the others from as far behind `second` on.
+template <typename Unit>
+__device__ __forceinline__ uint4 pack(const Unit* first, const Unit* second, unsigned next) {
+    constexpr unsigned SIZE = sizeof(Unit);
+    unsigned words[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (unsigned unit = 0; unit < 16 / SIZE; ++unit)
+        words[unit * SIZE / 4] |= unsigned(__ldg((unit < next ? first : second) + unit)) << unit * SIZE % 4 * 8;
+    return {words[0], words[1], words[2], words[3]};
+}
+
+// Where a stretch of four slices does not begin at a multiple of a pack, its first pack is what lies there before the
+// next multiple, as its last one is what is left. A thread has PACKS packs under way.
+template <typename Index, typename Unit, typename Pack, int PACKS>
+__device__ __forceinline__ void gather_wide(const Plan& plan) {
+    constexpr unsigned UNITS = sizeof(Pack) / sizeof(Unit), ALL = (1u << UNITS) - 1;
+    const Unit* data = static_cast<const Unit*>(plan.data);
+    const i64 units = i64(plan.units);
+    const unsigned lanes = 1u << plan.lane_bits;
+    const unsigned lane = threadIdx.x & (lanes - 1);
+    const unsigned groups = gridDim.y * (BLOCK >> plan.lane_bits);
+    const u64 group = u64(blockIdx.y) * (BLOCK >> plan.lane_bits) + (threadIdx.x >> plan.lane_bits);
+    const unsigned step = gridDim.x * lanes * UNITS;  // a grid has at most 65535 pieces
+    for (u64 slice = AT_ONCE * group; slice < plan.slices; slice += AT_ONCE * groups) {
+        u64 one[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) one[i] = slice + i < plan.slices ? slice + i : slice;
+        Four four;
+        find<Index, 0>(plan, one, lane == 0 && blockIdx.x == 0, four);
+        unsigned good = 0;  // a bit for each slice
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            good |= unsigned(four.from[i] != NOTHING) << i;
+            four.from[i] -= i * u64(units);  // so that a unit lies at this and its place in the stretch
+        }
+        Unit* out = static_cast<Unit*>(plan.out) + slice * units;
+        const int lead = int(reinterpret_cast<u64>(out) % sizeof(Pack) / sizeof(Unit));  // units before the stretch
+        const i64 end = units * i64(plan.slices - slice < AT_ONCE ? plan.slices - slice : AT_ONCE);
+        for (i64 at = (i64(blockIdx.x) * lanes + lane) * UNITS - lead; at < end; at += i64(PACKS) * step) {
+            Pack held[PACKS];
+            unsigned whole = 0;  // a bit for each pack
+#pragma unroll
+            for (int i = 0; i < PACKS; ++i) {
+                const i64 begin = at + i64(i) * step;  // the place of a pack
+                if (begin >= end) continue;
+                u64 from = four.from[0], other = four.from[1];
+                i64 bound = units;  // of the slice in which it begins, behind which `other` is the next one
+                unsigned goes = good;
+#pragma unroll
+                for (int j = 1; j < AT_ONCE; ++j) {
+                    if (begin < j * units) continue;
+                    from = four.from[j];
+                    other = four.from[j + 1 < AT_ONCE ? j + 1 : j];
+                    bound = (j + 1) * units;
+                    goes = good >> j;
+                }
+                const Unit* first = data + (from + u64(begin));
+                if constexpr (UNITS == 1) {
+                    if (!(goes & 1)) continue;
+                    whole |= 1u << i;
+                    held[i] = __ldg(first);
+                } else {
+                    const Unit* second = data + (other + u64(begin));
+                    const unsigned next = bound - begin < UNITS ? unsigned(bound - begin) : UNITS;
+                    unsigned copied = begin < 0 ? ALL << unsigned(-begin) & ALL : ALL;  // a bit for each unit
+                    if (!(goes & 1)) copied &= ALL << next;
+                    if (!(goes & 2)) copied &= ~(ALL << next);
+                    if (begin + UNITS > end) copied &= ~(ALL << unsigned(end - begin));
+                    if (copied == ALL) {
+                        whole |= 1u << i;
+                        held[i] = pack(first, second, next);
+                    } else {
+#pragma unroll 1
+                        for (unsigned unit = 0; unit < UNITS; ++unit)
+                            if (copied >> unit & 1) out[begin + unit] = __ldg((unit < next ? first : second) + unit);
+                    }
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < PACKS; ++i)
+                if (whole >> i & 1) __stwb(reinterpret_cast<Pack*>(out + (at + i64(i) * step)), held[i]);
         }
     }
 }
 
-#define ENTRY(NAME, INDEX, UNIT, DEPTH, WIDE)                                                      \
-    extern "C" __global__ void __launch_bounds__(BLOCK, 3) NAME(const __grid_constant__ Plan plan) {  \
-        gather<INDEX, UNIT, DEPTH, WIDE>(plan);                                                    \
+// BLOCKS is how many blocks a multiprocessor shall hold, which limits the registers that a thread takes.
+#define ENTRY(NAME, BLOCKS, GATHER)                                                                        \
+    extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) NAME(const __grid_constant__ Plan plan) {  \
+        GATHER(plan);                                                                                      \
     }
 
-#define ENTRIES(WIDTH, UNIT)                                 \
-    ENTRY(gather_32_##WIDTH##_1, int, UNIT, 1, false)        \
-    ENTRY(gather_32_##WIDTH##_2, int, UNIT, 2, false)        \
-    ENTRY(gather_32_##WIDTH##_3, int, UNIT, 3, false)        \
-    ENTRY(gather_32_##WIDTH##_any, int, UNIT, 0, false)      \
-    ENTRY(gather_32_##WIDTH##_wide, int, UNIT, 0, true)      \
-    ENTRY(gather_64_##WIDTH##_1, i64, UNIT, 1, false)        \
-    ENTRY(gather_64_##WIDTH##_2, i64, UNIT, 2, false)        \
-    ENTRY(gather_64_##WIDTH##_3, i64, UNIT, 3, false)        \
-    ENTRY(gather_64_##WIDTH##_any, i64, UNIT, 0, false)      \
-    ENTRY(gather_64_##WIDTH##_wide, i64, UNIT, 0, true)
+#define NARROW(WIDTH, UNIT)                                   \
+    ENTRY(gather_32_##WIDTH##_1, 3, (gather<int, UNIT, 1>))   \
+    ENTRY(gather_32_##WIDTH##_2, 3, (gather<int, UNIT, 2>))   \
+    ENTRY(gather_32_##WIDTH##_3, 3, (gather<int, UNIT, 3>))   \
+    ENTRY(gather_32_##WIDTH##_any, 3, (gather<int, UNIT, 0>)) \
+    ENTRY(gather_64_##WIDTH##_1, 3, (gather<i64, UNIT, 1>))   \
+    ENTRY(gather_64_##WIDTH##_2, 3, (gather<i64, UNIT, 2>))   \
+    ENTRY(gather_64_##WIDTH##_3, 3, (gather<i64, UNIT, 3>))   \
+    ENTRY(gather_64_##WIDTH##_any, 3, (gather<i64, UNIT, 0>))
 
-ENTRIES(1, unsigned char)
-ENTRIES(2, unsigned short)
-ENTRIES(4, unsigned int)
-ENTRIES(8, uint2)
-ENTRIES(16, uint4)
+// As many packs at once as registers suffice for with indices of 32 and of 64 bits.
+#define WIDE(WIDTH, BLOCKS, UNIT, PACK, PACKS_32, PACKS_64)                          \
+    ENTRY(gather_32_##WIDTH##_wide, BLOCKS, (gather_wide<int, UNIT, PACK, PACKS_32>)) \
+    ENTRY(gather_64_##WIDTH##_wide, BLOCKS, (gather_wide<i64, UNIT, PACK, PACKS_64>))
+
+NARROW(1, unsigned char)
+NARROW(2, unsigned short)
+NARROW(4, unsigned int)
+NARROW(8, u64)
+NARROW(16, uint4)
+WIDE(1, 4, unsigned char, uint4, 2, 2)
+WIDE(2, 4, unsigned short, uint4, 2, 2)
+WIDE(4, 4, unsigned int, uint4, 3, 4)
+WIDE(8, 4, u64, u64, 7, 7)
+WIDE(16, 3, uint4, uint4, 7, 8)

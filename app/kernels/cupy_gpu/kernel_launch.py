@@ -27,7 +27,7 @@ UNITS: Final = (16, 8, 4, 2, 1)
 ENTRIES: Final = tuple(
     f"gather_{bits}_{unit}_{kind}" for bits in (32, 64) for unit in UNITS for kind in ("1", "2", "3", "any", "wide")
 )
-"""The entry points of gather.cu: by bits of an index, bytes of a unit, and length of a tuple or, for rows, any."""
+"""The entry points of gather.cu: by bits of an index, bytes of a unit, length of a tuple; any for wide slices."""
 NOTHING: Final = (1 << 64) - 1
 """What `Plan.first` points to before the launch, and after it where no component is bad."""
 _WARP_BITS: Final = 5
@@ -35,11 +35,16 @@ _WARP_BITS: Final = 5
 _ADDRESSES: Final = Struct("<4Q")
 _REST: Final = Struct(f"<6Q7I4x{MAX_DEPTH}q")
 PLAN_BYTES: Final = _ADDRESSES.size + _REST.size
-# Blocks for each multiprocessor: those that it needs to be busy, and the most that are worth starting.
 _BUSY: Final = 4
-_MOST: Final = 32
-_MOST_ROWS_OF_BLOCKS: Final = 65535
-"""The most that CUDA takes for a grid's second dimension (Programming Guide, "Compute Capabilities")."""
+"""Blocks that each multiprocessor needs to be busy."""
+_NARROW: Final = {16: 512, 8: 256, 4: 16, 2: 16, 1: 16}
+"""Most bytes of a slice that is not wide, by its unit: about where the wide kernel begins to be faster on an H200."""
+_PACKS: Final = {16: 16, 8: 8, 4: 16, 2: 16, 1: 16}
+"""Bytes that the wide kernel writes at once, by a slice's unit."""
+_THREAD_BYTES: Final = 128
+"""What a thread writes of one stretch of slices: of blocks with less work each, the last ones end nearly together."""
+_MOST_BLOCKS: Final = (1 << 31) - 1, 65535
+"""The most that CUDA takes for a grid's dimensions (Programming Guide, "Compute Capabilities")."""
 
 
 class Launch(NamedTuple):
@@ -80,17 +85,24 @@ def _shape(
     if plan.index_items == 0:
         return None
     copies = plan.output_items > 0
-    units = plan.slice_items * plan.item_size // unit if copies else 0
+    width = plan.slice_items * plan.item_size if copies else 0
+    units = width // unit
     slices = plan.batches * plan.tuples if copies else plan.index_items // plan.depth
-    lane_bits = min(max(units - 1, 0).bit_length(), _WARP_BITS)
-    wide = units > 1 << _WARP_BITS
-    groups = BLOCK >> lane_bits  # slices at a time in one block
-    blocks = max(-(-slices // (groups * AT_ONCE)), min(-(-slices // groups), _BUSY * multiprocessors))
-    blocks = min(blocks, _MOST * multiprocessors)
-    rows = 1
-    if wide:
-        rows = min(-(-units // (1 << _WARP_BITS)), -(-2 * _BUSY * multiprocessors // blocks), _MOST_ROWS_OF_BLOCKS)
-    kind = "wide" if wide else str(plan.depth) if plan.depth <= 3 else "any"
+    if width > _NARROW[unit]:
+        kind = "wide"
+        pack = _PACKS[unit]
+        packs = -(-AT_ONCE * width // pack)  # of a stretch
+        lane_bits = min(max(packs // 2, 1).bit_length() - 1, _WARP_BITS)
+        turns = -(-packs >> lane_bits)
+        blocks = min(-(-slices // (AT_ONCE * BLOCK >> lane_bits)), _MOST_BLOCKS[1])
+        pieces = max(-(-turns * pack // _THREAD_BYTES), -(-2 * _BUSY * multiprocessors // blocks))
+        grid = min(pieces, turns, _MOST_BLOCKS[1]), blocks
+    else:
+        kind = str(plan.depth) if plan.depth <= 3 else "any"
+        lane_bits = min(max(units - 1, 0).bit_length(), _WARP_BITS)
+        groups = BLOCK >> lane_bits  # slices at a time in one block
+        blocks = max(-(-slices // (groups * AT_ONCE)), min(-(-slices // groups), _BUSY * multiprocessors))
+        grid = min(blocks, _MOST_BLOCKS[0]), 1
     magic, shift = division(plan.tuples)
     set_magic, set_shift = division(plan.batches_per_set)
     rest = _REST.pack(
@@ -110,7 +122,7 @@ def _shape(
         *plan.dims,
         *(0,) * (MAX_DEPTH - plan.depth),
     )
-    return f"gather_{8 * index_size}_{unit}_{kind}", (blocks, rows), rest
+    return f"gather_{8 * index_size}_{unit}_{kind}", grid, rest
 
 
 def division(divisor: int) -> tuple[int, int]:
