@@ -32,9 +32,16 @@ def start(connection: Connection, exchange: HttpExchange) -> None:
     connection.tasks.add(task)
 
 
+async def continued(coroutine: Coroutine[Any, Any, None], awaited: Any) -> None:
+    """The rest of a coroutine that was run, outside of any task, up to where it waits for `awaited`.
+
+    It is a coroutine itself, since from Python 3.12 on tasks take no generators.
+    """
+    await _rest(coroutine, awaited)
+
+
 @types.coroutine
-def continued(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
-    """The rest of a coroutine that was run, outside of any task, up to where it waits for `awaited`."""
+def _rest(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
     while True:
         try:
             value = yield awaited
