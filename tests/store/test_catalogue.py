@@ -295,4 +295,6 @@ def test_the_catalogue_is_made_anew_where_its_making_was_cut_short(folder: Path)
     store = opened(folder)
     put(store, "x", np.arange(3))
     store.close()
-    assert opened(folder).names() == ["x"]
+    store = opened(folder)
+    assert store.names() == ["x"]
+    store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,11 @@ def refuse(*_: object) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
+def store(tmp_path: Path) -> Iterator[LocalStore]:
     made = LocalStore(tmp_path / "store", Limits())
     made.open()
-    return made
+    yield made
+    made.close()
 
 
 def names(store: LocalStore) -> list[str]:

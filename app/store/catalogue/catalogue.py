@@ -167,10 +167,14 @@ class Catalogue:
             isolation_level=None,
             check_same_thread=False,
         )
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_CHECKPOINT_PAGES}")
-        connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_CHECKPOINT_PAGES}")
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     @contextmanager
