@@ -38,17 +38,20 @@ class UnknownLengthBody:
             ahead = room if room < _DOUBLED else min(max(_DOUBLED, room // 8), _MOST)
             grown = min(max(end, room + ahead), most)
             self._memory.charge(grown - room)
-            # Views of the block are handed out only by `finish`, so that nobody can look at what has moved.
-            self._block.resize(grown, refcheck=False)
+            self._resize(grown)
         self._block.data[self._size : end] = piece
         self._size = end
 
     def finish(self) -> memoryview:
         """The body, which is complete; what was taken beyond it is given back."""
         room = self._block.size
-        self._block.resize(self._size, refcheck=False)
+        self._resize(self._size)
         self._memory.adjust(room, self._size)
         return self._block.data[self._lead :]
+
+    def _resize(self, size: int) -> None:
+        # Views of the block are handed out only by `finish`, so that nobody can look at what has moved.
+        self._block.resize(size, refcheck=False)
 
 
 def too_large(maximum: int, what: str = "body", limit: str = "body_bytes") -> GatherError:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
 import zlib
-from collections.abc import Callable
 from itertools import accumulate
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from app.api.request_body import inflate
 from app.api.unknown_length_body import UnknownLengthBody
 from app.errors import GatherError
+from tests.traced_memory import peak_of
 
 MIB = 1 << 20
 
@@ -38,15 +37,6 @@ def grown(account: Account, pieces: list[bytes], limit: int = 1 << 40, lead: int
     for piece in pieces:
         body.add(piece)
     return body.finish()
-
-
-def peak_of(run: Callable[[], object]) -> int:
-    tracemalloc.start()
-    try:
-        found = run()
-        return tracemalloc.get_traced_memory()[1] if found is not None else 0
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("lead", [0, 1, 15])
@@ -91,10 +81,9 @@ def test_what_the_budget_refuses_is_not_allocated() -> None:
     account = Account(5 * MIB)
     pieces = [bytes(MIB)]
 
-    def refused() -> bool:
+    def refused() -> None:
         with pytest.raises(GatherError):
             grown(account, pieces * 9)
-        return True
 
     assert peak_of(refused) <= 5 * MIB + MIB // 8
 

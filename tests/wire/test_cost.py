@@ -34,6 +34,7 @@ from benchmarks.costly_bodies import bombs
 from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
 from benchmarks.read_body import CODINGS, MODEL, Body, TextCodec, read, read_coded
 from tests.conftest import SOAK, TEST_ALL, slow_but_for
+from tests.traced_memory import peak_of
 
 TIMES = 5
 TIMES_OF = {
@@ -196,10 +197,7 @@ def too_much(body: Body, reader: Reader | None = None) -> str | None:
     """How much too much memory it takes, or takes untold, if it does."""
     run = reader or plain(body)
     charges: list[int] = []
-    tracemalloc.start()
-    run(charges.append)
-    peak = tracemalloc.get_traced_memory()[1] - CONSTANT_BYTES
-    tracemalloc.stop()
+    peak = peak_of(lambda: run(charges.append)) - CONSTANT_BYTES
     size = len(body.content) + len(body.query)
     # What other threads take meanwhile is counted too: an earlier test may have left one.
     threads = ", ".join(one.name for one in threading.enumerate() if one is not threading.current_thread())
@@ -292,11 +290,10 @@ def test_a_bomb_beyond_the_cap_is_refused_before_more_than_the_cap_is_held(codin
     encoding, compress = CODINGS[coding]
     coded = compress(bytes(64 * LARGE))
     charges: list[int] = []
-    tracemalloc.start()
-    code = read_coded(Body("bomb", "native", b""), encoding, coded, 4 * LARGE, charges.append)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert code == "payload_too_large"
+    codes = []
+    bomb = Body("bomb", "native", b"")
+    peak = peak_of(lambda: codes.append(read_coded(bomb, encoding, coded, 4 * LARGE, charges.append)))
+    assert codes == ["payload_too_large"]
     assert max(accumulate(charges)) <= 4 * LARGE
     assert peak <= 4 * LARGE + CONSTANT_BYTES
 
