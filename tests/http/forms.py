@@ -77,7 +77,8 @@ def unpacked(dtype: str, raw: bytes) -> list[Any]:
         parts = np.frombuffer(raw, COMPLEX[dtype]).tolist()
         return [list(pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
     if dtype in INTEGERS:
-        return np.frombuffer(raw, INTEGERS[dtype]).tolist()  # type: ignore[no-any-return]
+        values: list[Any] = np.frombuffer(raw, INTEGERS[dtype]).tolist()
+        return values
     kind: Any = ml_dtypes.bfloat16 if dtype == "bfloat16" else FLOATS[dtype]
     return np.frombuffer(raw, kind).astype(np.float64).tolist()  # type: ignore[no-any-return]
 
