@@ -16,10 +16,11 @@ CUDA := .venv-cuda
 DOCS := .venv-docs
 FRAMEWORKS := .venv-frameworks
 CLUSTER := .venv-cluster
+OTHER := .venv-other
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi grpc-messages clients cluster cuda docs frameworks bench lock build clean
+.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi grpc-messages clients cluster cuda docs frameworks other-python bench lock build clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -88,7 +89,7 @@ PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder -n
 pytest: $(VENV)/.stamp-dev ## The tests with small seeded samples (PYTEST_ARGS, PYTEST_PROCESSES)
 	$(PYTEST) $(or $(PYTEST_PROCESSES),4) $(PYTEST_ARGS)
 
-pytest-all: $(VENV)/.stamp-dev clients cuda $(DOCS)/.stamp ## The tests with those marked slow
+pytest-all: $(VENV)/.stamp-dev clients cuda other-python $(DOCS)/.stamp ## The tests with those marked slow
 	GATHERND_TEST_ALL=1 GATHERND_REQUIRE_ALL=1 $(PYTEST) $(or $(PYTEST_PROCESSES),3) $(PYTEST_ARGS)
 
 # Parts of soak, each less than an hour on two cores; `rest` is what is in no other. Where all samples are computed by
@@ -119,7 +120,7 @@ soak_paths = $(foreach part,$1,$(SOAK_$(part)))
 soak_ignored = $(filter-out $(SOAK_$1),$(filter $(if $(filter rest,$1),%,%.py),$(call soak_paths,$(filter-out $1,$(SOAK_PARTS)))))
 soak: $(addprefix soak-,$(or $(PART),$(SOAK_PARTS))) ## The tests with full counts, whole or in parts: PART=store (GATHERND_SOAK multiplies: 10 is a tenth)
 
-soak-%: $(VENV)/.stamp-dev clients cluster cuda frameworks $(DOCS)/.stamp
+soak-%: $(VENV)/.stamp-dev clients cluster cuda frameworks other-python $(DOCS)/.stamp
 	$(if $(filter $*,$(SOAK_PARTS)),,$(error no part $*: there are $(SOAK_PARTS)))
 	GATHERND_REQUIRE_ALL=1 GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(SHARED_$*) $(SOAK_$*) $(addprefix --ignore=,$(call soak_ignored,$*)) $(PYTEST_ARGS)
 
@@ -185,6 +186,11 @@ $(DOCS)/.stamp: requirements-docs.lock $(VENV)/.checkout
 	$(PIP) --python $(DOCS)/bin/python install -q --require-hashes -r $<
 	@touch $@
 
+# The environment for development once more, with another version of Python, where this machine has one.
+other-python: $(VENV)/.checkout ## What tests with another Python need, where there is one
+	@other=$$($(PY) -m tests.other_python); test -z "$$other" || \
+		$(MAKE) --no-print-directory PYTHON="$$other" VENV=$(OTHER) $(OTHER)/.stamp-dev
+
 # Ray, 400 MB, for soak alone: with the service in one environment, since Ray starts actors with the interpreter that asks.
 cluster: $(CLUSTER)/.stamp ## The service with Ray, on which soak tries clusters
 
@@ -233,6 +239,6 @@ build: $(VENV)/.stamp-dev ## Wheels and source distributions of the client and t
 	$(PY) -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) $(CLIENTS) $(CLUSTER) $(CUDA) $(DOCS) $(FRAMEWORKS) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLIENTS) $(CLUSTER) $(CUDA) $(DOCS) $(FRAMEWORKS) $(OTHER) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -rf clients/python/build clients/python/*.egg-info
 	find app clients tests benchmarks deploy examples -name __pycache__ -type d -prune -exec rm -rf {} +

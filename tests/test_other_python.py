@@ -1,0 +1,52 @@
+"""The service is right with another Python, too: a part of the tests and the types hold there.
+
+pyproject.toml promises several versions, and a checkout has one environment. `make other-python` makes a second one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.needs import ROOT, in_environment
+from tests.other_python import other_python
+
+TESTS = (
+    "api", "memory", "server", "telemetry", "test_serving.py",
+    "client/test_event_loops.py", "client/test_gathers.py", "client/test_http1_messages.py",
+    "grpc_api/test_infer.py", "grpc_api/test_same_over_http.py", "grpc_api/test_server.py", "grpc_api/test_stop.py",
+    "http/test_compressed_bodies.py", "http/test_raw.py", "http/test_tensors.py", "http/test_uds.py",
+    "kernels/test_arrays.py", "kernels/test_backward.py", "kernels/test_lookup.py",
+    "security/test_memory.py",
+    "store/test_catalogue.py", "store/test_import_records.py", "store/test_local_store.py", "store/test_scatter.py",
+    "wire/test_json_write.py", "wire/test_npy.py", "wire/test_protobuf_fields.py", "wire/test_safetensors.py",
+)  # fmt: skip
+"""Those that wait in the event loop, fill arrays by their address, read with SQLite, and measure memory."""
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def python() -> Path:
+    if other_python() is None:
+        pytest.skip("needs another Python than the one that runs the tests")
+    return in_environment(".venv-other/bin/python", "other-python")
+
+
+def run(*command: str | Path) -> None:
+    """Run a command of that environment to a good end, with the samples of `make test`."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GATHERND_", "PYTEST_"))}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+
+
+def test_tests_pass_with_another_python(python: Path) -> None:
+    options = ("-q", "-rfE", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile")
+    run(python, "-m", "pytest", *options, *(f"tests/{name}" for name in TESTS))
+
+
+def test_types_are_right_with_another_python(python: Path) -> None:
+    """NumPy's types, which differ with its version, are those of that environment."""
+    run(python, "-m", "mypy", "--strict")
