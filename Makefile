@@ -188,7 +188,7 @@ $(DOCS)/.stamp: requirements-docs.lock $(VENV)/.checkout
 
 # The environment for development once more, with another version of Python, where this machine has one.
 other-python: $(VENV)/.checkout ## What tests with another Python need, where there is one
-	@other=$$($(PY) -m tests.other_python); test -z "$$other" || \
+	@other=$$($(PY) -m tests.other_python) || exit 1; test -z "$$other" || \
 		$(MAKE) --no-print-directory PYTHON="$$other" VENV=$(OTHER) $(OTHER)/.stamp-dev
 
 # Ray, 400 MB, for soak alone: with the service in one environment, since Ray starts actors with the interpreter that asks.

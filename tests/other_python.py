@@ -20,7 +20,10 @@ _USABLE = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
 
 def _output(*command: str) -> str:
     """What a command prints; nothing where it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
     return done.stdout.strip() if done.returncode == 0 else ""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def python() -> Path:
     if other_python() is None:
         pytest.skip("needs another Python than the one that runs the tests")
-    return in_environment(".venv-other/bin/python", "other-python")
+    found = in_environment(".venv-other/bin/python", "other-python")
+    version = subprocess.run([found, "-V"], capture_output=True, text=True, check=True).stdout.split()[1]
+    own = "{}.{}.".format(*sys.version_info)
+    assert not version.startswith(own), "remove .venv-other: it has the version of the environment that runs the tests"
+    return found
 
 
 def run(*command: str | Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from app.api.unknown_length_body import UnknownLengthBody
@@ -13,8 +14,8 @@ from app.api.unknown_length_body import UnknownLengthBody
 def peak_of(run: Callable[[], object]) -> int:
     """The most bytes that are traced at once while `run` runs.
 
-    What is traced while the block of a body changes its size is left out: NumPy from 2.5 on, which Python 3.12 and
-    newer have, adds the new size before it subtracts the old one, though the block is the same.
+    With NumPy from 2.5 on, which Python 3.12 and newer have, what is traced while the block of a body changes its size
+    is left out: it adds the new size before it subtracts the old one, though the block is the same.
     """
     peaks = [0]
     resize = UnknownLengthBody._resize
@@ -25,7 +26,8 @@ def peak_of(run: Callable[[], object]) -> int:
         tracemalloc.reset_peak()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(UnknownLengthBody, "_resize", resize_untraced)
+        if np.lib.NumpyVersion(np.__version__) >= "2.5.0":
+            patch.setattr(UnknownLengthBody, "_resize", resize_untraced)
         tracemalloc.start()
         try:
             run()

@@ -49,7 +49,7 @@ class UnknownLengthBody:
         self._memory.adjust(room, self._size)
         return self._block.data[self._lead :]
 
-    def _resize(self, size: int) -> None:
+    def _resize(self, size: int) -> None:  # by itself, since tests do not trace its memory with NumPy 2.5
         # Views of the block are handed out only by `finish`, so that nobody can look at what has moved.
         self._block.resize(size, refcheck=False)
 

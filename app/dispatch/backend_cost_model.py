@@ -141,7 +141,7 @@ def gpu_seconds(plan: Plan, resident: bool, hand_off_s: float, gpu: GpuCoefficie
 
 
 def device_bytes(plan: Plan, resident: bool) -> int:
-    """Bytes of device memory that the gather takes, copies of resident tensors apart."""
+    """Most bytes of device memory that the gather takes, copies of resident tensors apart."""
     return 8 * plan.index_items + plan.output_bytes + (0 if resident else plan.data_items * plan.item_size)
 
 

@@ -68,7 +68,7 @@ def test_unknown_parts_are_refused() -> None:
 def test_check_passes_a_kernel_that_is_right_and_finds_one_that_is_not(
     device: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert gpu.check(device, 60, 1) == 0
+    assert gpu.check([device], 60, 1) == 0
     right = device.run
 
     def wrong(plan: GatherPlan, data: Any, indices: Any, out: Any) -> int:
@@ -77,7 +77,7 @@ def test_check_passes_a_kernel_that_is_right_and_finds_one_that_is_not(
         return first
 
     monkeypatch.setattr(device, "run", wrong)
-    assert gpu.check(device, 60, 1) > 20
+    assert gpu.check([device], 60, 1) > 20
     assert "case 0 of seed 1 is wrong" in capsys.readouterr().out
 
 

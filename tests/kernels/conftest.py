@@ -25,6 +25,8 @@ def kernel(request: pytest.FixtureRequest) -> Any:
         elif request.param == "tests.kernels.cupy_kernel":
             module.open_device()
     except (ImportError, NoDevice) as absent:
+        if "cannot be compiled" in str(absent):
+            raise
         pytest.skip(str(absent))
     if request.param == "app.kernels.numba_cpu.gather_kernel":
         request.getfixturevalue("compiled")

@@ -69,11 +69,11 @@ def test_data_on_the_device_is_gathered_from_there_and_not_sent_again(device: An
         assert machine.sent == case.indices.nbytes
 
 
-def test_output_that_fits_pinned_memory_is_written_there_and_takes_no_memory_on_the_device(
+def test_output_of_a_small_gather_is_written_into_pinned_memory_and_takes_none_on_the_device(
     cupy_gpu: ModuleType, machine: Machine
 ) -> None:
     data = np.random.default_rng(4).integers(0, 255, (1000, 64), np.uint8)
-    most = (cupy_gpu.STAGE_BYTES - 256) // 64
+    most = cupy_gpu._SMALL_TUPLES
     device = cupy_gpu.CupyDevice(memory=data.nbytes + 8 * most + 256)
     copy = device.upload(data.reshape(-1))
     operations: list[str] = []
@@ -92,6 +92,26 @@ def test_output_that_fits_pinned_memory_is_written_there_and_takes_no_memory_on_
         device.run(plan, copy, np.zeros(most + 1, np.int64), np.zeros(plan.output_items, np.uint8))
 
 
+def test_a_stream_whose_gather_was_left_by_an_exception_has_nothing_under_way(
+    cupy_gpu: ModuleType, machine: Machine
+) -> None:
+    device = named(cupy_gpu.CupyDevice(streams=1))
+    case = make_case(GatherPlan(1, 50, (40,), 7, 4, False, True), random.Random(5))
+    bad = make_case(GatherPlan(1, 50, (40,), 7, 4, False, True), random.Random(6), spoiled=1)
+    left = [True]
+
+    def leave(name: str) -> None:
+        if name == "synchronize" and left:
+            left.clear()
+            raise KeyboardInterrupt
+
+    machine.fails = leave
+    with pytest.raises(KeyboardInterrupt):
+        device.run(bad.plan, bad.data, bad.indices, bad.out())
+    for _ in range(2):
+        check(device, case)
+
+
 @pytest.mark.parametrize("name", INTEGERS)
 def test_indices_of_every_integer_type_travel_in_few_bytes(name: str, device: Any, machine: Machine) -> None:
     plan = GatherPlan(1, 400, (100,), 1, 8, False, True)
@@ -99,11 +119,13 @@ def test_indices_of_every_integer_type_travel_in_few_bytes(name: str, device: An
     copy = device.upload(data)
     dtype = np.dtype(name)
     indices = np.random.default_rng(3).integers(0, 100, 400).astype(dtype)
+    machine.sent = 0
     out = np.zeros(400, np.uint64)
     assert device.run(plan, copy, indices, out) == -1
     assert (out == data[indices.astype(np.int64)]).all()
-    bits = 32 if dtype.itemsize < 4 or name == "int32" else 64
-    assert machine.launches == [f"gather_{bits}_8_1"]
+    size = 4 if dtype.itemsize < 4 or name == "int32" else 8
+    assert machine.launches == [f"gather_{8 * size}_8_1"]
+    assert machine.sent == 400 * size
 
 
 @pytest.mark.parametrize("wrap", [False, True])
@@ -191,6 +213,26 @@ def test_errors_of_the_device_have_two_names_and_streams_survive(
     with pytest.raises(raised):
         device.run(case.plan, case.data, case.indices, case.out())
     machine.fails = lambda name: None
+    check(named(device), case)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(CUDARuntimeError(2), OutOfDeviceMemory), (CUDARuntimeError(700), DeviceFailed)]
+)
+def test_errors_of_a_kernel_arrive_where_it_is_waited_for(
+    error: Exception, raised: type[Exception], cupy_gpu: ModuleType, machine: Machine
+) -> None:
+    device = cupy_gpu.CupyDevice(streams=1)
+    case = make_case(GatherPlan(1, 5, (40,), 7, 4, False, True), random.Random(5))
+    errors = [error]
+
+    def fail(name: str) -> None:
+        if name == "synchronize" and errors:
+            raise errors.pop()
+
+    machine.fails = fail
+    with pytest.raises(raised):
+        device.run(case.plan, case.data, case.indices, case.out())
     check(named(device), case)
 
 

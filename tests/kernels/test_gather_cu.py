@@ -50,8 +50,9 @@ def test_no_entry_point_spills_registers_or_takes_so_many_that_few_threads_fit(a
         name: int(number) for name, number in re.findall(r"entry function '(\w+)'[\s\S]*?Used (\d+) registers", log)
     }
     assert registers.keys() == NAMES
-    for name, number in registers.items():  # blocks on a multiprocessor
-        assert number * kernel_launch.BLOCK * 3 <= 65536, name
+    for name, number in registers.items():
+        blocks = 4 if name.endswith("_wide") and "_16_" not in name else 3  # on a multiprocessor
+        assert number * kernel_launch.BLOCK * blocks <= 65536, name
 
 
 @pytest.mark.soak
@@ -95,6 +96,9 @@ def test_wide_slices_are_written_in_whole_packs_several_at_once(bits: int, unit:
     body = compiled(90).entries()[f"gather_{bits}_{unit}_wide"]
     stores = re.findall(rf"\bst\.global\.wb\.{store}\b", body)
     assert len(stores) == packs
+    if unit >= 8:  # without byte-wise ways beside: all are loaded before the first is stored
+        last_load = body.rindex(f"ld.global.nc.{VECTORS[unit]}")
+        assert last_load < body.index(f"st.global.wb.{store}")
     loads = len(re.findall(rf"\bld\.global\.nc\.{VECTORS[unit]}\b", body))
     assert loads >= packs * max(1, 16 // unit if store == "v4.u32" else 1)
     check_body(body)

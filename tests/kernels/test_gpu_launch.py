@@ -84,7 +84,7 @@ def test_tuples_are_checked_where_nothing_is_copied() -> None:
 
 
 @pytest.mark.parametrize("width", [4, 64, 512, 520, 4096, 1 << 20, (1 << 20) + 4])
-def test_large_work_fills_the_device_and_each_warp_has_its_share(width: int) -> None:
+def test_large_work_fills_the_device_and_small_work_takes_few_blocks(width: int) -> None:
     for tuples in (1, 10, 1000, 10**5, 10**7, 10**12):
         x, y = prepared(GatherPlan(1, tuples, (1000,), width // 4, 4, False, True)).grid
         assert x < 2**31
@@ -93,6 +93,7 @@ def test_large_work_fills_the_device_and_each_warp_has_its_share(width: int) -> 
             assert x * y >= 4 * MULTIPROCESSORS
         if tuples <= 10**5:
             assert tuples * width / (x * y) <= 256 * 4 * 16 * 8
+        assert x * y <= max(9 * MULTIPROCESSORS, tuples * width / 8192 + 1, tuples / 1024 + 1)
 
 
 def test_more_slices_than_blocks_can_have_are_reached_in_turns() -> None:
@@ -167,6 +168,25 @@ def test_wide_slices_are_whole_wherever_they_begin_and_whatever_is_bad_beside_th
             expected = before.reshape(tuples, width)
             expected[bad] = 7
             assert out.tobytes() == expected.tobytes()
+
+
+@pytest.mark.usefixtures("emulator")
+@pytest.mark.parametrize("most", [(1, 1), (3, 2)])
+def test_blocks_take_turns_where_there_are_fewer_than_the_work_needs(
+    most: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_launch, "_MOST_BLOCKS", most)
+    kernel_launch._shape.cache_clear()
+    try:
+        source = random.Random(8)
+        for number in range(400):
+            case = make_case(random_plan(source), source, spoiled=number % 2)
+            expected, bad = gather(case.plan, case.data.tobytes(), case.indices.tolist())
+            out = case.out()
+            assert emulated.run(case.plan, case.data, case.indices, out) == bad
+            assert bad >= 0 or out.tobytes() == expected
+    finally:
+        kernel_launch._shape.cache_clear()
 
 
 @pytest.mark.usefixtures("emulator")

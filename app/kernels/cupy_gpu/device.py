@@ -2,8 +2,8 @@
 
 What happens to a gather: indices, and data that is not on the device yet, go there through pinned memory in pieces, one
 being copied into it while the one before is on its way; the kernel checks and gathers in one pass (gather.cu); the word
-that says what was bad comes back together with the beginning of the output, and the rest only if nothing was. An output
-that the pinned memory holds is written there by the kernel itself, across the bus, and needs no copy. Each of
+that says what was bad comes back together with the beginning of the output, and the rest only if nothing was. The word
+and the output of a small gather are written into pinned memory by the kernel, across the bus, and need no copy. Each of
 several threads has a stream and pinned memory of its own, so that the copies of one gather and the kernel of another
 overlap. Device memory comes from a pool with a limit, so that the service leaves others what is theirs.
 
@@ -32,6 +32,9 @@ STAGE_BYTES: Final = 4 << 20
 """Bytes of each of the two halves of a stream's pinned memory."""
 STREAMS: Final = 4
 """Gathers that are under way at a time, so that the copies of some overlap the kernels of others."""
+_SMALL_TUPLES: Final = 1 << 13
+"""Most tuples of a gather whose output the kernel writes into pinned memory, across the bus: where all of them are bad,
+each may update the word for the first bad position there."""
 _HEADER: Final = 256
 """Bytes before the output for the first bad position: as CUDA aligns what it allocates (Programming Guide, "Device
 Memory Accesses"), so that the output is aligned as if it had memory of its own."""
@@ -73,9 +76,9 @@ class CupyDevice:
             self._pool = cupy.cuda.MemoryPool()
             self._pool.set_limit(size=self.memory)
             module = cupy.RawModule(code=kernel_launch.SOURCE.read_text(), options=kernel_launch.OPTIONS)
-            self._entries: dict[str, int] = {
-                entry: module.get_function(entry).kernel.ptr for entry in kernel_launch.ENTRIES
-            }
+            functions = {entry: module.get_function(entry).kernel for entry in kernel_launch.ENTRIES}
+            self._keeps_module_loaded = functions
+            self._entries: dict[str, int] = {entry: function.ptr for entry, function in functions.items()}
             self._streams: SimpleQueue[_StagedStream] = SimpleQueue()
             for _ in range(streams):
                 self._streams.put(_StagedStream(stage_bytes))
@@ -113,30 +116,31 @@ class CupyDevice:
             return -1
         travelling = travelling_type(indices.dtype)
         with self._stream() as staged:
+            # One stretch of memory: indices, then, but for small gathers, the first bad position and the output.
+            header = -(-indices.size * travelling.itemsize // _HEADER) * _HEADER
+            small = staged.holds(_HEADER + out.nbytes) and plan.index_items <= _SMALL_TUPLES * plan.depth
+            work = self._room(header if small else header + _HEADER + out.nbytes)
             if isinstance(data, DeviceCopy):
                 there = data
             else:
                 there = self._room(data.nbytes)
                 staged.send(there.pointer, data.view(_BYTES))
-            # One stretch of memory: indices, then, unless they are written here, the first bad position and the output.
-            header = -(-indices.size * travelling.itemsize // _HEADER) * _HEADER
-            here = staged.holds(_HEADER + out.nbytes)
-            work = self._room(header if here else header + _HEADER + out.nbytes)
             staged.send(work.pointer, indices, travelling)
-            if here:
-                first = staged.place_for_output()
+            if small:
+                first = staged.pinned_for_output()
             else:
                 first = work.pointer + header
                 runtime.memsetAsync(first, 0xFF, 8, staged.stream.ptr)
             addresses = (there.pointer, work.pointer, first + _HEADER, first)
             self.start(plan, travelling.itemsize, addresses, staged.stream.ptr)
-            return staged.written(out) if here else staged.receive(first, out)
+            return staged.wait_for_output(out) if small else staged.receive(first, out)
 
     def start(self, plan: GatherPlan, index_size: int, addresses: tuple[int, int, int, int], stream: int) -> None:
         """Put the kernel into `stream`, a handle of CUDA's, for what lies at `addresses`, as in `kernel_launch.launch`.
 
         The word for the first bad position must hold `kernel_launch.NOTHING` by then. `run` is what the
-        service calls; benchmarks call this too, without the ways to the device and back. Raises CuPy's own errors.
+        service calls; benchmarks call this too, without the ways to the device and back. The thread must have used
+        the device before, through CuPy. Raises CuPy's own errors.
         """
         prepared = kernel_launch.launch(plan, index_size, addresses, self._multiprocessors)
         if prepared is not None:
@@ -162,6 +166,9 @@ class CupyDevice:
             if error.status == _OUT_OF_MEMORY:
                 raise OutOfDeviceMemory(str(error)) from None
             raise DeviceFailed(str(error)) from None
+        except BaseException:
+            staged.wait()
+            raise
         finally:
             self._streams.put(staged)
 
@@ -190,7 +197,11 @@ class _StagedStream:
             piece = source[at : at + step]
             turn = self._turn
             self._events[turn].synchronize()  # what was there before has left
-            size = self._write(turn, piece, dtype)
+            size = piece.size * dtype.itemsize
+            if source.dtype == np.uint64 and dtype == _INT64:
+                np.minimum(piece, _HIGHEST, out=self._halves[turn][:size].view(np.uint64))
+            else:
+                self._halves[turn][:size].view(dtype)[:] = piece
             self._copy(pointer + at * dtype.itemsize, self._addresses[turn], size, runtime.memcpyHostToDevice)
             self._turn = turn ^ 1
 
@@ -198,14 +209,14 @@ class _StagedStream:
         """Whether half of the pinned memory is enough."""
         return nbytes <= self._half
 
-    def place_for_output(self) -> int:
+    def pinned_for_output(self) -> int:
         """Where the kernel may write: the word for the first bad position and, _HEADER bytes behind it, the output."""
         self._events[self._turn].synchronize()  # what was there before has left
         self._halves[self._turn][:8] = 0xFF
         return self._addresses[self._turn]
 
-    def written(self, out: NDArray[Any]) -> int:
-        """Wait for the kernel: the first bad position, or -1 and in `out` what is at the place for it."""
+    def wait_for_output(self, out: NDArray[Any]) -> int:
+        """The first bad position, or -1 and in `out` what the kernel wrote to what `pinned_for_output` gave."""
         self.stream.synchronize()
         half = self._halves[self._turn]
         first = int(half[:8].view(np.uint64)[0])
@@ -213,15 +224,6 @@ class _StagedStream:
             return first
         out.view(_BYTES)[:] = half[_HEADER : _HEADER + out.nbytes]
         return -1
-
-    def _write(self, half: int, items: NDArray[Any], dtype: np.dtype[Any]) -> int:
-        """Write items as those of `dtype` to the beginning of a half; how many bytes they are."""
-        size = items.size * dtype.itemsize
-        if items.dtype == np.uint64 and dtype == _INT64:
-            np.minimum(items, _HIGHEST, out=self._halves[half][:size].view(np.uint64))
-        else:
-            self._halves[half][:size].view(dtype)[:] = items
-        return size
 
     def receive(self, pointer: int, out: NDArray[Any]) -> int:
         """The first bad position, from the word at `pointer`, or -1 and in `out` what follows _HEADER bytes behind."""

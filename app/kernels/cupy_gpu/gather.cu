@@ -134,14 +134,14 @@ __device__ __forceinline__ void gather(const Plan& plan) {
     }
 }
 
-// 16 bytes of smaller units: `next` of them from `first` on, the others from as far behind `second` on.
+// 16 bytes of smaller units: `next` of them from `source`, the rest from the same distance after `next_source`.
 template <typename Unit>
-__device__ __forceinline__ uint4 pack(const Unit* first, const Unit* second, unsigned next) {
+__device__ __forceinline__ uint4 pack(const Unit* source, const Unit* next_source, unsigned next) {
     constexpr unsigned SIZE = sizeof(Unit);
     unsigned words[4] = {0, 0, 0, 0};
 #pragma unroll
     for (unsigned unit = 0; unit < 16 / SIZE; ++unit)
-        words[unit * SIZE / 4] |= unsigned(__ldg((unit < next ? first : second) + unit)) << unit * SIZE % 4 * 8;
+        words[unit * SIZE / 4] |= unsigned(__ldg((unit < next ? source : next_source) + unit)) << unit * SIZE % 4 * 8;
     return {words[0], words[1], words[2], words[3]};
 }
 
@@ -181,34 +181,34 @@ __device__ __forceinline__ void gather_wide(const Plan& plan) {
                 if (begin >= end) continue;
                 u64 from = four.from[0], other = four.from[1];
                 i64 bound = units;  // of the slice in which it begins, behind which `other` is the next one
-                unsigned goes = good;
+                unsigned copies = good;  // of this slice, then of the next ones
 #pragma unroll
                 for (int j = 1; j < AT_ONCE; ++j) {
                     if (begin < j * units) continue;
                     from = four.from[j];
                     other = four.from[j + 1 < AT_ONCE ? j + 1 : j];
                     bound = (j + 1) * units;
-                    goes = good >> j;
+                    copies = good >> j;
                 }
-                const Unit* first = data + (from + u64(begin));
+                const Unit* source = data + (from + u64(begin));
                 if constexpr (UNITS == 1) {
-                    if (!(goes & 1)) continue;
+                    if (!(copies & 1)) continue;
                     whole |= 1u << i;
-                    held[i] = __ldg(first);
+                    held[i] = __ldg(source);
                 } else {
-                    const Unit* second = data + (other + u64(begin));
+                    const Unit* next_source = data + (other + u64(begin));
                     const unsigned next = bound - begin < UNITS ? unsigned(bound - begin) : UNITS;
                     unsigned copied = begin < 0 ? ALL << unsigned(-begin) & ALL : ALL;  // a bit for each unit
-                    if (!(goes & 1)) copied &= ALL << next;
-                    if (!(goes & 2)) copied &= ~(ALL << next);
+                    if (!(copies & 1)) copied &= ALL << next;
+                    if (!(copies & 2)) copied &= ~(ALL << next);
                     if (begin + UNITS > end) copied &= ~(ALL << unsigned(end - begin));
                     if (copied == ALL) {
                         whole |= 1u << i;
-                        held[i] = pack(first, second, next);
+                        held[i] = pack(source, next_source, next);
                     } else {
 #pragma unroll 1
                         for (unsigned unit = 0; unit < UNITS; ++unit)
-                            if (copied >> unit & 1) out[begin + unit] = __ldg((unit < next ? first : second) + unit);
+                            if (copied >> unit & 1) out[begin + unit] = __ldg((unit < next ? source : next_source) + unit);
                     }
                 }
             }

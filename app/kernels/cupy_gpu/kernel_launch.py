@@ -42,7 +42,7 @@ _NARROW: Final = {16: 512, 8: 256, 4: 16, 2: 16, 1: 16}
 _PACKS: Final = {16: 16, 8: 8, 4: 16, 2: 16, 1: 16}
 """Bytes that the wide kernel writes at once, by a slice's unit."""
 _THREAD_BYTES: Final = 128
-"""What a thread writes of one stretch of slices: of blocks with less work each, the last ones end nearly together."""
+"""Of a stretch of slices, for each thread: more and smaller blocks finish at more nearly the same time."""
 _MOST_BLOCKS: Final = (1 << 31) - 1, 65535
 """The most that CUDA takes for a grid's dimensions (Programming Guide, "Compute Capabilities")."""
 
@@ -91,7 +91,7 @@ def _shape(
     if width > _NARROW[unit]:
         kind = "wide"
         pack = _PACKS[unit]
-        packs = -(-AT_ONCE * width // pack)  # of a stretch
+        packs = -(-min(AT_ONCE, slices) * width // pack)  # of a stretch
         lane_bits = min(max(packs // 2, 1).bit_length() - 1, _WARP_BITS)
         turns = -(-packs >> lane_bits)
         blocks = min(-(-slices // (AT_ONCE * BLOCK >> lane_bits)), _MOST_BLOCKS[1])
