@@ -6,7 +6,6 @@ backwards so that the question is not found.
 
 from __future__ import annotations
 
-import _asyncio
 import gc
 import sys
 from typing import Any
@@ -35,7 +34,7 @@ def holders(text: str) -> int:
             found += wanted in one
         elif isinstance(one, bytes | bytearray):
             found += wanted.encode() in one
-        elif one is _asyncio:
+        elif one is sys.modules["_asyncio"]:
             # Its referents are also objects that were freed, with some releases of 3.12: python/cpython#122695.
             left.append(vars(one))
         else:
