@@ -17,6 +17,7 @@ import pytest
 from app.tensors.dtypes import DTYPES
 from app.wire.safetensors_header import write_header
 from tests.cluster.running import routing
+from tests.conftest import slow_but_for
 from tests.http.conftest import Start
 from tests.http.forms import int64
 
@@ -76,7 +77,7 @@ def shard(path: Path, goes: int) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.parametrize("name", ["t", "t@1"])
+@pytest.mark.parametrize("name", slow_but_for(("t",), ("t", "t@1")))
 @pytest.mark.parametrize("route", ["/gathernd", "/lookup"])
 def test_a_request_begins_anew(start: Start, tmp_path: Path, route: str, name: str) -> None:
     path = tmp_path / "map.json"

@@ -407,7 +407,7 @@ TARGETS = (
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", slow_but_for((302, 308), (301, 302, 303, 307, 308)))
 def test_a_redirect_out_of_the_prefixes_is_not_followed(
     target: str, status: int, inner: RangeServer, resolved: dict[str, list[list[str]]], connected: list[str]
 ) -> None:

@@ -21,6 +21,7 @@ from app.store.import_records import ImportRecord
 from app.store.maintenance.check_store import check
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
+from tests.conftest import slow_but_for
 from tests.store.helpers import put, read, scatter, strings
 
 RECORD = "a" * 32
@@ -342,7 +343,7 @@ def stopped(store: LocalStore, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", slow_but_for([*DAMAGES][::3], DAMAGES))
 def test_damage_is_found_and_named(stopped: Path, damage: str) -> None:
     make, subject, problem = DAMAGES[damage]
     make(stopped)
