@@ -282,7 +282,9 @@ def _looped(request: Request, held: Tables) -> dict[str, Array]:
                 _add(sums, (*place[:axis], inside[came], *place[axis + q :]), number(grad_output[place]))
     coefficient = number(given.get("lda_coeff", 1))
     if not given.get("sparse", False):
-        found = [sums.get(place, number(0)) * coefficient for place in np.ndindex(*shape)]
+        # np.ndindex holds the range of each dimension, also beside one of 0.
+        places = np.ndindex(*shape) if prod(shape) else ()
+        found = [sums.get(place, number(0)) * coefficient for place in places]
         return {"grad_data": np.array(found, number).astype(dtype).reshape(shape)}
     assert first_axis == 0
     rows = sorted(named)
