@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, TypeAlias
@@ -32,6 +32,7 @@ from app.grpc_api.statuses import PROBLEM, STATUS, problem_bytes, status_message
 from app.grpc_api.unsent_answers import UnsentAnswers
 from app.memory.error_tracebacks import drop_tracebacks
 from app.security.authorizer import Authorizer
+from app.server.eager_task import continued
 from app.telemetry.request_metrics import Metrics
 from app.wire.v2_grpc_answer import error_head, write_stream_error
 
@@ -283,7 +284,7 @@ class Calls(grpc.GenericRpcHandler):
 
         A kernel that runs in a thread cannot be interrupted, and what it has charged is released once it has ended.
         """
-        task = asyncio.ensure_future(_rest(work, awaited))
+        task = asyncio.ensure_future(continued(work, awaited))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -464,36 +465,6 @@ def coding_of(message: bytes) -> bytes | None:
     if first == b"\x1f":
         return b"gzip" if message[1:2] == b"\x8b" else None
     return b"deflate" if first == b"x" and len(message) > 1 and (message[0] << 8 | message[1]) % 31 == 0 else None
-
-
-async def _rest(work: Coroutine[Any, Any, bytes], awaited: Any) -> bytes:
-    """The rest of a coroutine that was run up to where it waits for `awaited`."""
-    continued: Awaitable[bytes] = _Continued(work, awaited)
-    return await continued
-
-
-class _Continued:
-    """Awaits the rest of a coroutine."""
-
-    def __init__(self, work: Coroutine[Any, Any, bytes], awaited: Any) -> None:
-        self._work = work
-        self._awaited = awaited
-
-    def __await__(self) -> Generator[Any, Any, bytes]:
-        work, awaited = self._work, self._awaited
-        while True:
-            try:
-                value = yield awaited
-            except BaseException as error:  # noqa: BLE001  (cancellation too belongs to the coroutine)
-                try:
-                    awaited = work.throw(error)
-                except StopIteration as done:
-                    return bytes(done.value)
-            else:
-                try:
-                    awaited = work.send(value)
-                except StopIteration as done:
-                    return bytes(done.value)
 
 
 def _release(request: RpcRequest, ended: asyncio.Task[bytes]) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Coroutine, Generator
-from typing import Any
+from typing import Any, TypeVar
 
 from app.server.connection_interface import Connection
 from app.server.http_exchange import HttpExchange
+
+T = TypeVar("T")
 
 
 def start(connection: Connection, exchange: HttpExchange) -> None:
@@ -32,26 +34,28 @@ def start(connection: Connection, exchange: HttpExchange) -> None:
     connection.tasks.add(task)
 
 
-async def continued(coroutine: Coroutine[Any, Any, None], awaited: Any) -> None:
+async def continued(coroutine: Coroutine[Any, Any, T], awaited: Any) -> T:
     """The rest of a coroutine that was run, outside of any task, up to where it waits for `awaited`.
 
     It is a coroutine itself, since from Python 3.12 on tasks take no generators.
     """
-    await _rest(coroutine, awaited)
+    return await _rest(coroutine, awaited)
 
 
 @types.coroutine
-def _rest(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+def _rest(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
     while True:
         try:
             value = yield awaited
         except BaseException as error:  # noqa: BLE001  (cancellation too belongs to the coroutine)
             try:
                 awaited = coroutine.throw(error)
-            except StopIteration:
-                return
+            except StopIteration as done:
+                found: T = done.value
+                return found
         else:
             try:
                 awaited = coroutine.send(value)
-            except StopIteration:
-                return
+            except StopIteration as done:
+                found = done.value
+                return found

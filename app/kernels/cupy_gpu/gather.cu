@@ -208,7 +208,8 @@ __device__ __forceinline__ void gather_wide(const Plan& plan) {
                     } else {
 #pragma unroll 1
                         for (unsigned unit = 0; unit < UNITS; ++unit)
-                            if (copied >> unit & 1) out[begin + unit] = __ldg((unit < next ? source : next_source) + unit);
+                            if (copied >> unit & 1)
+                                out[begin + unit] = __ldg((unit < next ? source : next_source) + unit);
                     }
                 }
             }
