@@ -164,7 +164,7 @@ def test_filter_lets_every_system_call_of_the_service_through(tmp_path: Path) ->
     content = bytes(4 << 20)
     types = {"content-type": "application/octet-stream"}
     # A cache of its own: the kernels are compiled under the filter too.
-    with serving(tmp_path / "cache", tmp_path, "--workers", "2", command=command) as server:
+    with serving(tmp_path / "cache", tmp_path, "--workers", "2", "--grpc-port", "0", command=command) as server:
         client = server.shared_client()
         for name, query in (("u", ""), ("t", "&prefault=true&lock=true")):
             path = f"/tensors/{name}?dtype=uint8&shape=1048576,4{query}"
