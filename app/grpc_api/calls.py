@@ -232,12 +232,7 @@ class Calls(grpc.GenericRpcHandler):
                     await self._under_way.take_place(task)
                 message = await self._read(context, request, task)
                 work = self._inference.infer(message, request) if control is None else answer(control, message, request)
-                try:
-                    awaited = work.send(None)  # most calls end here, without a wait
-                except StopIteration as done:
-                    written = done.value
-                else:
-                    written = await self._finish(work, awaited, request)
+                written = work if isinstance(work, bytes) else await self._run(work, request)
                 request.sent = len(written)
                 if not is_public:  # the others' answers have a few bytes
                     is_left = True
@@ -361,7 +356,8 @@ class Calls(grpc.GenericRpcHandler):
                 coding = coding_of(message)
                 if coding is not None:
                     message = await self._inflated(message, coding, request)
-                written = await self._run(self._inference.infer(message, request, stream=True), request)
+                work = self._inference.infer(message, request, stream=True)
+                written = work if isinstance(work, bytes) else await self._run(work, request)
             except GatherError as error:
                 code, status = error.code, STATUS[error.code]
                 drop_tracebacks(error)

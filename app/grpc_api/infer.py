@@ -8,7 +8,9 @@ from time import perf_counter
 from typing import Any, Final
 
 from app.api.v2_model_lookup import Models, counted_as
+from app.bounded_cache import BoundedCache
 from app.errors import GatherError
+from app.grpc_api.repeated_gather import LARGE, RepeatedGather, repeated_gather
 from app.grpc_api.rpc_request import RpcRequest
 from app.lookup_service import LookupService
 from app.telemetry.request_metrics import Metrics
@@ -21,8 +23,7 @@ from app.wire.v2_grpc_request import SplitRequest, read_grpc_lookup, read_grpc_r
 from app.wire.v2_lookup import LookupModel
 from app.wire.v2_request_json import Model
 
-_LARGE: Final = 1 << 18
-"""Bytes of items, of which longer ones are copied in a thread."""
+_MOST_REPEATED: Final = 256
 _SEARCHED: Final = 1 << 16
 """A message with more bytes is cut in a thread."""
 _FIELDS: Final = 1 << 10
@@ -38,15 +39,41 @@ class Inference:
         self._service = models.service
         self._metrics = metrics
         self._layouts = RequestLayouts()
+        self._repeated: BoundedCache[RequestLayout, RepeatedGather] = BoundedCache(_MOST_REPEATED)
 
-    def infer(self, message: bytes, request: RpcRequest, *, stream: bool = False) -> Coroutine[Any, Any, bytes]:
+    def infer(self, message: bytes, request: RpcRequest, *, stream: bool = False) -> bytes | Coroutine[Any, Any, bytes]:
         """Answer a ModelInferRequest; with `stream` by a ModelStreamInferResponse. Raises GatherError, at once or when
         it is awaited, and ClientGone.
         """
         layout = self._layouts.find(message)
         if layout is not None and self._models.find_quickly(layout.model.name) is layout.model:
+            repeated = None if stream else self._repeated.get(layout)
+            if repeated is not None:
+                written = self._repeat(message, layout, repeated, request)
+                if written is not None:
+                    return written
             return self._gather(message, layout, layout.model, request, stream)
         return self._infer_unknown(message, request, stream)
+
+    def _repeat(
+        self, message: bytes, layout: RequestLayout, repeated: RepeatedGather, request: RpcRequest
+    ) -> bytes | None:
+        """The answer to a gather like one before; None where it has to be looked at as if there had been none."""
+        timings, reservation, statistics = request.timings, request.reservation, self._models.statistics
+        held = reservation.held
+        try:
+            arrays = layout.arrays(message, reservation.charge)
+            timings.parsed = perf_counter()
+            written = repeated.run(arrays, self._service, timings, reservation)
+        except Exception:
+            statistics.of(self._models.counted_now(layout.model)).failed(timings.start)
+            raise
+        if written is None:
+            del self._repeated[layout]
+            reservation.adjust(reservation.held - held, 0)
+            return None
+        statistics.of(repeated.counted).succeeded(timings, timings.start)
+        return written
 
     async def _infer_unknown(self, message: bytes, request: RpcRequest, stream: bool) -> bytes:
         found = await self.split(message, request)
@@ -93,12 +120,17 @@ class Inference:
             timings.gathered = timings.kernel_end
             identifier = read.identifier
             output = answer.output
-            if output.dtype.item_size and output.array.nbytes <= _LARGE:
+            if output.dtype.item_size and output.array.nbytes <= LARGE:
                 written = write_grpc_answer(answer, name, identifier, reservation, stream=stream)
             else:
                 write = partial(write_grpc_answer, answer, name, identifier, reservation, stream=stream)
                 written = await service.pool.run(write, timings)
-            models.statistics.of(counted_as(name, answer.data_version or VERSION)).succeeded(timings, arrived)
+            counted = counted_as(name, answer.data_version or VERSION)
+            models.statistics.of(counted).succeeded(timings, arrived)
+            if isinstance(found, RequestLayout) and not stream:
+                repeated = repeated_gather(read, answer, written, counted, service, timings)
+                if repeated is not None:
+                    self._repeated[found] = repeated
         except Exception as error:
             models.statistics.of(models.counted_now(model)).failed(timings.start)
             if isinstance(error, GatherError) and error.code == "tensor_not_found":
@@ -124,7 +156,7 @@ class Inference:
             answer = await self._lookups.lookup(read.call, timings, reservation)
             timings.gathered = timings.kernel_end
             self._metrics.count_lookup(answer.tensors)
-            if sum(output.array.nbytes for output in answer.outputs) <= _LARGE:
+            if sum(output.array.nbytes for output in answer.outputs) <= LARGE:
                 written = write_grpc_lookup(answer, read, reservation, stream=stream)
             else:
                 written = await service.pool.run(

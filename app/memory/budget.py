@@ -70,6 +70,11 @@ class MemoryReservation:
         self._budget = budget
         self._held = 0
 
+    @property
+    def held(self) -> int:
+        """The bytes that are charged now."""
+        return self._held
+
     def charge(self, size: int) -> None:
         """Charge `size` more bytes. Raises overloaded when they are not free now; what is charged stays charged."""
         budget, held = self._budget, self._held

@@ -70,18 +70,29 @@ class RequestLayout:
                 return False
         return True
 
+    def arrays(self, message: bytes, charge: Charge) -> list[NDArray[np.generic]]:
+        """The items of the inputs: views of a message of this layout, or copies where they are not aligned there.
+
+        Raises what charging raises.
+        """
+        arrays: list[NDArray[np.generic]] = []
+        for one in self._arrays:
+            array: NDArray[np.generic] = np.frombuffer(message, one.items, one.length, one.at)
+            if not array.flags.aligned:
+                charge(array.nbytes)
+                array = array.copy()
+            arrays.append(array)
+        return arrays
+
     def read(self, message: bytes, charge: Charge) -> Request:
         """What a message of this layout asks for, as `read_grpc_request` says it.
 
         Raises malformed_request for an id that is not UTF-8, and what charging raises.
         """
-        tensors: list[Tensor] = []
-        for dtype, items, shape, length, at, pointer, shape_pointer, dtype_pointer in self._arrays:
-            array: NDArray[np.generic] = np.frombuffer(message, items, length, at)
-            if not array.flags.aligned:
-                charge(array.nbytes)
-                array = array.copy()
-            tensors.append(Tensor(dtype, shape, array, pointer, "whole", shape_pointer, dtype_pointer))
+        tensors = [
+            Tensor(one.dtype, one.shape, array, one.pointer, "whole", one.shape_pointer, one.dtype_pointer)
+            for one, array in zip(self._arrays, self.arrays(message, charge), strict=True)
+        ]
         head, identifier = self._head, None
         if self._identifier is not None:
             try:

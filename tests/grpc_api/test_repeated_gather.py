@@ -1,0 +1,278 @@
+"""A gather that repeats one before, but for its arrays, is answered as if it were the first, and refused so, too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from app.api.v2_model_lookup import Models
+from app.dispatch.choose_backend import BackendChooser
+from app.dispatch.request_thread_pool import RequestThreadPool
+from app.errors import GatherError
+from app.grpc_api.infer import Inference
+from app.kernels import numpy_cpu
+from app.memory.budget import Budget, MemoryReservation
+from app.service import Service
+from app.store import EmptyStore
+from app.store.store_interface import Resident
+from app.telemetry.model_statistics import Statistics
+from app.telemetry.server_timing import RequestTimings
+from app.tensors.dtypes import DTYPES
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
+from tests.for_each import for_each
+from tests.grpc_api.messages import example, request
+from tests.oip.bodies import Array
+
+TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
+Observed = tuple[bytes | GatherError, bool]
+
+
+class OneTensor(EmptyStore):
+    """A store of the tensor `table`, of which each `change` makes another version."""
+
+    def __init__(self) -> None:
+        self.words = [0]
+        self.array: NDArray[Any] = TABLE
+        self.etag = '"1"'
+        self.number = 1
+        self.cold = False
+        self._last: Resident | None = None
+
+    def get(self, reference: str) -> Resident | None:
+        """See `Store`."""
+        if reference != "table" or not self.number:
+            return None
+        if self._last is None or self._last.etag != self.etag:
+            tensor = Tensor(DTYPES[self.array.dtype.name], self.array.shape, self.array.reshape(-1))
+            self._last = Resident(tensor, self.etag, self.words[0], self.words, self.cold, self.number)
+        return self._last
+
+    def names(self) -> list[str]:
+        """See `Store`."""
+        return ["table"]
+
+    def resolve(self, reference: str) -> str | None:
+        """See `Store`."""
+        return f"table@{self.number}" if reference == "table" and self.number else None
+
+    def change(self, array: NDArray[Any], etag: str, number: int = 1) -> None:
+        """Another content, under another ETag."""
+        self.array, self.etag, self.number = array, etag, number
+
+
+class Asked:
+    """Infer requests to a service that has nothing but them and `table`."""
+
+    def __init__(self) -> None:
+        self.store = OneTensor()
+        self.budget = Budget(1 << 24)
+        self.service = Service(
+            Limits(), self.store, numpy_cpu, RequestThreadPool(1, 8), BackendChooser(threads=1), self.budget
+        )
+        self.statistics = Statistics()
+        anything: Any = None
+        self.inference = Inference(Models(self.service, self.statistics), anything, anything)
+        self.last: Any = None
+
+    def ask(self, message: Any, *, deadline: float = 10.0, stream: bool = False) -> Observed:
+        """The answer or the error, and whether it was found as a repetition."""
+        return asyncio.run(self._ask(message.SerializeToString(), deadline, stream))
+
+    async def _ask(self, message: bytes, deadline: float, stream: bool) -> Observed:
+        now = perf_counter()
+        timings = RequestTimings(now, now + deadline)
+        self.last = asked = SimpleNamespace(timings=timings, reservation=MemoryReservation(self.budget))
+        repeated = False
+        try:
+            found: Any = self.inference.infer(message, asked, stream=stream)  # type: ignore[arg-type]
+            repeated = isinstance(found, bytes)
+            return (found if repeated else await found), repeated
+        except GatherError as error:
+            return error, repeated
+
+    def counts(self, model: str) -> tuple[int, int]:
+        """How many requests were answered, and how many refused."""
+        numbers = self.statistics.of(model)
+        return numbers.success, numbers.fail
+
+
+Make = Callable[[], Asked]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes services, and ends their threads."""
+    with ExitStack() as opened:
+
+        def begin() -> Asked:
+            made = Asked()
+            opened.callback(made.service.pool.close)
+            return made
+
+        yield begin
+
+
+def told(found: Observed) -> Any:
+    """What a caller sees of it."""
+    answer = found[0]
+    if isinstance(answer, bytes):
+        return answer
+    return answer.code, answer.detail, answer.places, answer.hint
+
+
+def raw(data: NDArray[Any], datatype: str, indices: NDArray[Any], **options: Any) -> Any:
+    arrays: dict[str, tuple[str, Array]] = {"data": (datatype, data), "indices": ("INT64", indices)}
+    return request(arrays, **options)
+
+
+def resident(indices: NDArray[Any], **options: Any) -> Any:
+    return request({"indices": ("INT64", indices)}, "table", **options)
+
+
+REPEATED: Mapping[str, Callable[[int], Any]] = {
+    "gathernd": lambda turn: example() if turn else raw(TABLE[:2, :2] + 1, "FP32", np.array([[0], [1]])),
+    "float64": lambda turn: raw(TABLE.astype(np.float64) + turn, "FP64", np.array([[turn % 4]])),
+    # The indices of one of these are not aligned.
+    "5 bytes": lambda turn: raw(np.arange(5, dtype=np.int8) + np.int8(turn), "INT8", np.array([[0], [4]])),
+    "6 bytes": lambda turn: raw(np.arange(6, dtype=np.int8) + np.int8(turn), "INT8", np.array([[5], [0]])),
+    "gather": lambda turn: raw(TABLE + turn, "FP32", np.array([0, 2, 1]), model="gather", parameters={"axis": 1}),
+    "elements": lambda turn: raw(
+        TABLE + turn, "FP32", np.array([[0, 1, 2]]), model="gather_elements", parameters={"axis": 0}
+    ),
+    "resident": lambda turn: resident(np.array([[turn % 4], [0]])),
+    "nothing": lambda turn: raw(TABLE + turn, "FP32", np.empty((0, 1), np.int64)),
+}
+
+
+@for_each("kind", list(REPEATED))
+def test_repetitions_are_answered_as_the_first_would_be(kind: str, make: Make) -> None:
+    asked, repeated = make(), REPEATED[kind]
+    found = [asked.ask(repeated(turn)) for turn in range(8)]
+    for turn, one in enumerate(found):
+        assert isinstance(one[0], bytes)
+        assert told(one) == told(make().ask(repeated(turn)))
+    expected = kind != "nothing"  # the layouts of empty arrays are not remembered
+    assert [is_repeated for _, is_repeated in found][-4:] == [expected] * 4
+    model = {"gather": "gather", "elements": "gather_elements", "resident": "table"}.get(kind, "gathernd")
+    assert asked.counts(f"{model}@1") == (8, 0)
+    assert asked.last.timings.route == "loop"
+    assert asked.last.timings.tensor == ("table" if kind == "resident" else "")
+    assert asked.last.timings.start < asked.last.timings.parsed < asked.last.timings.gathered
+
+
+MORE: dict[str, dict[str, Any]] = {
+    "id": {"id": "7"},
+    "timeout": {"parameters": {"timeout": 5_000_000}},
+    "clip": {"parameters": {"out_of_bounds": "clip"}},
+    "fill": {"parameters": {"out_of_bounds": "fill"}},
+}
+
+
+@for_each("kind", list(MORE))
+def test_what_has_more_than_a_head_and_its_items_is_no_repetition(kind: str, make: Make) -> None:
+    asked = make()
+    found = [asked.ask(example(**MORE[kind])) for _ in range(6)]
+    assert {told(one) for one in found} == {told(make().ask(example(**MORE[kind])))}
+    assert not any(repeated for _, repeated in found)
+
+
+def test_requests_of_streams_are_no_repetitions(make: Make) -> None:
+    asked = make()
+    found = [asked.ask(example(), stream=stream) for stream in (True, False) * 4]
+    assert [repeated for _, repeated in found][-2:] == [False, True]
+    assert told(found[-2]) == told(make().ask(example(), stream=True))
+
+
+def test_a_wrong_index_is_refused_as_in_the_first_and_what_it_took_is_given_back(make: Make) -> None:
+    asked, alone = make(), make()
+    right, wrong = (raw(TABLE, "FP32", np.array([[0], [row]])) for row in (3, 4))
+    for _ in range(4):
+        found = asked.ask(right)
+    assert found[1]
+    for _ in range(2):
+        alone.ask(right)
+        refused, expected = asked.ask(wrong), alone.ask(wrong)
+        assert told(refused) == told(expected)
+        assert isinstance(refused[0], GatherError)
+        assert refused[0].code == "index_out_of_bounds"
+        assert asked.last.reservation.held == alone.last.reservation.held
+    assert asked.counts("gathernd@1") == (4, 2)
+    assert [asked.ask(right)[1] for _ in range(3)] == [False, True, True]
+
+
+def test_a_changed_content_has_its_own_items_etag_and_version(make: Make) -> None:
+    asked, message = make(), resident(np.array([[1]]))
+    for array, etag, number in ((TABLE, '"1"', 1), (TABLE + 7, '"2"', 1), (TABLE + 9, '"3"', 2), (TABLE + 9, '"3"', 3)):
+        asked.store.change(array, etag, number)
+        asked.store._last = None
+        fresh = make()
+        fresh.store.change(array, etag, number)
+        expected = told(fresh.ask(message))
+        found = [asked.ask(message) for _ in range(4)]
+        assert {told(one) for one in found} == {expected}
+        assert found[-1][1]
+    asked.store.number = 0
+    refused = asked.ask(message)[0]
+    assert isinstance(refused, GatherError)
+    assert refused.code == "model_not_found"
+
+
+def test_a_content_that_changes_while_it_is_read_is_read_again(make: Make) -> None:
+    asked, message = make(), resident(np.array([[1]]))
+    for _ in range(4):
+        expected = asked.ask(message)
+    assert expected[1]
+    run, turns = asked.service.kernel.run, []
+
+    class Changing:
+        name, splits = "changing", False
+
+        def run(self, *arguments: Any, **options: Any) -> int:
+            turns.append(asked.store.words[0])
+            if len(turns) == 1:
+                asked.store.words[0] += 1  # a scatter has begun
+            elif len(turns) == 2:
+                asked.store.words[0] -= 1
+            return run(*arguments, **options)
+
+    asked.service.kernel = Changing()
+    found = asked.ask(message)
+    assert not found[1]
+    assert told(found) == told(expected)
+    assert len(turns) > 1
+
+
+@for_each("kind", ["deadline", "budget"])
+def test_a_refusal_is_counted(kind: str, make: Make) -> None:
+    asked = make()
+    for _ in range(4):
+        assert told(asked.ask(example())) is not None
+    if kind == "budget":
+        asked.budget.uncharged = 0
+        asked.budget.small_used = asked.budget.small_total
+    refused, _ = asked.ask(example(), deadline=-1.0 if kind == "deadline" else 10.0)
+    assert isinstance(refused, GatherError)
+    assert refused.code == {"deadline": "deadline_exceeded", "budget": "overloaded"}[kind]
+    assert asked.counts("gathernd@1") == (4, 1)
+
+
+def test_another_choice_of_routes_ends_the_repetition(make: Make) -> None:
+    asked = make()
+    for _ in range(4):
+        expected = asked.ask(example())
+    assert expected[1]
+    asked.service.chooser = replace(asked.service.chooser, force_route="thread")
+    found = [asked.ask(example()) for _ in range(3)]
+    assert {told(one) for one in found} == {told(expected)}
+    assert not any(repeated for _, repeated in found)
+    assert asked.last.timings.route == "thread"
