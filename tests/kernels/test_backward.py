@@ -312,6 +312,46 @@ def test_results_that_no_cache_holds(
             assert (around[before + plan.output_items :] == 7).all()
 
 
+@for_each("hard", (False, True))
+@for_each("float_type", ("float32", "float64"))
+@for_each(
+    ("batches", "tuples", "rows", "width"),
+    [
+        (1, 17_000, 300, 64),  # so many that threads share the columns
+        (2, 5_000, 900, 128),
+        (1, 35_000, 20, 32),
+        (1, 900, 50, 20),
+        (3, 300, 40, 33),
+        (1, 300, 1_000, 64),
+    ],
+)
+def test_rows_that_are_added_as_they_come(
+    past_caches: None, batches: int, tuples: int, rows: int, width: int, float_type: FloatType, hard: bool
+) -> None:
+    """At every kind of alignment, where a NaN has no bits of its own, and not an item beside the result is written."""
+    kernel = import_module("app.kernels.numba_cpu")
+    chance, item = np.random.default_rng(width), ITEMS[float_type]
+    indices = chance.integers(-rows, rows, batches * tuples)
+    plan = BackwardPlan(GatherPlan(batches, tuples, (rows,), width, item.itemsize, False, True), float_type)
+    grad_output = values(chance, plan.data_items, float_type, hard)
+    sums = np.zeros((batches * rows, width), item)
+    places = indices % rows + np.repeat(np.arange(batches), tuples) * rows
+    with np.errstate(all="ignore"):
+        np.add.at(sums, places, grad_output.reshape(-1, width))
+    wanted = canonical(sums)
+    carrier = DTYPES[float_type].carrier
+    for threads in THREADS:
+        for before in (0, 4, 5, 12):
+            around = np.full(plan.output_items + 96, 7, carrier)
+            out = around[before : before + plan.output_items]
+            scratch = np.empty(plan.scratch_items, np.int64)
+            given = grad_output.view(carrier), indices, out, threads
+            assert kernel.run(plan, *given, further={"scratch": scratch}) == -1
+            assert out.tobytes() == wanted, (threads, before)
+            assert (around[:before] == 7).all()
+            assert (around[before + plan.output_items :] == 7).all()
+
+
 @for_each("coefficient", (1.0, -0.5, 0.0))
 @for_each("float_type", ("float32", "float64"))
 @for_each("width", (1, 3))

@@ -22,7 +22,14 @@ from app.kernels.numba_cpu.float_items import (
     store_sum_64,
 )
 from app.kernels.numba_cpu.gather_job import BLOCK
-from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, prefetch, stack_scratch, store_item
+from app.kernels.numba_cpu.memory_intrinsics import (
+    LINE,
+    load_item,
+    prefetch,
+    prefetch_to_write,
+    stack_scratch,
+    store_item,
+)
 from app.kernels.numba_cpu.reductions import REDUCTION_CODES
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
 from app.llvm_intrinsics import Address, inner, int64, stack_words
@@ -98,8 +105,12 @@ def add_narrow_rows(
             bad = write_places(given, count, depth, axes, wrap, batch, places)
             if bad >= 0:
                 return first * depth + bad
-            for at in range(count):
-                prefetch(result + load_item(places, at) * step)
+            if look_last:
+                for at in range(count):
+                    prefetch(result + load_item(places, at) * step)
+            else:  # most of the result is in no cache, or in another processor's, which has written its zeros
+                for at in range(count):
+                    prefetch_to_write(result + load_item(places, at) * step)
             source = gradient + (batch * tuples + done) * step
             if width == 1:
                 code = _ADD_64 if size == 8 else _ADD_32
@@ -113,7 +124,7 @@ def add_narrow_rows(
                     odd |= _has_nan(result + load_item(places, at) * step, width, size)
             done += count
     if odd or coefficient != 1.0 or (look_last and _has_nan(result, items, size)):
-        _finish(result, items, size, coefficient)
+        finish_sums(result, items, size, coefficient)
     return -1
 
 
@@ -149,7 +160,7 @@ def _has_nan(sums: Address, count: int, size: int) -> bool:
 
 
 @inner
-def _finish(result: Address, items: int, size: int, coefficient: float) -> None:
+def finish_sums(result: Address, items: int, size: int, coefficient: float) -> None:
     """Multiply all sums; a NaN becomes the one that results have."""
     if size == 4:
         factor = _float32(coefficient)

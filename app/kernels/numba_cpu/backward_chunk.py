@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from numba import types
 
+from app.kernels.numba_cpu.add_unsorted_rows import add_unsorted_rows
 from app.kernels.numba_cpu.backward_job import (
     COEFFICIENT,
     COLUMN_BLOCKS,
@@ -32,6 +33,7 @@ from app.kernels.numba_cpu.backward_job import (
     SPARSE,
     STARTS,
     TUPLES,
+    UNSORTED,
     WIDTH,
 )
 from app.kernels.numba_cpu.float_items import (
@@ -131,6 +133,10 @@ def backward_chunk(job: Address, number: int) -> int:
     low = number * load_item(job, CHUNK_SIZE)
     high = min(low + load_item(job, CHUNK_SIZE), load_item(job, TOTAL))
     row_blocks, column_blocks = load_item(parameters, ROW_BLOCKS), load_item(parameters, COLUMN_BLOCKS)
+    if load_item(parameters, UNSORTED) != 0:
+        for part in range(low, high):
+            add_unsorted_rows(parameters, part)
+        return -1
     for unit in range(low, high):
         batch = unit // (row_blocks * column_blocks)
         rest = unit - batch * (row_blocks * column_blocks)

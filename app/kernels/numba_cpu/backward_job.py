@@ -26,14 +26,17 @@ from app.operators.backward_plan import SCRATCH_HEAD
     ROW_BLOCKS,
     COLUMN_BLOCKS,
     NONTEMPORAL,
-) = range(18)
+    UNSORTED,
+    ODD,
+) = range(20)
 """The addresses of grad_output and of the result.
 
 PAIRS has COUNT tuples in the order of the places that they name, as place << LOW_BITS | number of the tuple; tuples of
 one place are a group, and STARTS has where each of the GROUPS begins, and the end. A slice has WIDTH items of
 ITEM_SIZE bytes. COEFFICIENT are the bits of a float64. Each of the BATCHES, if there are several, has the same TUPLES
 and ROWS, slices of the result. The work is cut into BATCHES * ROW_BLOCKS * COLUMN_BLOCKS units.
-NONTEMPORAL is not 0 where caches do not hold the result."""
+NONTEMPORAL is not 0 where caches do not hold the result. With UNSORTED the tuples are in their own order, and a unit is
+one of the COLUMN_BLOCKS (`add_unsorted_rows`); ODD becomes 1 where a sum was a NaN."""
 FLOAT16, BFLOAT16, FLOAT32, FLOAT64 = range(4)
 """What KIND is."""
 KINDS: Final = {"float16": FLOAT16, "bfloat16": BFLOAT16, "float32": FLOAT32, "float64": FLOAT64}

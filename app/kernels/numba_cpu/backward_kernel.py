@@ -23,6 +23,7 @@ from app.kernels.numba_cpu.add_narrow_rows import (
     NARROW_BYTES,
     add_narrow_rows,
     block_of_components,
+    finish_sums,
     write_places,
 )
 from app.kernels.numba_cpu.backward_chunk import backward_chunk, fill_zeros
@@ -41,6 +42,7 @@ from app.kernels.numba_cpu.backward_job import (
     KINDS,
     LOW_BITS,
     NONTEMPORAL,
+    ODD,
     PAIRS,
     RESULT,
     ROW_BLOCKS,
@@ -48,11 +50,12 @@ from app.kernels.numba_cpu.backward_job import (
     SPARSE,
     STARTS,
     TUPLES,
+    UNSORTED,
     WIDTH,
 )
 from app.kernels.numba_cpu.gather_job import BLOCK, INDEX_TYPE, OWN_INDEX_TYPE, write_job
 from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, CHUNKS_PER_THREAD, ENTRY_OPTIONS, REFUSED
-from app.kernels.numba_cpu.memory_intrinsics import load_item, stack_scratch, store_item
+from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, stack_scratch, store_item
 from app.kernels.numba_cpu.ndarray_abi import (
     ArrayHeader,
     address,
@@ -80,6 +83,12 @@ _HEAVY: Final = 4
 _ZEROS: Final = 1 << 12
 """Bytes of the result for each tuple, from which on several threads write its zeros where rows are narrow, too: 1,000
 rows of 4 into 1,000,000 took 120 µs on two (two runs) and 214 on one (median of three)."""
+_ADDED_UNSORTED: Final = 512
+"""Bytes of the longest slices that are added as they come, and not sorted: of longer ones, the rows of the result that
+are read and written a second time cost as much as to sort."""
+_ADDED_BY_ONE: Final = 1 << 22
+"""Fewer bytes of slices are added by one thread: each of several reads all tuples, and a helper comes late. 10,000 rows
+of 64 into 1,000 took 110 µs on one and 154 on two."""
 _FLOAT64: Final = Struct("<d")
 _INT64: Final = Struct("<q")
 _NO_INT64: Final = np.zeros(0, np.int64)
@@ -216,6 +225,9 @@ def _backward(
         return REFUSED
     if length(scratch) < 2 * (total + 1) + SCRATCH_HEAD:
         return REFUSED
+    parameters = address(scratch)
+    pairs = parameters + 8 * SCRATCH_HEAD
+    other = pairs + 8 * (total + 1)
     past_caches = length(out) * item_size > setting(team, NONTEMPORAL_FROM)
     own = rows if broadcast else checked_product(batches, rows)
     zeros = helpers > 0 and length(out) * item_size > _ZEROS * total
@@ -223,7 +235,7 @@ def _backward(
     if narrow and (coefficient == _ONE or not zeros):
         if zeros:
             _clear_over_threads(
-                address(out), length(out), item_size, past_caches, address(scratch), chunk, team, helpers
+                address(out), length(out), item_size, past_caches, parameters, pairs, chunk, team, helpers
             )
         else:
             fill_zeros(address(out), length(out), item_size, False, past_caches)
@@ -243,9 +255,6 @@ def _backward(
             item_size,
             f64_from_bits(coefficient),
         )
-    parameters = address(scratch)
-    pairs = parameters + 8 * SCRATCH_HEAD
-    other = pairs + 8 * (total + 1)
     together = 1 if broadcast else batches  # batches that are sorted as one
     low = bit_length(total - 1) if total > 0 else 0
     high = bit_length(own - 1) if own > 0 else 0
@@ -256,11 +265,24 @@ def _backward(
         return bad
     if length(out) == 0 and not sparse:
         return -1
+    unsorted = (
+        bad == _UNSORTED
+        and kind in (FLOAT32, FLOAT64)
+        and coefficient == _ONE
+        and not sparse
+        and (batches == 1 or not broadcast)
+        and slice_items * item_size <= _ADDED_UNSORTED
+    )
     sorted_pairs = pairs
-    if bad == _UNSORTED:
-        sorted_pairs = sort_pairs(pairs, other, total, low, high, parameters + 8 * HISTOGRAM)
-    starts = other if sorted_pairs == pairs else pairs
-    groups = find_groups(sorted_pairs, total, low, starts)
+    starts = other
+    groups = 0
+    if unsorted:
+        _clear_over_threads(address(out), length(out), item_size, past_caches, parameters, other, chunk, team, helpers)
+    else:
+        if bad == _UNSORTED:
+            sorted_pairs = sort_pairs(pairs, other, total, low, high, parameters + 8 * HISTOGRAM)
+        starts = other if sorted_pairs == pairs else pairs
+        groups = find_groups(sorted_pairs, total, low, starts)
     if sparse:
         for group in range(groups):
             store_item(address(places), group, load_item(sorted_pairs, load_item(starts, group)) >> low)
@@ -284,18 +306,23 @@ def _backward(
     store_item(parameters, TUPLES, tuples)
     store_item(parameters, ROWS, own)
     store_item(parameters, NONTEMPORAL, 1 if past_caches else 0)
+    store_item(parameters, UNSORTED, 1 if unsorted else 0)
+    store_item(parameters, ODD, 0)
     row_blocks = 1
     column_blocks = 1
     work = (length(data) + length(out)) * item_size // 8 + length(indices)
     long = work > setting(team, WAKE_FROM)
-    split = helpers > 0 and is_worth_sharing(team, long) and acquire(team)
+    alone = unsorted and (length(data) * item_size < _ADDED_BY_ONE or slice_items * item_size % LINE != 0)
+    split = helpers > 0 and not alone and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
     size = blocks
     if split:
         job = job_of(team)
         wanted = CHUNKS_PER_THREAD * (helpers + 1)
         size = 1
-        if blocks >= wanted:
+        if unsorted:
+            column_blocks = min(helpers + 1, slice_items * item_size // LINE)
+        elif blocks >= wanted:
             size = blocks // wanted
         else:
             row_blocks = (wanted + blocks - 1) // blocks
@@ -307,7 +334,10 @@ def _backward(
     addresses = parameters, address(out), address(indices), axes
     write_job(job, addresses, depth, item_size, units, size, 0, chunk)
     store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
-    return carry_out(team, job, split, helpers, long, False)
+    bad = carry_out(team, job, split, helpers, long, False)
+    if unsorted and load_item(parameters, ODD) != 0:
+        finish_sums(address(out), length(out), item_size, 1.0)
+    return bad
 
 
 _SORTED: Final = -1
@@ -321,16 +351,16 @@ def _clear_over_threads(
     item_size: int,
     past_caches: bool,
     parameters: Address,
+    starts: Address,
     chunk: Address,
     team: Address,
     helpers: int,
 ) -> None:
     """Write zeros with up to so many helpers: the gradient of no tuples, whose rows have one item each."""
-    starts = parameters + 8 * SCRATCH_HEAD
     store_item(starts, 0, 0)
     store_item(parameters, RESULT, result)
     store_item(parameters, STARTS, starts)
-    for parameter in (GRADIENT, PAIRS, GROUPS, COUNT, LOW_BITS, TUPLES, SPARSE):
+    for parameter in (GRADIENT, PAIRS, GROUPS, COUNT, LOW_BITS, TUPLES, SPARSE, UNSORTED):
         store_item(parameters, parameter, 0)
     for parameter in (WIDTH, BATCHES, COLUMN_BLOCKS):
         store_item(parameters, parameter, 1)
@@ -340,7 +370,7 @@ def _clear_over_threads(
     store_item(parameters, ROWS, items)
     store_item(parameters, NONTEMPORAL, 1 if past_caches else 0)
     long = items * item_size // 8 > setting(team, WAKE_FROM)
-    split = is_worth_sharing(team, long) and acquire(team)
+    split = helpers > 0 and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
     units = 1
     if split:

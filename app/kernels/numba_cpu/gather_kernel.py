@@ -28,6 +28,7 @@ from app.kernels import ALWAYS_AHEAD
 from app.kernels.check_arrays import check_arrays, check_fill
 from app.kernels.numba_cpu import (
     add_narrow_rows,
+    add_unsorted_rows,
     backward_chunk,
     backward_job,
     combine_single_items,
@@ -164,6 +165,7 @@ def configure(cache_dir: Path) -> Path:
         backward_job,
         backward_chunk,
         add_narrow_rows,
+        add_unsorted_rows,
         reductions,
         combine_slices,
         combine_single_items,

@@ -56,13 +56,16 @@ def _aligned_line(builder: Builder) -> Any:
     return builder.and_(first, _INT64(-LINE))
 
 
-def _prefetch(builder: Builder, address: Any) -> None:
-    flag = ir.IntType(32)
-    pointer = builder.inttoptr(address, _BYTE.as_pointer())
-    kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
-    function = _cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    read, second_cache, data = flag(0), flag(2), flag(1)
-    builder.call(function, [pointer, read, second_cache, data])
+def _prefetcher(*, to_write: bool) -> Callable[[Builder, Any], None]:
+    def build(builder: Builder, address: Any) -> None:
+        flag = ir.IntType(32)
+        pointer = builder.inttoptr(address, _BYTE.as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
+        function = _cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        cache, data = flag(3 if to_write else 2), flag(1)
+        builder.call(function, [pointer, flag(int(to_write)), cache, data])
+
+    return build
 
 
 def copy_of(width: int, *, nontemporal: bool = False) -> Copy:
@@ -128,11 +131,13 @@ store_item: Final[Callable[[Address, int, int], None]] = intrinsic(types.none, (
 stack_scratch: Final = stack_words(SCRATCH_ITEMS)
 aligned_line: Final[Callable[[], Address]] = intrinsic(_int64, (), _aligned_line)
 """Address of a cache line on the stack, with a line of room before it and one after it."""
-prefetch: Final[Callable[[Address], None]] = intrinsic(types.none, (_int64,), _prefetch)
+prefetch: Final[Callable[[Address], None]] = intrinsic(types.none, (_int64,), _prefetcher(to_write=False))
 """Ask for the cache line at `address`; an address that is not mapped does no harm.
 
 It is asked into the second cache, which can wait for more lines at once than the first.
 """
+prefetch_to_write: Final[Callable[[Address], None]] = intrinsic(types.none, (_int64,), _prefetcher(to_write=True))
+"""The same into the first cache, to be written: a store then need not wait for a line that another processor has."""
 copy_1: Final = copy_of(1)
 copy_2: Final = copy_of(2)
 copy_4: Final = copy_of(4)

@@ -1,0 +1,87 @@
+"""The gradient of a gather of rows, added to zeros where they belong as they come: each thread adds some columns.
+
+To sort tuples and to read their slices in that order takes longer, unless slices are long. What a thread adds is in
+the order of the tuples, in float32 or float64, which are the types of the sums: so the bits are those of sorted tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from app.kernels.numba_cpu.backward_job import (
+    COLUMN_BLOCKS,
+    COUNT,
+    GRADIENT,
+    ITEM_SIZE,
+    LOW_BITS,
+    ODD,
+    PAIRS,
+    RESULT,
+    WIDTH,
+)
+from app.kernels.numba_cpu.float_items import Load, Store, load_f32, load_f64, store_sum_32, store_sum_64
+from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, prefetch_to_write, store_item
+from app.llvm_intrinsics import Address, inlined, inner
+
+_AHEAD: Final = 16
+"""So many rows of the result are asked for before they are added to."""
+
+
+def _adder(load: Load, store: Store) -> Callable[[Address, Address, int], int]:
+    """A loop that adds `count` items to sums, and says whether one is a NaN then."""
+
+    @inlined
+    def loop(sums: Address, source: Address, count: int) -> int:
+        odd = 0
+        for at in range(count):
+            total = load(sums, at) + load(source, at)
+            store(sums, at, total)
+            odd |= total != total  # noqa: PLR0124  (a NaN is not equal to itself)
+        return odd
+
+    return loop
+
+
+_add_f32 = _adder(load_f32, store_sum_32)
+_add_f64 = _adder(load_f64, store_sum_64)
+
+
+@inner
+def add_unsorted_rows(parameters: Address, part: int) -> None:
+    """Add a part of the columns of all rows.
+
+    Where there are several, slices are as long as some cache lines. A part has whole lines of the result, which two
+    threads would take from each other: the last one has the columns before the first line, too, since the end of the
+    row before is in theirs.
+    """
+    width, size, count = load_item(parameters, WIDTH), load_item(parameters, ITEM_SIZE), load_item(parameters, COUNT)
+    gradient, result = load_item(parameters, GRADIENT), load_item(parameters, RESULT)
+    parts, step = load_item(parameters, COLUMN_BLOCKS), width * size
+    pairs, low = load_item(parameters, PAIRS), load_item(parameters, LOW_BITS)
+    before, begin, end = 0, 0, width
+    if parts > 1:
+        first, lines, items = -result % LINE // size, step // LINE, LINE // size
+        begin = first + lines * part // parts * items
+        end = first + lines * (part + 1) // parts * items
+        if part == parts - 1:
+            before, end = first, width
+    columns = end - begin
+    odd = 0
+    for at in range(count):
+        if at % _AHEAD == 0:
+            for other in range(at + _AHEAD, min(at + 2 * _AHEAD, count)):
+                target = result + (load_item(pairs, other) >> low) * step + begin * size
+                for line in range(0, columns * size, LINE):
+                    prefetch_to_write(target + line)
+        target, source = result + (load_item(pairs, at) >> low) * step, gradient + at * step
+        if size == 4:
+            odd |= _add_f32(target + begin * size, source + begin * size, columns)
+            if before > 0:
+                odd |= _add_f32(target, source, before)
+        else:
+            odd |= _add_f64(target + begin * size, source + begin * size, columns)
+            if before > 0:
+                odd |= _add_f64(target, source, before)
+    if odd != 0:
+        store_item(parameters, ODD, 1)
