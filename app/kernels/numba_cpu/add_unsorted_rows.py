@@ -49,39 +49,23 @@ _add_f64 = _adder(load_f64, store_sum_64)
 
 @inner
 def add_unsorted_rows(parameters: Address, part: int) -> None:
-    """Add a part of the columns of all rows.
-
-    Where there are several, slices are as long as some cache lines. A part has whole lines of the result, which two
-    threads would take from each other: the last one has the columns before the first line, too, since the end of the
-    row before is in theirs.
-    """
+    """Add a part of the columns of all rows."""
     width, size, count = load_item(parameters, WIDTH), load_item(parameters, ITEM_SIZE), load_item(parameters, COUNT)
-    gradient, result = load_item(parameters, GRADIENT), load_item(parameters, RESULT)
     parts, step = load_item(parameters, COLUMN_BLOCKS), width * size
-    pairs, low = load_item(parameters, PAIRS), load_item(parameters, LOW_BITS)
-    before, begin, end = 0, 0, width
-    if parts > 1:
-        first, lines, items = -result % LINE // size, step // LINE, LINE // size
-        begin = first + lines * part // parts * items
-        end = first + lines * (part + 1) // parts * items
-        if part == parts - 1:
-            before, end = first, width
-    columns = end - begin
+    begin, end = width * part // parts, width * (part + 1) // parts
+    gradient, result = load_item(parameters, GRADIENT) + begin * size, load_item(parameters, RESULT) + begin * size
+    pairs, low, columns = load_item(parameters, PAIRS), load_item(parameters, LOW_BITS), end - begin
     odd = 0
     for at in range(count):
         if at % _AHEAD == 0:
             for other in range(at + _AHEAD, min(at + 2 * _AHEAD, count)):
-                target = result + (load_item(pairs, other) >> low) * step + begin * size
+                target = result + (load_item(pairs, other) >> low) * step
                 for line in range(0, columns * size, LINE):
                     prefetch_to_write(target + line)
         target, source = result + (load_item(pairs, at) >> low) * step, gradient + at * step
         if size == 4:
-            odd |= _add_f32(target + begin * size, source + begin * size, columns)
-            if before > 0:
-                odd |= _add_f32(target, source, before)
+            odd |= _add_f32(target, source, columns)
         else:
-            odd |= _add_f64(target + begin * size, source + begin * size, columns)
-            if before > 0:
-                odd |= _add_f64(target, source, before)
+            odd |= _add_f64(target, source, columns)
     if odd != 0:
         store_item(parameters, ODD, 1)

@@ -312,7 +312,7 @@ def _backward(
     column_blocks = 1
     work = (length(data) + length(out)) * item_size // 8 + length(indices)
     long = work > setting(team, WAKE_FROM)
-    alone = unsorted and (length(data) * item_size < _ADDED_BY_ONE or slice_items * item_size % LINE != 0)
+    alone = unsorted and length(data) * item_size < _ADDED_BY_ONE
     split = helpers > 0 and not alone and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
     size = blocks
@@ -321,7 +321,7 @@ def _backward(
         wanted = CHUNKS_PER_THREAD * (helpers + 1)
         size = 1
         if unsorted:
-            column_blocks = min(helpers + 1, slice_items * item_size // LINE)
+            column_blocks = max(min(helpers + 1, slice_items * item_size // LINE), 1)
         elif blocks >= wanted:
             size = blocks // wanted
         else:
