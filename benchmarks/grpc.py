@@ -146,10 +146,7 @@ def print_turns(title: str, turns: dict[str, tuple[str, bytes, int]], seconds: f
     rates: dict[str, list[float]] = {name: [] for name in turns}
     costs: dict[str, list[float]] = {name: [] for name in turns}
     for turn in range(rounds):
-        order: Callable[[Any], Any] = (
-            reversed if turn % 2 else iter
-        )  # who comes next finds caches that another has left
-        for name in order(list(turns)):
+        for name in list(turns)[:: -1 if turn % 2 else 1]:  # who comes next finds caches that another has left
             address, message, process = turns[name]
             before = common.cpu_seconds(process) if process else 0.0
             found, _ = uvloop.run(rate(address, message, seconds))

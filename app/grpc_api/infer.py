@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
 from app.api.v2_model_lookup import Models, counted_as
-from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 from app.grpc_api.repeated_gather import LARGE, RepeatedGather, repeated_gather
 from app.grpc_api.rpc_request import RpcRequest
@@ -23,7 +23,6 @@ from app.wire.v2_grpc_request import SplitRequest, read_grpc_lookup, read_grpc_r
 from app.wire.v2_lookup import LookupModel
 from app.wire.v2_request_json import Model
 
-_MOST_REPEATED: Final = 256
 _SEARCHED: Final = 1 << 16
 """A message with more bytes is cut in a thread."""
 _FIELDS: Final = 1 << 10
@@ -39,7 +38,6 @@ class Inference:
         self._service = models.service
         self._metrics = metrics
         self._layouts = RequestLayouts()
-        self._repeated: BoundedCache[RequestLayout, RepeatedGather] = BoundedCache(_MOST_REPEATED)
 
     def infer(self, message: bytes, request: RpcRequest, *, stream: bool = False) -> bytes | Coroutine[Any, Any, bytes]:
         """Answer a ModelInferRequest; with `stream` by a ModelStreamInferResponse. Raises GatherError, at once or when
@@ -47,9 +45,8 @@ class Inference:
         """
         layout = self._layouts.find(message)
         if layout is not None and self._models.find_quickly(layout.model.name) is layout.model:
-            repeated = None if stream else self._repeated.get(layout)
-            if repeated is not None:
-                written = self._repeat(message, layout, repeated, request)
+            if layout.repeated is not None and not stream:
+                written = self._repeat(message, layout, layout.repeated, request)
                 if written is not None:
                     return written
             return self._gather(message, layout, layout.model, request, stream)
@@ -58,7 +55,7 @@ class Inference:
     def _repeat(
         self, message: bytes, layout: RequestLayout, repeated: RepeatedGather, request: RpcRequest
     ) -> bytes | None:
-        """The answer to a gather like one before; None where it has to be looked at as if there had been none."""
+        """The answer to a gather like one before; None where it has to be looked at as if it were the first."""
         timings, reservation, statistics = request.timings, request.reservation, self._models.statistics
         held = reservation.held
         try:
@@ -69,8 +66,9 @@ class Inference:
             statistics.of(self._models.counted_now(layout.model)).failed(timings.start)
             raise
         if written is None:
-            del self._repeated[layout]
-            reservation.adjust(reservation.held - held, 0)
+            reservation.return_to(held)
+            timings.parsed = timings.kernel = timings.kernel_end = 0.0
+            timings.route, timings.tensor = None, ""
             return None
         statistics.of(repeated.counted).succeeded(timings, timings.start)
         return written
@@ -128,9 +126,8 @@ class Inference:
             counted = counted_as(name, answer.data_version or VERSION)
             models.statistics.of(counted).succeeded(timings, arrived)
             if isinstance(found, RequestLayout) and not stream:
-                repeated = repeated_gather(read, answer, written, counted, service, timings)
-                if repeated is not None:
-                    self._repeated[found] = repeated
+                with suppress(GatherError):  # the tensor has gone or is damaged since: who asks next is told
+                    found.repeated = repeated_gather(read, answer, written, counted, service, timings)
         except Exception as error:
             models.statistics.of(models.counted_now(model)).failed(timings.start)
             if isinstance(error, GatherError) and error.code == "tensor_not_found":

@@ -133,13 +133,17 @@ class GrpcListener:
 
 @contextmanager
 def _threads_of_grpc() -> Iterator[None]:
-    """gRPC's own threads, which are started meanwhile, do not interrupt others: what they read waits until a processor
-    is free, or another thread has had its time. That is 2 to 4 % more calls where processors are scarce.
+    """gRPC's own threads, which are started meanwhile, get the scheduling policy SCHED_BATCH: they interrupt no others,
+    and what they read waits until a processor is free, or another thread has had its time. That is 2 to 4 % more calls
+    where processors are scarce.
 
     Python's thread that hands events to the event loop is a usual one: beside other programs that keep all processors
     busy each of its waits would take milliseconds.
     """
-    is_usual = os.sched_getscheduler(0) == os.SCHED_OTHER  # else another has been chosen for the whole service
+    try:
+        is_usual = os.sched_getscheduler(0) == os.SCHED_OTHER  # else another has been chosen for the whole service
+    except OSError:  # a container may forbid it, and then all threads are usual ones
+        is_usual = False
     known = set(threading.enumerate())
     if is_usual:
         _schedule(0, os.SCHED_BATCH)
@@ -153,7 +157,7 @@ def _threads_of_grpc() -> Iterator[None]:
 
 def _schedule(thread: int, policy: int) -> None:
     """Have a thread scheduled by another policy; 0 is the one that runs."""
-    with suppress(OSError):  # a container may forbid it, and then all threads are usual ones
+    with suppress(OSError):  # as above
         os.sched_setscheduler(thread, policy, os.sched_param(0))
 
 

@@ -1,7 +1,7 @@
-"""Gathers that repeat one that came before, but for their arrays: what was found out for that one is used again.
+"""Gathers whose message differs from an earlier one in its arrays alone: they are run by the plan that was made then.
 
 Messages of one layout ask for the same gather of the same types and shapes. Where the event loop ran one of them, the
-next is run by the same plan and answered behind the same head, unless something has changed since.
+next is run by the same plan, and its answer begins with the same head, unless something has changed since.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class RepeatedGather:
         timings: RequestTimings,
         reservation: MemoryReservation,
     ) -> bytes | None:
-        """The answer to the gather of these items; None where it has to be looked at as if it were the first.
+        """The answer to the gather of these items. None where it has to be looked at as if it were the first: an index
+        is wrong, the tensor is another one, a scatter has changed it meanwhile, or the routes have changed.
 
         Raises deadline_exceeded, tensor_damaged, and what charging raises.
         """
@@ -65,7 +66,7 @@ class RepeatedGather:
                 return None
             data = resident.tensor.items
         plan, choice = planned.plan, planned.usual.choice
-        reservation.charge(2 * plan.output_bytes + plan.scratch_bytes + len(head))
+        reservation.charge(plan.output_bytes + plan.scratch_bytes)
         timings.choice, timings.route, timings.tensor = choice, choice.route, name
         service.start_kernel(timings)
         out = np.empty(plan.output_items, self._carrier)
@@ -74,6 +75,7 @@ class RepeatedGather:
         if bad >= 0 or not (resident is None or resident.is_consistent):
             return None
         timings.gathered = timings.kernel_end
+        reservation.charge(len(head) + plan.output_bytes)
         return b"".join((head, out.data))
 
 
@@ -82,12 +84,15 @@ def repeated_gather(
 ) -> RepeatedGather | None:
     """What later gathers of the layout of `request`, which was answered so, have in common with it.
 
-    None where each has to be looked at: the event loop did not run it, or the next may have to run elsewhere; or the
-    answer has more in it than the same head and the items.
+    None where each has to be looked at: it is a scatter, the event loop did not run it, the next may have to run
+    elsewhere, or the answer has more in it than the same head and the items. Raises tensor_damaged, and what planning
+    raises.
     """
     call, output = request.call, answer.output
     if (
         timings.route != "loop"
+        or call.updates is not None
+        or not output.dtype.item_size
         or service.gpu is not None
         or call.device == "gpu"
         or call.out_of_bounds != "error"
@@ -107,7 +112,7 @@ def repeated_gather(
             return None
         data = resident.tensor
     planned = service.planner.plan(call, data, service.chooser)
-    if planned.usual.depends_on_request:
+    if planned.usual.depends_on_request or planned.usual.choice.route != "loop":
         return None
     head = written[: len(written) - output.array.nbytes]
     return RepeatedGather(planned, data, name, answer, head, counted)

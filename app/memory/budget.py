@@ -125,6 +125,17 @@ class MemoryReservation:
                 budget.used -= back
                 self._held -= back
 
+    def return_to(self, held: int) -> None:
+        """Give back what was charged since it held so many bytes."""
+        budget = self._budget
+        with budget.lock:
+            for size, sign in ((self._held, -1), (held, 1)):
+                if size > SMALL_REQUEST_BYTES:
+                    budget.used += sign * size
+                elif size > budget.uncharged:
+                    budget.small_used += sign * size
+            self._held = held
+
     def admit(self, size: int) -> None:
         """Check that `size` bytes more can ever fit, and charge nothing. Raises payload_too_large."""
         if self._held + size > SMALL_REQUEST_BYTES:

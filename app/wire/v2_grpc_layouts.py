@@ -46,7 +46,7 @@ class _Array(NamedTuple):
 class RequestLayout:
     """One layout: the bytes that all its messages share, by their places, and the request that those make."""
 
-    __slots__ = ("_arrays", "_further", "_head", "_identifier", "_shared", "model")
+    __slots__ = ("_arrays", "_further", "_head", "_identifier", "_shared", "model", "repeated")
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class RequestLayout:
         shared: tuple[tuple[int, bytes], ...],
     ) -> None:
         self.model = model
+        self.repeated: Any = None  # what `app.grpc_api.repeated_gather` remembers for it
         self._head = head
         self._arrays = arrays
         self._identifier = identifier

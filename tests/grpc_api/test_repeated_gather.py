@@ -32,6 +32,7 @@ from app.tensors.tensor import Tensor
 from tests.for_each import for_each
 from tests.grpc_api.messages import example, request
 from tests.oip.bodies import Array
+from tests.strings import packed
 
 TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
 Observed = tuple[bytes | GatherError, bool]
@@ -46,16 +47,23 @@ class OneTensor(EmptyStore):
         self.etag = '"1"'
         self.number = 1
         self.cold = False
+        self.damaged = False
         self._last: Resident | None = None
 
     def get(self, reference: str) -> Resident | None:
         """See `Store`."""
         if reference != "table" or not self.number:
             return None
-        if self._last is None or self._last.etag != self.etag:
-            tensor = Tensor(DTYPES[self.array.dtype.name], self.array.shape, self.array.reshape(-1))
-            self._last = Resident(tensor, self.etag, self.words[0], self.words, self.cold, self.number)
-        return self._last
+        if self.damaged:
+            raise GatherError("tensor_damaged", "its file was cut")
+        last = self._last
+        if last is None or (last.etag, last.data_version) != (self.etag, self.number):
+            if self.array.dtype.kind == "U":
+                tensor: Tensor = packed(self.array.tolist())
+            else:
+                tensor = Tensor(DTYPES[self.array.dtype.name], self.array.shape, self.array.reshape(-1))
+            last = self._last = Resident(tensor, self.etag, self.words[0], self.words, self.cold, self.number)
+        return last
 
     def names(self) -> list[str]:
         """See `Store`."""
@@ -64,6 +72,10 @@ class OneTensor(EmptyStore):
     def resolve(self, reference: str) -> str | None:
         """See `Store`."""
         return f"table@{self.number}" if reference == "table" and self.number else None
+
+    def damage(self) -> None:
+        """The content cannot be read any more."""
+        self.damaged = True
 
     def change(self, array: NDArray[Any], etag: str, number: int = 1) -> None:
         """Another content, under another ETag."""
@@ -135,6 +147,14 @@ def raw(data: NDArray[Any], datatype: str, indices: NDArray[Any], **options: Any
     return request(arrays, **options)
 
 
+def scattered(model: str, indices: NDArray[Any]) -> Any:
+    updates = np.arange(indices.shape[0] * 3, dtype=np.float32).reshape(-1, 3)
+    arrays: dict[str, tuple[str, Array]] = {
+        "data": ("FP32", TABLE), "indices": ("INT64", indices), "updates": ("FP32", updates),
+    }  # fmt: skip
+    return request(arrays, model)
+
+
 def resident(indices: NDArray[Any], **options: Any) -> Any:
     return request({"indices": ("INT64", indices)}, "table", **options)
 
@@ -150,7 +170,11 @@ REPEATED: Mapping[str, Callable[[int], Any]] = {
         TABLE + turn, "FP32", np.array([[0, 1, 2]]), model="gather_elements", parameters={"axis": 0}
     ),
     "resident": lambda turn: resident(np.array([[turn % 4], [0]])),
-    "nothing": lambda turn: raw(TABLE + turn, "FP32", np.empty((0, 1), np.int64)),
+}
+UNREPEATED: Mapping[str, Callable[[int], Any]] = {
+    "no indices": lambda turn: raw(TABLE + turn, "FP32", np.empty((0, 1), np.int64)),
+    "scatternd": lambda turn: scattered("scatternd", np.array([[turn % 4], [0]])),
+    "scatter_elements": lambda turn: scattered("scatter_elements", np.array([[turn % 4, 0, 1], [0, 0, 0]])),
 }
 
 
@@ -161,8 +185,7 @@ def test_repetitions_are_answered_as_the_first_would_be(kind: str, make: Make) -
     for turn, one in enumerate(found):
         assert isinstance(one[0], bytes)
         assert told(one) == told(make().ask(repeated(turn)))
-    expected = kind != "nothing"  # the layouts of empty arrays are not remembered
-    assert [is_repeated for _, is_repeated in found][-4:] == [expected] * 4
+    assert [is_repeated for _, is_repeated in found][-4:] == [True] * 4
     model = {"gather": "gather", "elements": "gather_elements", "resident": "table"}.get(kind, "gathernd")
     assert asked.counts(f"{model}@1") == (8, 0)
     assert asked.last.timings.route == "loop"
@@ -186,6 +209,28 @@ def test_what_has_more_than_a_head_and_its_items_is_no_repetition(kind: str, mak
     assert not any(repeated for _, repeated in found)
 
 
+@for_each("kind", list(UNREPEATED))
+def test_other_requests_are_no_repetitions(kind: str, make: Make) -> None:
+    asked = make()
+    for turn in range(8):
+        found = asked.ask(UNREPEATED[kind](turn))
+        assert isinstance(found[0], bytes)
+        assert told(found) == told(make().ask(UNREPEATED[kind](turn)))
+        assert not found[1]
+
+
+def test_strings_are_no_repetitions(make: Make) -> None:
+    asked = make()
+    asked.store.change(np.array(["a" * 300, "b", "", "cc"]), '"1"')
+    for turn in range(8):
+        message, alone = resident(np.array([[turn % 4], [0]])), make()
+        alone.store.change(asked.store.array, '"1"')
+        found = asked.ask(message)
+        assert isinstance(found[0], bytes)
+        assert told(found) == told(alone.ask(message))
+        assert not found[1]
+
+
 def test_requests_of_streams_are_no_repetitions(make: Make) -> None:
     asked = make()
     found = [asked.ask(example(), stream=stream) for stream in (True, False) * 4]
@@ -207,14 +252,74 @@ def test_a_wrong_index_is_refused_as_in_the_first_and_what_it_took_is_given_back
         assert refused[0].code == "index_out_of_bounds"
         assert asked.last.reservation.held == alone.last.reservation.held
     assert asked.counts("gathernd@1") == (4, 2)
-    assert [asked.ask(right)[1] for _ in range(3)] == [False, True, True]
+    assert all(asked.ask(right)[1] for _ in range(3))
+
+
+def test_what_a_repetition_that_came_to_nothing_measured_is_forgotten(make: Make) -> None:
+    asked, message = make(), resident(np.array([[1]]))
+    for _ in range(4):
+        found = asked.ask(message)
+    assert found[1]
+    run = asked.service.kernel.run
+
+    class Damaging:
+        name, splits = "damaging", False
+
+        def run(self, *arguments: Any, **options: Any) -> int:
+            asked.store.words[0] += 1
+            asked.store.damage()
+            return run(*arguments, **options)
+
+    asked.service.kernel = Damaging()
+    refused = asked.ask(message)[0]
+    assert isinstance(refused, GatherError)
+    assert refused.code == "tensor_damaged"
+    timings = asked.last.timings
+    assert (timings.kernel, timings.kernel_end, timings.route, timings.tensor) == (0.0, 0.0, None, "")
+    assert asked.counts("table@1") == (4, 1)
+
+
+def test_an_answer_is_sent_although_the_tensor_is_damaged_right_after(make: Make) -> None:
+    asked, message = make(), resident(np.array([[1]]))
+    expected = [asked.ask(message) for _ in range(2)][-1]
+    run = asked.service.kernel.run
+
+    class Damaging:
+        name, splits = "damaging", False
+
+        def run(self, *arguments: Any, **options: Any) -> int:
+            asked.store.damage()
+            return run(*arguments, **options)
+
+    asked.service.kernel = Damaging()
+    found = asked.ask(message)
+    assert told(found) == told(expected)
+    assert asked.counts("table@1") == (3, 0)
+
+
+def test_a_gpu_that_comes_later_ends_the_repetition(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = make()
+    for _ in range(4):
+        found = asked.ask(example())
+    assert found[1]
+    seen: list[object] = []
+    gather: Any = asked.service.gather
+
+    def seeing(*given: Any) -> Any:
+        seen.append(given)
+        return gather(*given)
+
+    monkeypatch.setattr(asked.service, "gather", seeing)
+    gpu: Any = SimpleNamespace(has_copy=lambda etag: False)
+    asked.service.gpu = gpu
+    assert not asked.ask(example())[1]
+    assert len(seen) == 1
 
 
 def test_a_changed_content_has_its_own_items_etag_and_version(make: Make) -> None:
     asked, message = make(), resident(np.array([[1]]))
     for array, etag, number in ((TABLE, '"1"', 1), (TABLE + 7, '"2"', 1), (TABLE + 9, '"3"', 2), (TABLE + 9, '"3"', 3)):
         asked.store.change(array, etag, number)
-        asked.store._last = None
         fresh = make()
         fresh.store.change(array, etag, number)
         expected = told(fresh.ask(message))
@@ -256,7 +361,8 @@ def test_a_content_that_changes_while_it_is_read_is_read_again(make: Make) -> No
 def test_a_refusal_is_counted(kind: str, make: Make) -> None:
     asked = make()
     for _ in range(4):
-        assert told(asked.ask(example())) is not None
+        found = asked.ask(example())
+    assert found[1]
     if kind == "budget":
         asked.budget.uncharged = 0
         asked.budget.small_used = asked.budget.small_total

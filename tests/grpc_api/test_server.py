@@ -286,8 +286,9 @@ def test_threads_of_grpc_interrupt_no_others_and_those_of_python_are_usual(start
     with start_grpc() as server:
         policies: dict[str, set[int]] = {}
         for task in Path(f"/proc/{server.http.process.pid}/task").iterdir():
-            name = (task / "comm").read_text().strip()
-            policies.setdefault(name, set()).add(os.sched_getscheduler(int(task.name)))
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                name = (task / "comm").read_text().strip()
+                policies.setdefault(name, set()).add(os.sched_getscheduler(int(task.name)))
         own = Path(f"/proc/{server.http.process.pid}/comm").read_text().strip()
     assert policies["event_engine"] == {os.SCHED_BATCH}
     assert policies[own] == {os.SCHED_OTHER}

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from app.kernels import ALWAYS_AHEAD, Kernel
 from app.kernels.numba_cpu import gather_kernel
+from app.kernels.numba_cpu.backward_job import COLUMN_BLOCKS, UNSORTED
 from app.kernels.numba_cpu.run_job import NONTEMPORAL_FROM
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
 from app.operators.gather_plan import GatherPlan
@@ -323,6 +324,10 @@ def test_results_that_no_cache_holds(
         (1, 900, 50, 20),
         (3, 300, 40, 33),
         (1, 300, 1_000, 64),
+        (1, 300, 100, 17),
+        (1, 300, 100, 65),
+        (1, 300, 100, 129),
+        (1, 60_000, 100, 18),  # rows of one cache line and a half
     ],
 )
 def test_rows_that_are_added_as_they_come(
@@ -350,6 +355,11 @@ def test_rows_that_are_added_as_they_come(
             assert out.tobytes() == wanted, (threads, before)
             assert (around[:before] == 7).all()
             assert (around[before + plan.output_items :] == 7).all()
+            row_size = width * item.itemsize
+            assert scratch[UNSORTED] == (row_size <= 512)
+            if row_size <= 512:
+                shared = grad_output.nbytes >= 1 << 22 and row_size >= 128
+                assert scratch[COLUMN_BLOCKS] == (min(threads, row_size // 64) if shared else 1)
 
 
 @for_each("coefficient", (1.0, -0.5, 0.0))

@@ -13,9 +13,9 @@ from app.kernels.numba_cpu.backward_job import (
     COLUMN_BLOCKS,
     COUNT,
     GRADIENT,
+    HAS_NAN,
     ITEM_SIZE,
     LOW_BITS,
-    ODD,
     PAIRS,
     RESULT,
     WIDTH,
@@ -68,4 +68,4 @@ def add_unsorted_rows(parameters: Address, part: int) -> None:
         else:
             odd |= _add_f64(target, source, columns)
     if odd != 0:
-        store_item(parameters, ODD, 1)
+        store_item(parameters, HAS_NAN, 1)

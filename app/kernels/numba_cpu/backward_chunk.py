@@ -1,8 +1,8 @@
 """The chunks of a gradient: for each place that tuples name, the slices of grad_output added up in their order.
 
-A unit of work is a stretch of rows of one batch, or some columns of it. A row of the result is written once, by the one
-unit that it belongs to, and what is added to it is added in the order of the tuples: so the bits are the same however
-the work is cut.
+Unsorted tuples are left to `add_unsorted_rows`. Of sorted ones, a unit of work is a stretch of rows of one batch, or
+some columns of it. A row of the result is written once, by the one unit that it belongs to, and what is added to it is
+added in the order of the tuples: so the bits are the same however the work is cut.
 """
 
 from __future__ import annotations

@@ -27,16 +27,18 @@ from app.operators.backward_plan import SCRATCH_HEAD
     COLUMN_BLOCKS,
     NONTEMPORAL,
     UNSORTED,
-    ODD,
+    HAS_NAN,
 ) = range(20)
 """The addresses of grad_output and of the result.
 
-PAIRS has COUNT tuples in the order of the places that they name, as place << LOW_BITS | number of the tuple; tuples of
+PAIRS has COUNT tuples, as place << LOW_BITS | number of the tuple, in the order of the places that they name; tuples of
 one place are a group, and STARTS has where each of the GROUPS begins, and the end. A slice has WIDTH items of
 ITEM_SIZE bytes. COEFFICIENT are the bits of a float64. Each of the BATCHES, if there are several, has the same TUPLES
-and ROWS, slices of the result. The work is cut into BATCHES * ROW_BLOCKS * COLUMN_BLOCKS units.
-NONTEMPORAL is not 0 where caches do not hold the result. With UNSORTED the tuples are in their own order, and a unit is
-one of the COLUMN_BLOCKS (`add_unsorted_rows`); ODD becomes 1 where a sum was a NaN."""
+and ROWS, slices of the result. The work is cut into BATCHES * ROW_BLOCKS * COLUMN_BLOCKS units. NONTEMPORAL is not 0
+where caches do not hold the result.
+
+Where UNSORTED is not 0, PAIRS has the tuples in their own order, there are no groups, and a unit is one of
+COLUMN_BLOCKS parts of the columns (`add_unsorted_rows`). HAS_NAN becomes 1 there where a sum was a NaN."""
 FLOAT16, BFLOAT16, FLOAT32, FLOAT64 = range(4)
 """What KIND is."""
 KINDS: Final = {"float16": FLOAT16, "bfloat16": BFLOAT16, "float32": FLOAT32, "float64": FLOAT64}

@@ -1,7 +1,9 @@
 """The gradient of a gather in one function compiled by Numba, with the threads of the gather's kernel.
 
-Indices are checked and tuples sorted by the place that they name (`sort_tuples`); then chunks write the result, each
-row once (`backward_chunk`). A sparse gradient has the rows of the places that are named, in ascending order.
+Indices are checked. Dense gradients of short rows are added to zeros as they come (`add_narrow_rows`,
+`add_unsorted_rows`); for others tuples are sorted by the place that they name (`sort_tuples`), and chunks write each
+row of the result once (`backward_chunk`). A sparse gradient has the rows of the places that are named, in ascending
+order.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ from app.kernels.numba_cpu.backward_job import (
     FLOAT64,
     GRADIENT,
     GROUPS,
+    HAS_NAN,
     HISTOGRAM,
     ITEM_SIZE,
     KIND,
     KINDS,
     LOW_BITS,
     NONTEMPORAL,
-    ODD,
     PAIRS,
     RESULT,
     ROW_BLOCKS,
@@ -307,12 +309,13 @@ def _backward(
     store_item(parameters, ROWS, own)
     store_item(parameters, NONTEMPORAL, 1 if past_caches else 0)
     store_item(parameters, UNSORTED, 1 if unsorted else 0)
-    store_item(parameters, ODD, 0)
+    store_item(parameters, HAS_NAN, 0)
     row_blocks = 1
     column_blocks = 1
     work = (length(data) + length(out)) * item_size // 8 + length(indices)
     long = work > setting(team, WAKE_FROM)
-    alone = unsorted and length(data) * item_size < _ADDED_BY_ONE
+    row_size = slice_items * item_size
+    alone = unsorted and (length(data) * item_size < _ADDED_BY_ONE or row_size < 2 * LINE)
     split = helpers > 0 and not alone and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
     size = blocks
@@ -321,7 +324,7 @@ def _backward(
         wanted = CHUNKS_PER_THREAD * (helpers + 1)
         size = 1
         if unsorted:
-            column_blocks = max(min(helpers + 1, slice_items * item_size // LINE), 1)
+            column_blocks = min(helpers + 1, row_size // LINE)
         elif blocks >= wanted:
             size = blocks // wanted
         else:
@@ -335,7 +338,7 @@ def _backward(
     write_job(job, addresses, depth, item_size, units, size, 0, chunk)
     store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
     bad = carry_out(team, job, split, helpers, long, False)
-    if unsorted and load_item(parameters, ODD) != 0:
+    if unsorted and load_item(parameters, HAS_NAN) != 0:
         finish_sums(address(out), length(out), item_size, 1.0)
     return bad
 
@@ -356,7 +359,10 @@ def _clear_over_threads(
     team: Address,
     helpers: int,
 ) -> None:
-    """Write zeros with up to so many helpers: the gradient of no tuples, whose rows have one item each."""
+    """Write zeros with up to so many helpers: the gradient of no tuples, whose rows have one item each.
+
+    `starts` is one int64 of working memory, which is written.
+    """
     store_item(starts, 0, 0)
     store_item(parameters, RESULT, result)
     store_item(parameters, STARTS, starts)
