@@ -280,6 +280,29 @@ def past_caches(compiled: None) -> Iterator[None]:
     gather_kernel.tune(gather_kernel.USUAL_WAKE_FROM, ALWAYS_AHEAD)
 
 
+def run_between_others(
+    plan: BackwardPlan,
+    grad_output: NDArray[Any],
+    indices: NDArray[Any],
+    wanted: bytes,
+    threads: int,
+    before: int,
+) -> NDArray[np.int64]:
+    """Run the compiled kernel into a result that has so many other items before it, and some behind it, which it does
+    not touch. Its working memory.
+    """
+    carrier = DTYPES[plan.float_type].carrier
+    around = np.full(plan.output_items + 96, 7, carrier)
+    out = around[before : before + plan.output_items]
+    scratch = np.empty(plan.scratch_items, np.int64)
+    given = grad_output.view(carrier), indices, out, threads
+    assert import_module("app.kernels.numba_cpu").run(plan, *given, further={"scratch": scratch}) == -1
+    assert out.tobytes() == wanted, (threads, before)
+    assert (around[:before] == 7).all()
+    assert (around[before + plan.output_items :] == 7).all()
+    return scratch
+
+
 @for_each("chosen", (0, 3, 50, 400, -300))  # of the last, two thirds name one row
 @for_each("coefficient", (0.7, -1.0))
 @for_each("float_type", slow_but_for(("float32",), FLOAT_TYPES))
@@ -288,7 +311,6 @@ def test_results_that_no_cache_holds(
     past_caches: None, width: int, float_type: FloatType, coefficient: float, chosen: int
 ) -> None:
     """At every kind of alignment, and not an item beside the result is written."""
-    kernel = import_module("app.kernels.numba_cpu")
     chance, item, rows = np.random.default_rng(width), ITEMS[float_type], 100
     indices = chance.integers(0, rows, abs(chosen))
     if chosen < 0:
@@ -300,17 +322,9 @@ def test_results_that_no_cache_holds(
     sums = np.zeros((rows, width), number)
     np.add.at(sums, indices, grad_output.reshape(-1, width).astype(number))
     wanted = (sums * number(coefficient)).astype(item).tobytes()
-    carrier = DTYPES[float_type].carrier
     for threads in THREADS:
         for before in (0, 1, 5, 40):
-            around = np.full(plan.output_items + 96, 7, carrier)
-            out = around[before : before + plan.output_items]
-            scratch = np.empty(plan.scratch_items, np.int64)
-            given = grad_output.view(carrier), indices, out, threads
-            assert kernel.run(plan, *given, further={"scratch": scratch}) == -1
-            assert out.tobytes() == wanted, (threads, before)
-            assert (around[:before] == 7).all()
-            assert (around[before + plan.output_items :] == 7).all()
+            run_between_others(plan, grad_output, indices, wanted, threads, before)
 
 
 @for_each("hard", (False, True))
@@ -334,7 +348,6 @@ def test_rows_that_are_added_as_they_come(
     past_caches: None, batches: int, tuples: int, rows: int, width: int, float_type: FloatType, hard: bool
 ) -> None:
     """At every kind of alignment, where a NaN has no bits of its own, and not an item beside the result is written."""
-    kernel = import_module("app.kernels.numba_cpu")
     chance, item = np.random.default_rng(width), ITEMS[float_type]
     indices = chance.integers(-rows, rows, batches * tuples)
     plan = BackwardPlan(GatherPlan(batches, tuples, (rows,), width, item.itemsize, False, True), float_type)
@@ -344,17 +357,9 @@ def test_rows_that_are_added_as_they_come(
     with np.errstate(all="ignore"):
         np.add.at(sums, places, grad_output.reshape(-1, width))
     wanted = canonical(sums)
-    carrier = DTYPES[float_type].carrier
     for threads in THREADS:
         for before in (0, 4, 5, 12):
-            around = np.full(plan.output_items + 96, 7, carrier)
-            out = around[before : before + plan.output_items]
-            scratch = np.empty(plan.scratch_items, np.int64)
-            given = grad_output.view(carrier), indices, out, threads
-            assert kernel.run(plan, *given, further={"scratch": scratch}) == -1
-            assert out.tobytes() == wanted, (threads, before)
-            assert (around[:before] == 7).all()
-            assert (around[before + plan.output_items :] == 7).all()
+            scratch = run_between_others(plan, grad_output, indices, wanted, threads, before)
             row_size = width * item.itemsize
             assert scratch[UNSORTED] == (row_size <= 512)
             if row_size <= 512:

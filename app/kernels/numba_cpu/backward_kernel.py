@@ -24,9 +24,7 @@ from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.add_narrow_rows import (
     NARROW_BYTES,
     add_narrow_rows,
-    block_of_components,
     finish_sums,
-    write_places,
 )
 from app.kernels.numba_cpu.backward_chunk import backward_chunk, fill_zeros
 from app.kernels.numba_cpu.backward_job import (
@@ -55,7 +53,7 @@ from app.kernels.numba_cpu.backward_job import (
     UNSORTED,
     WIDTH,
 )
-from app.kernels.numba_cpu.gather_job import BLOCK, INDEX_TYPE, OWN_INDEX_TYPE, write_job
+from app.kernels.numba_cpu.gather_job import INDEX_TYPE, OWN_INDEX_TYPE, write_job
 from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, CHUNKS_PER_THREAD, ENTRY_OPTIONS, REFUSED
 from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, stack_scratch, store_item
 from app.kernels.numba_cpu.ndarray_abi import (
@@ -70,10 +68,17 @@ from app.kernels.numba_cpu.ndarray_abi import (
     length,
 )
 from app.kernels.numba_cpu.run_job import ARRAY_TYPE, NONTEMPORAL_FROM, WAKE_FROM, carry_out
-from app.kernels.numba_cpu.sort_tuples import bit_length, find_groups, largest_group, sort_pairs
+from app.kernels.numba_cpu.sort_tuples import (
+    NOT_IN_ORDER,
+    bit_length,
+    find_groups,
+    largest_group,
+    sort_pairs,
+    write_pairs,
+)
 from app.kernels.numba_cpu.split_over_threads import acquire, is_worth_sharing, job_of, setting
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
-from app.llvm_intrinsics import Address, f64_from_bits, inner, stack_words
+from app.llvm_intrinsics import Address, f64_from_bits, inner
 from app.operators.backward_plan import SCRATCH_HEAD, BackwardPlan
 
 _TOO_MANY_BITS: Final = -4
@@ -96,8 +101,6 @@ _INT64: Final = Struct("<q")
 _NO_INT64: Final = np.zeros(0, np.int64)
 _ONE: Final[int] = _INT64.unpack(_FLOAT64.pack(1.0))[0]
 """The bits of a coefficient that changes no sum."""
-
-_stack_block = stack_words(BLOCK * MAX_DEPTH)
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:
@@ -262,13 +265,13 @@ def _backward(
     high = bit_length(own - 1) if own > 0 else 0
     if own < 0 or low + high > 62:
         return _TOO_MANY_BITS
-    bad = _write_pairs(index_kind, address(indices), together, tuples, depth, axes, wrap, low, pairs)
+    bad = write_pairs(index_kind, address(indices), together, tuples, depth, axes, wrap, low, pairs)
     if bad >= 0:
         return bad
     if length(out) == 0 and not sparse:
         return -1
     unsorted = (
-        bad == _UNSORTED
+        bad == NOT_IN_ORDER
         and kind in (FLOAT32, FLOAT64)
         and coefficient == _ONE
         and not sparse
@@ -281,7 +284,7 @@ def _backward(
     if unsorted:
         _clear_over_threads(address(out), length(out), item_size, past_caches, parameters, other, chunk, team, helpers)
     else:
-        if bad == _UNSORTED:
+        if bad == NOT_IN_ORDER:
             sorted_pairs = sort_pairs(pairs, other, total, low, high, parameters + 8 * HISTOGRAM)
         starts = other if sorted_pairs == pairs else pairs
         groups = find_groups(sorted_pairs, total, low, starts)
@@ -343,10 +346,6 @@ def _backward(
     return bad
 
 
-_SORTED: Final = -1
-_UNSORTED: Final = -2
-
-
 @inner
 def _clear_over_threads(
     result: Address,
@@ -392,39 +391,3 @@ def _clear_over_threads(
 def _is_int64(array: ArrayHeader, array_type: Address) -> bool:
     """Whether it is an array of int64 that may be written."""
     return is_array(array, array_type) and is_writable(array) and index_type(array) == 8
-
-
-@inner
-def _write_pairs(
-    kind: int,
-    components: Address,
-    batches: int,
-    tuples: int,
-    depth: int,
-    axes: Address,
-    wrap: bool,
-    low: int,
-    pairs: Address,
-) -> int:
-    """Write the pair of each tuple (`sort_tuples`): the first bad component, _SORTED, or _UNSORTED."""
-    block, places = _stack_block(), stack_scratch()
-    number = 0
-    before = -1
-    result = _SORTED
-    for batch in range(batches):
-        done = 0
-        while done < tuples:
-            count = min(BLOCK, tuples - done)
-            given = block_of_components(kind, components, number * depth, count * depth, block)
-            bad = write_places(given, count, depth, axes, wrap, batch, places)
-            if bad >= 0:
-                return number * depth + bad
-            for at in range(count):
-                place = load_item(places, at)
-                if place < before:
-                    result = _UNSORTED
-                before = place
-                store_item(pairs, number, place << low | number)
-                number += 1
-            done += count
-    return result

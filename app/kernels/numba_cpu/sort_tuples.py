@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.kernels.numba_cpu.memory_intrinsics import load_item, store_item
-from app.llvm_intrinsics import Address, inner
+from app.kernels.numba_cpu.add_narrow_rows import block_of_components, write_places
+from app.kernels.numba_cpu.gather_job import BLOCK
+from app.kernels.numba_cpu.memory_intrinsics import load_item, stack_scratch, store_item
+from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
+from app.llvm_intrinsics import Address, inner, stack_words
+
+IN_ORDER: Final = -1
+NOT_IN_ORDER: Final = -2
+"""What `write_pairs` says of places: none is before the one that came last, or one is."""
 
 _FEW: Final = 1 << 12
 """Pairs, below which digits of 8 bits are faster: to clear and add up the counts takes as long as the pairs."""
 _FEW_BITS: Final = 8
 DIGIT_BITS: Final = 11
 """Most bits of a digit: the counts of 2,048 digits stay in the first cache."""
+_stack_block = stack_words(BLOCK * MAX_DEPTH)
 
 
 @inner
@@ -26,6 +34,42 @@ def bit_length(value: int) -> int:
         value >>= 1
         bits += 1
     return bits
+
+
+@inner
+def write_pairs(
+    kind: int,
+    components: Address,
+    batches: int,
+    tuples: int,
+    depth: int,
+    axes: Address,
+    wrap: bool,
+    low: int,
+    pairs: Address,
+) -> int:
+    """Write the pair of each tuple: the first bad component, IN_ORDER, or NOT_IN_ORDER."""
+    block, places = _stack_block(), stack_scratch()
+    number = 0
+    before = -1
+    result = IN_ORDER
+    for batch in range(batches):
+        done = 0
+        while done < tuples:
+            count = min(BLOCK, tuples - done)
+            given = block_of_components(kind, components, number * depth, count * depth, block)
+            bad = write_places(given, count, depth, axes, wrap, batch, places)
+            if bad >= 0:
+                return number * depth + bad
+            for at in range(count):
+                place = load_item(places, at)
+                if place < before:
+                    result = NOT_IN_ORDER
+                before = place
+                store_item(pairs, number, place << low | number)
+                number += 1
+            done += count
+    return result
 
 
 @inner
