@@ -266,19 +266,15 @@ class Calls(grpc.GenericRpcHandler):
         return handle
 
     async def _run(self, work: Coroutine[Any, Any, bytes], request: RpcRequest) -> bytes:
-        """Run `work` at once up to its first wait, and to its end even where the caller goes before that."""
+        """Run `work` at once up to its first wait, and to its end even where the caller goes before that.
+
+        A kernel that runs in a thread cannot be interrupted, and what it has charged is released once it has ended.
+        """
         try:
             awaited = work.send(None)
         except StopIteration as done:
             found: bytes = done.value
             return found
-        return await self._finish(work, awaited, request)
-
-    async def _finish(self, work: Coroutine[Any, Any, bytes], awaited: Any, request: RpcRequest) -> bytes:
-        """Run `work`, which waits for `awaited`, to its end even where the caller goes before that.
-
-        A kernel that runs in a thread cannot be interrupted, and what it has charged is released once it has ended.
-        """
         task = asyncio.ensure_future(continued(work, awaited))
         try:
             return await asyncio.shield(task)

@@ -67,8 +67,6 @@ class Inference:
             raise
         if written is None:
             reservation.return_to(held)
-            timings.parsed = timings.kernel = timings.kernel_end = 0.0
-            timings.route, timings.tensor = None, ""
             return None
         statistics.of(repeated.counted).succeeded(timings, timings.start)
         return written

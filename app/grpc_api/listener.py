@@ -63,7 +63,7 @@ class GrpcListener:
         Raises RuntimeError where that cannot be, and CannotListen for the Unix socket.
         """
         quiet_python()
-        with _threads_of_grpc():
+        with _starting_batch_threads():
             server = grpc.aio.server(options=self._channel_options())
         server.add_generic_rpc_handlers((self._calls,))
         for address in self._options.addresses:
@@ -132,7 +132,7 @@ class GrpcListener:
 
 
 @contextmanager
-def _threads_of_grpc() -> Iterator[None]:
+def _starting_batch_threads() -> Iterator[None]:
     """gRPC's own threads, which are started meanwhile, get the scheduling policy SCHED_BATCH: they interrupt no others,
     and what they read waits until a processor is free, or another thread has had its time. That is 2 to 4 % more calls
     where processors are scarce.

@@ -55,7 +55,7 @@ class RepeatedGather:
         Raises deadline_exceeded, tensor_damaged, and what charging raises.
         """
         planned, name, head = self._planned, self._name, self._head
-        if planned.chooser is not service.chooser or service.gpu is not None:
+        if planned.chooser is not service.chooser:  # as once a GPU is there
             return None
         resident = None
         if not name:
@@ -67,14 +67,15 @@ class RepeatedGather:
             data = resident.tensor.items
         plan, choice = planned.plan, planned.usual.choice
         reservation.charge(plan.output_bytes + plan.scratch_bytes)
-        timings.choice, timings.route, timings.tensor = choice, choice.route, name
         service.start_kernel(timings)
         out = np.empty(plan.output_items, self._carrier)
         bad = service.kernel.run(plan, data, arrays[-1], out)
-        timings.kernel_end = perf_counter()
+        end = perf_counter()
         if bad >= 0 or not (resident is None or resident.is_consistent):
+            timings.kernel = 0.0
             return None
-        timings.gathered = timings.kernel_end
+        timings.choice, timings.route, timings.tensor = choice, choice.route, name
+        timings.kernel_end = timings.gathered = end
         reservation.charge(len(head) + plan.output_bytes)
         return b"".join((head, out.data))
 
@@ -93,8 +94,7 @@ def repeated_gather(
         timings.route != "loop"
         or call.updates is not None
         or not output.dtype.item_size
-        or service.gpu is not None
-        or call.device == "gpu"
+        or service.gpu is not None  # which may take the next one
         or call.out_of_bounds != "error"
         or request.identifier is not None
         or request.timeout is not None
@@ -108,11 +108,9 @@ def repeated_gather(
         resident = service.store.get(name)
         if resident is None or (resident.etag, resident.data_version) != (answer.data_etag, answer.data_version):
             return None
-        if resident.cold:
-            return None
         data = resident.tensor
     planned = service.planner.plan(call, data, service.chooser)
-    if planned.usual.depends_on_request or planned.usual.choice.route != "loop":
+    if planned.usual.choice.route != "loop":
         return None
     head = written[: len(written) - output.array.nbytes]
     return RepeatedGather(planned, data, name, answer, head, counted)

@@ -143,13 +143,7 @@ class MemoryReservation:
 
     def release(self) -> None:
         """Give everything back; the reservation may be used again."""
-        budget = self._budget
-        if self._held <= budget.uncharged:
+        if self._held <= self._budget.uncharged:  # as of most requests
             self._held = 0
-            return
-        with budget.lock:
-            if self._held <= SMALL_REQUEST_BYTES:
-                budget.small_used -= self._held
-            else:
-                budget.used -= self._held
-            self._held = 0
+        else:
+            self.return_to(0)

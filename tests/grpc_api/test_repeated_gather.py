@@ -15,7 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 from app.api.v2_model_lookup import Models
+from app.dispatch.backend_cost_model import GpuCoefficients
 from app.dispatch.choose_backend import BackendChooser
+from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.grpc_api.infer import Inference
@@ -29,6 +31,7 @@ from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
+from tests.dispatch.fake_device import FakeDevice
 from tests.for_each import for_each
 from tests.grpc_api.messages import example, request
 from tests.oip.bodies import Array
@@ -46,7 +49,6 @@ class OneTensor(EmptyStore):
         self.array: NDArray[Any] = TABLE
         self.etag = '"1"'
         self.number = 1
-        self.cold = False
         self.damaged = False
         self._last: Resident | None = None
 
@@ -62,7 +64,7 @@ class OneTensor(EmptyStore):
                 tensor: Tensor = packed(self.array.tolist())
             else:
                 tensor = Tensor(DTYPES[self.array.dtype.name], self.array.shape, self.array.reshape(-1))
-            last = self._last = Resident(tensor, self.etag, self.words[0], self.words, self.cold, self.number)
+            last = self._last = Resident(tensor, self.etag, self.words[0], self.words, data_version=self.number)
         return last
 
     def names(self) -> list[str]:
@@ -72,10 +74,6 @@ class OneTensor(EmptyStore):
     def resolve(self, reference: str) -> str | None:
         """See `Store`."""
         return f"table@{self.number}" if reference == "table" and self.number else None
-
-    def damage(self) -> None:
-        """The content cannot be read any more."""
-        self.damaged = True
 
     def change(self, array: NDArray[Any], etag: str, number: int = 1) -> None:
         """Another content, under another ETag."""
@@ -116,6 +114,22 @@ class Asked:
         """How many requests were answered, and how many refused."""
         numbers = self.statistics.of(model)
         return numbers.success, numbers.fail
+
+
+class Disturbed:
+    """The kernel; before each of its runs `meanwhile` is called with how many there were."""
+
+    name, splits = "disturbed", False
+
+    def __init__(self, meanwhile: Callable[[int], None]) -> None:
+        self._meanwhile = meanwhile
+        self.runs = 0
+
+    def run(self, *arguments: Any, **options: Any) -> int:
+        """See `Kernel`."""
+        self._meanwhile(self.runs)
+        self.runs += 1
+        return numpy_cpu.run(*arguments, **options)
 
 
 Make = Callable[[], Asked]
@@ -260,17 +274,12 @@ def test_what_a_repetition_that_came_to_nothing_measured_is_forgotten(make: Make
     for _ in range(4):
         found = asked.ask(message)
     assert found[1]
-    run = asked.service.kernel.run
 
-    class Damaging:
-        name, splits = "damaging", False
+    def change_and_damage(_: int) -> None:
+        asked.store.words[0] += 1
+        asked.store.damaged = True
 
-        def run(self, *arguments: Any, **options: Any) -> int:
-            asked.store.words[0] += 1
-            asked.store.damage()
-            return run(*arguments, **options)
-
-    asked.service.kernel = Damaging()
+    asked.service.kernel = Disturbed(change_and_damage)
     refused = asked.ask(message)[0]
     assert isinstance(refused, GatherError)
     assert refused.code == "tensor_damaged"
@@ -282,38 +291,25 @@ def test_what_a_repetition_that_came_to_nothing_measured_is_forgotten(make: Make
 def test_an_answer_is_sent_although_the_tensor_is_damaged_right_after(make: Make) -> None:
     asked, message = make(), resident(np.array([[1]]))
     expected = [asked.ask(message) for _ in range(2)][-1]
-    run = asked.service.kernel.run
 
-    class Damaging:
-        name, splits = "damaging", False
+    def damage(_: int) -> None:
+        asked.store.damaged = True
 
-        def run(self, *arguments: Any, **options: Any) -> int:
-            asked.store.damage()
-            return run(*arguments, **options)
-
-    asked.service.kernel = Damaging()
+    asked.service.kernel = Disturbed(damage)
     found = asked.ask(message)
     assert told(found) == told(expected)
     assert asked.counts("table@1") == (3, 0)
 
 
-def test_a_gpu_that_comes_later_ends_the_repetition(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_comes_later_ends_the_repetition(make: Make) -> None:
     asked = make()
-    for _ in range(4):
-        found = asked.ask(example())
-    assert found[1]
-    seen: list[object] = []
-    gather: Any = asked.service.gather
-
-    def seeing(*given: Any) -> Any:
-        seen.append(given)
-        return gather(*given)
-
-    monkeypatch.setattr(asked.service, "gather", seeing)
-    gpu: Any = SimpleNamespace(has_copy=lambda etag: False)
-    asked.service.gpu = gpu
-    assert not asked.ask(example())[1]
-    assert len(seen) == 1
+    assert [asked.ask(example())[1] for _ in range(4)][-1]
+    gpu = Gpu(FakeDevice(1 << 30), GpuCoefficients(1e-9, 1e-12, 1e-12, 1e-12), 10)
+    asked.service.use_gpu(gpu, always=True)
+    found = [asked.ask(example()) for _ in range(4)]
+    assert all(isinstance(answer, bytes) for answer, _ in found)
+    assert not any(repeated for _, repeated in found)
+    assert asked.last.timings.route == "gpu"
 
 
 def test_a_changed_content_has_its_own_items_etag_and_version(make: Make) -> None:
@@ -337,24 +333,15 @@ def test_a_content_that_changes_while_it_is_read_is_read_again(make: Make) -> No
     for _ in range(4):
         expected = asked.ask(message)
     assert expected[1]
-    run, turns = asked.service.kernel.run, []
 
-    class Changing:
-        name, splits = "changing", False
+    def scatter(runs: int) -> None:
+        asked.store.words[0] = int(runs == 0)  # it has begun, and later it has ended
 
-        def run(self, *arguments: Any, **options: Any) -> int:
-            turns.append(asked.store.words[0])
-            if len(turns) == 1:
-                asked.store.words[0] += 1  # a scatter has begun
-            elif len(turns) == 2:
-                asked.store.words[0] -= 1
-            return run(*arguments, **options)
-
-    asked.service.kernel = Changing()
+    asked.service.kernel = kernel = Disturbed(scatter)
     found = asked.ask(message)
     assert not found[1]
     assert told(found) == told(expected)
-    assert len(turns) > 1
+    assert kernel.runs > 1
 
 
 @for_each("kind", ["deadline", "budget"])
