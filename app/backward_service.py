@@ -70,7 +70,7 @@ class BackwardService:
             reservation.charge(REPLACED_BYTES * plan.index_items + call.grad_output.array.nbytes)
         timings.choice = choice = decision.choice
         timings.route = choice.route
-        out = self._outputs.empty(plan.output_items, data.dtype.carrier)
+        out = self._outputs.empty_aligned(plan.output_items, data.dtype.carrier)
         further = {"scratch": self._outputs.empty(plan.scratch_items, _INT64)}
         if plan.sparse:
             further |= {"places": np.empty(plan.rows, np.int64), "count": np.zeros(1, np.int64)}

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.kernels import numba_cpu
+from app.memory.output_buffer_pool import OutputBufferPool
 from app.operators.backward_plan import BackwardPlan
 from app.operators.gather_plan import GatherPlan
 from benchmarks.beside_peers import Call, Contender, begin, measure_lines, take_turns
@@ -73,7 +74,7 @@ def make_inputs(line: Line) -> tuple[Indices, NDArray[np.float32]]:
 def ours(line: Line, indices: Indices, gradient: NDArray[np.float32], threads: int) -> Call:
     """The kernel, into an output that is used again, with its checks."""
     plan = BackwardPlan(GatherPlan(1, line.tuples, (line.rows,), line.width, 4, False, True), "float32", line.sparse)
-    out = np.zeros(plan.output_items, np.uint32)
+    out = OutputBufferPool(1 << 30).empty_aligned(plan.output_items, np.dtype(np.uint32))
     further = {"scratch": np.zeros(plan.scratch_items, np.int64)}
     count = np.zeros(1, np.int64)
     if line.sparse:

@@ -288,11 +288,12 @@ def run_between_others(
     threads: int,
     before: int,
 ) -> NDArray[np.int64]:
-    """Run the compiled kernel into a result that has so many other items before it, and some behind it, which it does
-    not touch. Its working memory.
+    """Run the compiled kernel into a result that is so many items behind the beginning of a cache line, between other
+    items, which it does not touch. Its working memory.
     """
     carrier = DTYPES[plan.float_type].carrier
-    around = np.full(plan.output_items + 96, 7, carrier)
+    room = np.full(plan.output_items + 160, 7, carrier)
+    around = room[-room.ctypes.data % 64 // carrier.itemsize :][: plan.output_items + 96]
     out = around[before : before + plan.output_items]
     scratch = np.empty(plan.scratch_items, np.int64)
     given = grad_output.view(carrier), indices, out, threads
@@ -358,12 +359,13 @@ def test_rows_that_are_added_as_they_come(
         np.add.at(sums, places, grad_output.reshape(-1, width))
     wanted = canonical(sums)
     for threads in THREADS:
-        for before in (0, 4, 5, 12):
+        for before in (0, 4, 5, 16):
             scratch = run_between_others(plan, grad_output, indices, wanted, threads, before)
             row_size = width * item.itemsize
             assert scratch[UNSORTED] == (row_size <= 512)
             if row_size <= 512:
-                shared = grad_output.nbytes >= 1 << 22 and row_size >= 128
+                own_lines = row_size % 64 == 0 and before % 16 == 0
+                shared = grad_output.nbytes >= 1 << 22 and row_size >= 128 and own_lines
                 assert scratch[COLUMN_BLOCKS] == (min(threads, row_size // 64) if shared else 1)
 
 

@@ -132,3 +132,15 @@ def test_threads_never_share_a_block() -> None:
         thread.join()
     assert not wrong
     assert outputs.kept <= 4 * MAX_MMAP_THRESHOLD
+
+
+def test_an_output_may_be_aligned_to_a_cache_line() -> None:
+    outputs = OutputBufferPool(4 * MAX_MMAP_THRESHOLD)
+    kept = []
+    for items in (1, 5, 1000, MAX_MMAP_THRESHOLD // 4, MAX_MMAP_THRESHOLD // 4 + 1):
+        for _ in range(5):
+            made = outputs.empty_aligned(items, np.dtype(np.uint32))
+            kept.append(made)
+            assert made.ctypes.data % 64 == 0
+            assert made.dtype == np.uint32
+            assert (made.shape, made.flags.carray) == ((items,), True)

@@ -49,10 +49,15 @@ _add_f64 = _adder(load_f64, store_sum_64)
 
 @inner
 def add_unsorted_rows(parameters: Address, part: int) -> None:
-    """Add a part of the columns of all rows."""
+    """Add a part of the columns of all rows. Where there are several, each has whole cache lines of the result: two
+    threads that write into one line take it from each other, and rows that are named often may take thrice the time.
+    """
     width, size, count = load_item(parameters, WIDTH), load_item(parameters, ITEM_SIZE), load_item(parameters, COUNT)
     parts, step = load_item(parameters, COLUMN_BLOCKS), width * size
-    begin, end = width * part // parts, width * (part + 1) // parts
+    begin, end = 0, width
+    if parts > 1:
+        lines, items = step // LINE, LINE // size
+        begin, end = lines * part // parts * items, lines * (part + 1) // parts * items
     gradient, result = load_item(parameters, GRADIENT) + begin * size, load_item(parameters, RESULT) + begin * size
     pairs, low, columns = load_item(parameters, PAIRS), load_item(parameters, LOW_BITS), end - begin
     odd = 0

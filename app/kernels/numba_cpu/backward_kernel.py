@@ -318,7 +318,8 @@ def _backward(
     work = (length(data) + length(out)) * item_size // 8 + length(indices)
     long = work > setting(team, WAKE_FROM)
     row_size = slice_items * item_size
-    alone = unsorted and (length(data) * item_size < _ADDED_BY_ONE or row_size < 2 * LINE)
+    few = length(data) * item_size < _ADDED_BY_ONE
+    alone = unsorted and (few or row_size < 2 * LINE or (address(out) | row_size) % LINE != 0)
     split = helpers > 0 and not alone and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
     size = blocks
