@@ -44,6 +44,7 @@ class Server(DrainingServer):
         super().__init__(options, config)
         self.tls = tls
         self.listeners = listeners
+        self.url = listening_sockets.url(options.scheme, options.host, listeners)
         counters = self.application.metrics.counters
         self.limit = ConnectionLimit(
             options.max_connections, self.server_state.connections, counters, options.always_answered
@@ -77,18 +78,20 @@ class Server(DrainingServer):
             )
             self.tls_acceptor.start()
         await self.start_further_listener()
-        log_address(self.options, self.listeners)
+        log_address(self.options, self.url)
         self.started = True
         self.watch()
-        self.application.background.start("ready", self._log_when_ready)
+        self.application.background.start("ready", self.say_when_ready)
 
-    async def _log_when_ready(self) -> None:
+    async def say_when_ready(self) -> None:
+        """Write to the log that the service is ready, unless it cannot be or stops before it is."""
         readiness = self.application.readiness
         while readiness.waiting_for:
             if readiness.failed is not None:
                 return
             await asyncio.sleep(0.01)
-        log_ready(self.options, self.listeners)
+        if self.exit_at is None:
+            log_ready(self.options, self.url)
 
     async def start_further_listener(self) -> None:
         """Take requests on the port beside that of HTTP, if there is one."""
@@ -164,16 +167,14 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
 
-def log_address(options: ServerOptions, listeners: Sequence[socket.socket]) -> None:
+def log_address(options: ServerOptions, url: str | None) -> None:
     """Write the service's URL to the log, and the path of its Unix socket."""
-    url = listening_sockets.url(options.scheme, options.host, listeners)
     for place in filter(None, (url, _unix_url(options))):
         logger.info("listening on %s (Ctrl+C stops it)", place)
 
 
-def log_ready(options: ServerOptions, listeners: Sequence[socket.socket]) -> None:
+def log_ready(options: ServerOptions, url: str | None) -> None:
     """Write to the log that the service is ready, and where it and its pages are."""
-    url = listening_sockets.url(options.scheme, options.host, listeners)
     if url is None:
         logger.info("ready on %s", _unix_url(options))
         return

@@ -119,6 +119,7 @@ class Supervisor:
         self._program = program
         self._settings = settings
         self._listeners = listeners
+        self._url = listening_sockets.url(options.scheme, options.host, listeners)
         self._store_token = store_token
         self._keys = keys
         self._grpc_addresses = grpc_addresses
@@ -238,13 +239,15 @@ class Supervisor:
             received = b""
         if not received:
             self._ended(worker)
+        elif self._stop_by is not None:
+            return  # it stops, whatever it reports
         for letter in received:
             if letter == ord("w"):
                 self._warmed(worker)
             elif letter == ord("a"):
                 self._accepts(worker)
             elif letter == ord("o"):
-                log_address(self._options, self._listeners)
+                log_address(self._options, self._url)
 
     def _warmed(self, worker: Worker) -> None:
         worker.warm = True
@@ -270,7 +273,7 @@ class Supervisor:
             self._failures = 0
             if not self._told_ready:
                 self._told_ready = True
-                log_ready(self._options, self._listeners)
+                log_ready(self._options, self._url)
 
     def _ended(self, worker: Worker) -> None:
         self._selector.unregister(worker.channel)
@@ -401,11 +404,11 @@ class Supervisor:
         self._stop_by = monotonic() + self._options.drain_delay + self._options.drain_timeout + _KILL_AFTER_S
         self._rolling.clear()
         for worker in self._workers:
-            if worker.accepting_since is None:
-                # It has no client yet, and may be busy compiling for a while.
-                worker.kill()
-            else:
+            if worker.warm and self._started:
                 worker.send(b"d")
+            else:
+                # It has no client yet, since it was not told to take any, and may be busy compiling for a while.
+                worker.kill()
 
 
 def _shown(code: int) -> str:

@@ -55,7 +55,7 @@ logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
 watched._KILL_AFTER_S, watched._BACKOFF_S, watched._SHORT_LIFE_S = 1.0, (0.05, 0.1), 0.0
 watched.log_ready = lambda *_: print("ready", flush=True)
 watched.log_address = lambda *_: None
-options = SimpleNamespace(workers=2, drain_delay=0.0, drain_timeout=0.2)
+options = SimpleNamespace(scheme="http", host="127.0.0.1", workers=2, drain_delay=0.0, drain_timeout=0.2)
 listeners = listening_sockets.bind("127.0.0.1", 0)
 print("port", listeners[0].getsockname()[1], flush=True)
 keys = KeyAuthorizer(Path(sys.argv[2])) if sys.argv[2:] else None
@@ -65,12 +65,12 @@ sys.exit(watched.Supervisor(options, listeners, sys.argv[1], settings, "", keys)
 
 
 class Parent:
-    """A parent with two workers that take connections."""
+    """A parent with two workers that take connections, or one that has said `begun`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, begun: str) -> None:
         self.process = process
         self._log = log
-        self.said("ready")
+        self.said(begun)
         self.port = int(self.log().split()[1])
 
     def log(self) -> str:
@@ -106,16 +106,16 @@ class Parent:
 
 
 @contextmanager
-def parent(folder: Path, *arguments: str) -> Iterator[Parent]:
+def parent(folder: Path, *arguments: str, program: str = WORKER, begun: str = "ready") -> Iterator[Parent]:
     log = folder / "log"
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", PARENT, WORKER, *arguments],
+            [sys.executable, "-c", PARENT, program, *arguments],
             stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
     try:
-        yield Parent(process, log)
+        yield Parent(process, log, begun)
     finally:
         process.kill()  # which ends the workers, too: the other end of their channels is gone
         process.wait(60)
@@ -170,3 +170,16 @@ def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(tmp_p
         assert len({line.partition("starts with")[2] for line in lines}) == 1
         assert lines[0].endswith(" gather a")
         assert running.stop() == 0, running.log()
+
+
+def test_a_stop_before_every_worker_takes_connections_kills_none_that_may(tmp_path: Path) -> None:
+    # One of the two reports that it takes connections once the stop has begun.
+    report = 'channel.send(b"a")'
+    late = f'print("told", flush=True); start.first or channel.recv(1, socket.MSG_PEEK); {report}'
+    program = WORKER.replace(report, late).replace("os._exit", 'print("drained by", letter, flush=True); os._exit')
+    with parent(tmp_path, program=program, begun="told") as starting:
+        starting.said("told", times=2)
+        starting.said("takes connections")
+        assert starting.stop() == 0, starting.log()
+        assert starting.log().count("drained by b'd'") == 2, starting.log()
+        assert "ready" not in starting.log(), "it stops"
