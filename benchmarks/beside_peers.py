@@ -64,10 +64,14 @@ def begin(doc: str | None, peers: Iterable[str], *, seconds: float) -> argparse.
 def take_turns(
     calls: list[tuple[str, Contender]], loop: AbstractEventLoop, seconds: float, rounds: int
 ) -> dict[str, float]:
-    """Microseconds by name: the median of the rounds' medians, and the least of the calls of one name."""
+    """Microseconds by name: the median of the rounds' medians, and the least of the calls of one name.
+
+    Every second round goes backwards: so that nobody always comes after the same.
+    """
     turns: list[list[float]] = [[] for _ in calls]
-    for _ in range(rounds):
-        for (_, call), found in zip(calls, turns, strict=True):
+    for number in range(rounds):
+        contenders = [*zip(calls, turns, strict=True)]
+        for (_, call), found in contenders if number % 2 == 0 else reversed(contenders):
             sleep(_PAUSE)  # the threads of some runtimes spin for a while after a call, at the next one's expense
             if iscoroutinefunction(call):
                 found.append(loop.run_until_complete(_served_turn(call, seconds / rounds)))

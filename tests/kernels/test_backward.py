@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from app.kernels import ALWAYS_AHEAD, Kernel
 from app.kernels.numba_cpu import gather_kernel
-from app.kernels.numba_cpu.backward_job import COLUMN_BLOCKS, UNSORTED
+from app.kernels.numba_cpu.backward_job import COLUMN_BLOCKS, INTO_OWN_ZEROS, INTO_ZEROS, ROW_BLOCKS, UNSORTED
 from app.kernels.numba_cpu.run_job import NONTEMPORAL_FROM
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
 from app.operators.gather_plan import GatherPlan
@@ -184,6 +184,7 @@ def test_each_slice_is_added_at_its_index_in_order(
         (1, 20, (100_000,), 40, False),
         (1, 9_000, (70, 90, 2), 3, False),
         (1, 300, (5,), 700, False),
+        (1, 200, (1,), 5_000, False),  # one heavy row, cut by columns in order
         (40, 2_000, (500,), 4, False),
         (3, 10_000, (700,), 9, True),
         (200, 600, (31,), 2, True),
@@ -343,6 +344,8 @@ def test_results_that_no_cache_holds(
         (1, 300, 100, 65),
         (1, 300, 100, 129),
         (1, 60_000, 100, 18),  # rows of one cache line and a half
+        (1, 1_000, 300_000, 4),  # so few that threads write the zeros that they add to
+        (2, 60, 2_000, 64),
     ],
 )
 def test_rows_that_are_added_as_they_come(
@@ -362,11 +365,16 @@ def test_rows_that_are_added_as_they_come(
         for before in (0, 4, 5, 16):
             scratch = run_between_others(plan, grad_output, indices, wanted, threads, before)
             row_size = width * item.itemsize
-            assert scratch[UNSORTED] == (row_size <= 512)
-            if row_size <= 512:
+            if threads > 1 and len(wanted) > 4096 * batches * tuples:
+                assert scratch[UNSORTED] == INTO_OWN_ZEROS
+                assert scratch[[ROW_BLOCKS, COLUMN_BLOCKS]].tolist() == [4 * threads, 1]
+            elif 64 < row_size <= 512:
                 own_lines = row_size % 64 == 0 and before % 16 == 0
                 shared = grad_output.nbytes >= 1 << 22 and row_size >= 128 and own_lines
+                assert scratch[UNSORTED] == INTO_ZEROS
                 assert scratch[COLUMN_BLOCKS] == (min(threads, row_size // 64) if shared else 1)
+            elif row_size > 512:
+                assert scratch[UNSORTED] == 0
 
 
 @for_each("coefficient", (1.0, -0.5, 0.0))

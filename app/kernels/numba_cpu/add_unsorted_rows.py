@@ -1,4 +1,5 @@
-"""The gradient of a gather of rows, added to zeros where they belong as they come: each thread adds some columns.
+"""The gradient of a gather of rows, added to zeros where they belong as they come: each thread adds some columns, or
+where tuples are few, what belongs to some rows.
 
 To sort tuples and to read their slices in that order takes longer, unless slices are long. What a thread adds is in
 the order of the tuples, in float32 or float64, which are the types of the sums: so the bits are those of sorted tuples.
@@ -48,9 +49,10 @@ _add_f64 = _adder(load_f64, store_sum_64)
 
 
 @inner
-def add_unsorted_rows(parameters: Address, part: int) -> None:
-    """Add a part of the columns of all rows. Where there are several, each has whole cache lines of the result: two
-    threads that write into one line take it from each other, and rows that are named often may take thrice the time.
+def add_unsorted_rows(parameters: Address, row: int, end_row: int, part: int) -> None:
+    """Add to rows [row, end_row) of the result a part of the columns of what belongs there. Where there are several
+    parts, each has whole cache lines of the result: two threads that write into one line take it from each other, and
+    rows that are named often may take thrice the time.
     """
     width, size, count = load_item(parameters, WIDTH), load_item(parameters, ITEM_SIZE), load_item(parameters, COUNT)
     parts, step = load_item(parameters, COLUMN_BLOCKS), width * size
@@ -64,13 +66,16 @@ def add_unsorted_rows(parameters: Address, part: int) -> None:
     for at in range(count):
         if at % _AHEAD == 0:
             for other in range(at + _AHEAD, min(at + 2 * _AHEAD, count)):
-                target = result + (load_item(pairs, other) >> low) * step
-                for line in range(0, columns * size, LINE):
-                    prefetch_to_write(target + line)
-        target, source = result + (load_item(pairs, at) >> low) * step, gradient + at * step
-        if size == 4:
-            odd |= _add_f32(target, source, columns)
-        else:
-            odd |= _add_f64(target, source, columns)
+                place = load_item(pairs, other) >> low
+                if row <= place < end_row:
+                    for line in range(0, columns * size, LINE):
+                        prefetch_to_write(result + place * step + line)
+        place = load_item(pairs, at) >> low
+        if row <= place < end_row:
+            target, source = result + place * step, gradient + at * step
+            if size == 4:
+                odd |= _add_f32(target, source, columns)
+            else:
+                odd |= _add_f64(target, source, columns)
     if odd != 0:
         store_item(parameters, HAS_NAN, 1)

@@ -22,6 +22,7 @@ from app.kernels.numba_cpu.backward_job import (
     FLOAT64,
     GRADIENT,
     GROUPS,
+    INTO_OWN_ZEROS,
     ITEM_SIZE,
     KIND,
     LOW_BITS,
@@ -58,6 +59,7 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     copy_line_nontemporal,
     fence,
     load_item,
+    prefetch,
     store_item,
 )
 from app.llvm_intrinsics import (
@@ -78,9 +80,10 @@ each, and took 6.8 ms instead of 5.7 (medians of three runs)."""
 _ADD_WEIGHT: Final = 3
 """What it takes to add a slice, where to write a row of zeros takes 1."""
 _READ_TUPLES: Final = 16
-_READ_LINES: Final = 8
-"""A byte of each of so many cache lines of so many slices is read before they are added: the processor then waits for
-all of them at once. To ask for each some slices ahead brings nothing where slices lie far apart."""
+_READ_LINES: Final = 4
+"""A byte of each cache line of so many slices is read before they are added, if each has so many lines at most: the
+processor then waits for all of them at once. Of longer ones, each is asked for before the one before it is added.
+Neither where one slice lies behind the other: the processor reads ahead by itself then, and faster."""
 _LEAST_PAST_CACHES: Final = 1 << 12
 """Bytes, below which zeros are not worth a fence."""
 
@@ -134,8 +137,13 @@ def backward_chunk(job: Address, number: int) -> int:
     high = min(low + load_item(job, CHUNK_SIZE), load_item(job, TOTAL))
     row_blocks, column_blocks = load_item(parameters, ROW_BLOCKS), load_item(parameters, COLUMN_BLOCKS)
     if load_item(parameters, UNSORTED) != 0:
-        for part in range(low, high):
-            add_unsorted_rows(parameters, part)
+        rows = load_item(parameters, ROWS)
+        for unit in range(low, high):
+            block, part = unit // column_blocks, unit % column_blocks
+            row, end_row = rows * block // row_blocks, rows * (block + 1) // row_blocks
+            if load_item(parameters, UNSORTED) == INTO_OWN_ZEROS:
+                _fill(parameters, load_item(parameters, RESULT), row, end_row, 0, 1)
+            add_unsorted_rows(parameters, row, end_row, part)
         return -1
     for unit in range(low, high):
         batch = unit // (row_blocks * column_blocks)
@@ -234,16 +242,24 @@ def _add_group(parameters: Address, gradient: Address, target: Address, first: i
     else:
         for at in range(columns):
             store_sum_32(sums, at, zero)
-    lines = min(columns * size, _READ_LINES * LINE)
+    cut = columns < load_item(parameters, WIDTH)
     for at in range(first, end):
-        if at % _READ_TUPLES == 0:
-            read = 0
-            for other in range(at, min(at + _READ_TUPLES, last + 1)):
-                source = gradient + (load_item(pairs, other) & mask) * step
-                for line in range(0, lines, LINE):
-                    read |= load_u8(source + line)
-            store_item(sums, _SUMS, read)
-        source = gradient + (load_item(pairs, at) & mask) * step
+        number = load_item(pairs, at) & mask
+        if columns * size > _READ_LINES * LINE:
+            following = load_item(pairs, min(at + 1, last)) & mask
+            if cut or following != number + 1:
+                for line in range(0, columns * size, LINE):
+                    prefetch(gradient + following * step + line)
+        elif at % _READ_TUPLES == 0:
+            stop = min(at + _READ_TUPLES, last + 1)
+            if cut or (load_item(pairs, stop - 1) & mask) != number + stop - 1 - at:
+                read = 0
+                for other in range(at, stop):
+                    source = gradient + (load_item(pairs, other) & mask) * step
+                    for line in range(0, columns * size, LINE):
+                        read |= load_u8(source + line)
+                store_item(sums, _SUMS, read)
+        source = gradient + number * step
         if kind == FLOAT32:
             _add_f32(sums, source, columns)
         elif kind == FLOAT64:

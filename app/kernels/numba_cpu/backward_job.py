@@ -37,8 +37,11 @@ ITEM_SIZE bytes. COEFFICIENT are the bits of a float64. Each of the BATCHES, if 
 and ROWS, slices of the result. The work is cut into BATCHES * ROW_BLOCKS * COLUMN_BLOCKS units. NONTEMPORAL is not 0
 where caches do not hold the result.
 
-Where UNSORTED is not 0, PAIRS has the tuples in their own order, there are no groups, and a unit is one of
-COLUMN_BLOCKS parts of the columns (`add_unsorted_rows`). HAS_NAN becomes 1 there where a sum was a NaN."""
+Where UNSORTED is not 0, PAIRS has the tuples in their own order and there are no groups (`add_unsorted_rows`): either
+they are added INTO_ZEROS that are there, or a unit adds INTO_OWN_ZEROS, which it writes first. HAS_NAN becomes 1 there
+where a sum was a NaN."""
+INTO_ZEROS, INTO_OWN_ZEROS = 1, 2
+"""What UNSORTED is besides 0."""
 FLOAT16, BFLOAT16, FLOAT32, FLOAT64 = range(4)
 """What KIND is."""
 KINDS: Final = {"float16": FLOAT16, "bfloat16": BFLOAT16, "float32": FLOAT32, "float64": FLOAT64}

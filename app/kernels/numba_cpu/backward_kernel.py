@@ -38,6 +38,8 @@ from app.kernels.numba_cpu.backward_job import (
     GROUPS,
     HAS_NAN,
     HISTOGRAM,
+    INTO_OWN_ZEROS,
+    INTO_ZEROS,
     ITEM_SIZE,
     KIND,
     KINDS,
@@ -84,12 +86,15 @@ from app.operators.backward_plan import SCRATCH_HEAD, BackwardPlan
 _TOO_MANY_BITS: Final = -4
 """In place of a component: place and number of a tuple do not fit into 63 bits."""
 _COLUMN_BYTES: Final = 128
-"""Least bytes of a row that are worth a thread of their own."""
+_COLUMN_BYTES_IN_ORDER: Final = 4096
+"""Least bytes of a row that are worth a thread of their own, and of rows that lie one behind the other: these are read
+fastest by one thread. 300,000 rows of 256 bytes into one took 2.9 ms on one and 4 to 10 on two (AMD EPYC), of 4 KiB 3.0
+and 3.6."""
 _HEAVY: Final = 4
 """A group of more than this part of what each thread does is cut by columns: two threads share no row otherwise."""
 _ZEROS: Final = 1 << 12
-"""Bytes of the result for each tuple, from which on several threads write its zeros where rows are narrow, too: 1,000
-rows of 4 into 1,000,000 took 120 µs on two (two runs) and 214 on one (median of three)."""
+"""Bytes of the result for each tuple, from which on it pays that each of several threads reads all tuples, for what
+belongs to the zeros that it writes: 1,000 rows of 4 into 1,000,000 took 104 µs on two and 214 on one."""
 _ADDED_UNSORTED: Final = 512
 """Bytes of the longest slices that are added as they come, and not sorted: of longer ones, the rows of the result that
 are read and written a second time cost as much as to sort."""
@@ -237,13 +242,8 @@ def _backward(
     own = rows if broadcast else checked_product(batches, rows)
     zeros = helpers > 0 and length(out) * item_size > _ZEROS * total
     narrow = length(out) > 0 and slice_items * item_size <= NARROW_BYTES and not sparse and kind in (FLOAT32, FLOAT64)
-    if narrow and (coefficient == _ONE or not zeros):
-        if zeros:
-            _clear_over_threads(
-                address(out), length(out), item_size, past_caches, parameters, pairs, chunk, team, helpers
-            )
-        else:
-            fill_zeros(address(out), length(out), item_size, False, past_caches)
+    if narrow and not zeros:
+        fill_zeros(address(out), length(out), item_size, False, past_caches)
         return add_narrow_rows(
             index_kind,
             address(indices),
@@ -270,20 +270,22 @@ def _backward(
         return bad
     if length(out) == 0 and not sparse:
         return -1
-    unsorted = (
+    unsorted = 0
+    if (
         bad == NOT_IN_ORDER
         and kind in (FLOAT32, FLOAT64)
         and coefficient == _ONE
         and not sparse
         and (batches == 1 or not broadcast)
         and slice_items * item_size <= _ADDED_UNSORTED
-    )
+    ):
+        unsorted = INTO_OWN_ZEROS if zeros else INTO_ZEROS
     sorted_pairs = pairs
     starts = other
     groups = 0
-    if unsorted:
+    if unsorted == INTO_ZEROS:
         _clear_over_threads(address(out), length(out), item_size, past_caches, parameters, other, chunk, team, helpers)
-    else:
+    if unsorted == 0:
         if bad == NOT_IN_ORDER:
             sorted_pairs = sort_pairs(pairs, other, total, low, high, parameters + 8 * HISTOGRAM)
         starts = other if sorted_pairs == pairs else pairs
@@ -311,7 +313,7 @@ def _backward(
     store_item(parameters, TUPLES, tuples)
     store_item(parameters, ROWS, own)
     store_item(parameters, NONTEMPORAL, 1 if past_caches else 0)
-    store_item(parameters, UNSORTED, 1 if unsorted else 0)
+    store_item(parameters, UNSORTED, unsorted)
     store_item(parameters, HAS_NAN, 0)
     row_blocks = 1
     column_blocks = 1
@@ -319,7 +321,7 @@ def _backward(
     long = work > setting(team, WAKE_FROM)
     row_size = slice_items * item_size
     few = length(data) * item_size < _ADDED_BY_ONE
-    alone = unsorted and (few or row_size < 2 * LINE or (address(out) | row_size) % LINE != 0)
+    alone = unsorted == INTO_ZEROS and (few or row_size < 2 * LINE or (address(out) | row_size) % LINE != 0)
     split = helpers > 0 and not alone and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
     size = blocks
@@ -327,14 +329,17 @@ def _backward(
         job = job_of(team)
         wanted = CHUNKS_PER_THREAD * (helpers + 1)
         size = 1
-        if unsorted:
+        if unsorted == INTO_ZEROS:
             column_blocks = min(helpers + 1, row_size // LINE)
+        elif unsorted == INTO_OWN_ZEROS:
+            row_blocks = wanted
         elif blocks >= wanted:
             size = blocks // wanted
         else:
             row_blocks = (wanted + blocks - 1) // blocks
             if largest_group(starts, groups) * _HEAVY * (helpers + 1) > total:
-                column_blocks = max(min(helpers + 1, slice_items * item_size // _COLUMN_BYTES), 1)
+                least = _COLUMN_BYTES if bad == NOT_IN_ORDER else _COLUMN_BYTES_IN_ORDER
+                column_blocks = max(min(helpers + 1, row_size // least), 1)
     store_item(parameters, ROW_BLOCKS, row_blocks)
     store_item(parameters, COLUMN_BLOCKS, column_blocks)
     units = blocks * row_blocks * column_blocks
@@ -342,7 +347,7 @@ def _backward(
     write_job(job, addresses, depth, item_size, units, size, 0, chunk)
     store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
     bad = carry_out(team, job, split, helpers, long, False)
-    if unsorted and load_item(parameters, HAS_NAN) != 0:
+    if unsorted != 0 and load_item(parameters, HAS_NAN) != 0:
         finish_sums(address(out), length(out), item_size, 1.0)
     return bad
 
