@@ -77,6 +77,7 @@ class Worker:
         self.slot = slot
         self.replaces = replaces
         self.warm = False
+        self.told_to_accept = False
         self.accepting_since: float | None = None
         self.born = monotonic()
         self.leave_by: float | None = None
@@ -93,6 +94,11 @@ class Worker:
         """Send the worker a command; that it has ended shows at the other end of the channel."""
         with suppress(OSError):
             self.channel.send(letter)
+
+    def tell_to_accept(self) -> None:
+        """Have it take connections, which it reports; it may have some before that is read."""
+        self.told_to_accept = True
+        self.send(b"a")
 
     def kill(self) -> None:
         """Kill the worker (SIGKILL)."""
@@ -252,11 +258,11 @@ class Supervisor:
     def _warmed(self, worker: Worker) -> None:
         worker.warm = True
         if self._started:
-            worker.send(b"a")
+            worker.tell_to_accept()
         elif all(one.warm for one in self._workers):
             self._started = True
             for one in self._workers:
-                one.send(b"a")
+                one.tell_to_accept()
         else:
             for one in self._workers:
                 if not one.warm:
@@ -330,8 +336,8 @@ class Supervisor:
             logger.error("no worker is left: connections are refused, and a start is tried again in %g s", pause)
 
     def _serves(self) -> bool:
-        """Whether a worker takes connections."""
-        return any(one.accepting_since is not None and not one.leaving for one in self._workers)
+        """Whether a worker takes connections, or is about to."""
+        return any(one.told_to_accept and not one.leaving for one in self._workers)
 
     # Regular checks
 
@@ -404,10 +410,10 @@ class Supervisor:
         self._stop_by = monotonic() + self._options.drain_delay + self._options.drain_timeout + _KILL_AFTER_S
         self._rolling.clear()
         for worker in self._workers:
-            if worker.warm and self._started:
+            if worker.told_to_accept:
                 worker.send(b"d")
             else:
-                # It has no client yet, since it was not told to take any, and may be busy compiling for a while.
+                # It has gathered nothing yet, and may be busy compiling for a while.
                 worker.kill()
 
 

@@ -165,6 +165,8 @@ class WorkerServer(Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As one process does."""
         self.stop_listening()
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))  # what has not begun to listen yet could not be stopped
         if self._acceptor is not None:
             await self._acceptor.finish_setup()
         await super().shutdown(sockets)

@@ -38,6 +38,7 @@ ITEMS = {
 }
 THREADS = (1, 2, 7)
 INDEX_TYPES = [np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)]
+UNTOUCHED = -7
 Result = tuple[int, NDArray[Any], NDArray[np.int64] | None]
 
 
@@ -290,13 +291,13 @@ def run_between_others(
     before: int,
 ) -> NDArray[np.int64]:
     """Run the compiled kernel into a result that is so many items behind the beginning of a cache line, between other
-    items, which it does not touch. Its working memory.
+    items, which it does not touch. Its working memory, which was all UNTOUCHED.
     """
     carrier = DTYPES[plan.float_type].carrier
     room = np.full(plan.output_items + 160, 7, carrier)
     around = room[-room.ctypes.data % 64 // carrier.itemsize :][: plan.output_items + 96]
     out = around[before : before + plan.output_items]
-    scratch = np.empty(plan.scratch_items, np.int64)
+    scratch = np.full(plan.scratch_items, UNTOUCHED)
     given = grad_output.view(carrier), indices, out, threads
     assert import_module("app.kernels.numba_cpu").run(plan, *given, further={"scratch": scratch}) == -1
     assert out.tobytes() == wanted, (threads, before)
@@ -373,8 +374,34 @@ def test_rows_that_are_added_as_they_come(
                 shared = grad_output.nbytes >= 1 << 22 and row_size >= 128 and own_lines
                 assert scratch[UNSORTED] == INTO_ZEROS
                 assert scratch[COLUMN_BLOCKS] == (min(threads, row_size // 64) if shared else 1)
-            elif row_size > 512:
-                assert scratch[UNSORTED] == 0
+            else:
+                assert scratch[UNSORTED] == (0 if row_size > 512 else UNTOUCHED)
+
+
+@for_each(("width", "parts"), [(64, 1), (1_024, 1), (2_048, 2)])
+@for_each("step", (1, -1))
+def test_heavy_rows_are_cut_by_columns_unless_short_slices_lie_one_behind_the_other(
+    compiled: None, width: int, parts: int, step: int
+) -> None:
+    tuples = (1 << 23) // (4 * width)
+    gather = GatherPlan(1, tuples, (2,), width, 4, False, True)
+    plan = BackwardPlan(gather, "float32", coefficient=-1.0)  # with which nothing is added as it comes
+    grad_output = np.random.default_rng(width).standard_normal((tuples, width)).astype(np.float32)
+    indices = np.repeat((0, 1), tuples // 2)[::step].copy()
+    sums = np.zeros((2, width), np.float32)
+    np.add.at(sums, indices, grad_output)
+    scratch = run_between_others(plan, grad_output.reshape(-1), indices, (-sums).tobytes(), 2, 0)
+    assert scratch[COLUMN_BLOCKS] == (parts if step == 1 else 2)
+
+
+def test_few_tuples_that_many_batches_share_are_many_slices(compiled: None) -> None:
+    indices = np.array([3, 0, 15, 3, 7, 1, 1, 2])
+    plan = BackwardPlan(GatherPlan(1_000, len(indices), (16,), 2, 4, True, True), "float32")
+    grad_output = np.random.default_rng(0).standard_normal((1_000, len(indices), 2)).astype(np.float32)
+    sums = np.zeros((1_000, 16, 2), np.float32)
+    np.add.at(sums, (slice(None), indices), grad_output)
+    scratch = run_between_others(plan, grad_output.reshape(-1), indices, sums.tobytes(), 2, 0)
+    assert scratch[UNSORTED] == UNTOUCHED  # added as they come, without working memory
 
 
 @for_each("coefficient", (1.0, -0.5, 0.0))

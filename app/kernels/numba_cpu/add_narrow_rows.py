@@ -108,7 +108,7 @@ def add_narrow_rows(
             if look_last:
                 for at in range(count):
                     prefetch(result + load_item(places, at) * step)
-            else:  # most of the result is in no cache, or in another processor's, which has written its zeros
+            else:  # most of the result is in no cache
                 for at in range(count):
                     prefetch_to_write(result + load_item(places, at) * step)
             source = gradient + (batch * tuples + done) * step
