@@ -43,7 +43,10 @@ sys.dont_write_bytecode = False
 
 # Samples are the same in every run and every place; a soak looks for new ones. How long one takes fails no test.
 ANY_TIME = [HealthCheck.too_slow]
-settings.register_profile("sample", derandomize=True, deadline=None, max_examples=50, suppress_health_check=ANY_TIME)
+EXAMPLES = 50 if TEST_ALL else 25
+settings.register_profile(
+    "sample", derandomize=True, deadline=None, max_examples=EXAMPLES, suppress_health_check=ANY_TIME
+)
 settings.register_profile("soak", deadline=None, max_examples=50 * max(SOAK, 1), suppress_health_check=ANY_TIME)
 settings.load_profile("soak" if SOAK else "sample")
 

@@ -263,7 +263,11 @@ def test_a_gpu_that_breaks_is_used_no_more_and_the_service_goes_on(start: Start,
 
 
 @pytest.mark.parametrize(
-    ("flags", "reason"), [(("--device", "cpu"), "uses no GPU"), (("--workers", "2"), "several workers")]
+    ("flags", "reason"),
+    [
+        (("--device", "cpu"), "uses no GPU"),
+        pytest.param(("--workers", "2"), "several workers", marks=pytest.mark.slow),
+    ],
 )
 def test_a_service_that_may_use_no_gpu_refuses_alike_and_says_why(
     flags: tuple[str, ...], reason: str, start: Start

@@ -399,7 +399,8 @@ def test_few_tuples_that_many_batches_share_are_many_slices(compiled: None) -> N
     plan = BackwardPlan(GatherPlan(1_000, len(indices), (16,), 2, 4, True, True), "float32")
     grad_output = np.random.default_rng(0).standard_normal((1_000, len(indices), 2)).astype(np.float32)
     sums = np.zeros((1_000, 16, 2), np.float32)
-    np.add.at(sums, (slice(None), indices), grad_output)
+    for batch, slices in zip(sums, grad_output, strict=True):
+        np.add.at(batch, indices, slices)
     scratch = run_between_others(plan, grad_output.reshape(-1), indices, sums.tobytes(), 2, 0)
     assert scratch[UNSORTED] == UNTOUCHED  # added as they come, without working memory
 

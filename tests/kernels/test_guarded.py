@@ -40,7 +40,7 @@ SAMPLES = {
 ALL = ",".join(PLANS)
 # In `make test` one process tries all kinds of plan on the compiled kernels. NumPy checks what it is given: one kind of
 # plan stands for all of its kernel's.
-FEW = {(NUMBA, ALL): 3_000, (NUMPY, "gather"): 1_000, (EMULATED, "gather"): 250}
+FEW = {(NUMBA, ALL): 1_500, (NUMPY, "gather"): 500, (EMULATED, "gather"): 250}
 # Under `make soak`
 MILLIONS = {
     (NUMBA, "gather"): 10,

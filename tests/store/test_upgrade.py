@@ -137,7 +137,7 @@ def test_keys_are_as_old_as_their_time_of_day_says(folder: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("an_hour_later")
-@pytest.mark.parametrize("mode", slow_but_for(("kill", "half"), MODES))
+@pytest.mark.parametrize("mode", slow_but_for(("half",), MODES))
 def test_an_upgrade_that_is_cut_short_at_any_step_is_done_again(folder: Path, tmp_path: Path, mode: str) -> None:
     stride = 1 if SOAK else 4 if TEST_ALL else 14
     first = 1 + MODES.index(mode) % stride
