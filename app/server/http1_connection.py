@@ -206,8 +206,13 @@ class Http1Connection(HttpToolsProtocol):
         client gets what was answered by now.
         """
         flush()
-        if self.refused or self.scheme == "https":
+        if self.scheme == "https":
             return False
+        if self.refused:
+            if self.running is None or not self.running.is_to_be_answered:
+                return False
+            half_closed_connections.watch(self)
+            return True
         self.in_header = False
         last: HttpExchange | None = self.cycle  # type: ignore[assignment]
         if last is not None and last.more_body and self.pipeline:

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path
 from statistics import median
-from time import thread_time
+from time import sleep, thread_time
 from typing import Any
 
 import numpy as np
@@ -163,7 +163,8 @@ def times(group: str) -> int:
 def too_slow(
     body: Body, reader: Reader | None = None, inflate: Callable[[], object] | None = None, times: int = TIMES
 ) -> str | None:
-    """How much too long it takes, if it does: the median of several turns, and of more where that is too much.
+    """How much too long it takes, if it does: the median of several turns, and of more where that is too much, the last
+    of them some seconds later: what runs beside this on the machine may take its caches for a while.
 
     A compressed body is compared with what zlib alone takes for it (`inflate`) where that is more: of what hardly
     compresses that is up to forty tenfold copies.
@@ -179,7 +180,8 @@ def too_slow(
     if clearly_fast() and clearly_fast():  # two of three: the median is within it, too
         return None
     ratios = [0.0]
-    for turns in (3, 9, 15):
+    for turns, pause in ((3, 0), (9, 0), (15, 0), (15, 2), (15, 5)):
+        sleep(pause)
         ratios = []
         for _ in range(turns):
             took = seconds(lambda: run(None))
