@@ -100,7 +100,7 @@ class Http1Connection(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             cause = error.__context__
             if self.starting is not None and not self.starting.more_body:
-                # The request before the fault is whole, and is answered.
+                # The request before the fault is whole, and is answered if that can be done at once.
                 exchange, self.starting = self.starting, None
                 eager_task.start(self, exchange)
             self.refuse(cause if isinstance(cause, GatherError) else _bad_framing(error, cause))
@@ -206,13 +206,8 @@ class Http1Connection(HttpToolsProtocol):
         client gets what was answered by now.
         """
         flush()
-        if self.scheme == "https":
+        if self.refused or self.scheme == "https":
             return False
-        if self.refused:
-            if self.running is None or not self.running.is_to_be_answered:
-                return False
-            half_closed_connections.watch(self)
-            return True
         self.in_header = False
         last: HttpExchange | None = self.cycle  # type: ignore[assignment]
         if last is not None and last.more_body and self.pipeline:
@@ -361,14 +356,14 @@ class Http1Connection(HttpToolsProtocol):
             self._start_asgi_task(waiting, app)
 
     def refuse(self, error: GatherError) -> None:
-        """Answer `error` without the application, and close; a request that came whole before is answered instead."""
+        """Answer `error` without the application, and close."""
         flush()
         self.refused = True
         exchange: RequestResponseCycle | None = self.cycle
         request_id = self._request_id()
         added = b""
-        if self.running is not None and self.running.is_to_be_answered:
-            # The connection ends with that answer.
+        if self.running is not None and self.running.is_being_answered:
+            # The rest of that answer is still to be written; the connection ends with it.
             self.running.keep_alive = False
             self.in_header = False
             Http1Connection.count_refusal(error, request_id, self.client[0] if self.client else None)

@@ -92,9 +92,9 @@ class HttpExchange(RequestResponseCycle):
         return event
 
     @property
-    def is_to_be_answered(self) -> bool:
-        """Whether the request came whole, its answer is not yet written to the end, and the client is there."""
-        return not (self.response_complete or self.more_body or self.disconnected)
+    def is_being_answered(self) -> bool:
+        """Whether a part of the answer to a request that came whole is written, and the client is there."""
+        return self.response_started and not (self.response_complete or self.more_body or self.disconnected)
 
     def wake(self) -> None:
         """Wake who waits, if anybody does."""

