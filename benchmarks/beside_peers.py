@@ -69,14 +69,15 @@ def take_turns(
     Every second round goes backwards: so that nobody always comes after the same.
     """
     turns: list[list[float]] = [[] for _ in calls]
-    for number in range(rounds):
-        contenders = [*zip(calls, turns, strict=True)]
-        for (_, call), found in contenders if number % 2 == 0 else reversed(contenders):
+    contenders = [*zip(calls, turns, strict=True)]
+    for _ in range(rounds):
+        for (_, call), found in contenders:
             sleep(_PAUSE)  # the threads of some runtimes spin for a while after a call, at the next one's expense
             if iscoroutinefunction(call):
                 found.append(loop.run_until_complete(_served_turn(call, seconds / rounds)))
             else:
                 found.append(_turn(call, seconds / rounds))
+        contenders.reverse()
     best: dict[str, float] = {}
     for (name, _), found in zip(calls, turns, strict=True):
         best[name] = min(best.get(name, float("inf")), median(found) * 1e6)
