@@ -69,6 +69,8 @@ class Http1Connection(HttpToolsProtocol):
         self.beyond_limit = False
         self.last_header_hash = 0
         self.last_header: request_header_cache.CachedHeader | None = None
+        self.refusal_to_send = b""
+        """The answer to what follows the requests that came whole; it leaves behind their answers."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection is open: find room for it, or refuse it."""
@@ -100,7 +102,7 @@ class Http1Connection(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             cause = error.__context__
             if self.starting is not None and not self.starting.more_body:
-                # The request before the fault is whole, and is answered if that can be done at once.
+                # The request before the fault is whole, and is answered.
                 exchange, self.starting = self.starting, None
                 eager_task.start(self, exchange)
             self.refuse(cause if isinstance(cause, GatherError) else _bad_framing(error, cause))
@@ -206,19 +208,27 @@ class Http1Connection(HttpToolsProtocol):
         client gets what was answered by now.
         """
         flush()
-        if self.refused or self.scheme == "https":
+        if self.scheme == "https" or (self.refused and not self.refusal_to_send):
             return False
+        last = self._last_whole()
+        if last is None:
+            return False
+        if not self.refused:
+            last.keep_alive = False
+        half_closed_connections.watch(self)
+        return True
+
+    def _last_whole(self) -> HttpExchange | None:
+        """The last request that came whole and is not answered yet, where no more will come: what was begun behind it
+        is forgotten.
+        """
         self.in_header = False
         last: HttpExchange | None = self.cycle  # type: ignore[assignment]
         if last is not None and last.more_body and self.pipeline:
-            self.pipeline.popleft()  # a request that will never be whole, behind others that are
+            self.pipeline.popleft()
             last = self.pipeline[0][0] if self.pipeline else self.running  # type: ignore[assignment]
             self.cycle = last
-        if last is None or last.more_body or last.response_complete:
-            return False
-        last.keep_alive = False
-        half_closed_connections.watch(self)
-        return True
+        return None if last is None or last.more_body or last.response_complete or last.disconnected else last
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: nothing more is written for any of its requests."""
@@ -354,20 +364,24 @@ class Http1Connection(HttpToolsProtocol):
             waiting, app = self.pipeline.pop()
             self.running = waiting  # type: ignore[assignment]
             self._start_asgi_task(waiting, app)
+        elif self.refusal_to_send:
+            flush()
+            self.transport.write(self.refusal_to_send)
+            self.transport.close()
 
     def refuse(self, error: GatherError) -> None:
-        """Answer `error` without the application, and close."""
+        """Answer `error` without the application, behind the answers to what came whole before, and close."""
         flush()
         self.refused = True
-        exchange: RequestResponseCycle | None = self.cycle
         request_id = self._request_id()
+        path = self.url.partition(b"?")[0].decode("latin-1")
         added = b""
-        if self.running is not None and self.running.is_being_answered:
-            # The rest of that answer is still to be written; the connection ends with it.
-            self.running.keep_alive = False
-            self.in_header = False
+        if self._last_whole() is not None:
             Http1Connection.count_refusal(error, request_id, self.client[0] if self.client else None)
+            self.refusal_to_send = refusal_response(Http1Connection.render_error(error, request_id, path), request_id)
+            self.flow.resume_reading()  # what still comes is dropped: left unread, it would reset the connection
             return
+        exchange: RequestResponseCycle | None = self.cycle
         if self.running is not None and not self.running.response_complete:
             self.running.refusal, self.running.refusal_id = error.code, request_id
             added = self.running.added
@@ -377,7 +391,6 @@ class Http1Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if exchange is None or not exchange.response_started or (exchange.response_complete and not exchange.more_body):
-            path = self.url.partition(b"?")[0].decode("latin-1")
             rendered = Http1Connection.render_error(error, request_id, path)
             self.transport.write(refusal_response(rendered, request_id, added))
         if self.beyond_limit and self.transport.can_write_eof():
@@ -387,13 +400,13 @@ class Http1Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _request_id(self) -> str:
-        """The id of the request that is being read or carried out: its own, if it came with a valid one."""
-        running = self.running
+        """The id of the request that is being read: its own, if it came with a valid one."""
+        exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
         fields: Any = ()
         if self.in_header:
             fields = self.headers
-        elif running is not None and not running.response_complete:
-            fields = running.scope["headers"]
+        elif exchange is not None and exchange.more_body:
+            fields = exchange.scope["headers"]
         given = combined(fields).get(b"x-request-id", b"").decode("latin-1")
         return given if REQUEST_ID.fullmatch(given) else random_id()
 

@@ -91,11 +91,6 @@ class HttpExchange(RequestResponseCycle):
             event = self._event = asyncio.Event()
         return event
 
-    @property
-    def is_being_answered(self) -> bool:
-        """Whether a part of the answer to a request that came whole is written, and the client is there."""
-        return self.response_started and not (self.response_complete or self.more_body or self.disconnected)
-
     def wake(self) -> None:
         """Wake who waits, if anybody does."""
         if self._event is not None:

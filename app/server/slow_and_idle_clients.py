@@ -32,7 +32,8 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
             if _reads_too_slowly(connection, now):
                 _cut_off(connection)
             elif connection.refused:
-                connection.transport.close()
+                if not connection.refusal_to_send:
+                    connection.transport.close()
             else:
                 error = _overdue(connection, now)
                 if error is not None:

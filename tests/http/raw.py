@@ -71,7 +71,7 @@ class Wire:
     def _more(self) -> None:
         data = self.socket.recv(1 << 16)
         if not data:
-            raise EOFError(f"the connection ended after {self._buffer!r}")
+            raise EOFError(f"the connection ended after {len(self._buffer)} bytes: {self._buffer[:1000]!r}")
         self._buffer += data
 
     def closed(self) -> bool:

@@ -255,18 +255,72 @@ def test_garbage_right_behind_a_request_is_answered_after_it(server: Server, pie
             assert wire.closed()
 
 
-def test_garbage_right_behind_a_request_does_not_cut_its_large_answer(server: Server) -> None:
+def large_request(*fields: str) -> bytes:
+    """A request of 65 KB whose answer of 1 MB is made in a thread."""
     arrays: dict[str, NDArray[Any]] = {
         "data": np.zeros((1, 1 << 14), np.float32),
         "indices": np.zeros((16, 1), np.int64),
     }
-    sent = request(save(arrays), "Content-Type: application/x-safetensors")
+    return request(save(arrays), "Content-Type: application/x-safetensors", *fields)
+
+
+@pytest.mark.parametrize("half_closed", [False, True])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_garbage_right_behind_a_request_does_not_cut_its_large_answer(
+    server: Server, pieces: int, half_closed: bool
+) -> None:
+    sent = large_request("X-Request-ID: good")
     for _ in range(5):
         with Wire(server) as wire:
-            wire.send(sent + b"garbage\r\n\r\n")
+            if pieces == 2:  # the request is begun before its last bytes come, with what is behind them
+                wire.send(sent[:30_000])
+                sleep(0.05)
+            wire.send(sent[30_000 * (pieces - 1) :] + b"garbage\r\n\r\n")
+            if half_closed:
+                wire.socket.shutdown(socket.SHUT_WR)
             answer = wire.read()
             assert (answer.status, load(answer.body)["output"].shape) == (200, (16, 1 << 14))
+            refusal = wire.read()
+            assert refusal.json()["code"] == "malformed_request"
+            assert refusal.headers["x-request-id"] != "good"
             assert wire.closed()
+
+
+@pytest.mark.parametrize("half_closed", [False, True])
+@pytest.mark.parametrize(
+    "end", [b"garbage\r\n\r\n", FIXED + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", FIXED + b"X-Fi"]
+)
+def test_what_came_whole_is_answered_before_what_never_will_be(server: Server, end: bytes, half_closed: bool) -> None:
+    behind = [request(TINY, "X-Request-ID: second"), large_request("X-Request-ID: third")]
+    for _ in range(5):
+        with Wire(server) as wire:
+            wire.send(large_request("X-Request-ID: first") + b"".join(behind) + end)
+            if half_closed:
+                wire.socket.shutdown(socket.SHUT_WR)
+            for name in ("first", "second", "third"):
+                answer = wire.read()
+                assert (answer.status, answer.headers["x-request-id"]) == (200, name)
+            if end != FIXED + b"X-Fi":
+                assert wire.read().json()["code"] == "malformed_request"
+            if half_closed or end != FIXED + b"X-Fi":
+                assert wire.closed()
+
+
+def test_garbage_behind_a_request_leaves_time_to_read_its_answer(server: Server) -> None:
+    """More than what buffers between hold, read after the server has looked at all connections."""
+    content = np.arange(2 << 20, dtype=np.int64).tobytes()
+    fields = {"content-type": "application/octet-stream"}
+    client = server.shared_client()
+    query = {"dtype": "int64", "shape": str(2 << 20)}
+    assert client.put("/tensors/slowly-read", content=content, params=query, headers=fields).is_success
+    with Wire(server) as wire:
+        wire.send(request(b"", line="GET /tensors/slowly-read/content HTTP/1.1", length=False) + b"garbage\r\n\r\n")
+        sleep(2.5)
+        answer = wire.read()
+        same = answer.body == content
+        assert (answer.status, len(answer.body), same) == (200, len(content), True)
+        assert wire.read().json()["code"] == "malformed_request"
+        assert wire.closed()
 
 
 def test_empty_lines_before_a_request_are_skipped(server: Server) -> None:
