@@ -85,6 +85,11 @@ FUNCTIONS: Final[tuple[_Function, ...]] = (
         protobuf_fields.find_fields, compiled_protobuf_fields.find_fields, (_bytes, *(_integer,) * 6, _integers_out)
     ),
     _Function(protobuf_fields.copy_strings, compiled_protobuf_fields.copy_strings, (_bytes, _integers, _octets_out)),
+    _Function(
+        protobuf_fields.cut_fields,
+        compiled_protobuf_fields.cut_fields,
+        (_bytes, _integers, *(_integer,) * 3, _octets_out, _integers_out),
+    ),
     _Function(codec_functions.write_strings, write_strings.write_strings, (_bytes, _integers, _octets_out)),
     _Function(
         out_of_bounds.replace_components,

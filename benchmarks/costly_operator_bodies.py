@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from app.wire.protobuf_fields import varint
+from app.wire.plain_protobuf_fields import varint
 from benchmarks.costly_bodies import DATATYPES, UNITS, repeated
 from benchmarks.read_body import Body, Codec
 
@@ -490,6 +490,25 @@ def contents_bodies(size: int) -> Iterator[Body]:
     ):
         each = b"".join(_message_input(number, "indices", datatype, _field(5, contents)) for number in range(count))
         yield Body(f"contents of {name}", "grpc lookup", each + parameter)
+    index, float_field = _field(5, _field(3, b"\1")), _field(6, b"")
+    for name, members in (
+        ("an index and nothing, twice", index + _field(5, b"")),
+        ("an index and no float", _field(5, _field(3, b"\1") + float_field)),
+        ("an index in three parts", _field(5, _field(3, b"") * 2 + b"\x18\1")),
+        ("indices on their own", _field(5, b"\x18\1" * 40)),
+        ("strings of nothing", _field(5, _field(8, b"") * 40)),
+    ):
+        each = b"".join(_message_input(number, "indices", b"INT64", members) for number in range(count))
+        yield Body(f"contents of {name}", "grpc lookup", each + parameter)
+    right = b"".join(_message_input(number, "indices", b"INT64", index) for number in range(count - 1))
+    for name, datatype, contents in (
+        ("a number that does not end", b"INT64", _field(3, b"\xff")),
+        ("a number too large", b"INT8", _field(2, b"\xff\1")),
+        ("a number that is too long", b"INT64", _field(3, b"\xff" * 10 + b"\1")),
+        ("another field", b"INT64", _field(6, bytes(4))),
+    ):
+        last = _message_input(count - 1, "indices", datatype, _field(5, contents))
+        yield Body(f"contents of an index, and last {name}", "grpc lookup", right + last + parameter)
     for name, contents in {"nothing": b"", "an index": _field(3, b"\1")}.items():
         piece = _field(5, _field(5, contents))
         yield Body(f"contents of {name} and no name", "grpc lookup", piece * (size // len(piece)))

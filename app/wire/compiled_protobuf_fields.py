@@ -26,6 +26,7 @@ from app.wire.protobuf_format import (
     FINE,
     FIXED32,
     FIXED64,
+    INNER_ROW,
     LONGEST,
     NO_END,
     NO_LENGTH,
@@ -167,3 +168,90 @@ def copy_strings(octets: Bytes, words: Integers, out: Bytes) -> int:
             target += 1
             at += 1
     return target - first
+
+
+@inner
+def copy(base: Address, at: int, after: int, target: Address) -> Address:
+    """Copy bytes [at, after) to `target`: where they end there."""
+    while at < after:
+        store_u8(target, load_u8(base + at))
+        target += 1
+        at += 1
+    return target
+
+
+@inner
+def store_varint(target: Address, value: int) -> Address:
+    """Write `value` as a varint: where it ends."""
+    while value > 0x7F:
+        store_u8(target, value & 0x7F | 0x80)
+        value >>= 7
+        target += 1
+    store_u8(target, value)
+    return target + 1
+
+
+@entry
+def cut_fields(
+    octets: Bytes, words: Integers, begin: int, outer: int, inner_number: int, out: Bytes, found: Integers
+) -> tuple[int, int, int, int, int, int]:
+    """(bytes of `out`, rows of `found`, where to go on, rows done, fault, where it is) of copying bytes from `begin` to
+    the last of the fields in the rows `words`, without what is cut out: of fields `outer` the fields of bytes with the
+    number `inner_number`, of whose own fields there are rows in `found`, and other fields of bytes as a whole.
+
+    The first number is -1 where a row is not within `octets` or something does not fit.
+    """
+    base, size = address_of(octets), octets.size
+    source, rows = address_of(words), words.size // ROW
+    target, target_of_rows = address_of(out), address_of(found)
+    first, end, room = target, target + out.size, found.size // INNER_ROW
+    outer_tag, inner_tag = outer << 3 | BYTES, inner_number << 3 | BYTES
+    count = int64(0)
+    for number in range(rows):
+        row = source + 8 * ROW * number
+        tag = load_u64(row) << 3 | load_u64(row + 8)
+        start, at, after = load_u64(row + 16), load_u64(row + 24), load_u64(row + 32)
+        if begin < 0 or start < begin or at < start or after < at or after > size:
+            return int64(-1), count, begin, number, int64(FINE), begin
+        if tag == outer_tag and load_u64(row + 40) != NONE:
+            kept = int64(0)
+            place = at
+            while place < after:
+                fault, own, value, stop = field_at(base, size, place, after)
+                if fault != FINE:
+                    return target - first, count, begin, number, fault, value
+                if own == inner_tag:
+                    while value < stop:
+                        fault, own, value, value_end = field_at(base, size, value, stop)
+                        if fault != FINE:
+                            return target - first, count, begin, number, fault, value
+                        if count >= room:
+                            return int64(-1), count, begin, number, int64(FINE), begin
+                        row_found = target_of_rows + 8 * INNER_ROW * count
+                        store_u64(row_found, number)
+                        store_u64(row_found + 8, own)
+                        store_u64(row_found + 16, value)
+                        store_u64(row_found + 24, value_end)
+                        count += 1
+                        value = value_end
+                else:
+                    kept += stop - place
+                place = stop
+            if start - begin + 2 * LONGEST + kept > end - target:
+                return int64(-1), count, begin, number, int64(FINE), begin
+            target = copy(base, begin, start, target)
+            target = store_varint(target, outer_tag)
+            target = store_varint(target, kept)
+            place = at
+            while place < after:
+                fault, own, value, stop = field_at(base, size, place, after)
+                if own != inner_tag:
+                    target = copy(base, place, stop, target)
+                place = stop
+            begin = after
+        elif tag != outer_tag and (tag & 7) == BYTES:
+            if start - begin > end - target:
+                return int64(-1), count, begin, number, int64(FINE), begin
+            target = copy(base, begin, start, target)
+            begin = after
+    return target - first, count, begin, int64(rows), int64(FINE), begin

@@ -14,6 +14,7 @@ from app.wire.protobuf_format import (
     FINE,
     FIXED32,
     FIXED64,
+    INNER_ROW,
     LONGEST,
     NO_END,
     NO_LENGTH,
@@ -39,6 +40,18 @@ def read_varint(message: memoryview, at: int) -> tuple[int, int]:
             return value & 0xFFFFFFFFFFFFFFFF, place + 1
         shift += 7
     return 0, -1
+
+
+def varint(value: int) -> bytes:
+    """The bytes of a number of 0 or more."""
+    if value < 0x80:
+        return bytes((value,))
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
 
 
 def _field_at(message: memoryview, at: int, end: int) -> tuple[int, int, int, int]:
@@ -122,3 +135,57 @@ def copy_strings(octets: NDArray[np.uint8], words: NDArray[np.int64], out: NDArr
         out.data[target : target + size] = message[at:after]
         target += size
     return target
+
+
+def cut_fields(
+    octets: NDArray[np.uint8],
+    words: NDArray[np.int64],
+    begin: int,
+    outer: int,
+    inner_number: int,
+    out: NDArray[np.uint8],
+    found: NDArray[np.int64],
+) -> tuple[int, int, int, int, int, int]:
+    """See `compiled_protobuf_fields.cut_fields`."""
+    message, written, rows = octets.data, bytearray(), list[int]()
+    outer_tag, inner_tag, number = outer << 3 | BYTES, inner_number << 3 | BYTES, -1
+    fault, fault_at = FINE, -1
+    for number, (field, kind, start, at, after, state, *_) in enumerate(words.reshape(-1, ROW).tolist()):
+        if not 0 <= begin <= start <= at <= after <= octets.size:
+            return -1, len(rows) // INNER_ROW, begin, number, FINE, begin
+        tag, kept = field << 3 | kind, list[memoryview]()
+        if tag == outer_tag and state != NONE:
+            place = at
+            while place < after and fault == FINE:
+                fault, own, value, stop = _field_at(message, place, after)
+                fault_at = value
+                if fault == FINE and own == inner_tag:
+                    while value < stop:
+                        fault, own, value, value_end = _field_at(message, value, stop)
+                        if fault != FINE:
+                            fault_at = value
+                            break
+                        rows += (number, own, value, value_end)
+                        value = value_end
+                        if len(rows) > found.size:
+                            return -1, len(rows) // INNER_ROW - 1, begin, number, FINE, begin
+                elif fault == FINE:
+                    kept.append(message[place:stop])
+                place = stop
+            if fault != FINE:
+                break
+            size = sum(map(len, kept))
+            if start - begin + 2 * LONGEST + size > out.size - len(written):
+                return -1, len(rows) // INNER_ROW, begin, number, FINE, begin
+            written += b"".join((message[begin:start], varint(outer_tag), varint(size), *kept))
+            begin = after
+        elif tag != outer_tag and tag & 7 == BYTES:
+            if start - begin > out.size - len(written):
+                return -1, len(rows) // INNER_ROW, begin, number, FINE, begin
+            written += message[begin:start]
+            begin = after
+    else:
+        number, fault_at = number + 1, begin
+    out.data[: len(written)] = written
+    found[: len(rows)] = rows
+    return len(written), len(rows) // INNER_ROW, begin, number, fault, fault_at

@@ -7,7 +7,7 @@ length and that many bytes (2). Groups (3 and 4), which proto3 does not have, ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,11 @@ from app.wire.little_endian_items import view_of
 from app.wire.protobuf_format import (
     BEHIND,
     FINE,
+    INNER_ROW,
+    LONGEST,
     NO_END,
     NO_LENGTH,
+    NONE,
     ROW,
     TOO_MANY,
     WIRE_TYPE,
@@ -32,6 +35,8 @@ find_fields: Final = CompiledLater(plain_protobuf_fields.find_fields)
 """Finds the fields of a message, compiled once that is ready."""
 copy_strings: Final = CompiledLater(plain_protobuf_fields.copy_strings)
 """Copies the values of fields that were found as strings in frames."""
+cut_fields: Final = CompiledLater(plain_protobuf_fields.cut_fields)
+"""Copies a message without some of its fields, and finds what is in those."""
 _ROWS: Final = 1 << 9
 _UNLIMITED: Final = 1 << 62
 Field = Sequence[int]
@@ -48,6 +53,19 @@ def malformed(detail: str) -> GatherError:
 
 class TooManyFields(Exception):
     """A message has more fields than were to be looked for."""
+
+
+class CutFields(NamedTuple):
+    """What `MessageFields.cut` left of a message, and where it goes on; the fields of those that were cut out, a row
+    each (see `INNER_ROW`); how many fields it came by, the fault of the next, and where that is.
+    """
+
+    rest: memoryview
+    end: int
+    inner: NDArray[np.int64]
+    done: int
+    fault: int
+    place: int
 
 
 class FieldLimit:
@@ -91,7 +109,7 @@ class MessageFields:
             limit.left -= looked
             yield self._words[: ROW * rows].reshape(rows, ROW)
             if fault != FINE:
-                self._raise(fault, place)
+                self.raise_fault(fault, place)
 
     def frames_of(self, rows: NDArray[np.int64]) -> memoryview:
         """The values of fields that were found, as strings in frames."""
@@ -100,7 +118,25 @@ class MessageFields:
         assert copied == len(framed)
         return framed.data
 
-    def _raise(self, fault: int, place: int) -> None:
+    def cut(self, rows: NDArray[np.int64], begin: int, outer: int, inner: int) -> CutFields:
+        """Bytes from `begin` to the last of the fields that were found, without fields `inner` of fields `outer`, and
+        without fields of bytes that are no `outer`. See `find` for `outer` and `inner`. Raises TooManyFields.
+        """
+        size = int(rows[-1, 4])
+        out = np.empty(size - begin + 2 * LONGEST, np.uint8)
+        room = int((rows[:, 4] - rows[:, 3])[rows[:, 5] != NONE].sum()) // 2
+        found = np.empty(INNER_ROW * room, np.int64)
+        used, count, end, done, fault, place = cut_fields.run(
+            self._view, rows.reshape(-1), begin, outer, inner, out, found
+        )
+        assert used >= 0
+        self._limit.left -= count
+        if self._limit.left < 0:
+            raise TooManyFields
+        return CutFields(out[:used].data, end, found[: INNER_ROW * count].reshape(-1, INNER_ROW), done, fault, place)
+
+    def raise_fault(self, fault: int, place: int) -> None:
+        """Raises TooManyFields or malformed_request."""
         if fault == TOO_MANY:
             raise TooManyFields
         if fault == NO_END:
@@ -112,15 +148,3 @@ class MessageFields:
             raise malformed(f"the field at byte {place} of the message has the wire type {tag & 7}")
         assert fault == BEHIND
         raise malformed(f"the field at byte {place} of the message ends behind it, or has no number")
-
-
-def varint(value: int) -> bytes:
-    """The bytes of a number of 0 or more."""
-    if value < 0x80:
-        return bytes((value,))
-    written = bytearray()
-    while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
-        value >>= 7
-    written.append(value)
-    return bytes(written)

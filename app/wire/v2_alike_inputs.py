@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,16 @@ Found = Tensor | Values | None
 """A tensor, values with which something is wrong, or None: an input of the same kind as one with which something is."""
 
 
+class InputItems(NamedTuple):
+    """The items of inputs beside the JSON, by their names: packed; where within the input those were that came one by
+    one; and tensors, of inputs whose items were read already.
+    """
+
+    raws: Mapping[str, Buffer]
+    flat: Mapping[str, str] = {}
+    ready: Mapping[str, Tensor] = {}
+
+
 @lru_cache(1 << 12)  # a lookup has three inputs for each feature
 def pointers_of(number: int) -> tuple[str, str, str, str]:
     """Of an input: where it is, its items in the JSON, its shape and its datatype."""
@@ -38,26 +48,32 @@ def pointers_of(number: int) -> tuple[str, str, str, str]:
 
 
 def read_alike_inputs(
-    inputs: Sequence[Input], text: Buffer, raws: Mapping[str, Buffer], charge: Charge | None
+    inputs: Sequence[Input],
+    text: Buffer,
+    items: InputItems,
+    charge: Charge | None,
 ) -> dict[int, Found]:
-    """What was found of those of the inputs that are alike, by their places in `inputs`; their datatypes are known.
+    """What was found of those of the inputs that are alike, and of those that are ready, by their places in `inputs`;
+    their datatypes are known.
 
     Of inputs of one kind with which something is wrong, that is the one that comes first: in the nesting, or where that
     is right, in the values. Those that are not there are to be read one by one. `charge` is told what reading takes, in
     bytes, before it does; what that raises is raised.
     """
     kinds: dict[_Key, list[int]] = {}
-    for at, (_, name, datatype, _, shape, size, first, end, depth) in enumerate(inputs):
-        if (end - first if size is None else len(raws[name])) <= MOST_BYTES:
-            kinds.setdefault((datatype, shape, depth, size), []).append(at)
     found: dict[int, Found] = {}
+    for at, (_, name, datatype, _, shape, size, first, end, depth) in enumerate(inputs):
+        if name in items.ready:
+            found[at] = items.ready[name]
+        elif (end - first if size is None else len(items.raws[name])) <= MOST_BYTES:
+            kinds.setdefault((datatype, shape, depth, size), []).append(at)
     for (_, _, _, size), places in kinds.items():
         if len(places) == 1:
             continue
         if size is None:
             _read_values(inputs, places, text, charge, found)
         else:
-            _read_bytes(inputs, places, raws, charge, found)
+            _read_bytes(inputs, places, items.raws, charge, found)
     return found
 
 

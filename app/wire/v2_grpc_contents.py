@@ -7,7 +7,7 @@ packed items already. A number on its own, which a sender may write too, is read
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from app.errors import GatherError, Place, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.tensor import coordinates
-from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, bounded_product, items_text, view_of
+from app.wire.little_endian_items import Charge, bounded_product, items_text, view_of
 from app.wire.protobuf_fields import malformed
 from app.wire.v2_request_json import Input
 
@@ -28,19 +28,18 @@ FIELDS: Final = (
 STRINGS: Final = 8
 MOST_CHUNKS: Final = 1 << 12
 """So many times a field of numbers may occur in a tensor; senders write it once."""
-_VARINTS: Final = frozenset(range(1, 6))
-_FLOATS: Final = {6: 4, 7: 8}
+VARINTS: Final = frozenset(range(1, 6))
+"""The numbers of the fields of varints."""
+FLOATS: Final = {6: 4, 7: 8}
 """Bytes of an item in the fields of floats."""
-_FIELD_OF: Final = {
+FIELD_OF: Final = {
     "BOOL": 1, "INT8": 2, "INT16": 2, "INT32": 2, "INT64": 3, "UINT8": 4, "UINT16": 4, "UINT32": 4, "UINT64": 5,
     "FP32": 6, "FP64": 7, "BYTES": 8,
 }  # fmt: skip
 _PORTION: Final = 1 << 16
 _LONGEST: Final = 10
 _SMALL: Final = 1 << 8
-"""Bytes of numbers that are read with those of other inputs: for a few, a call of NumPy's takes longer than they do."""
-_TOGETHER: Final = 64
-"""So many inputs at a time: where one of them is wrong, they are read one by one."""
+"""Bytes of numbers that are counted by Python: for a few, a call of NumPy's takes longer."""
 _GOING_ON: Final = bytes(range(0x80, 0x100))
 """The bytes of varints that are not the last one."""
 Contents = Mapping[int, Sequence[Buffer]]
@@ -64,21 +63,19 @@ class Frames(bytearray):
         self.strings += 1
 
 
-class TypedItems(NamedTuple):
-    """The packed items of an input, and the pointer of the field that had them."""
-
-    items: Buffer
-    pointer: str
+def place_of(field: int) -> str:
+    """Where within an input the items of a field are, "" for those of none."""
+    return f"/contents/{FIELDS[field]}" if field else ""
 
 
 def check_field(one: Input, contents: Contents) -> int:
     """The number of the field that has the items of `one`. Raises invalid_field where another one has some."""
-    wanted = _FIELD_OF.get(one.datatype, 0)
+    wanted = FIELD_OF.get(one.datatype, 0)
     if len(contents) == 1 and wanted in contents:  # as of most
         return wanted
     for number, values in contents.items():
         if number != wanted and any(len(value) for value in values):
-            pointer = f"{one.pointer}/contents/{FIELDS[number]}"
+            pointer = one.pointer + place_of(number)
             if not wanted:
                 raise invalid_field(
                     pointer,
@@ -96,8 +93,8 @@ def count_items(field: int, values: Sequence[Buffer]) -> int:
         return sum(value.strings for value in values if isinstance(value, Frames))
     count = 0
     for value in values:
-        if field in _FLOATS:
-            items, rest = divmod(len(value), _FLOATS[field])
+        if field in FLOATS:
+            items, rest = divmod(len(value), FLOATS[field])
             if rest:
                 raise malformed(f"{FIELDS[field]} has {len(value)} bytes, no whole number of items")
             count += items
@@ -124,62 +121,24 @@ def check_count(one: Input, field: int, count: int) -> None:
         raise GatherError(
             "element_count_mismatch",
             f"{one.name}: {count} items are given and {items_text(one.shape)} are asked for by the shape",
-            pointer=f"{one.pointer}/contents/{FIELDS[field]}",
+            pointer=one.pointer + place_of(field),
             hint=f"Send {items_text(one.shape)} in {FIELDS[field]}, or make the shape fit the {count} that came.",
         )
 
 
-def pack_small(
-    inputs: Sequence[Input],
-    fields: Sequence[int],
-    values: Sequence[Sequence[Buffer]],
-    counts: Sequence[int],
-    charge: Charge | None,
-) -> dict[int, TypedItems]:
-    """The packed items of those inputs that have few varints, by their places in `inputs`, whose counts are right.
-
-    Left out are some of those that come with one that has a fault, which `pack` finds.
-    """
-    alike: dict[str, list[int]] = {}
-    for place, (one, field, given) in enumerate(zip(inputs, fields, values, strict=True)):
-        if field in _VARINTS and len(given) == 1 and len(given[0]) <= _SMALL:
-            alike.setdefault(one.datatype, []).append(place)
-    packed: dict[int, TypedItems] = {}
-    for places in alike.values():
-        for start in range(0, len(places), _TOGETHER):
-            some = places[start : start + _TOGETHER]
-            first, field = inputs[some[0]], fields[some[0]]
-            whole = first._replace(shape=(sum([counts[place] for place in some]),))
-            together = [b"".join([values[place][0] for place in some])]
-            try:
-                items = memoryview(pack(whole, field, together, whole.shape[0], charge).items)
-            except GatherError as error:
-                if error.code in REFUSED_BY_CHARGE:
-                    raise
-                continue
-            assert first.dtype is not None
-            begin, size, of = 0, first.dtype.item_size, f"/contents/{FIELDS[field]}"
-            for place in some:
-                end = begin + size * counts[place]
-                packed[place] = TypedItems(items[begin:end], f"/inputs/{inputs[place].number}{of}")
-                begin = end
-    return packed
-
-
-def pack(one: Input, field: int, values: Sequence[Buffer], count: int, charge: Charge | None) -> TypedItems:
+def pack(one: Input, field: int, values: Sequence[Buffer], count: int, charge: Charge | None) -> Buffer:
     """The items as packed bytes; `charge` is told what they take. Raises value_not_representable, malformed_request."""
-    pointer = f"{one.pointer}/contents/{FIELDS[field]}"
     assert one.dtype is not None
     if field == STRINGS:
         if charge is not None:
             charge(sum(map(len, values)))
-        return TypedItems(values[0] if values else b"", pointer)
-    if field in _FLOATS and len(values) == 1:
-        return TypedItems(values[0], pointer)
+        return values[0] if values else b""
+    if field in FLOATS and len(values) == 1:
+        return values[0]
     if charge is not None:
         charge(2 * count * (one.dtype.item_size or 1))
-    if field in _FLOATS:
-        return TypedItems(b"".join(values), pointer)
+    if field in FLOATS:
+        return b"".join(values)
     packed = np.empty(count, one.dtype.numpy)
     filled = 0
     for value in values:
@@ -188,10 +147,10 @@ def pack(one: Input, field: int, values: Sequence[Buffer], count: int, charge: C
         while at < len(octets):
             portion = octets[at : at + _PORTION]
             numbers, used = _read_varints(portion, field)
-            _store(one, field, numbers, packed, filled, pointer)
+            _store(one, field, numbers, packed, filled)
             filled += len(numbers)
             at += used
-    return TypedItems(packed.view(np.uint8).data, pointer)
+    return packed.view(np.uint8).data
 
 
 def _read_varints(octets: NDArray[np.uint8], field: int) -> tuple[NDArray[np.uint64], int]:
@@ -214,7 +173,7 @@ def _read_varints(octets: NDArray[np.uint8], field: int) -> tuple[NDArray[np.uin
     return numbers, int(ends[-1]) + 1
 
 
-def _store(one: Input, field: int, numbers: NDArray[np.uint64], packed: NDArray[Any], at: int, pointer: str) -> None:
+def _store(one: Input, field: int, numbers: NDArray[np.uint64], packed: NDArray[Any], at: int) -> None:
     """Convert numbers as protobuf reads them, to 32 bits where the field has that, and see that the type holds them."""
     dtype: DType | None = one.dtype
     assert dtype is not None
@@ -231,6 +190,7 @@ def _store(one: Input, field: int, numbers: NDArray[np.uint64], packed: NDArray[
         wrong = np.flatnonzero((found < dtype.low) | (found > dtype.high))
         if len(wrong):
             item, value = at + int(wrong[0]), int(found[wrong[0]])
+            pointer = one.pointer + place_of(field)
             raise GatherError(
                 "value_not_representable",
                 f"{one.name}: {value} is no {one.datatype}, which goes from {dtype.low} to {dtype.high}",

@@ -150,7 +150,7 @@ class RequestLayouts:
 def _layout(message: bytes, found: SplitRequest, model: Model) -> RequestLayout | None:
     """The layout of a message that was read without an error; None where it is not to be remembered."""
     head = repeated_head(found, model)
-    if head is None or found.contents or len(found.raws) != len(head.inputs):
+    if head is None or found.first_contents is not None or len(found.raws) != len(head.inputs):
         return None
     shared: list[tuple[int, bytes]] = []
     places: list[int] = []

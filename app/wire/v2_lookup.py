@@ -26,6 +26,7 @@ from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, Memory, pack
 from app.wire.request_schemas.members import ABSENT
 from app.wire.request_schemas.v2_lookup_request import LookupInferDicts, valid_infer_lookup
 from app.wire.safetensors_lookup import arrays_of, features_of, read_parameters
+from app.wire.v2_alike_inputs import InputItems
 from app.wire.v2_answer import VERSION, check_writable
 from app.wire.v2_request_json import NO_ARRAYS, Input, check_framing, given_twice, located_input, malformed
 from app.wire.v2_request_tensors import WrongItemsError, read_inputs, split_blobs
@@ -34,7 +35,6 @@ _POINTER: Final = f"/parameters/{LOOKUP}"
 _LEAST_DATA: Final = 8
 """Bytes of the shortest member `data`."""
 _MOST_MICROSECONDS: Final = 10**15
-_NONE: Final[Mapping[str, str]] = {}
 _IN_LOOKUP: Final = ("out_of_bounds", "fill_value")
 """Parameters of other models that a lookup has within its parameter `lookup`."""
 _FOREIGN: Final = (*OWN_FIELDS, "dialect", "device")
@@ -103,7 +103,7 @@ def _read(text: Buffer, blobs: Buffer, limits: Limits, charge: Charge | None) ->
     _check_own_parameters(document["parameters"])
     inputs = inputs_by_name(_located_inputs(fields.inputs, text, found, charge))
     blob_inputs = [one for one in inputs.values() if one.size is not None]
-    return _request(fields, inputs, text, split_blobs(blob_inputs, blobs), limits, charge)
+    return _request(fields, inputs, text, InputItems(split_blobs(blob_inputs, blobs)), limits, charge)
 
 
 def _count_known_members(document: Any) -> int:
@@ -144,14 +144,13 @@ def inputs_by_name(inputs: Iterable[Input]) -> dict[str, Input]:
 def lookup_of_arrays(
     fields: LookupInferDicts,
     inputs: Mapping[str, Input],
-    raws: Mapping[str, Buffer],
+    items: InputItems,
     limits: Limits,
     charge: Charge | None,
-    flat: Mapping[str, str],
 ) -> LookupRequest:
     """What such a request asks for, with the bytes of its arrays; see `v2_request_tensors.read_inputs`."""
     try:
-        return _request(fields, inputs, b"", raws, limits, charge, flat)
+        return _request(fields, inputs, b"", items, limits, charge)
     except WrongItemsError as error:
         raise error.explained(b"") from None
 
@@ -160,16 +159,15 @@ def _request(
     fields: LookupInferDicts,
     inputs: Mapping[str, Input],
     text: Buffer,
-    raws: Mapping[str, Buffer],
+    items: InputItems,
     limits: Limits,
     charge: Charge | None,
-    flat: Mapping[str, str] = _NONE,
 ) -> LookupRequest:
     asked, fill_value = read_parameters(fields.parameters.lookup, _POINTER, limits, charge)
     arrays = arrays_of(asked, inputs, lambda name: inputs[name].pointer if name in inputs else "/inputs", "an input")
     outputs = _asked_outputs(fields, asked.concat, len(asked.features))
     order = [one for given in arrays for one in given.values()]
-    tensors, _ = read_inputs(order, text, raws, limits, charge, flat)
+    tensors, _ = read_inputs(order, text, items, limits, charge)
     features = features_of(asked, _POINTER, arrays, iter(tensors))
     call = LookupCall(features, asked.concat, asked.out_of_bounds, fill_value, False, _POINTER)
     parameters = fields.parameters

@@ -40,14 +40,13 @@ from app.wire.little_endian_items import (
     unpack,
     view_of,
 )
-from app.wire.v2_alike_inputs import FEW, MOST_BYTES, Found, pointers_of, read_alike_inputs, values_of
+from app.wire.v2_alike_inputs import FEW, MOST_BYTES, Found, InputItems, pointers_of, read_alike_inputs, values_of
 from app.wire.v2_request_json import Head, Input, Model, check_framing, malformed, read_head
 
 LARGE: Final = 1 << 16
 _BYTE: Final = np.dtype(np.uint8)
 _REMEMBERED: Final = 1 << 10
 _DATATYPES: Final = ", ".join(BY_OIP)
-_NONE: Final[Mapping[str, str]] = {}
 _NUMBERS: Final = frozenset((Tensor,))
 _TENSORS: Final = frozenset((Tensor, PackedStrings))
 _NO_INPUTS: Final[Mapping[int, Found]] = {}
@@ -123,7 +122,7 @@ def read_request(
 def _read_request(text: Buffer, blobs: Buffer, model: Model, limits: Limits, charge: Charge | None) -> Request:
     remembered = blobs and len(text) <= _REMEMBERED
     head = _remembered(bytes(text), model) if remembered else read_head(text, model, charge)
-    tensors, over_limit = read_inputs(head.inputs, text, split_blobs(head.blobs, blobs), limits, charge)
+    tensors, over_limit = read_inputs(head.inputs, text, InputItems(split_blobs(head.blobs, blobs)), limits, charge)
     return Request(call_of(head, model, tensors, over_limit), head.identifier, head.binary, head.timeout)
 
 
@@ -181,22 +180,30 @@ def split_blobs(blobs: Sequence[Input], behind: Buffer) -> dict[str, Buffer]:
 def read_inputs(
     inputs: Sequence[Input],
     text: Buffer,
-    raws: Mapping[str, Buffer],
+    items: InputItems,
     limits: Limits,
     charge: Charge | None,
-    flat: Mapping[str, str] = _NONE,
 ) -> tuple[list[Tensor], GatherError | None]:
     """The tensors of the inputs, checked: first every datatype, then every count, then the values; and a limit that a
-    string exceeds. `flat` has the pointers of inputs among `raws` whose items came one by one, in a form of their own.
+    string exceeds.
     """
     check_datatypes(inputs)
-    alike = read_alike_inputs(inputs, text, raws, charge) if len(inputs) > FEW else _NO_INPUTS
-    if len(alike) == len(inputs) and not flat:
+    raws, flat, ready = items
+    if ready and len(ready) == len(inputs) and limits.string_bytes >= MOST_BYTES:
+        return [ready[one.name] for one in inputs], None
+    alike = read_alike_inputs(inputs, text, items, charge) if ready or len(inputs) > FEW else _NO_INPUTS
+    if len(alike) == len(inputs):
         right = _TENSORS if limits.string_bytes >= MOST_BYTES else _NUMBERS
         if right.issuperset(map(type, alike.values())):
-            return [cast(Tensor, alike[at]) for at in range(len(inputs))], None
+            tensors = [cast(Tensor, alike[at]) for at in range(len(inputs))]
+            if flat:
+                for one, tensor in zip(inputs, tensors, strict=True):
+                    if one.name in flat:
+                        tensor.pointer += flat[one.name]
+                        tensor.form = "flat"
+            return tensors, None
     view: NDArray[np.uint8] | None = None
-    tensors: list[Tensor] = []
+    tensors = []
     over_limit: GatherError | None = None
     for at, (number, name, _, dtype, shape, size, first, end, _) in enumerate(inputs):
         assert dtype is not None
@@ -225,9 +232,11 @@ def read_inputs(
             except PackedItemError as error:
                 raise WrongItemsError(inputs, at, raws, None, error, alike) from None
         if name in flat:
-            tensor.pointer, tensor.form = flat[name], "flat"
+            tensor.pointer += flat[name]
+            tensor.form = "flat"
         if isinstance(tensor, PackedStrings) and over_limit is None:
-            most = end - first if size is None else size  # bytes of its longest string
+            # Bytes of its longest string at most.
+            most = end - first if size is None else len(raws[name]) if name in raws else MOST_BYTES
             if most > limits.string_bytes:
                 over_limit = too_long_string(tensor, limits, f"a string of {name}")
         tensors.append(tensor)

@@ -15,7 +15,7 @@ from app.errors import GatherError
 from app.grpc_api.infer import Inference
 from app.tensors.lookup_call import ARRAYS
 from app.tensors.shape_limits import Limits
-from app.wire.protobuf_fields import varint
+from app.wire.plain_protobuf_fields import varint
 from app.wire.v2_grpc_request import LONG_REST, SplitRequest, read_grpc_lookup, read_grpc_request, split
 from benchmarks.read_body import MODEL
 from tests.for_each import for_each

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 from app.security import api_keys
+from app.tensors.shape_limits import Limits
+from app.wire.v2_grpc_request import read_grpc_request, split
+from benchmarks.read_body import MODEL
 from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc
 from tests.grpc_api.messages import FIELDS, Channel, example, output, pb, request
@@ -92,6 +95,21 @@ def test_a_known_case_has_its_known_answer(channel: Channel, case: KnownCase, ty
     assert dtype == case.output["dtype"]
     assert list(described.shape) == case.output["shape"]
     assert same_values(dtype, unpacked(dtype, answer.raw_output_contents[0]), case.output["values"])
+
+
+@pytest.mark.parametrize("typed", [False, True], ids=["raw", "contents"])
+@pytest.mark.parametrize("beside", [0, 20])
+def test_a_string_beyond_the_limit_is_one_wherever_the_request_has_it(typed: bool, beside: int) -> None:
+    data = np.array(["short", "of ten by."] + ["short"] * beside, object)
+    arrays: Arrays = {"data": ("BYTES", data), "indices": ("INT64", np.array([[0]]))}
+    for most, exceeded in ((9, True), (10, False)):
+        message = request(arrays, typed=typed).SerializeToString()
+        over_limit = read_grpc_request(split(message), MODEL, Limits(string_bytes=most), None).call.over_limit
+        assert (over_limit is not None) == exceeded
+        if over_limit is not None:
+            places = [place.pointer for place in over_limit.places]
+            assert (over_limit.code, over_limit.facts["limit"]) == ("limit_exceeded", "string_bytes")
+            assert places == ["/inputs/0/contents/bytes_contents/1" if typed else "/inputs/0"]
 
 
 def broken(change: str) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple
 from random import Random
 from typing import Any, NamedTuple
@@ -16,12 +17,13 @@ from app.errors import GatherError
 from app.tensors.lookup_call import Feature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire import safetensors, v2_grpc_request, v2_request_tensors
-from app.wire.protobuf_fields import varint
+from app.wire import safetensors, v2_grpc_request, v2_grpc_short_contents, v2_request_tensors
+from app.wire.plain_protobuf_fields import varint
 from app.wire.safetensors_lookup import read_lookup
 from app.wire.v2_grpc_request import read_grpc_lookup, split
 from app.wire.v2_lookup import read_lookup_request
 from tests.conftest import samples
+from tests.traced_memory import peak_of
 from tests.wire.test_features_read_together import items
 
 pytestmark = pytest.mark.usefixtures("every_codec")
@@ -168,7 +170,7 @@ def test_what_is_read_together_is_as_if_read_one_by_one(name: str, monkeypatch: 
         together = outcome(FORMATS[name], arrays)
         with monkeypatch.context() as patch:
             patch.setattr(v2_request_tensors, "FEW", 1 << 20)
-            patch.setattr(v2_grpc_request, "FEW", 1 << 20)
+            patch.setattr(v2_grpc_short_contents, "FEW", 1 << 20)
             patch.setattr(safetensors, "_FEW", 1 << 20)
             alone = outcome(FORMATS[name], arrays)
         assert together == alone, arrays
@@ -186,3 +188,137 @@ def test_a_string_that_goes_on_in_the_next_array_is_refused(name: str) -> None:
     assert code == "element_count_mismatch"
     assert places[0][0] == "/inputs/9"
     assert "ends early" in detail
+
+
+def pieces_of(random: Random, one: Given) -> list[bytes]:
+    """The fields of contents that have the items of `one`, in one of the many ways that protobuf allows."""
+    if not one.field:
+        return random.choice([[], [field(3, b"")], [field(6, b""), b"\x48\x01"]])
+    if random.random() < 0.5:
+        return [field(one.field, one.contents)]
+    if one.field in (6, 7):
+        size, tag = (4, b"\x35") if one.field == 6 else (8, b"\x39")
+        return [tag + one.contents[at : at + size] for at in range(0, len(one.contents), size)]
+    if one.field == 8:
+        return [field(8, text) for text in random.choice([(b"a,b", b"]"), (b"",), (b"", b"a,,b"), (b"\xff",)])]
+    values: list[bytes] = []
+    for octet in one.contents:
+        if values and values[-1][-1] >= 0x80:
+            values[-1] += bytes([octet])
+        else:
+            values.append(bytes([octet]))
+    return [random.choice([bytes([one.field << 3]) + value, field(one.field, value)]) for value in values]
+
+
+def written(random: Random, one: Given, number: int) -> bytes:
+    """An input, its contents in one part or in several, between its other fields, and with fields of other kinds."""
+    pieces = pieces_of(random, one)
+    if random.random() < 0.1:
+        pieces.insert(
+            random.randrange(len(pieces) + 1), random.choice([b"\x40\x01", b"\x1d\0\0\0\0", field(6, b""), b"\x7a\0"])
+        )
+    cut = random.randrange(len(pieces) + 1) if random.random() < 0.3 else len(pieces)
+    parts = [b"".join(pieces[:cut]), b"".join(pieces[cut:])]
+    members = [
+        field(1, b"%d.indices" % number),
+        field(2, one.datatype.encode()),
+        field(3, b"".join(varint(size % 2**64) for size in one.shape)),
+        *(field(5, part) for part in parts if part or random.random() < 0.2),
+    ]
+    if random.random() < 0.3:
+        random.shuffle(members)
+    if random.random() < 0.1:
+        members.append(random.choice([b"\x40\x01", field(9, b"x" * 150), field(2, one.datatype.encode())]))
+    return field(5, b"".join(members))
+
+
+def test_contents_are_read_together_as_one_by_one_however_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    random, seen = Random(7), Counter[str]()
+    count = samples(600)
+    for _ in range(count):
+        pool = random.sample(RIGHT, random.choice([1, 2, 5, len(RIGHT)]))
+        arrays = random.choices(pool, k=random.choice([9, 40, 90, 300]))
+        if random.random() < 0.5:
+            for one in random.choices(random.sample(WRONG, 2), k=random.choice([1, 2])):
+                arrays[random.randrange(len(arrays))] = one
+        parts = [written(random, one, number) for number, one in enumerate(arrays)]
+        for _ in range(random.choice([0, 0, 0, 1, 3])):
+            other = random.choice(
+                [b"\x3a\0", field(1, b"model"), field(1, b"\xff"), field(3, b"id"), b"\x40\x05", b"\x2a\0"]
+            )
+            parts.insert(random.randrange(len(parts)), other)
+        if random.random() < 0.2:
+            place = random.randrange(len(parts))
+            at, octet = random.randrange(len(parts[place])), random.choice([0, 0x7F, 0x80, 0xFF])
+            parts[place] = parts[place][:at] + bytes([octet]) + parts[place][at + 1 :]
+        parameter = field(1, b"lookup") + field(2, field(3, document(arrays).encode()))
+        whole = b"".join(parts) + field(4, parameter)
+        most = random.choice([v2_grpc_request.MOST_INPUTS] * 5 + [30])
+
+        def read(_: Arrays, whole: bytes = whole, most: int = most) -> Sequence[Feature]:
+            return read_grpc_lookup(split(whole, None, None, most), Limits(), None).call.features
+
+        with monkeypatch.context() as patch:
+            patch.setattr(v2_grpc_request, "_MOST_CONTENTS", random.choice([1 << 14] * 5 + [50]))
+            together = outcome(read, arrays)
+            patch.setattr(v2_grpc_short_contents, "FEW", 1 << 20)
+            assert together == outcome(read, arrays), whole
+        seen[together[0]] += 1
+    codes = (
+        "read",
+        "malformed_request",
+        "element_count_mismatch",
+        "value_not_representable",
+        "invalid_field",
+        "limit_exceeded",
+    )
+    assert min(seen[code] for code in codes) > count // 100, seen
+
+
+@pytest.mark.parametrize("first", ["name", "broken", "inputs", "contents"])
+@pytest.mark.parametrize("second", ["name", "broken", "inputs", "contents"])
+def test_the_fault_that_comes_first_in_a_message_is_told(
+    first: str, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(faults: Mapping[str, int]) -> tuple[str, Any]:
+        parts = [written(Random(1), ONE, number) for number in range(60)]
+        if "broken" in faults:
+            parts[faults["broken"]] = field(5, field(5, b"\x1a\x05"))
+        if "name" in faults:
+            parts.insert(faults["name"], field(1, b"\xff"))
+
+        def read(_: object) -> Sequence[Feature]:
+            split(b"".join(parts), None, None, faults.get("inputs", 1 << 14))
+            return []
+
+        with monkeypatch.context() as patch:
+            patch.setattr(v2_grpc_request, "_MOST_CONTENTS", faults.get("contents", 1 << 14))
+            return outcome(read, [])
+
+    alone = told({first: 20})
+    assert alone[0] == ("malformed_request" if first in ("name", "broken") else "limit_exceeded")
+    if first != second:
+        assert told({first: 20, second: 40}) == alone
+
+
+def test_short_contents_take_no_more_memory_than_is_charged() -> None:
+    one = Given("INT64", [1], "", b"", 3, b"\x01")
+    rest = field(2, b"INT64") + field(3, b"\1")
+    for contents in (
+        field(3, b"\1"),
+        b"\x18\1" * 40,
+        field(8, b"") * 40,
+        b"".join(field(number, b"") for number in range(1, 9)) * 4,
+    ):
+        parts = [field(5, field(1, b"%d.indices" % number) + rest + field(5, contents)) for number in range(900)]
+        whole = b"".join(parts) + field(4, field(1, b"lookup") + field(2, field(3, document([one] * 900).encode())))
+        charges: list[int] = []
+        with suppress(GatherError):
+            read_grpc_lookup(split(whole), Limits(), None)
+
+        def read(whole: bytes = whole, charges: list[int] = charges) -> None:
+            with suppress(GatherError):
+                read_grpc_lookup(split(whole, charges.append), Limits(), charges.append)
+
+        peak = peak_of(read)
+        assert peak <= sum(charges), contents

@@ -8,13 +8,15 @@ from random import Random
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.wire import plain_protobuf_fields
 from app.wire.grpc_messages.classes import ModelInferRequest
 from app.wire.little_endian_items import view_of
-from app.wire.protobuf_fields import FieldLimit, MessageFields, TooManyFields, bits, find_fields, varint
-from app.wire.protobuf_format import BYTES, FINE, NONE, ONE, OTHERWISE, ROW
+from app.wire.plain_protobuf_fields import varint
+from app.wire.protobuf_fields import FieldLimit, MessageFields, TooManyFields, bits, cut_fields, find_fields
+from app.wire.protobuf_format import BYTES, FINE, INNER_ROW, LONGEST, NONE, ONE, OTHERWISE, ROW
 from tests.conftest import samples
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -112,3 +114,57 @@ def test_no_more_fields_are_looked_for_than_the_limit_says(most: int) -> None:
     with pytest.raises(TooManyFields):
         list(MessageFields(message, limit).find(0, len(message), 0))
     assert list(MessageFields(message, FieldLimit(5000)).find(0, len(message), 0)) == []
+
+
+def rows_of(message: bytes, wanted: int) -> NDArray[np.int64]:
+    """The fields that are found before a fault, at most fifty."""
+    words = np.zeros(ROW * 50, np.int64)
+    count, *_ = find_fields.run(view_of(message), 0, len(message), wanted, 5, 5, 1 << 62, words)
+    return words[: ROW * count]
+
+
+def test_both_cut_the_same_out_of_fields() -> None:
+    random, seen = Random(3), Counter[str]()
+    for _ in range(samples(20_000)):
+        message = random_message(random, 3)
+        if random.random() < 0.5:
+            message = changed(random, message)
+        rows = rows_of(message, random.choice([bits((1, 2, 3, 5, 7)), bits((5,)), bits(range(63))]))
+        if random.random() < 0.1 and len(rows):  # rows of another message
+            places = [-1, 0, 1, len(message), len(message) + 1, 2**62, -(2**63)]
+            rows[random.randrange(len(rows))] = random.choice(places)
+        begin = random.choice([0, 0, 0, 1, -1])
+        out = random.choice([len(message) + 2 * LONGEST] * 5 + [0, 3, 20])
+        room = random.choice([len(message)] * 5 + [0, 1])
+        results = []
+        for run in (cut_fields.run, plain_protobuf_fields.cut_fields):
+            written, found = np.zeros(out + 8, np.uint8), np.full(INNER_ROW * room + 8, -7)
+            result = run(view_of(message), rows, begin, 5, 5, written[:out], found[:-8])
+            assert not written[out:].any()
+            assert (found[-8:] == -7).all()
+            used, count = max(result[0], 0), result[1]
+            filled = (written[:used].tolist(), found[: INNER_ROW * count].tolist())
+            results.append((result, filled) if result[0] >= 0 else (result[:1], None))
+        assert results[0] == results[1], message
+        seen["refused" if result[0] < 0 else "fault" if result[4] != FINE else "cut" if result[1] else "whole"] += 1
+    assert min(seen[name] for name in ("refused", "fault", "cut", "whole")) > samples(20_000) // 200
+
+
+def test_what_is_cut_out_is_missing_and_all_else_is_there() -> None:
+    contents = field(5, field(3, b"\1") + b"\x18\x02")
+    message = field(1, b"model") + field(5, field(1, b"a") + contents + field(2, b"b") + contents) + b"\x40\x01"
+    message += field(5, field(1, b"c")) + field(7, b"raw") + field(6, b"out") + field(5, contents) + field(6, b"put")
+    rows = rows_of(message, bits((1, 5, 7))).reshape(-1, ROW)
+    cut = MessageFields(message).cut(rows, 0, 5, 5)
+    wanted = field(5, field(1, b"a") + field(2, b"b")) + b"\x40\x01" + field(5, field(1, b"c")) + field(6, b"out")
+    assert bytes(cut.rest) + message[cut.end :] == wanted + field(5, b"") + field(6, b"put")
+    found = [(row, tag, message[at:end]) for row, tag, at, end in cut.inner.tolist()]
+    assert found == [(1, 26, b"\1"), (1, 24, b"\2")] * 2 + [(4, 26, b"\1"), (4, 24, b"\2")]
+
+
+def test_fields_that_are_cut_out_count_against_the_limit() -> None:
+    message = field(5, field(5, b"\x18\1" * 20))
+    rows = rows_of(message, bits((5,))).reshape(-1, ROW)
+    assert len(MessageFields(message, FieldLimit(20)).cut(rows, 0, 5, 5).inner) == 20
+    with pytest.raises(TooManyFields):
+        MessageFields(message, FieldLimit(19)).cut(rows, 0, 5, 5)

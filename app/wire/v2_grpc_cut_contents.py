@@ -1,0 +1,111 @@
+"""The contents of inputs, cut out of a message one input after the other: the values of their fields of items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import GatherError
+from app.tensors.buffer_type import Buffer
+from app.wire.little_endian_items import Charge
+from app.wire.protobuf_fields import MessageFields, bits
+from app.wire.protobuf_format import BYTES, FIXED32, FIXED64, VARINT
+from app.wire.v2_alike_inputs import FEW
+from app.wire.v2_grpc_contents import FLOATS, MOST_CHUNKS, STRINGS, VARINTS, Contents, Frames
+
+INPUTS: Final = 5
+CONTENTS: Final = 5
+"""Numbers of the fields: the inputs of a request, and the contents of an input."""
+KIND: Final = dict.fromkeys(VARINTS, VARINT) | {
+    number: FIXED32 if size == 4 else FIXED64 for number, size in FLOATS.items()
+}
+"""Wire types of numbers that are not packed, by the fields that have them."""
+_PACKED: Final = bytes(number << 3 | BYTES for number in (*KIND, STRINGS))
+"""Tags of packed numbers, and of strings."""
+_ITEMS: Final = bits((*KIND, STRINGS))
+_FRAMED: Final = 3
+"""Bytes that a byte of a field of strings takes in frames at most, where that grows: an empty one is two bytes."""
+_SHORT: Final = 1 << 8
+
+
+def contents_of(message: bytes, at: int, end: int) -> Contents:
+    """The contents of the input in bytes [at, end) of a message, which was read before."""
+    found: dict[int, Contents] = {}
+    cut_contents(message, at, end, None, 0, found, MessageFields(message), None)
+    return found[0]
+
+
+def cut_contents(
+    message: bytes,
+    at: int,
+    end: int,
+    places: Iterable[Sequence[int]] | None,
+    number: int,
+    contents: dict[int, Contents],
+    fields: MessageFields,
+    charge: Charge | None,
+) -> bytes:
+    """An input without its contents, which are added to `contents`; None for `places` where those are not known."""
+    found: dict[int, list[Buffer]] = {}
+    kept: list[bytes] = []
+    begin = at
+    if places is None:
+        places = (field[2:5] for field in fields.find(at, end, 1 << CONTENTS) if field[1] == BYTES)
+    for start, first, after in places:
+        kept.append(message[begin:start])
+        begin = after
+        # One field of few numbers, packed, or of one short string, as most are: it need not be looked for.
+        if after - first > 1 and message[first] in _PACKED and first + 2 + message[first + 1] == after <= first + 0x81:
+            value = memoryview(message)[first + 2 : after]
+            if message[first] >> 3 == STRINGS:
+                _frames(found).add(value)
+            else:
+                found.setdefault(message[first] >> 3, []).append(value)
+        else:
+            _read_contents(message, first, after, found, fields, charge)
+    kept.append(message[begin:end])
+    contents[number] = found
+    return b"".join(kept)
+
+
+def _read_contents(
+    message: bytes, at: int, end: int, found: dict[int, list[Buffer]], fields: MessageFields, charge: Charge | None
+) -> None:
+    whole = memoryview(message)
+    for rows in fields.find_rows(at, end, _ITEMS):
+        if charge is not None and len(rows) > FEW:
+            charge(_FRAMED * int((rows[:, 4] - rows[:, 2]).sum()))
+        if len(rows) > FEW and (rows[:, 0] == STRINGS).all() and _are_short_texts(rows):
+            _frames(found).add_framed(fields.frames_of(rows), len(rows))
+            continue
+        for field, kind, _, first, after, *_ in rows.tolist():
+            if field == STRINGS and kind == BYTES:
+                _frames(found).add(whole[first:after])
+            elif field in KIND and kind in (BYTES, KIND[field]):
+                values = found.setdefault(field, [])
+                values.append(whole[first:after])
+                if len(values) > MOST_CHUNKS:
+                    raise GatherError(
+                        "limit_exceeded",
+                        f"a field of numbers occurs more than {MOST_CHUNKS} times in a tensor's contents",
+                        pointer="/inputs",
+                        facts={"limit": "contents_fields", "maximum": MOST_CHUNKS},
+                        hint="Send repeated numbers packed, as proto3 does.",
+                    )
+
+
+def _are_short_texts(rows: NDArray[np.int64]) -> bool:
+    """Whether all of the fields have bytes, and so few that they are copied byte by byte in no time."""
+    return bool((rows[:, 1] == BYTES).all()) and int((rows[:, 4] - rows[:, 3]).max()) <= _SHORT
+
+
+def _frames(found: dict[int, list[Buffer]]) -> Frames:
+    """The strings of an input that were found so far."""
+    if not found.get(STRINGS):
+        found[STRINGS] = [Frames()]
+    frames = found[STRINGS][0]
+    assert isinstance(frames, Frames)
+    return frames
