@@ -1,8 +1,8 @@
 """A process that has imported the service and forks for each server that tests start, so that the import of a thousand
 modules, most of a start's CPU, is done once. What a fork runs is the same program with the same arguments.
 
-A second one has also loaded all compiled code out of the cache folder that tests share (`load_from`). It forks for
-servers that would load all of it: those with Numba's kernel, in one process.
+A second one has also loaded all compiled code out of the cache folder that tests share (`load_from`), which is the
+other half of a start's CPU. It forks for servers that would load all of it: those with Numba's kernel, in one process.
 
 `make test` starts its servers so, those aside that are to start under a shell, a limit or a variable that counts while
 modules are imported. `make test-all` and `make soak` start every server as its users do. What is drawn at import, such
@@ -17,6 +17,7 @@ import atexit
 import gc
 import json
 import os
+import re
 import runpy
 import select
 import signal
@@ -34,8 +35,13 @@ from typing import BinaryIO
 GATHERND = str(Path(sys.executable).with_name("gathernd"))
 _REQUEST_BYTES = 1 << 20
 _ROOT = Path(__file__).parents[2]
-_NOT_LOADED = ("--kernel", "--cache-dir", "--workers")
+_NOT_LOADED = ("--kernel", "--cache-dir")
 """Flags with which a server is forked by the one that has loaded nothing."""
+_SEVERAL_WORKERS = re.compile(r"--workers[= ](?!1\b)")
+_MADE_OF_IT = {"tests.cluster.routed_app", "tests.http.faulty_app", "tests.http.gpu_app", "tests.security.searched_app"}
+"""Modules that run the service with a part of it changed."""
+_COMPILING = {"compiling", "counting", "failing"}
+"""Those services of `tests.http.faulty_app` whose point is what they compile or load."""
 _asking = Lock()
 _servers: dict[str, socket.socket] = {}
 """The connections to fork servers, by the folder out of which each has loaded compiled code; "" where none."""
@@ -104,10 +110,17 @@ def start(command: Sequence[str], folder: Path, variables: Mapping[str, str], lo
 def compiled_code(command: Sequence[str], variables: Mapping[str, str]) -> str:
     """The folder out of which a server would load all compiled code, where that may be done before it is forked."""
     folder = variables.get("GATHERND_CACHE_DIR", "")
-    if folder not in _loaded or list(command[:2]) != [GATHERND, "serve"]:
+    if folder not in _loaded or not _is_service(command) or _SEVERAL_WORKERS.search(" ".join(command)):
         return ""
     plain = "GATHERND_KERNEL" in variables or "GATHERND_WORKERS" in variables
     return "" if plain or any(argument.startswith(_NOT_LOADED) for argument in command) else folder
+
+
+def _is_service(command: Sequence[str]) -> bool:
+    """Whether this is the service, as it is or with a part changed that is not how it compiles."""
+    if command[0] == GATHERND:
+        return command[1] == "serve"
+    return command[1] == "-m" and command[2] in _MADE_OF_IT and not _COMPILING.intersection(command[3:4])
 
 
 def _ask(folder: str, request: Mapping[str, object], *descriptors: int) -> int:

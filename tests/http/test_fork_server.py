@@ -112,6 +112,8 @@ def test_what_is_to_change_the_imports_is_not_forked(
         (("warm",), {}, False),
         (("serve", "--kernel", "numpy"), {}, False),
         (("serve", "--workers=2"), {}, False),
+        (("serve", "--port", "0", "--workers", "12"), {}, False),
+        (("serve", "--workers", "1", "--port", "0"), {}, True),
         (("serve",), {"GATHERND_KERNEL": "numpy"}, False),
         (("serve",), {"GATHERND_CACHE_DIR": "/of/its/own"}, False),
     ],
@@ -124,6 +126,24 @@ def test_only_what_would_load_compiled_code_is_forked_with_it(
     folder = fork_server.compiled_code(
         (fork_server.GATHERND, *arguments), {"GATHERND_CACHE_DIR": "/shared", **variables}
     )
+    assert folder == ("/shared" if loaded else "")
+
+
+@pytest.mark.parametrize(
+    ("program", "loaded"),
+    [
+        (("-m", "tests.http.faulty_app", "slow"), True),
+        (("-m", "tests.http.faulty_app", "counting"), False),
+        (("-m", "tests.http.gpu_app"), True),
+        (("-m", "tests.commands"), False),
+        (("-c", "pass"), False),
+    ],
+)
+def test_services_with_a_part_changed_have_it_too_unless_it_is_how_they_compile(
+    program: tuple[str, ...], loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "_loaded", {"/shared"})
+    folder = fork_server.compiled_code((sys.executable, *program, "--port", "0"), {"GATHERND_CACHE_DIR": "/shared"})
     assert folder == ("/shared" if loaded else "")
 
 
