@@ -19,13 +19,13 @@ from app.store import LocalStore
 from app.tensors.shape_limits import Limits
 from gathernd import Client
 from tests.conftest import TEST_ALL
-from tests.http.server import GATHERND, Server, serving
+from tests.http.server import GATHERND, TWO_WORKERS, Server, serving
 from tests.store.helpers import put
 
 
 @pytest.fixture
 def server(warmed: Path, tmp_path: Path) -> Iterator[Server]:
-    with serving(warmed, tmp_path / "service", "--workers", "2") as server:
+    with serving(warmed, tmp_path / "service", *TWO_WORKERS) as server:
         yield server
 
 
@@ -77,6 +77,8 @@ def test_a_service_is_backed_up_while_it_is_used_and_its_copy_serves_the_same(
                 made = fields(store("backup", backup, "--store-dir", folder).stdout)
                 assert int(made["copied"]) >= 1
                 after = dict(acknowledged)
+                if not TEST_ALL and number < rounds - 1:
+                    continue
                 assert store("check", "--store-dir", folder).stdout == ""
                 new = tmp_path / f"copy-{number}" / "store"
                 assert fields(store("restore", backup, "--store-dir", new).stdout)["versions"] == made["versions"]

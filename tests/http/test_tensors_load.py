@@ -23,7 +23,7 @@ from app.store.processes.store_locks import stripe
 from tests.conftest import TEST_ALL
 from tests.http.conftest import Start
 from tests.http.raw import Wire, request
-from tests.http.server import Server
+from tests.http.server import TWO_WORKERS, Server
 from tests.http.tensors import RAW, dying, error, look_up, put_raw, save, scatter_body
 from tests.http.test_overload import metric
 
@@ -106,7 +106,7 @@ def space(folder: Path) -> int:
 @pytest.mark.timeout(600)
 def test_replacing_during_lookups_gives_no_wrong_row(start: Start, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    with start("--workers", "2", "--store-dir", str(folder)) as server, server.client() as client, ExitStack() as made:
+    with start(*TWO_WORKERS, "--store-dir", str(folder)) as server, server.client() as client, ExitStack() as made:
         etags = {put_raw(client, "table", version(0)).json()["etag"]: 0}
         readers = [Reader(made.enter_context(server.client())) for _ in range(2)]
         fresh = made.enter_context(server.client(limits=NEW_CONNECTIONS))
@@ -149,7 +149,7 @@ def mapped_and_removed(folder: Path) -> list[str]:
 
 @pytest.mark.timeout(3600)
 def test_scattering_during_lookups_is_seen_whole_or_not_at_all(start: Start, soak_scale: int) -> None:
-    with start("--workers", "2") as server, server.client() as client, ExitStack() as made:
+    with start(*TWO_WORKERS) as server, server.client() as client, ExitStack() as made:
         etags = {put_raw(client, "table", version(0)).json()["etag"]: 0}
         every = [[row] for row in range(ROWS)]
         readers = [Reader(made.enter_context(server.client())) for _ in range(2)]
@@ -329,7 +329,7 @@ def contents(client: httpx.Client, prefix: str) -> dict[str, list[float]]:
 @pytest.mark.slow
 def test_a_file_that_is_cut_while_it_is_read_costs_at_most_a_worker(start: Start, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    with start("--workers", "2", "--store-dir", str(folder)) as server, server.client() as client:
+    with start(*TWO_WORKERS, "--store-dir", str(folder)) as server, server.client() as client:
         put_raw(client, "whole", np.arange(100))
         (whole,) = (folder / "tensors").iterdir()
         table = np.zeros((4000, 1024), np.int32)

@@ -23,7 +23,7 @@ from app.server.certificate_expiry import expiry
 from app.server.tls import Tls
 from tests.http.conftest import Start
 from tests.http.raw import TINY
-from tests.http.server import GATHERND, Server
+from tests.http.server import GATHERND, TWO_WORKERS, Server
 from tests.needs import skip_without
 from tests.tries import tried_again
 
@@ -175,7 +175,7 @@ def subject(server: Server) -> str:
 
 def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path: Path) -> None:
     first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second", days=9)
-    with start("--workers", "2", *first.flags(), tls=first.trusting()) as server:
+    with start(*TWO_WORKERS, *first.flags(), tls=first.trusting()) as server:
         kept = server.shared_client()
         assert kept.get("/livez").status_code == 200
         assert subject(server) == "first"

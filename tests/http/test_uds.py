@@ -23,7 +23,7 @@ from gathernd.errors import ConnectError
 from tests.client.conftest import Awaited
 from tests.http import server as servers
 from tests.http.conftest import Start
-from tests.http.server import GATHERND
+from tests.http.server import GATHERND, TWO_WORKERS
 from tests.http.test_tls import Pair, pair
 
 __all__ = ["pair"]
@@ -131,7 +131,7 @@ def test_a_unix_socket_beside_a_port_with_tls(start: Start, pair: Pair, tmp_path
 @pytest.mark.slow
 def test_workers_share_a_unix_socket(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
-    with start("--uds", str(path), "--workers", "2") as server:
+    with start("--uds", str(path), *TWO_WORKERS) as server:
         held = []
         for _ in range(8):
             one = socket.socket(socket.AF_UNIX)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.http.conftest import Start
+from tests.http.server import TWO_WORKERS
 from tests.oip.bodies import NUMPY, check_answer, example, refused
 from tests.tries import tried_again
 
@@ -159,7 +160,7 @@ def check_documented_errors(responses: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_statistics_are_summed_over_workers(start: Start) -> None:
-    with start("--workers", "2") as server:
+    with start(*TWO_WORKERS) as server:
         answered = refusals = 0
         while answered < 20:
             # A new connection each time, so that both workers answer some; one of them may still be starting.

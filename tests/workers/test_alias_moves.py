@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 
 from tests.conftest import SOAK, TEST_ALL
+from tests.http.server import TWO_WORKERS
 from tests.http.tensors import put_raw
 from tests.workers.conftest import Start
 from tests.workers.load import Connection, connected, request
@@ -75,7 +76,7 @@ def one_of_each(opened: list[Connection]) -> list[Connection]:
 
 def test_every_answer_is_of_one_version_and_never_of_an_older_one_than_was_acknowledged(start: Start) -> None:
     with (
-        start("--workers", "2", "--keep-versions", "3", "--device", "cpu") as server,
+        start(*TWO_WORKERS, "--keep-versions", "3", "--device", "cpu") as server,
         httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client,
         connected(server.port, 16) as opened,
     ):

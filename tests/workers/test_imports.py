@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.http.server import TWO_WORKERS
 from tests.http.tensors import npy
 from tests.imports.range_server import range_server
 from tests.workers.conftest import Start
@@ -40,7 +41,7 @@ def test_every_worker_knows_each_import_and_one_that_dies_leaves_nothing_of_its_
             return False
 
         source.respond = respond
-        flags = ("--workers", "2", "--import-from", source.url, "--store-dir", str(tmp_path / "store"))
+        flags = (*TWO_WORKERS, "--import-from", source.url, "--store-dir", str(tmp_path / "store"))
         with start(*flags) as server, httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
             begun = client.post("/tensors/a/import", json={"url": f"{source.url}/a.npy"})
             assert begun.status_code == 202, begun.text

@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 
 from app.security import file_watcher
-from tests.http.server import Server
+from tests.http.server import TWO_WORKERS, Server
 from tests.test_listening import needs_ipv6
 from tests.tries import tried_again
 from tests.workers.conftest import Start
 from tests.workers.load import ask_once, connected, request, until
-from tests.workers.test_workers import READY, WORKERS, metric, pids, refuses
+from tests.workers.test_workers import READY, metric, pids, refuses
 
 _QUICK = (
     "import app.server.supervisor as w; w._KILL_AFTER_S = 1.0; w._BACKOFF_S = (0.1, 0.3); w.GIVE_UP_AFTER = {give_up}; "
@@ -57,7 +57,7 @@ def kill(numbers: list[int]) -> None:
 @pytest.mark.slow
 @tried_again
 def test_a_worker_that_hangs_in_a_rolling_restart_is_killed_and_the_restart_ends(start: Start) -> None:
-    with start(*WORKERS, "--drain-timeout", "0.5", command=quick()) as server:
+    with start(*TWO_WORKERS, "--drain-timeout", "0.5", command=quick()) as server:
         before = pids(server)
         for pid in before:
             os.kill(pid, signal.SIGSTOP)
@@ -72,7 +72,7 @@ def test_a_worker_that_hangs_in_a_rolling_restart_is_killed_and_the_restart_ends
 
 @pytest.mark.slow
 def test_a_worker_that_hangs_while_the_service_starts_ends_the_start(start: Start) -> None:
-    with start(*WORKERS, ready=False, command=quick(start_s=12.0)) as server:
+    with start(*TWO_WORKERS, ready=False, command=quick(start_s=12.0)) as server:
         hung = pids(server)[-1]
         os.kill(hung, signal.SIGSTOP)
         assert server.process.wait(60) == 3
@@ -84,7 +84,7 @@ def test_a_worker_that_hangs_while_the_service_starts_ends_the_start(start: Star
 @pytest.mark.slow
 @tried_again
 def test_a_worker_that_dies_while_it_leaves_does_not_spoil_a_later_stop(start: Start) -> None:
-    with start(*WORKERS, "--drain-timeout", "20", command=quick()) as server:
+    with start(*TWO_WORKERS, "--drain-timeout", "20", command=quick()) as server:
         before = pids(server)
         os.kill(before[0], signal.SIGSTOP)
         server.process.send_signal(signal.SIGHUP)
@@ -104,7 +104,7 @@ def test_as_many_keys_as_the_file_may_hold_start_and_reach_a_replaced_worker(sta
     lines = [f"{sha256(text.encode()).hexdigest()} gather label{number}\n" for number, text in enumerate(texts)]
     file.write_text("".join(lines[:2_000]))
     last = request(authorization=f"Bearer {texts[-1]}")
-    with start(*WORKERS, "--api-keys-file", str(file), command=quick()) as server:
+    with start(*TWO_WORKERS, "--api-keys-file", str(file), command=quick()) as server:
         assert ask_once(server.port, request(authorization=f"Bearer {texts[1_999]}")).status == 200
         file.write_text("".join(lines))
         assert file.stat().st_size < file_watcher.LARGEST_FILE
@@ -119,7 +119,7 @@ def test_as_many_keys_as_the_file_may_hold_start_and_reach_a_replaced_worker(sta
 @pytest.mark.slow
 @tried_again
 def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_can(start: Start) -> None:
-    with start(*WORKERS, command=quick(give_up=10_000)) as server:
+    with start(*TWO_WORKERS, command=quick(give_up=10_000)) as server:
         with no_more_files(server):
             kill(pids(server)[:1])
             until(lambda: "a worker is missing" in server.log_text(), 20, "it says so")
@@ -141,7 +141,7 @@ def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_c
 
 @tried_again
 def test_a_rolling_restart_for_which_no_worker_can_be_started_leaves_the_old_ones(start: Start) -> None:
-    with start(*WORKERS, command=quick()) as server:
+    with start(*TWO_WORKERS, command=quick()) as server:
         before = pids(server)
         with no_more_files(server):
             server.process.send_signal(signal.SIGHUP)
@@ -154,7 +154,7 @@ def test_a_rolling_restart_for_which_no_worker_can_be_started_leaves_the_old_one
 
 @pytest.mark.slow
 def test_a_parent_that_can_never_replace_its_workers_ends_with_a_failure(start: Start) -> None:
-    with start(*WORKERS, command=quick(give_up=4)) as server, no_more_files(server):
+    with start(*TWO_WORKERS, command=quick(give_up=4)) as server, no_more_files(server):
         kill(pids(server))
         assert server.process.wait(20) == 3
         assert "giving up" in server.log_text()
@@ -164,7 +164,7 @@ def test_a_parent_that_can_never_replace_its_workers_ends_with_a_failure(start: 
 
 @pytest.mark.slow
 def test_a_stop_while_no_worker_is_left_is_a_failure(start: Start) -> None:
-    with start(*WORKERS, command=quick(give_up=10_000)) as server, no_more_files(server):
+    with start(*TWO_WORKERS, command=quick(give_up=10_000)) as server, no_more_files(server):
         kill(pids(server))
         until(lambda: "no worker is left" in server.log_text(), 20, "it says that none is left")
         assert server.stop() == 1

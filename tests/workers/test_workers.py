@@ -16,19 +16,18 @@ import pytest
 
 from app.security import api_keys
 from tests.conftest import TEST_ALL
-from tests.http.server import GATHERND, Server
+from tests.http.server import GATHERND, TWO_WORKERS, Server
 from tests.tries import tried_again
 from tests.workers.conftest import Start
 from tests.workers.load import CONTENT, ask_once, connected, load, request, until
 
 READY = request("GET", "/readyz", b"")
-WORKERS = ("--workers", "2")
 
 
 @pytest.fixture(scope="module")
 def pair(start: Start) -> Iterator[Server]:
     """A service of two workers, for tests that leave it in order."""
-    with start(*WORKERS) as server:
+    with start(*TWO_WORKERS) as server:
         yield server
 
 
@@ -70,7 +69,7 @@ def test_nobody_is_asked_before_all_are_warm(start: Start) -> None:
 
 def is_asked_before_all_are_warm(start: Start) -> bool:
     """Whether a service that starts is asked before it is ready; whether or not, what holds then and later does."""
-    with start(*WORKERS, ready=False) as server:
+    with start("--workers", "2", ready=False) as server:
         statuses: list[int] = []
         answers: list[int] = []
         end = monotonic() + 60
@@ -185,7 +184,7 @@ def test_an_idle_client_is_let_go_without_a_lost_request(pair: Server) -> None:
 @tried_again
 def test_a_stop_lets_clients_go_and_answers_what_is_under_way(start: Start) -> None:
     with (
-        start(*WORKERS, "--drain-delay", "1.5") as server,
+        start(*TWO_WORKERS, "--drain-delay", "1.5") as server,
         connected(server.port, 6) as busy,
         connected(server.port, 18) as regular,
     ):
@@ -217,7 +216,7 @@ def test_a_stop_lets_clients_go_and_answers_what_is_under_way(start: Start) -> N
 @pytest.mark.slow
 @tried_again
 def test_a_stop_while_it_starts_is_quick_and_no_failure(start: Start) -> None:
-    with start(*WORKERS, ready=False) as server:
+    with start(*TWO_WORKERS, ready=False) as server:
         began = monotonic()
         assert server.stop() == 0
         assert monotonic() - began < 5 * load_factor()
@@ -227,7 +226,7 @@ def test_a_stop_while_it_starts_is_quick_and_no_failure(start: Start) -> None:
 @pytest.mark.slow
 @tried_again
 def test_a_second_signal_ends_the_delay(start: Start) -> None:
-    with start(*WORKERS, "--drain-delay", "60") as server:
+    with start(*TWO_WORKERS, "--drain-delay", "60") as server:
         server.process.send_signal(signal.SIGTERM)
         sleep(0.3)
         assert server.process.poll() is None
@@ -237,7 +236,7 @@ def test_a_second_signal_ends_the_delay(start: Start) -> None:
 
 @tried_again
 def test_workers_end_with_their_parent_and_finish_what_they_have(start: Start) -> None:
-    with start(*WORKERS) as server, connected(server.port, 4) as busy:
+    with start(*TWO_WORKERS) as server, connected(server.port, 4) as busy:
         workers = pids(server)
         for connection in busy:
             connection.socket.sendall(request()[:-20])
@@ -263,7 +262,7 @@ def test_workers_that_cannot_start_end_the_parent_with_a_reason(tmp_path: Path) 
     """Python reads `sitecustomize` before anything else; this one lets the parent live, which has no -P."""
     (tmp_path / "sitecustomize.py").write_text("import os, sys\nif '-P' in sys.orig_argv: os._exit(7)\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [GATHERND, "serve", "--port", "0", *WORKERS, "--store-dir", str(tmp_path / "store")]
+    command = [GATHERND, "serve", "--port", "0", *TWO_WORKERS, "--store-dir", str(tmp_path / "store")]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60, check=False
     )
@@ -276,7 +275,7 @@ def test_workers_that_cannot_start_end_the_parent_with_a_reason(tmp_path: Path) 
 def test_a_port_that_is_taken_ends_the_parent_with_a_reason(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        command = [GATHERND, "serve", "--port", port, *WORKERS, "--store-dir", str(tmp_path / "store")]
+        command = [GATHERND, "serve", "--port", port, *TWO_WORKERS, "--store-dir", str(tmp_path / "store")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
@@ -287,7 +286,7 @@ def test_a_port_that_is_taken_ends_the_parent_with_a_reason(tmp_path: Path) -> N
 def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     key = f"Bearer {api_keys.add(file, 'a', ['gather'])}"
-    with start(*WORKERS, "--api-keys-file", str(file)) as server:
+    with start(*TWO_WORKERS, "--api-keys-file", str(file)) as server:
         file.write_text("broken\n")
         sleep(1.5)
         os.kill(pids(server)[0], signal.SIGKILL)
@@ -306,7 +305,7 @@ def metric_lines(server: Server, key: str) -> dict[str, float]:
 
 @pytest.mark.soak
 def test_a_worker_that_hangs_is_replaced(start: Start) -> None:
-    with start(*WORKERS) as server:
+    with start(*TWO_WORKERS) as server:
         victim = pids(server)[0]
         os.kill(victim, signal.SIGSTOP)
         until(lambda: victim not in pids(server), 60, "the hung worker is killed")
