@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.conftest import samples
 from tests.http.server import ROOT
 from tests.kernels import emulated
 
@@ -30,7 +31,7 @@ def guarded(what: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_access_outside_the_arrays_and_results_as_the_reference() -> None:
-    run = guarded(str(SAMPLE))
+    run = guarded(str(samples(SAMPLE)))
     assert run.returncode == 0, run.stderr
 
 

@@ -39,8 +39,8 @@ SAMPLES = {
 }
 ALL = ",".join(PLANS)
 # In `make test` one process tries all kinds of plan on the compiled kernels. NumPy checks what it is given: one kind of
-# plan stands for all of its kernel's.
-FEW = {(NUMBA, ALL): 1_500, (NUMPY, "gather"): 500, (EMULATED, "gather"): 250}
+# plan stands for all of its kernel's. The emulated kernel has a sample of its own, in test_emulated.py.
+FEW = {(NUMBA, ALL): 1_500, (NUMPY, "gather"): 500}
 # Under `make soak`
 MILLIONS = {
     (NUMBA, "gather"): 10,

@@ -37,17 +37,18 @@ from app.store.files.disk_reserve import FULL
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check as check_store
 from app.store.maintenance.restore import restore
+from tests.conftest import TEST_ALL
 from tests.store import test_last_versions, test_upgrade, test_upgrade_to_versions
 from tests.store.crash import carry_out_import, forked
 from tests.store.filler import Filler
 from tests.store.full_disk_imports import import_on_full_disk
 from tests.store.helpers import opened, put, read, scatter
 
-COUNT = 300
+COUNT = 300 if TEST_ALL else 100
 ROLLED = "rolled"
 """A tensor of two versions, between which an alias moves."""
 ENDINGS = (0, *FULL)
-MOST_FOR_UPGRADE, STEP_OF_UPGRADE = 3 << 20, 96 << 10
+MOST_FOR_UPGRADE, STEP_OF_UPGRADE = 3 << 20, (96 if TEST_ALL else 384) << 10
 
 
 def prepare(store: LocalStore) -> None:
@@ -178,7 +179,7 @@ def restore_on_full_disk(place: Path, filler: Filler) -> None:
         prepare(store)
         back_up(Path(room) / "store", backup)
         store.close()
-        for room_for in (0, 200_000, 2_000_000):
+        for room_for in (0, 200_000, COUNT * 20_000 // 3):
             filler.give(room_for)
             with pytest.raises(OSError, match="No space left on device"):
                 restore(backup, place / "store")
