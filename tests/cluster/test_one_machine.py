@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster import gathers
 from tests.cluster.running import BothTransport
-from tests.conftest import TEST_ALL, samples
+from tests.conftest import TEST_ALL, samples, slow_but_for
 from tests.http.forms import int64
 from tests.http.tensors import RAW
 from tests.parity import lookup_messages
@@ -20,7 +20,7 @@ COUNT = 1000 if TEST_ALL else 240
 """Of each, in `make test-all`; with lookups and gathers a soak takes 20,000 at a tenth of its full counts."""
 
 
-@pytest.mark.parametrize("share", range(2))
+@pytest.mark.parametrize("share", slow_but_for((0,), range(2)))
 def test_random_lookups(both: BothTransport, compared: httpx.Client, held: Tables, share: int) -> None:
     rng = np.random.default_rng([18, share])
     before = both.compared
@@ -31,7 +31,7 @@ def test_random_lookups(both: BothTransport, compared: httpx.Client, held: Table
     assert both.statuses[200] > 5 * samples(COUNT) // 20
 
 
-@pytest.mark.parametrize("share", range(2))
+@pytest.mark.parametrize("share", slow_but_for((0,), range(2)))
 def test_random_gathers(both: BothTransport, compared: httpx.Client, held: Tables, share: int) -> None:
     rng = np.random.default_rng([19, share])
     before = both.compared

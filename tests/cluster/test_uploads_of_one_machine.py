@@ -136,7 +136,7 @@ def read_back(client: httpx.Client, table: Array) -> None:
     client.get(f"/v2/models/{NAME}")
 
 
-@pytest.mark.parametrize("share", range(2))
+@pytest.mark.parametrize("share", slow_but_for((0,), range(2)))
 def test_random_uploads(asked: httpx.Client, both_uploads: BothTransport, share: int) -> None:
     rng = np.random.default_rng([20, share])
     taken = 0

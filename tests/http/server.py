@@ -32,10 +32,13 @@ from tests.http.fork_server import ForkedProcess
 
 ROOT = Path(__file__).parents[2]
 LONGEST_HINT = 700
-TWO_WORKERS = ("--workers", "2") if TEST_ALL else ("--workers", "2", "--kernel", "numpy")
-"""For tests of what several processes do together. Each loads compiled code by itself, which is more than half of its
-start: in `make test` only those do so whose tests are about that, or about what the code counts.
+LIGHT = () if TEST_ALL else ("--kernel", "numpy")
+"""For services that cannot be forked with compiled code loaded, and would load it, which is more than half of a start.
+
+In `make test` only those do so whose tests are about that code, or about what it counts.
 """
+TWO_WORKERS = ("--workers", "2", *LIGHT)
+"""For tests of what several processes do together, of which each would load compiled code by itself."""
 GATHERND = fork_server.GATHERND
 _TIMING = re.compile(r"parse;dur=[0-9.]+(, queue;dur=[0-9.]+(, kernel;dur=[0-9.]+(, encode;dur=[0-9.]+)?)?)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from random import Random
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.conftest import samples
+from tests.conftest import TEST_ALL, samples
 from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.rules import CODES, PRECEDENCE, Limits, Rule, broken, zeros
@@ -242,7 +242,8 @@ PAIRS = [(path, *pair) for path in BLOCKS for pair in combinations(rules_of(path
 @for_each(("path", "first", "second"), PAIRS)
 def test_of_two_broken_rules_the_first_is_answered(limited: httpx.Client, path: str, first: Rule, second: Rule) -> None:
     tried = 0
-    for parts in requests_breaking(path, first, second):
+    # In `make test` one in four: which blocks break the two rules makes little difference.
+    for parts in islice(requests_breaking(path, first, second), 0, None, 1 if TEST_ALL else 4):
         code, answer = send(limited, path, parts)
         assert code in CODES[first], (parts, answer.text)
         _is_about(first, answer)

@@ -23,7 +23,7 @@ from app.server.certificate_expiry import expiry
 from app.server.tls import Tls
 from tests.http.conftest import Start
 from tests.http.raw import TINY
-from tests.http.server import GATHERND, TWO_WORKERS, Server
+from tests.http.server import GATHERND, LIGHT, TWO_WORKERS, Server
 from tests.needs import skip_without
 from tests.tries import tried_again
 
@@ -153,7 +153,7 @@ def test_a_handshake_that_never_ends_is_cut_off(start: Start, pair: Pair, worker
 @tried_again
 def test_a_stop_does_not_wait_for_handshakes_or_farewells(start: Start, pair: Pair, workers: str) -> None:
     with (
-        start("--workers", workers, *pair.flags(), tls=pair.trusting()) as server,
+        start("--workers", workers, *LIGHT, *pair.flags(), tls=pair.trusting()) as server,
         server.connect(),
         pair.trusting().wrap_socket(server.connect(), server_hostname="localhost"),
     ):

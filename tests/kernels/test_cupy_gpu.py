@@ -17,6 +17,7 @@ import pytest
 from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
+from tests.conftest import samples
 from tests.kernels import emulated, fake_cupy
 from tests.kernels.fake_cupy import CompileException, CUDADriverError, CUDARuntimeError, Machine
 from tests.kernels.reference import check, gather, make_case, random_plan
@@ -51,7 +52,7 @@ def named(device: Any) -> Any:
 
 def test_any_gather_gives_what_the_reference_gives(device: Any) -> None:
     source = random.Random(11)
-    for number in range(400):
+    for number in range(samples(400)):
         check(named(device), make_case(random_plan(source), source, spoiled=number % 3 == 0))
 
 
