@@ -147,7 +147,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     The file with most tests that start servers or programs of their own, or that are slow, comes first. While it has
     all that such tests share compiled (`warmed`), other processes take the files that need nothing of that, which come
-    next. Then the rest, those with many such tests first: begun last, one of them would run alone at the end.
+    next. Then the rest, those with many such tests, or `long` ones, first: begun last, one of them would run alone at
+    the end.
     """
     starting = {"start", "warmed"}
     long = Counter(item.path for item in items if starting & {*_asked_for(getattr(item, "function", None))})
@@ -155,6 +156,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         long.update(item.path for item in items if item.get_closest_marker("slow"))
     compiled = {item.path for item in items if not WARMED.isdisjoint(getattr(item, "fixturenames", ()))}
     first = max(compiled, key=lambda path: (long[path], path), default=None)
+    long.update(item.path for item in items if item.get_closest_marker("long"))
     items.sort(key=lambda item: (item.path != first, item.path in compiled, -long[item.path]))
     names: set[str] = set()
     for item in items:

@@ -61,7 +61,7 @@ WINDOW = {coding: 31 if coding.startswith("gzip") else -15 if coding.startswith(
 """zlib's parameter for each coding: gzip, deflate alone, or deflate with zlib's own header."""
 
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.long]
 
 
 @pytest.fixture(scope="module", autouse=True)
