@@ -500,6 +500,20 @@ def contents_bodies(size: int) -> Iterator[Body]:
     ):
         each = b"".join(_message_input(number, "indices", b"INT64", members) for number in range(count))
         yield Body(f"contents of {name}", "grpc lookup", each + parameter)
+    for name, unknown in (("an index, every ninth longer", 120), ("an index, every ninth long", 4200)):
+        added = _field(15, bytes(unknown))
+        each = b"".join(
+            _message_input(number, "indices", b"INT64", index + added if number % 9 == 8 else index)
+            for number in range(count)
+        )
+        yield Body(f"contents of {name}", "grpc lookup", each + parameter)
+    texts = [_field(5, _field(8, b"" if number else b"\xff")) for number in range(count)]
+    each = b"".join(_message_input(number, "indices", b"BYTES", one) for number, one in enumerate(texts))
+    yield Body("contents of a string, the first not UTF-8", "grpc lookup", each + parameter)
+    many = b"".join(
+        _message_input(number, "indices", b"INT64", _field(5, b"\x18\1" * 4000)) for number in range(size // 9000)
+    )
+    yield Body("contents of thousands of indices on their own", "grpc lookup", many + parameter)
     right = b"".join(_message_input(number, "indices", b"INT64", index) for number in range(count - 1))
     for name, datatype, contents in (
         ("a number that does not end", b"INT64", _field(3, b"\xff")),

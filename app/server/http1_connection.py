@@ -210,22 +210,22 @@ class Http1Connection(HttpToolsProtocol):
         flush()
         if self.scheme == "https" or (self.refused and not self.refusal_to_send):
             return False
-        last = self._last_whole()
+        last = self._forget_unfinished()
         if last is None:
             return False
-        if not self.refused:
+        if not self.refused:  # else the error is the last answer
             last.keep_alive = False
         half_closed_connections.watch(self)
         return True
 
-    def _last_whole(self) -> HttpExchange | None:
-        """The last request that came whole and is not answered yet, where no more will come: what was begun behind it
-        is forgotten.
+    def _forget_unfinished(self) -> HttpExchange | None:
+        """Of a connection from which no more is taken, forget the request that is not whole: the last one that is, if
+        it is not answered yet.
         """
         self.in_header = False
         last: HttpExchange | None = self.cycle  # type: ignore[assignment]
         if last is not None and last.more_body and self.pipeline:
-            self.pipeline.popleft()
+            self.pipeline.popleft()  # which is `last`: the requests that wait are before it
             last = self.pipeline[0][0] if self.pipeline else self.running  # type: ignore[assignment]
             self.cycle = last
         return None if last is None or last.more_body or last.response_complete or last.disconnected else last
@@ -354,11 +354,13 @@ class Http1Connection(HttpToolsProtocol):
             exchange.message_event.set()
 
     def on_response_complete(self) -> None:
-        """An answer has been written: start the next request that waits."""
+        """An answer has been written: start the next request that waits, or answer what came last and is refused."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         self.last_received = self.last_answered = monotonic()
+        if self.flow.read_paused:
+            self.request_began = self.last_received  # what comes of a request from now on could not come before
         self.flow.resume_reading()
         if self.pipeline:
             waiting, app = self.pipeline.pop()
@@ -370,13 +372,16 @@ class Http1Connection(HttpToolsProtocol):
             self.transport.close()
 
     def refuse(self, error: GatherError) -> None:
-        """Answer `error` without the application, behind the answers to what came whole before, and close."""
+        """Answer `error` without the application, behind the answers to what came whole before, and close.
+
+        It is counted now; where one of those answers is the last of the connection, or breaks off, it never leaves.
+        """
         flush()
         self.refused = True
         request_id = self._request_id()
         path = self.url.partition(b"?")[0].decode("latin-1")
         added = b""
-        if self._last_whole() is not None:
+        if self._forget_unfinished() is not None:
             Http1Connection.count_refusal(error, request_id, self.client[0] if self.client else None)
             self.refusal_to_send = refusal_response(Http1Connection.render_error(error, request_id, path), request_id)
             self.flow.resume_reading()  # what still comes is dropped: left unread, it would reset the connection

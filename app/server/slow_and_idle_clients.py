@@ -80,7 +80,7 @@ def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
     if connection.beyond_limit and exchange is None and connection.limit is not None and now - began > IDLE_S:
         return connection.limit.refusal()
     if connection.in_header:
-        if now - began > limits.header:
+        if now - began > limits.header and not connection.flow.read_paused:
             return GatherError("request_timeout", f"the header did not arrive within {limits.header:g} s")
         return None
     if exchange is None or not exchange.more_body or exchange.response_complete:

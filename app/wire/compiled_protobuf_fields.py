@@ -191,13 +191,25 @@ def store_varint(target: Address, value: int) -> Address:
     return target + 1
 
 
+@inner
+def store_row(target: Address, count: int, number: int, tag: int, begin: int, end: int) -> int:
+    """Write row `count` of those that `cut_fields` finds: how many there are then."""
+    row = target + 8 * INNER_ROW * count
+    store_u64(row, number)
+    store_u64(row + 8, tag)
+    store_u64(row + 16, begin)
+    store_u64(row + 24, end)
+    return count + 1
+
+
 @entry
 def cut_fields(
     octets: Bytes, words: Integers, begin: int, outer: int, inner_number: int, out: Bytes, found: Integers
 ) -> tuple[int, int, int, int, int, int]:
     """(bytes of `out`, rows of `found`, where to go on, rows done, fault, where it is) of copying bytes from `begin` to
     the last of the fields in the rows `words`, without what is cut out: of fields `outer` the fields of bytes with the
-    number `inner_number`, of whose own fields there are rows in `found`, and other fields of bytes as a whole.
+    number `inner_number`, and other fields of bytes as a whole. In `found` there is a row for each that is cut out of a
+    field `outer`, with the tag 0, and behind it one for each of its own fields.
 
     The first number is -1 where a row is not within `octets` or something does not fit.
     """
@@ -221,18 +233,16 @@ def cut_fields(
                 if fault != FINE:
                     return target - first, count, begin, number, fault, value
                 if own == inner_tag:
+                    if count >= room:
+                        return int64(-1), count, begin, number, int64(FINE), begin
+                    count = store_row(target_of_rows, count, number, int64(0), value, stop)
                     while value < stop:
                         fault, own, value, value_end = field_at(base, size, value, stop)
                         if fault != FINE:
                             return target - first, count, begin, number, fault, value
                         if count >= room:
                             return int64(-1), count, begin, number, int64(FINE), begin
-                        row_found = target_of_rows + 8 * INNER_ROW * count
-                        store_u64(row_found, number)
-                        store_u64(row_found + 8, own)
-                        store_u64(row_found + 16, value)
-                        store_u64(row_found + 24, value_end)
-                        count += 1
+                        count = store_row(target_of_rows, count, number, own, value, value_end)
                         value = value_end
                 else:
                     kept += stop - place

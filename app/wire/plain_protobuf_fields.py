@@ -160,6 +160,9 @@ def cut_fields(
                 fault, own, value, stop = _field_at(message, place, after)
                 fault_at = value
                 if fault == FINE and own == inner_tag:
+                    rows += (number, 0, value, stop)
+                    if len(rows) > found.size:
+                        return -1, len(rows) // INNER_ROW - 1, begin, number, FINE, begin
                     while value < stop:
                         fault, own, value, value_end = _field_at(message, value, stop)
                         if fault != FINE:

@@ -56,8 +56,8 @@ class TooManyFields(Exception):
 
 
 class CutFields(NamedTuple):
-    """What `MessageFields.cut` left of a message, and where it goes on; the fields of those that were cut out, a row
-    each (see `INNER_ROW`); how many fields it came by, the fault of the next, and where that is.
+    """What `MessageFields.cut` left of a message, and where it goes on; what it cut out and the fields of that, a row
+    each (see `INNER_ROW`); how many fields were done before one with a fault, the fault, and where that is.
     """
 
     rest: memoryview

@@ -13,8 +13,8 @@ LONGEST: Final = 10
 ROW: Final = 9
 """Words that `find_fields` writes for a field: see `protobuf_fields.Field`."""
 INNER_ROW: Final = 4
-"""Words that `cut_fields` writes for a field of a field that it cuts: the place in the rows of the field in which that
-is, the tag, and where the value begins and ends."""
+"""Words that `cut_fields` writes for what it cuts out of a field: which of the rows that field is, a tag, 0 for what is
+cut out itself, and where the value begins and ends."""
 NONE, ONE, OTHERWISE = range(3)
 """Of a field within which fields of one number were looked for: there is none, there is one, or there are several, or
 something is wrong within."""

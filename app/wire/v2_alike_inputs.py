@@ -25,6 +25,8 @@ FEW: Final = 8
 """Inputs up to which they are read one by one."""
 MOST_BYTES: Final = 1 << 8
 """Of the items of an input that is read with others: beside longer ones, a call is little."""
+LONGEST_READY: Final = 1 << 12
+"""More than the bytes of the items of any tensor that is `ready` (see `InputItems`)."""
 _Key = tuple[str, tuple[int, ...], int, int | None]
 Found = Tensor | Values | None
 """A tensor, values with which something is wrong, or None: an input of the same kind as one with which something is."""

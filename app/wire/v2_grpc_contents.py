@@ -139,17 +139,18 @@ def pack(one: Input, field: int, values: Sequence[Buffer], count: int, charge: C
         charge(2 * count * (one.dtype.item_size or 1))
     if field in FLOATS:
         return b"".join(values)
+    if len(values) > 1:  # each ends with the end of a number
+        if charge is not None:
+            charge(sum(map(len, values)))
+        values = [b"".join(values)]
     packed = np.empty(count, one.dtype.numpy)
-    filled = 0
-    for value in values:
-        octets = view_of(value)
-        at = 0
-        while at < len(octets):
-            portion = octets[at : at + _PORTION]
-            numbers, used = _read_varints(portion, field)
-            _store(one, field, numbers, packed, filled)
-            filled += len(numbers)
-            at += used
+    octets = view_of(values[0] if values else b"")
+    at = filled = 0
+    while at < len(octets):
+        numbers, used = _read_varints(octets[at : at + _PORTION], field)
+        _store(one, field, numbers, packed, filled)
+        filled += len(numbers)
+        at += used
     return packed.view(np.uint8).data
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
-from app.wire.little_endian_items import Charge
+from app.wire.little_endian_items import Charge, view_of
 from app.wire.protobuf_fields import MessageFields, bits
 from app.wire.protobuf_format import BYTES, FIXED32, FIXED64, VARINT
 from app.wire.v2_alike_inputs import FEW
@@ -26,9 +26,20 @@ KIND: Final = dict.fromkeys(VARINTS, VARINT) | {
 _PACKED: Final = bytes(number << 3 | BYTES for number in (*KIND, STRINGS))
 """Tags of packed numbers, and of strings."""
 _ITEMS: Final = bits((*KIND, STRINGS))
-_FRAMED: Final = 3
+FRAMED: Final = 3
 """Bytes that a byte of a field of strings takes in frames at most, where that grows: an empty one is two bytes."""
 _SHORT: Final = 1 << 8
+"""Bytes of values that are copied together."""
+
+
+MOST_PARTS: Final = 16
+"""In so many parts the contents of an input may come; senders write them in one."""
+
+
+class Values(list[Buffer]):
+    """The values of a field of numbers, and how often it occurs in the message: short ones are put together."""
+
+    times = 0
 
 
 def contents_of(message: bytes, at: int, end: int) -> Contents:
@@ -54,7 +65,9 @@ def cut_contents(
     begin = at
     if places is None:
         places = (field[2:5] for field in fields.find(at, end, 1 << CONTENTS) if field[1] == BYTES)
-    for start, first, after in places:
+    for parts, (start, first, after) in enumerate(places):
+        if parts == MOST_PARTS:
+            raise too_many_parts(number)
         kept.append(message[begin:start])
         begin = after
         # One field of few numbers, packed, or of one short string, as most are: it need not be looked for.
@@ -63,7 +76,7 @@ def cut_contents(
             if message[first] >> 3 == STRINGS:
                 _frames(found).add(value)
             else:
-                found.setdefault(message[first] >> 3, []).append(value)
+                _add(found, message[first] >> 3, value, 1)
         else:
             _read_contents(message, first, after, found, fields, charge)
     kept.append(message[begin:end])
@@ -74,32 +87,72 @@ def cut_contents(
 def _read_contents(
     message: bytes, at: int, end: int, found: dict[int, list[Buffer]], fields: MessageFields, charge: Charge | None
 ) -> None:
-    whole = memoryview(message)
     for rows in fields.find_rows(at, end, _ITEMS):
         if charge is not None and len(rows) > FEW:
-            charge(_FRAMED * int((rows[:, 4] - rows[:, 2]).sum()))
-        if len(rows) > FEW and (rows[:, 0] == STRINGS).all() and _are_short_texts(rows):
-            _frames(found).add_framed(fields.frames_of(rows), len(rows))
-            continue
-        for field, kind, _, first, after, *_ in rows.tolist():
-            if field == STRINGS and kind == BYTES:
-                _frames(found).add(whole[first:after])
-            elif field in KIND and kind in (BYTES, KIND[field]):
-                values = found.setdefault(field, [])
-                values.append(whole[first:after])
-                if len(values) > MOST_CHUNKS:
-                    raise GatherError(
-                        "limit_exceeded",
-                        f"a field of numbers occurs more than {MOST_CHUNKS} times in a tensor's contents",
-                        pointer="/inputs",
-                        facts={"limit": "contents_fields", "maximum": MOST_CHUNKS},
-                        hint="Send repeated numbers packed, as proto3 does.",
-                    )
+            charge(FRAMED * int((rows[:, 4] - rows[:, 2]).sum()))
+        if len(rows) > FEW and int((rows[:, 4] - rows[:, 3]).max()) <= _SHORT:
+            rows = rows.copy()  # noqa: PLW2901  (they are overwritten where strings are copied)
+            for field in np.unique(rows[:, 0]).tolist():
+                _add_together(message, rows[rows[:, 0] == field], field, found, fields)
+        else:
+            _add_one_by_one(message, rows, found)
 
 
-def _are_short_texts(rows: NDArray[np.int64]) -> bool:
-    """Whether all of the fields have bytes, and so few that they are copied byte by byte in no time."""
-    return bool((rows[:, 1] == BYTES).all()) and int((rows[:, 4] - rows[:, 3]).max()) <= _SHORT
+def _add_together(
+    message: bytes, rows: NDArray[np.int64], field: int, found: dict[int, list[Buffer]], fields: MessageFields
+) -> None:
+    """Add short values of a field: as one, where none ends in the middle of an item."""
+    kinds = rows[:, 1]
+    rows = rows[(kinds == BYTES) | (kinds == KIND.get(field, BYTES))]
+    begins, ends = rows[:, 3], rows[:, 4]
+    sizes = ends - begins
+    if field == STRINGS:
+        _frames(found).add_framed(fields.frames_of(rows), len(rows))
+        return
+    octets = view_of(message)
+    broken = sizes % FLOATS[field] > 0 if field in FLOATS else octets[ends[sizes > 0] - 1] >= 0x80
+    if broken.any() or not len(rows):
+        _add_one_by_one(message, rows, found)
+        return
+    stops = np.cumsum(sizes)
+    joined = octets[np.arange(stops[-1]) + np.repeat(begins - stops + sizes, sizes)]
+    _add(found, field, joined.data, len(rows))
+
+
+def _add_one_by_one(message: bytes, rows: NDArray[np.int64], found: dict[int, list[Buffer]]) -> None:
+    whole = memoryview(message)
+    for field, kind, _, first, after, *_ in rows.tolist():
+        if field == STRINGS and kind == BYTES:
+            _frames(found).add(whole[first:after])
+        elif field in KIND and kind in (BYTES, KIND[field]):
+            _add(found, field, whole[first:after], 1)
+
+
+def _add(found: dict[int, list[Buffer]], field: int, value: memoryview, times: int) -> None:
+    """Add a value of numbers, which stands for so many of the message."""
+    values = found.setdefault(field, Values())
+    assert isinstance(values, Values)
+    values.append(value)
+    values.times += times
+    if values.times > MOST_CHUNKS:
+        raise GatherError(
+            "limit_exceeded",
+            f"a field of numbers occurs more than {MOST_CHUNKS} times in a tensor's contents",
+            pointer="/inputs",
+            facts={"limit": "contents_fields", "maximum": MOST_CHUNKS},
+            hint="Send repeated numbers packed, as proto3 does.",
+        )
+
+
+def too_many_parts(number: int) -> GatherError:
+    """The error for an input whose contents come in more than MOST_PARTS parts."""
+    return GatherError(
+        "limit_exceeded",
+        f"the contents of an input come in more than {MOST_PARTS} parts",
+        pointer=f"/inputs/{number}",
+        facts={"limit": "contents_parts", "maximum": MOST_PARTS},
+        hint="Send the contents of each input as one message, as protobuf's classes do.",
+    )
 
 
 def _frames(found: dict[int, list[Buffer]]) -> Frames:

@@ -33,7 +33,7 @@ from app.wire.protobuf_format import BYTES, FINE, NONE, ONE
 from app.wire.request_schemas.members import ABSENT
 from app.wire.v2_alike_inputs import InputItems
 from app.wire.v2_grpc_contents import Contents, check_count, check_field, count_items, pack, place_of
-from app.wire.v2_grpc_cut_contents import CONTENTS, INPUTS, cut_contents
+from app.wire.v2_grpc_cut_contents import CONTENTS, FRAMED, INPUTS, MOST_PARTS, cut_contents, too_many_parts
 from app.wire.v2_grpc_short_contents import ShortContents, read_contents, segments
 from app.wire.v2_lookup import LookupRequest, inputs_by_name, lookup_head_of_document, lookup_of_arrays
 from app.wire.v2_request_json import Head, Input, Model, head_of_document
@@ -81,11 +81,9 @@ class SplitRequest(NamedTuple):
     @property
     def is_heavy(self) -> bool:
         """Whether reading the request takes so long that it is not for the event loop: its items, or all else."""
-        return (
-            len(self.rest) > LONG_REST
-            or sum(len(value) for one in self.contents.values() for values in one.values() for value in values)
-            > 1 << 16
-        )
+        size = 0 if self.short is None else len(self.short.octets) + len(self.short.frames)
+        size += sum(len(value) for one in self.contents.values() for values in one.values() for value in values)
+        return len(self.rest) > LONG_REST or size > 1 << 16
 
     @property
     def first_contents(self) -> int | None:
@@ -166,19 +164,24 @@ class _Splitter:
         is_input = (rows[:, 0] == INPUTS) & (rows[:, 1] == BYTES)
         have = is_input & (rows[:, 5] != NONE)
         numbers = self._inputs + np.cumsum(is_input) - 1
-        # The first fault is that which comes first in the message.
-        too_many = is_input & (numbers >= self._most)
-        too_many_contents = have & (self._with_contents + np.cumsum(have) > _MOST_CONTENTS)
-        faults = [(int(np.argmax(one)), order) for order, one in ((0, too_many), (2, too_many_contents)) if one.any()]
-        stop, first = min(faults + [(cut.done, 1)] * (cut.fault != FINE), default=(len(rows), None))
-        read = rows[:stop]
+        # Of several faults the one that comes first in the message is told.
+        beyond = _first(is_input & (numbers >= self._most))
+        beyond_contents = _first(have & (self._with_contents + np.cumsum(have) > _MOST_CONTENTS))
+        parts = np.bincount(cut.inner[cut.inner[:, 1] == 0, 0], minlength=len(rows))
+        beyond_parts = _first(parts > MOST_PARTS)
+        fault = cut.done if cut.fault != FINE else len(rows)
+        read = rows[: min(beyond, beyond_parts, fault, beyond_contents)]
         for number, _, start, at, after, *_ in read[(read[:, 1] == BYTES) & (read[:, 0] != INPUTS)].tolist():
             self._take(number, start, at, after)
-        if first == 0:
+        if beyond < len(rows) and beyond <= min(beyond_parts, fault, beyond_contents):
             raise _too_many_inputs(self._most)
-        if first == 1:
+        if beyond_parts < len(rows) and beyond_parts <= min(fault, beyond_contents):
+            raise too_many_parts(int(numbers[beyond_parts]))
+        if fault < len(rows) and fault <= beyond_contents:
             self._fields.raise_fault(cut.fault, cut.place)
         self._count_contents(int(np.count_nonzero(have)))
+        if self._charge is not None:
+            self._charge(FRAMED * int((rows[:, 4] - rows[:, 3])[have].sum()))
         if self._short is None:
             self._short = ShortContents(self._message)
         self._short.add(numbers, rows, cut.inner)
@@ -218,6 +221,11 @@ class _Splitter:
         blocks = self._with_contents // _BLOCK - charged
         if self._charge is not None and blocks:
             self._charge(blocks * _BLOCK * _CONTENTS_BYTES)
+
+
+def _first(faults: NDArray[np.bool_]) -> int:
+    """The number of the first row with a fault, that of all rows where none has one."""
+    return int(np.argmax(faults)) if faults.any() else len(faults)
 
 
 def _too_many_inputs(most: int) -> GatherError:

@@ -22,7 +22,7 @@ from app.tensors.tensor import Tensor
 from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, PackedItemError, bounded_product, unpack, view_of
 from app.wire.protobuf_fields import MessageFields
 from app.wire.protobuf_format import BYTES, NONE, ROW
-from app.wire.v2_alike_inputs import InputItems, pointers_of
+from app.wire.v2_alike_inputs import LONGEST_READY, InputItems, pointers_of
 from app.wire.v2_grpc_contents import (
     FIELD_OF,
     FLOATS,
@@ -40,16 +40,15 @@ from app.wire.v2_request_tensors import check_datatypes
 
 FEW: Final = 8
 """So many inputs with contents, one after the other, are read one by one."""
-_SHORT: Final = 1 << 7
+_SHORT: Final = LONGEST_READY
 """Bytes of an input that is read with others: beside longer ones, the time of a call is little."""
 _PORTION: Final = 1 << 15
 """Bytes of inputs that are cut at a time."""
 _TOGETHER: Final = 1 << 8
 """Inputs whose items are read at a time."""
-_COUNTED: Final = 1 << 8
-"""More than the items of an input that is read with others."""
 _LARGEST_TAG: Final = STRINGS << 3 | BYTES
 _KEYS: Final = STRINGS + 1
+"""So many numbers of fields there are, with 0: the field of an input is _KEYS times the input, plus its number."""
 
 
 def _fields_by_tag() -> NDArray[np.int64]:
@@ -122,6 +121,7 @@ class ShortContents:
         first = np.flatnonzero(np.diff(keys, prepend=-1))
         last = np.append(first[1:], len(keys)) - 1
         of_text = text[first]
+        # In `frames` a value begins HEAD bytes before its text, in `octets` where it begins itself.
         own_begins = np.where(of_text, len(self.frames) + frame_stops[first] - HEAD - ends[first] + begins[first], 0)
         own_begins += np.where(of_text, 0, len(self.octets) + stops[first] - sizes[first])
         own_ends = np.where(of_text, len(self.frames) + frame_stops[last], len(self.octets) + stops[last])
@@ -190,10 +190,10 @@ class _Reader:
         self._is_short = short.numbers[at] == numbers
         self._place_in_short = at
         self._others = np.flatnonzero(~self._is_short).tolist()
-        place_of = np.full(short.count, -1)
-        place_of[at[self._is_short]] = np.flatnonzero(self._is_short)
+        places = np.full(short.count, -1)
+        places[at[self._is_short]] = np.flatnonzero(self._is_short)
         fields = short.fields.copy()
-        fields[:, 0] = place_of[fields[:, 0]]
+        fields[:, 0] = places[fields[:, 0]]
         self._fields = fields[fields[:, 0] >= 0]
         self._wanted = np.array([FIELD_OF.get(one.datatype, 0) for one in inputs], np.int64)
 
@@ -217,7 +217,7 @@ class _Reader:
                 check_count(inputs[place], wanted[place], int(counts[place]))
 
         self._check(places[broken], count)
-        products = {shape: bounded_product(shape, _COUNTED) for shape in {one.shape for one in inputs}}
+        products = {shape: bounded_product(shape, _SHORT + 1) for shape in {one.shape for one in inputs}}
         asked = np.array([products[one.shape] for one in inputs], np.int64)
         self._check(np.flatnonzero(self._is_short & (self._wanted > 0) & (counts != asked)), check)
         return self._pack(counts)
@@ -240,24 +240,27 @@ class _Reader:
     def _pack(self, counts: NDArray[np.int64]) -> InputItems:
         inputs, wanted = self._inputs, self._wanted.tolist()
         ready: dict[str, Tensor] = {}
+        raws: dict[str, Buffer] = {}
         datatypes = [one.datatype for one in inputs]
         for datatype in set(datatypes):
             alike = np.array([one == datatype for one in datatypes], bool)
             rows = self._fields[alike[self._fields[:, 0]]]
-            at, count = 0, _TOGETHER
-            while at < len(rows) and count:
-                some = rows[at : at + count]
+            at, size = 0, _TOGETHER
+            while at < len(rows) and size:
+                some = rows[at : at + size]
                 found = self._read_alike(some)
                 if found is None:
-                    count //= 2  # down to none, where the next one is wrong: what is behind it need not be read
+                    size //= 2  # down to none, where the next one is wrong: what is behind it need not be read
                 else:
                     self._add_tensors(some, found, ready)
-                    at += count
-        raws: dict[str, Buffer] = {}
-        flat: dict[str, str] = {}
-        if len(ready) < len(inputs):
+                    at += size
+            for place, field, begin, end in rows[at:, :4].tolist():
+                if field == STRINGS:  # the first of them is not UTF-8
+                    raws[inputs[place].name] = memoryview(self._short.frames)[begin:end]
+        flat = {name: place_of(STRINGS) for name in raws}
+        if len(ready) + len(raws) < len(inputs):
             for place, (one, field, count) in enumerate(zip(inputs, wanted, counts.tolist(), strict=True)):
-                if one.name not in ready:
+                if one.name not in ready and one.name not in raws:
                     values = self._contents_of(place).get(field, ()) if count else ()
                     raws[one.name] = pack(one, field, values, count, self._charge) if field else b""
                     flat[one.name] = place_of(field)

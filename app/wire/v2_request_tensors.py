@@ -40,7 +40,16 @@ from app.wire.little_endian_items import (
     unpack,
     view_of,
 )
-from app.wire.v2_alike_inputs import FEW, MOST_BYTES, Found, InputItems, pointers_of, read_alike_inputs, values_of
+from app.wire.v2_alike_inputs import (
+    FEW,
+    LONGEST_READY,
+    MOST_BYTES,
+    Found,
+    InputItems,
+    pointers_of,
+    read_alike_inputs,
+    values_of,
+)
 from app.wire.v2_request_json import Head, Input, Model, check_framing, malformed, read_head
 
 LARGE: Final = 1 << 16
@@ -189,11 +198,11 @@ def read_inputs(
     """
     check_datatypes(inputs)
     raws, flat, ready = items
-    if ready and len(ready) == len(inputs) and limits.string_bytes >= MOST_BYTES:
+    if ready and len(ready) == len(inputs) and limits.string_bytes >= LONGEST_READY:
         return [ready[one.name] for one in inputs], None
     alike = read_alike_inputs(inputs, text, items, charge) if ready or len(inputs) > FEW else _NO_INPUTS
     if len(alike) == len(inputs):
-        right = _TENSORS if limits.string_bytes >= MOST_BYTES else _NUMBERS
+        right = _TENSORS if limits.string_bytes >= (LONGEST_READY if ready else MOST_BYTES) else _NUMBERS
         if right.issuperset(map(type, alike.values())):
             tensors = [cast(Tensor, alike[at]) for at in range(len(inputs))]
             if flat:
@@ -236,7 +245,7 @@ def read_inputs(
             tensor.form = "flat"
         if isinstance(tensor, PackedStrings) and over_limit is None:
             # Bytes of its longest string at most.
-            most = end - first if size is None else len(raws[name]) if name in raws else MOST_BYTES
+            most = end - first if size is None else len(raws[name]) if name in raws else LONGEST_READY
             if most > limits.string_bytes:
                 over_limit = too_long_string(tensor, limits, f"a string of {name}")
         tensors.append(tensor)

@@ -323,6 +323,29 @@ def test_garbage_behind_a_request_leaves_time_to_read_its_answer(server: Server)
         assert wire.closed()
 
 
+def test_a_request_that_waits_behind_others_has_the_time_that_each_has(start: Start) -> None:
+    """Its header came in part when no more was read; the answer before it is read after the timeout."""
+    content = np.arange(2 << 20, dtype=np.int64).tobytes()
+    with start("--header-timeout", "1") as server:
+        fields = {"content-type": "application/octet-stream"}
+        query = {"dtype": "int64", "shape": str(2 << 20)}
+        assert server.shared_client().put("/tensors/a", content=content, params=query, headers=fields).is_success
+        third = request(TINY, "X-Request-ID: third")
+        with Wire(server) as wire:
+            large = request(b"", line="GET /tensors/a/content HTTP/1.1", length=False)
+            wire.send(large + request(TINY, "X-Request-ID: second") + third[:30])
+            sleep(2.5)
+            assert len(wire.read().body) == len(content)
+            assert wire.read().headers["x-request-id"] == "second"
+            wire.send(third[30:])
+            answer = wire.read()
+            assert (answer.status, answer.headers["x-request-id"]) == (200, "third")
+        with Wire(server) as wire:
+            wire.send(request(TINY) + third[:30])
+            assert wire.read().status == 200
+            assert wire.read().status == 408
+
+
 def test_empty_lines_before_a_request_are_skipped(server: Server) -> None:
     assert ask(server, b"\r\n\r\n" + request(TINY)).status == 200
 

@@ -225,6 +225,7 @@ def written(random: Random, one: Given, number: int) -> bytes:
         field(3, b"".join(varint(size % 2**64) for size in one.shape)),
         *(field(5, part) for part in parts if part or random.random() < 0.2),
     ]
+    members += [field(5, b"")] * random.choices([0, 15, 17], [2000, 1, 1])[0]
     if random.random() < 0.3:
         random.shuffle(members)
     if random.random() < 0.1:
@@ -247,19 +248,19 @@ def test_contents_are_read_together_as_one_by_one_however_they_are_written(monke
                 [b"\x3a\0", field(1, b"model"), field(1, b"\xff"), field(3, b"id"), b"\x40\x05", b"\x2a\0"]
             )
             parts.insert(random.randrange(len(parts)), other)
-        if random.random() < 0.2:
+        if random.random() < 0.1:
             place = random.randrange(len(parts))
             at, octet = random.randrange(len(parts[place])), random.choice([0, 0x7F, 0x80, 0xFF])
             parts[place] = parts[place][:at] + bytes([octet]) + parts[place][at + 1 :]
         parameter = field(1, b"lookup") + field(2, field(3, document(arrays).encode()))
         whole = b"".join(parts) + field(4, parameter)
-        most = random.choice([v2_grpc_request.MOST_INPUTS] * 5 + [30])
+        most = random.choice([v2_grpc_request.MOST_INPUTS] * 15 + [30])
 
         def read(_: Arrays, whole: bytes = whole, most: int = most) -> Sequence[Feature]:
             return read_grpc_lookup(split(whole, None, None, most), Limits(), None).call.features
 
         with monkeypatch.context() as patch:
-            patch.setattr(v2_grpc_request, "_MOST_CONTENTS", random.choice([1 << 14] * 5 + [50]))
+            patch.setattr(v2_grpc_request, "_MOST_CONTENTS", random.choice([1 << 14] * 15 + [50]))
             together = outcome(read, arrays)
             patch.setattr(v2_grpc_short_contents, "FEW", 1 << 20)
             assert together == outcome(read, arrays), whole
@@ -272,11 +273,11 @@ def test_contents_are_read_together_as_one_by_one_however_they_are_written(monke
         "invalid_field",
         "limit_exceeded",
     )
-    assert min(seen[code] for code in codes) > count // 100, seen
+    assert min(seen[code] for code in codes) > count // 300, seen
 
 
-@pytest.mark.parametrize("first", ["name", "broken", "inputs", "contents"])
-@pytest.mark.parametrize("second", ["name", "broken", "inputs", "contents"])
+@pytest.mark.parametrize("first", ["name", "broken", "inputs", "contents", "parts"])
+@pytest.mark.parametrize("second", ["name", "broken", "inputs", "contents", "parts"])
 def test_the_fault_that_comes_first_in_a_message_is_told(
     first: str, second: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +285,8 @@ def test_the_fault_that_comes_first_in_a_message_is_told(
         parts = [written(Random(1), ONE, number) for number in range(60)]
         if "broken" in faults:
             parts[faults["broken"]] = field(5, field(5, b"\x1a\x05"))
+        if "parts" in faults:
+            parts[faults["parts"]] = field(5, field(5, b"") * 17)
         if "name" in faults:
             parts.insert(faults["name"], field(1, b"\xff"))
 
@@ -299,6 +302,41 @@ def test_the_fault_that_comes_first_in_a_message_is_told(
     assert alone[0] == ("malformed_request" if first in ("name", "broken") else "limit_exceeded")
     if first != second:
         assert told({first: 20, second: 40}) == alone
+
+
+@pytest.mark.parametrize("count", [9, 600, 3000])
+@pytest.mark.parametrize("few", [8, 1 << 20])
+def test_numbers_on_their_own_and_packed_ones_are_read_in_their_order(
+    count: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(v2_grpc_short_contents, "FEW", few)
+    random = Random(count)
+    numbers = [random.getrandbits(random.choice([7, 14, 62])) for _ in range(count)]
+    contents = b""
+    for number in numbers:
+        contents += random.choice(
+            [b"\x18" + varint(number), field(3, varint(number)), field(6, b"") + field(3, varint(number))]
+        )
+    for parts in ([contents], [contents, field(3, b""), b""]):
+        described = field(2, b"INT64") + field(3, varint(count)) + b"".join(field(5, part) for part in parts)
+        made = b"".join(field(5, field(1, b"%d.indices" % number) + described) for number in range(10))
+        parameter = field(1, b"lookup") + field(2, field(3, document([ONE] * 10).encode()))
+        features = read_grpc_lookup(split(made + field(4, parameter)), Limits(), None).call.features
+        assert all(one.indices.array.tolist() == numbers for one in features)
+
+
+def test_a_field_of_numbers_occurs_no_more_often_than_the_limit_says() -> None:
+    described = field(1, b"0.indices") + field(2, b"INT64") + field(3, varint(4096))
+    for times, code in ((4096, "read"), (4097, "limit_exceeded")):
+        for contents in (
+            field(5, b"\x18\1" * times),
+            field(5, b"\x18\1" * 8) + field(5, field(3, b"\1") * (times - 8)),
+        ):
+            made = field(5, described + contents)
+            parameter = field(1, b"lookup") + field(2, field(3, document([ONE]).encode()))
+            whole = made + field(4, parameter)
+            found, _ = outcome(lambda _: read_grpc_lookup(split(whole), Limits(), None).call.features, [])  # noqa: B023
+            assert found == code
 
 
 def test_short_contents_take_no_more_memory_than_is_charged() -> None:
