@@ -124,15 +124,14 @@ class MessageFields:
         """
         size = int(rows[-1, 4])
         out = np.empty(size - begin + 2 * LONGEST, np.uint8)
-        room = int((rows[:, 4] - rows[:, 3])[rows[:, 5] != NONE].sum()) // 2
+        room = min(int((rows[:, 4] - rows[:, 3])[rows[:, 5] != NONE].sum()) // 2, self._limit.left)
         found = np.empty(INNER_ROW * room, np.int64)
         used, count, end, done, fault, place = cut_fields.run(
             self._view, rows.reshape(-1), begin, outer, inner, out, found
         )
-        assert used >= 0
-        self._limit.left -= count
-        if self._limit.left < 0:
+        if used < 0:  # there is room for all that there may be, but not for more than the limit says
             raise TooManyFields
+        self._limit.left -= count
         return CutFields(out[:used].data, end, found[: INNER_ROW * count].reshape(-1, INNER_ROW), done, fault, place)
 
     def raise_fault(self, fault: int, place: int) -> None:
