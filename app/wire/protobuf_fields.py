@@ -51,6 +51,14 @@ def malformed(detail: str) -> GatherError:
     )
 
 
+def joined(octets: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Bytes [begin, end) of all these places, one behind the other; there is at least one."""
+    sizes = ends - begins
+    stops = np.cumsum(sizes)
+    found: NDArray[np.uint8] = octets[np.arange(stops[-1]) + np.repeat(begins - stops + sizes, sizes)]
+    return found
+
+
 class TooManyFields(Exception):
     """A message has more fields than were to be looked for."""
 

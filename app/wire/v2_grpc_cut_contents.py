@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
 from app.wire.little_endian_items import Charge, view_of
-from app.wire.protobuf_fields import MessageFields, bits
+from app.wire.protobuf_fields import MessageFields, bits, joined
 from app.wire.protobuf_format import BYTES, FIXED32, FIXED64, VARINT
 from app.wire.v2_alike_inputs import FEW
 from app.wire.v2_grpc_contents import FLOATS, MOST_CHUNKS, STRINGS, VARINTS, Contents, Frames
@@ -30,8 +30,6 @@ FRAMED: Final = 3
 """Bytes that a byte of a field of strings takes in frames at most, where that grows: an empty one is two bytes."""
 _SHORT: Final = 1 << 8
 """Bytes of values that are copied together."""
-
-
 MOST_PARTS: Final = 16
 """In so many parts the contents of an input may come; senders write them in one."""
 
@@ -114,9 +112,7 @@ def _add_together(
     if broken.any() or not len(rows):
         _add_one_by_one(message, rows, found)
         return
-    stops = np.cumsum(sizes)
-    joined = octets[np.arange(stops[-1]) + np.repeat(begins - stops + sizes, sizes)]
-    _add(found, field, joined.data, len(rows))
+    _add(found, field, joined(octets, begins, ends).data, len(rows))
 
 
 def _add_one_by_one(message: bytes, rows: NDArray[np.int64], found: dict[int, list[Buffer]]) -> None:

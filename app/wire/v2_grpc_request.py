@@ -34,7 +34,7 @@ from app.wire.request_schemas.members import ABSENT
 from app.wire.v2_alike_inputs import InputItems
 from app.wire.v2_grpc_contents import Contents, check_count, check_field, count_items, pack, place_of
 from app.wire.v2_grpc_cut_contents import CONTENTS, FRAMED, INPUTS, MOST_PARTS, cut_contents, too_many_parts
-from app.wire.v2_grpc_short_contents import ShortContents, read_contents, segments
+from app.wire.v2_grpc_short_contents import ShortContents, have_contents, read_contents, segments
 from app.wire.v2_lookup import LookupRequest, inputs_by_name, lookup_head_of_document, lookup_of_arrays
 from app.wire.v2_request_json import Head, Input, Model, head_of_document
 from app.wire.v2_request_tensors import Request, WrongItemsError, call_of, check_datatypes, read_inputs
@@ -162,7 +162,7 @@ class _Splitter:
     def _cut_together(self, rows: NDArray[np.int64]) -> None:
         cut = self._fields.cut(rows, self._end, INPUTS, CONTENTS)
         is_input = (rows[:, 0] == INPUTS) & (rows[:, 1] == BYTES)
-        have = is_input & (rows[:, 5] != NONE)
+        have = have_contents(rows)
         numbers = self._inputs + np.cumsum(is_input) - 1
         # Of several faults the one that comes first in the message is told.
         beyond = _first(is_input & (numbers >= self._most))

@@ -20,7 +20,7 @@ from app.tensors.frame_format import HEAD
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, PackedItemError, bounded_product, unpack, view_of
-from app.wire.protobuf_fields import MessageFields
+from app.wire.protobuf_fields import MessageFields, joined
 from app.wire.protobuf_format import BYTES, NONE, ROW
 from app.wire.v2_alike_inputs import LONGEST_READY, InputItems, pointers_of
 from app.wire.v2_grpc_contents import (
@@ -63,13 +63,19 @@ _FIELD_BY_TAG: Final = _fields_by_tag()
 """The number of the field of items that a tag stands for, 0 for none; the last one stands for all larger tags."""
 
 
+def have_contents(rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of the fields of a request that were found are inputs with contents."""
+    found: NDArray[np.bool_] = (rows[:, 0] == INPUTS) & (rows[:, 1] == BYTES) & (rows[:, 5] != NONE)
+    return found
+
+
 def segments(rows: NDArray[np.int64]) -> Iterator[tuple[bool, NDArray[np.int64]]]:
     """Fields of a request that were found, in pieces: whether one has more than FEW inputs with contents, all short."""
     if len(rows) <= FEW:
         yield False, rows
         return
     sizes = rows[:, 4] - rows[:, 3]
-    have = (rows[:, 0] == INPUTS) & (rows[:, 1] == BYTES) & (rows[:, 5] != NONE)
+    have = have_contents(rows)
     long = have & (sizes > _SHORT)
     portions = np.cumsum(np.where(have & ~long, sizes, 0)) // _PORTION
     starts = np.flatnonzero((np.diff(portions) > 0) | long[1:] | long[:-1]) + 1
@@ -97,7 +103,7 @@ class ShortContents:
 
     def add(self, numbers: NDArray[np.int64], rows: NDArray[np.int64], inner: NDArray[np.int64]) -> None:
         """The fields `inner` are in the contents of inputs in `rows`, whose numbers are `numbers`."""
-        have = np.flatnonzero((rows[:, 0] == INPUTS) & (rows[:, 1] == BYTES) & (rows[:, 5] != NONE))
+        have = np.flatnonzero(have_contents(rows))
         self._inputs.append(np.stack((numbers[have], rows[have, 3], rows[have, 4]), axis=1))
         places = np.zeros(len(rows), np.int64)
         places[have] = np.arange(self.count, self.count + len(have))
@@ -112,7 +118,7 @@ class ShortContents:
         text = fields == STRINGS
         sizes = np.where(text, 0, ends - begins)
         stops = np.cumsum(sizes)
-        octets = view_of(self._message)[np.arange(stops[-1]) + np.repeat(begins - stops + sizes, sizes)]
+        octets = joined(view_of(self._message), begins, begins + sizes)
         counts, broken = _counted(fields, sizes, stops, octets)
         words = np.zeros((int(np.count_nonzero(text)), ROW), np.int64)
         words[:, 3], words[:, 4] = begins[text], ends[text]
@@ -283,13 +289,7 @@ class _Reader:
         dtype = first.dtype
         assert dtype is not None
         source = self._short.frames if field == STRINGS else self._short.octets
-        begin, end = int(rows[0, 2]), int(rows[-1, 3])
-        sizes = rows[:, 3] - rows[:, 2]
-        if (rows[1:, 2] == rows[:-1, 3]).all():
-            items: Buffer = memoryview(source)[begin:end]
-        else:
-            stops = np.cumsum(sizes)
-            items = view_of(source)[np.arange(stops[-1]) + np.repeat(rows[:, 2] - stops + sizes, sizes)].data
+        items: Buffer = joined(view_of(source), rows[:, 2], rows[:, 3]).data
         try:
             if field != STRINGS:
                 items = pack(first._replace(shape=(count,)), field, [items], count, self._charge)

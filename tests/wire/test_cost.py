@@ -43,8 +43,8 @@ TIMES_OF = {
 }  # fmt: skip
 """The same of groups that are at that bound: thousands of arrays, each with a name (up to 4.5 times on an idle machine,
 and with others beside it 5.2 were seen), their shapes written with a fraction (4.7 to 5.0), and arrays over gRPC, each
-a message of its own (3.5), or two, one in the other (3.7 to 4.8): twice as long beside others, which slow the measure
-less.
+a message of its own (3.2 to 4.3), or two, one in the other (3.7 to 5.4, strings to 6.9): twice as long beside others,
+which slow the measure less.
 """
 CONSTANT_S = 2e-3
 """What any request may take, whatever its length."""
