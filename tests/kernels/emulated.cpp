@@ -4,7 +4,7 @@
 
 #include "gather.cu"
 
-static_assert(offsetof(Plan, slices) == 32 && offsetof(Plan, shift) == 80 && offsetof(Plan, sizes) == 112, "layout");
+static_assert(offsetof(Plan, slices) == 32 && offsetof(Plan, shift) == 88 && offsetof(Plan, sizes) == 120, "layout");
 
 extern "C" std::size_t plan_bytes() { return sizeof(Plan); }
 

@@ -48,7 +48,7 @@ def test_multiplication_in_the_place_of_division_is_exact_at_the_edges(divisor: 
 @pytest.mark.parametrize(
     ("width", "entry"),
     [(1, "1_2"), (2, "2_2"), (6, "2_2"), (4, "4_2"), (8, "8_2"), (14, "2_2"), (16, "16_2"), (24, "8_2"), (33, "1_wide"),
-     (130, "2_wide"), (132, "4_wide"), (256, "16_2"), (264, "8_wide"), (512, "16_2"), (528, "16_wide")],
+     (130, "2_wide"), (132, "4_wide"), (256, "16_2"), (264, "8_2"), (312, "8_wide"), (528, "16_2"), (1 << 20, "16_2")],
 )  # fmt: skip
 def test_unit_is_the_largest_that_divides_a_slice(width: int, entry: str) -> None:
     assert prepared(GatherPlan(1, 9, (5, 5), width, 1, False, True)).entry == f"gather_64_{entry}"
@@ -98,11 +98,11 @@ def test_large_work_fills_the_device_and_small_work_takes_few_blocks(width: int)
 
 def test_more_slices_than_blocks_can_have_are_reached_in_turns() -> None:
     assert prepared(GatherPlan(1, 1 << 45, (1000,), 1, 4, False, True)).grid == (2**31 - 1, 1)
-    assert prepared(GatherPlan(1, 1 << 45, (1000,), 1024, 1, False, True)).grid == (1, 65535)
+    assert prepared(GatherPlan(1, 1 << 45, (1000,), 1001, 1, False, True)).grid == (1, 65535)
 
 
 def test_few_wide_rows_are_cut_over_blocks() -> None:
-    pieces, blocks = prepared(GatherPlan(1, 2, (1000,), 1 << 20, 4, False, True)).grid
+    pieces, blocks = prepared(GatherPlan(1, 2, (1000,), (1 << 20) + 1, 4, False, True)).grid
     assert blocks == 1
     assert pieces >= 4 * MULTIPROCESSORS
 

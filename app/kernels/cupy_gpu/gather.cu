@@ -1,13 +1,14 @@
 // The gather on a GPU: one pass that checks the components, adds up the offsets and copies the slices.
 //
-// A slice is so many units: of 16 bytes where its width and the addresses allow it, else of 8, 4, 2 or 1. A group of
-// `lanes` threads, a power of two and at most a warp, copies a slice, and four slices at once, so that four loads are
-// on their way while it waits. With one lane this is a thread for each tuple; with 32, a warp for each row. All threads
-// of a group read the same components, which costs one access for all of them, so that they need not talk to each other.
+// A slice is so many units: of 16 bytes where its width and the addresses allow it, else of 8, 4, 2 or 1. A thread copies
+// four units of the output, each of which finds its own slice, so that four loads are on their way while it waits, and
+// threads beside each other write units beside each other, whatever the width. The components of a slice are read by each
+// of its threads, at the same time, which costs one access for all of them, so that threads need not talk to each other.
 //
-// Wider slices go another way: a group of threads writes four that follow each other as one stretch, in packs of 16 bytes,
-// or of 8 where the units are; a pack of smaller units may hold the end of one slice and the beginning of the next. A
-// stretch is cut over the first dimension of the grid, so that blocks that run at the same time read neighbouring pieces.
+// Wide slices of smaller units go another way: a group of threads writes four that follow each other as one stretch, in
+// packs of 16 bytes, or of 8 where the units are; a pack of smaller units may hold the end of one slice and the beginning of
+// the next. A stretch is cut over the first dimension of the grid, so that blocks that run at the same time read
+// neighbouring pieces.
 //
 // Nothing is read or written for a tuple with a bad component; the least flat position of one is left in `*first`. The
 // operator's rule that every component is checked holds without any data too: `units` is 0 then.
@@ -28,11 +29,13 @@ struct Plan {
     u64 tuples;        // of one batch
     u64 magic;         // with shift: what makes a division by tuples a multiplication; unused for 1 batch or 1 tuple
     u64 set_magic;     // with set_shift: the same for the batches that use one set of tuples; 0 where all use the one
+    u64 unit_magic;    // with unit_shift: the same for the units of one slice
     u64 units;         // of one slice
     u64 block;         // units of one batch of data
     unsigned shift;
     unsigned set_shift;
-    unsigned lane_bits;
+    unsigned unit_shift;
+    unsigned lane_bits; // of wide slices: 2**lane_bits threads write a stretch
     unsigned depth;
     unsigned batched;  // whether there is more than one batch
     unsigned broadcast_indices; // whether several batches use one set of tuples
@@ -42,6 +45,7 @@ struct Plan {
 
 constexpr unsigned BLOCK = 256;
 constexpr int AT_ONCE = 4;
+constexpr unsigned ALL_FOUR = (1u << AT_ONCE) - 1;
 constexpr u64 NOTHING = ~0ull;
 
 __device__ __forceinline__ u64 batch_of(const Plan& plan, u64 slice) {
@@ -58,12 +62,12 @@ __device__ __forceinline__ bool add(u64& offset, i64 value, i64 size, unsigned w
 // Four slices in hand: which tuple each has, where its batch begins in `data`, and then where its slice does.
 struct Four {
     u64 begin[AT_ONCE];  // of the tuple in `indices`
-    u64 from[AT_ONCE];   // in units; NOTHING where there is nothing to copy
+    u64 from[AT_ONCE];   // in units: at first which unit of the slice is meant; NOTHING where there is nothing to copy
 };
 
-// Finds the slices with the numbers `one` and reports bad components where `reports` says so.
+// Finds the slices with the numbers `one` and reports bad components of those that have a bit in `reports`.
 template <typename Index, int DEPTH>
-__device__ __forceinline__ void find(const Plan& plan, const u64 (&one)[AT_ONCE], bool reports, Four& four) {
+__device__ __forceinline__ void find(const Plan& plan, const u64 (&one)[AT_ONCE], unsigned reports, Four& four) {
     const unsigned depth = DEPTH ? DEPTH : plan.depth;
     const Index* indices = static_cast<const Index*>(plan.indices);
     u64 offset[AT_ONCE];
@@ -71,10 +75,9 @@ __device__ __forceinline__ void find(const Plan& plan, const u64 (&one)[AT_ONCE]
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
         u64 row = one[i];
-        four.from[i] = 0;
         if (plan.batched) {
             const u64 batch = batch_of(plan, one[i]);
-            four.from[i] = batch * plan.block;
+            four.from[i] += batch * plan.block;
             if (plan.broadcast_indices) {
                 const u64 set = __umul64hi(batch, plan.set_magic) >> plan.set_shift;
                 row = one[i] - (batch - set) * plan.tuples;
@@ -102,7 +105,7 @@ __device__ __forceinline__ void find(const Plan& plan, const u64 (&one)[AT_ONCE]
         if (bad[i] < depth) {
             // Read first: of a million bad ones few are the least so far.
             const u64 place = four.begin[i] + bad[i];
-            if (reports && place < *static_cast<volatile u64*>(plan.first)) atomicMin(plan.first, place);
+            if (reports >> i & 1 && place < *static_cast<volatile u64*>(plan.first)) atomicMin(plan.first, place);
             four.from[i] = NOTHING;
         }
     }
@@ -112,25 +115,29 @@ template <typename Index, typename Unit, int DEPTH>
 __device__ __forceinline__ void gather(const Plan& plan) {
     const Unit* data = static_cast<const Unit*>(plan.data);
     Unit* out = static_cast<Unit*>(plan.out);
-    const unsigned lane = threadIdx.x & ((1u << plan.lane_bits) - 1);
-    const u64 groups = u64(gridDim.x) * (BLOCK >> plan.lane_bits);
-    const u64 group = u64(blockIdx.x) * (BLOCK >> plan.lane_bits) + (threadIdx.x >> plan.lane_bits);
-    for (u64 slice = group; slice < plan.slices; slice += AT_ONCE * groups) {
-        u64 one[AT_ONCE];
-#pragma unroll
-        // Beyond the last slice the first one is looked at once more, so that no load waits for a condition.
-        for (int i = 0; i < AT_ONCE; ++i) one[i] = slice + i * groups < plan.slices ? slice + i * groups : slice;
+    const u64 all = plan.units ? plan.slices * plan.units : plan.slices;
+    constexpr unsigned AT_A_TIME = BLOCK * AT_ONCE;  // of one block
+    for (u64 at = u64(blockIdx.x) * AT_A_TIME + threadIdx.x; at < all; at += u64(gridDim.x) * AT_A_TIME) {
         Four four;
-        find<Index, DEPTH>(plan, one, lane == 0, four);
-        if (lane >= plan.units) continue;
+        u64 one[AT_ONCE];
+        unsigned reports = 0;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            // Beyond the last unit the first one is looked at once more, so that no load waits for a condition.
+            const u64 place = at + i * BLOCK < all ? at + i * BLOCK : at;
+            one[i] = plan.units > 1 ? __umul64hi(place, plan.unit_magic) >> plan.unit_shift : place;
+            four.from[i] = plan.units > 1 ? place - one[i] * plan.units : 0;
+            reports |= unsigned(four.from[i] == 0) << i;
+        }
+        find<Index, DEPTH>(plan, one, reports, four);
+        if (!plan.units) continue;
         Unit held[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-            if (four.from[i] != NOTHING) held[i] = __ldg(data + four.from[i] + lane);
+            if (four.from[i] != NOTHING) held[i] = __ldg(data + four.from[i]);
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-            if (four.from[i] != NOTHING && slice + i * groups < plan.slices)
-                out[(slice + i * groups) * plan.units + lane] = held[i];
+            if (four.from[i] != NOTHING && at + i * BLOCK < all) out[at + i * BLOCK] = held[i];
     }
 }
 
@@ -158,11 +165,14 @@ __device__ __forceinline__ void gather_wide(const Plan& plan) {
     const u64 group = u64(blockIdx.y) * (BLOCK >> plan.lane_bits) + (threadIdx.x >> plan.lane_bits);
     const unsigned step = gridDim.x * lanes * UNITS;  // a grid has at most 65535 pieces
     for (u64 slice = AT_ONCE * group; slice < plan.slices; slice += AT_ONCE * groups) {
+        Four four;
         u64 one[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) one[i] = slice + i < plan.slices ? slice + i : slice;
-        Four four;
-        find<Index, 0>(plan, one, lane == 0 && blockIdx.x == 0, four);
+        for (int i = 0; i < AT_ONCE; ++i) {
+            one[i] = slice + i < plan.slices ? slice + i : slice;
+            four.from[i] = 0;
+        }
+        find<Index, 0>(plan, one, lane == 0 && blockIdx.x == 0 ? ALL_FOUR : 0, four);
         unsigned good = 0;  // a bit for each slice
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
@@ -237,17 +247,16 @@ __device__ __forceinline__ void gather_wide(const Plan& plan) {
     ENTRY(gather_64_##WIDTH##_any, 3, (gather<i64, UNIT, 0>))
 
 // As many packs at once as registers suffice for with indices of 32 and of 64 bits.
-#define WIDE(WIDTH, BLOCKS, UNIT, PACK, PACKS_32, PACKS_64)                          \
-    ENTRY(gather_32_##WIDTH##_wide, BLOCKS, (gather_wide<int, UNIT, PACK, PACKS_32>)) \
-    ENTRY(gather_64_##WIDTH##_wide, BLOCKS, (gather_wide<i64, UNIT, PACK, PACKS_64>))
+#define WIDE(WIDTH, UNIT, PACK, PACKS_32, PACKS_64)                                \
+    ENTRY(gather_32_##WIDTH##_wide, 4, (gather_wide<int, UNIT, PACK, PACKS_32>)) \
+    ENTRY(gather_64_##WIDTH##_wide, 4, (gather_wide<i64, UNIT, PACK, PACKS_64>))
 
 NARROW(1, unsigned char)
 NARROW(2, unsigned short)
 NARROW(4, unsigned int)
 NARROW(8, u64)
 NARROW(16, uint4)
-WIDE(1, 4, unsigned char, uint4, 2, 2)
-WIDE(2, 4, unsigned short, uint4, 2, 2)
-WIDE(4, 4, unsigned int, uint4, 3, 4)
-WIDE(8, 4, u64, u64, 7, 7)
-WIDE(16, 3, uint4, uint4, 7, 8)
+WIDE(1, unsigned char, uint4, 2, 2)
+WIDE(2, unsigned short, uint4, 2, 2)
+WIDE(4, unsigned int, uint4, 3, 4)
+WIDE(8, u64, u64, 7, 7)

@@ -19,13 +19,16 @@ OPTIONS: Final = ("--std=c++17",)
 BLOCK: Final = 256
 """Threads of a block."""
 AT_ONCE: Final = 4
-"""Slices that a thread has under way, so that their waits overlap."""
+"""Units or wide slices that a thread has under way, so that their waits overlap."""
 MAX_DEPTH: Final = 64
 """Components of a tuple: the most axes of NumPy's arrays (NPY_MAXDIMS of NumPy 2)."""
 UNITS: Final = (16, 8, 4, 2, 1)
 """Bytes that are copied at once, up to those of CUDA's int4."""
 ENTRIES: Final = tuple(
-    f"gather_{bits}_{unit}_{kind}" for bits in (32, 64) for unit in UNITS for kind in ("1", "2", "3", "any", "wide")
+    f"gather_{bits}_{unit}_{kind}"
+    for bits in (32, 64)
+    for unit in UNITS
+    for kind in ("1", "2", "3", "any", *(("wide",) if unit < 16 else ()))
 )
 """The entry points of gather.cu: by bits of an index, bytes of a unit, length of a tuple; any for wide slices."""
 NOTHING: Final = (1 << 64) - 1
@@ -33,13 +36,14 @@ NOTHING: Final = (1 << 64) - 1
 _WARP_BITS: Final = 5
 """2**5 threads of a warp, on all of CUDA's devices."""
 _ADDRESSES: Final = Struct("<4Q")
-_REST: Final = Struct(f"<6Q7I4x{MAX_DEPTH}q")
+_REST: Final = Struct(f"<7Q8I{MAX_DEPTH}q")
 PLAN_BYTES: Final = _ADDRESSES.size + _REST.size
 _BUSY: Final = 4
 """Blocks that each multiprocessor needs to be busy."""
-_NARROW: Final = {16: 512, 8: 256, 4: 16, 2: 16, 1: 16}
-"""Most bytes of a slice that is not wide, by its unit: about where the wide kernel begins to be faster on an H200."""
-_PACKS: Final = {16: 16, 8: 8, 4: 16, 2: 16, 1: 16}
+_NARROW: Final = {8: 304, 4: 16, 2: 16, 1: 16}
+"""Most bytes of a slice that is not wide, by its unit: about where the wide kernel begins to be faster. That of 8 was
+measured on an H100, the others on an H200. With units of 16 bytes it never is."""
+_PACKS: Final = {8: 8, 4: 16, 2: 16, 1: 16}
 """Bytes that the wide kernel writes at once, by a slice's unit."""
 _THREAD_BYTES: Final = 128
 """Of a stretch of slices, for each thread: more and smaller blocks finish at more nearly the same time."""
@@ -88,7 +92,8 @@ def _shape(
     width = plan.slice_items * plan.item_size if copies else 0
     units = width // unit
     slices = plan.batches * plan.tuples if copies else plan.index_items // plan.depth
-    if width > _NARROW[unit]:
+    lane_bits = 0
+    if width > _NARROW.get(unit, width):
         kind = "wide"
         pack = _PACKS[unit]
         packs = -(-min(AT_ONCE, slices) * width // pack)  # of a stretch
@@ -99,21 +104,21 @@ def _shape(
         grid = min(pieces, turns, _MOST_BLOCKS[1]), blocks
     else:
         kind = str(plan.depth) if plan.depth <= 3 else "any"
-        lane_bits = min(max(units - 1, 0).bit_length(), _WARP_BITS)
-        groups = BLOCK >> lane_bits  # slices at a time in one block
-        blocks = max(-(-slices // (groups * AT_ONCE)), min(-(-slices // groups), _BUSY * multiprocessors))
-        grid = min(blocks, _MOST_BLOCKS[0]), 1
+        grid = min(-(-slices * max(units, 1) // (AT_ONCE * BLOCK)), _MOST_BLOCKS[0]), 1
     magic, shift = division(plan.tuples)
     set_magic, set_shift = division(plan.batches_per_set)
+    unit_magic, unit_shift = division(units)
     rest = _REST.pack(
         slices,
         plan.tuples,
         magic,
         set_magic,
+        unit_magic,
         units,
         plan.block_items * plan.item_size // unit if copies else 0,
         shift,
         set_shift,
+        unit_shift,
         lane_bits,
         plan.depth,
         copies and plan.batches > 1,
