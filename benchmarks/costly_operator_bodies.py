@@ -500,10 +500,14 @@ def contents_bodies(size: int) -> Iterator[Body]:
     ):
         each = b"".join(_message_input(number, "indices", b"INT64", members) for number in range(count))
         yield Body(f"contents of {name}", "grpc lookup", each + parameter)
-    for name, unknown in (("an index, every ninth longer", 120), ("an index, every ninth long", 4200)):
-        added = _field(15, bytes(unknown))
+    for name, step, long in (
+        ("an index, every ninth longer", 9, index + _field(15, bytes(120))),
+        ("an index, every ninth long", 9, index + _field(15, bytes(4200))),
+        ("an index, every 17th of 17 kB", 17, index + _field(15, bytes(17_000))),
+        ("an index, every ninth of thousands", 9, _field(5, _field(3, b"\1" * 4200))),
+    ):
         each = b"".join(
-            _message_input(number, "indices", b"INT64", index + added if number % 9 == 8 else index)
+            _message_input(number, "indices", b"INT64", long if number % step == step - 1 else index)
             for number in range(count)
         )
         yield Body(f"contents of {name}", "grpc lookup", each + parameter)

@@ -38,6 +38,8 @@ copy_strings: Final = CompiledLater(plain_protobuf_fields.copy_strings)
 cut_fields: Final = CompiledLater(plain_protobuf_fields.cut_fields)
 """Copies a message without some of its fields, and finds what is in those."""
 _ROWS: Final = 1 << 9
+_MANY_ROWS: Final = 1 << 11
+"""Fields that are found at a time: at first, and of a message with more of them."""
 _UNLIMITED: Final = 1 << 62
 Field = Sequence[int]
 """Number and wire type of a field, where its tag and where its value begins, bytes behind their length, and its end;
@@ -115,7 +117,10 @@ class MessageFields:
                 self._view, at, end, wanted, outer, inner, limit.left, self._words
             )
             limit.left -= looked
+            full = rows == len(self._words) // ROW
             yield self._words[: ROW * rows].reshape(rows, ROW)
+            if full and rows < _MANY_ROWS:
+                self._words = np.empty(ROW * _MANY_ROWS, np.int64)
             if fault != FINE:
                 self.raise_fault(fault, place)
 

@@ -25,7 +25,7 @@ FEW: Final = 8
 """Inputs up to which they are read one by one."""
 MOST_BYTES: Final = 1 << 8
 """Of the items of an input that is read with others: beside longer ones, a call is little."""
-LONGEST_READY: Final = 1 << 12
+LONGEST_READY: Final = 1 << 14
 """More than the bytes of the items of any tensor that is `ready` (see `InputItems`)."""
 _Key = tuple[str, tuple[int, ...], int, int | None]
 Found = Tensor | Values | None

@@ -29,7 +29,8 @@ _ITEMS: Final = bits((*KIND, STRINGS))
 FRAMED: Final = 3
 """Bytes that a byte of a field of strings takes in frames at most, where that grows: an empty one is two bytes."""
 _SHORT: Final = 1 << 8
-"""Bytes of values that are copied together."""
+_TOGETHER: Final = 1 << 17
+"""Bytes of a value that is copied with others, and of all of those."""
 MOST_PARTS: Final = 16
 """In so many parts the contents of an input may come; senders write them in one."""
 
@@ -88,12 +89,14 @@ def _read_contents(
     for rows in fields.find_rows(at, end, _ITEMS):
         if charge is not None and len(rows) > FEW:
             charge(FRAMED * int((rows[:, 4] - rows[:, 2]).sum()))
-        if len(rows) > FEW and int((rows[:, 4] - rows[:, 3]).max()) <= _SHORT:
-            rows = rows.copy()  # noqa: PLW2901  (they are overwritten where strings are copied)
-            for field in np.unique(rows[:, 0]).tolist():
-                _add_together(message, rows[rows[:, 0] == field], field, found, fields)
-        else:
+        sizes = rows[:, 4] - rows[:, 3]
+        if len(rows) <= FEW or int(sizes.max()) > _SHORT or int(sizes.sum()) > _TOGETHER:
             _add_one_by_one(message, rows, found)
+            continue
+        numbers = rows[:, 0]
+        alike = bool((numbers == numbers[0]).all())  # as in every usual request, and much faster to find out than which
+        for field in [int(numbers[0])] if alike else np.unique(numbers).tolist():
+            _add_together(message, rows if alike else rows[numbers == field], field, found, fields)
 
 
 def _add_together(
