@@ -64,7 +64,8 @@ serve: $(VENV)/.stamp-runtime ## Install what is missing and serve on 127.0.0.1:
 check: $(VENV)/.stamp-dev ## The fast part of test, under a minute: lint, format, types, the tests without a server
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint types unit
 
-test: lint types pytest ## All checks that need only Python, make and git: lint, format, types, tests
+test: $(VENV)/.stamp-dev ## All checks that need only Python, make and git: lint, format, types, tests, side by side
+	@$(MAKE) --no-print-directory -j 3 lint types pytest
 
 test-all: lint types pytest-all ## Everything but soak; needs the Debian packages that .ci/run installs, and skips nothing for want of them
 

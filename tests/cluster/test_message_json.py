@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -35,41 +36,57 @@ def _schedule(seed: int) -> tuple[list[Message], list[ClusterState]]:
     return sent, schedule.checks.history
 
 
-SENT, RECORDS = [], []
-for _seed in (0, 1, 15):
-    _messages, _records = _schedule(_seed)
-    SENT += _messages
-    RECORDS += _records
 RECORDED = Path(__file__).parent / "recorded_0_1.jsonl"
 """A message of each kind, and a record of a coordinator, as the last minor version wrote them."""
 ROWS = ("CopyAnswer", "Write", "Rows")
 """Their rows travel in a body of their own."""
 
 
-def test_schedules_send_every_kind_of_message() -> None:
-    assert {type(message) for message in SENT} == set(get_args(Message))
+@cache
+def run_schedules() -> tuple[list[Message], list[ClusterState]]:
+    """All messages and records of a few schedules."""
+    sent, records = [], []
+    for seed in (0, 1, 15):
+        messages, recorded = _schedule(seed)
+        sent += messages
+        records += recorded
+    return sent, records
 
 
-def test_a_message_comes_back_equal() -> None:
-    for message in SENT:
+@pytest.fixture
+def sent() -> list[Message]:
+    return run_schedules()[0]
+
+
+@pytest.fixture
+def records() -> list[ClusterState]:
+    return run_schedules()[1]
+
+
+def test_schedules_send_every_kind_of_message(sent: list[Message]) -> None:
+    assert {type(message) for message in sent} == set(get_args(Message))
+
+
+def test_a_message_comes_back_equal(sent: list[Message]) -> None:
+    for message in sent:
         if type(message).__name__ not in ROWS:
             assert message_from_json(message_to_json(message)) == message
 
 
-def test_a_record_comes_back_equal() -> None:
-    assert len(RECORDS) > 20
-    for record in RECORDS:
+def test_a_record_comes_back_equal(records: list[ClusterState]) -> None:
+    assert len(records) > 20
+    for record in records:
         assert record_from_json(record_to_json(record)) == record
 
 
-def test_members_that_a_later_version_added_are_left_out() -> None:
-    for message in {type(message): message for message in SENT if type(message).__name__ not in ROWS}.values():
+def test_members_that_a_later_version_added_are_left_out(sent: list[Message]) -> None:
+    for message in {type(message): message for message in sent if type(message).__name__ not in ROWS}.values():
         document = orjson.loads(message_to_json(message)) | {"of_a_later_version": [1, {"a": 2}]}
         assert message_from_json(orjson.dumps(document)) == message
 
 
-def test_members_that_a_later_version_added_to_a_map_are_left_out() -> None:
-    record = RECORDS[-1]
+def test_members_that_a_later_version_added_to_a_map_are_left_out(records: list[ClusterState]) -> None:
+    record = records[-1]
     document = orjson.loads(record_to_json(record))
     table = next(iter(document["map"]["tables"].values()))
     version = table["versions"][0]
@@ -78,16 +95,16 @@ def test_members_that_a_later_version_added_to_a_map_are_left_out() -> None:
     assert record_from_json(orjson.dumps(document)) == record
 
 
-def test_members_that_an_earlier_version_did_not_write_have_their_defaults() -> None:
-    document = orjson.loads(message_to_json(next(one for one in SENT if type(one).__name__ == "Hold")))
+def test_members_that_an_earlier_version_did_not_write_have_their_defaults(sent: list[Message]) -> None:
+    document = orjson.loads(message_to_json(next(one for one in sent if type(one).__name__ == "Hold")))
     for name in ("sources", "url", "digest"):
         del document[name]
     found = message_from_json(orjson.dumps(document))
     assert message_to_json(found) != b""
 
 
-def test_what_a_later_version_wrote_into_a_record_is_written_back() -> None:
-    document = orjson.loads(record_to_json(RECORDS[-1])) | {"of_a_later_version": {"a": [1, 2]}}
+def test_what_a_later_version_wrote_into_a_record_is_written_back(records: list[ClusterState]) -> None:
+    document = orjson.loads(record_to_json(records[-1])) | {"of_a_later_version": {"a": [1, 2]}}
     again = orjson.loads(record_to_json(record_from_json(orjson.dumps(document))))
     assert again == document
 
@@ -137,7 +154,7 @@ def test_a_cluster_of_two_versions_holds_what_it_must() -> None:
         schedule.run()
 
 
-def test_what_the_minor_version_before_wrote_is_read_and_means_the_same() -> None:
+def test_what_the_minor_version_before_wrote_is_read_and_means_the_same(sent: list[Message]) -> None:
     """Every member that it wrote comes back with the value that it had: later ones are beside them, with defaults."""
     kinds = set()
     for line in RECORDED.read_bytes().splitlines():
@@ -146,7 +163,7 @@ def test_what_the_minor_version_before_wrote_is_read_and_means_the_same() -> Non
         again = message_to_json(message_from_json(line)) if "message" in document else None
         found = orjson.loads(again or record_to_json(record_from_json(line)))
         assert _is_within(document, found), (document, found)
-    assert kinds >= {type(message).__name__ for message in SENT} - {*ROWS} | {"record"}
+    assert kinds >= {type(message).__name__ for message in sent} - {*ROWS} | {"record"}
 
 
 def _is_within(old: object, new: object) -> bool:
