@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from app.kernels import ALWAYS_AHEAD, Kernel
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.backward_job import COLUMN_BLOCKS, INTO_OWN_ZEROS, INTO_ZEROS, ROW_BLOCKS, UNSORTED
-from app.kernels.numba_cpu.run_job import NONTEMPORAL_FROM
+from app.kernels.numba_cpu.run_job import ZEROS_PAST_CACHES_FROM
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import DTYPES
@@ -275,10 +275,10 @@ def past_caches(compiled: None) -> Iterator[None]:
     """However small a result is, its zeros are written past the caches, and helpers that sleep are woken."""
     gather_kernel.tune(0, ALWAYS_AHEAD)
     settings = gather_kernel.thread_team().settings
-    usual = int(settings[NONTEMPORAL_FROM])
-    settings[NONTEMPORAL_FROM] = 0
+    usual = int(settings[ZEROS_PAST_CACHES_FROM])
+    settings[ZEROS_PAST_CACHES_FROM] = 0
     yield
-    settings[NONTEMPORAL_FROM] = usual
+    settings[ZEROS_PAST_CACHES_FROM] = usual
     gather_kernel.tune(gather_kernel.USUAL_WAKE_FROM, ALWAYS_AHEAD)
 
 
@@ -335,9 +335,10 @@ def test_results_that_no_cache_holds(
 @for_each(
     ("batches", "tuples", "rows", "width"),
     [
-        (1, 17_000, 300, 64),  # so many that threads share the columns
+        (1, 17_000, 3_000, 64),  # so many into so many that threads share the columns
+        (1, 17_000, 300, 64),  # so many into few
         (2, 5_000, 900, 128),
-        (1, 35_000, 20, 32),
+        (1, 35_000, 5_000, 32),
         (1, 900, 50, 20),
         (3, 300, 40, 33),
         (1, 300, 1_000, 64),
@@ -371,7 +372,8 @@ def test_rows_that_are_added_as_they_come(
                 assert scratch[[ROW_BLOCKS, COLUMN_BLOCKS]].tolist() == [4 * threads, 1]
             elif 64 < row_size <= 512:
                 own_lines = row_size % 64 == 0 and before % 16 == 0
-                shared = grad_output.nbytes >= 1 << 22 and row_size >= 128 and own_lines
+                large = grad_output.nbytes >= 1 << 22 and len(wanted) > 1 << 19
+                shared = large and row_size >= 128 and own_lines
                 assert scratch[UNSORTED] == INTO_ZEROS
                 assert scratch[COLUMN_BLOCKS] == (min(threads, row_size // 64) if shared else 1)
             else:

@@ -141,6 +141,6 @@ def test_an_output_may_be_aligned_to_a_cache_line() -> None:
         for _ in range(5):
             made = outputs.empty_aligned(items, np.dtype(np.uint32))
             kept.append(made)
-            assert made.ctypes.data % 64 == 0
+            assert made.ctypes.data % 128 == 0
             assert made.dtype == np.uint32
             assert (made.shape, made.flags.carray) == ((items,), True)

@@ -27,6 +27,8 @@ from app.llvm_intrinsics import Address, inlined, inner
 
 _AHEAD: Final = 16
 """So many rows of the result are asked for before they are added to."""
+IN_OWN_CACHE: Final = 1 << 19
+"""Bytes of the largest result that is in a core's own cache: its rows need not be asked for."""
 
 
 def _adder(load: Load, store: Store) -> Callable[[Address, Address, int], int]:
@@ -63,8 +65,9 @@ def add_unsorted_rows(parameters: Address, row: int, end_row: int, part: int) ->
     gradient, result = load_item(parameters, GRADIENT) + begin * size, load_item(parameters, RESULT) + begin * size
     pairs, low, columns = load_item(parameters, PAIRS), load_item(parameters, LOW_BITS), end - begin
     odd = 0
+    asks = (end_row - row) * step > IN_OWN_CACHE
     for at in range(count):
-        if at % _AHEAD == 0:
+        if asks and at % _AHEAD == 0:
             for other in range(at + _AHEAD, min(at + 2 * _AHEAD, count)):
                 place = load_item(pairs, other) >> low
                 if row <= place < end_row:

@@ -26,6 +26,7 @@ from app.kernels.numba_cpu.add_narrow_rows import (
     add_narrow_rows,
     finish_sums,
 )
+from app.kernels.numba_cpu.add_unsorted_rows import IN_OWN_CACHE
 from app.kernels.numba_cpu.backward_chunk import backward_chunk, fill_zeros
 from app.kernels.numba_cpu.backward_job import (
     BATCHES,
@@ -69,7 +70,7 @@ from app.kernels.numba_cpu.ndarray_abi import (
     is_writable,
     length,
 )
-from app.kernels.numba_cpu.run_job import ARRAY_TYPE, NONTEMPORAL_FROM, WAKE_FROM, carry_out
+from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, ZEROS_PAST_CACHES_FROM, carry_out
 from app.kernels.numba_cpu.sort_tuples import (
     NOT_IN_ORDER,
     bit_length,
@@ -100,7 +101,8 @@ _ADDED_UNSORTED: Final = 512
 are read and written a second time cost as much as to sort."""
 _ADDED_BY_ONE: Final = 1 << 22
 """Fewer bytes of slices are added by one thread: each of several reads all tuples, and a helper comes late. 10,000 rows
-of 64 into 1,000 took 110 µs on one and 154 on two."""
+of 64 into 1,000 took 110 µs on one and 154 on two. So are those that are added to a result in a core's own cache: then
+all waits for slices that lie one behind the other, which one thread reads as fast as several."""
 _FLOAT64: Final = Struct("<d")
 _INT64: Final = Struct("<q")
 _NO_INT64: Final = np.zeros(0, np.int64)
@@ -238,7 +240,7 @@ def _backward(
     parameters = address(scratch)
     pairs = parameters + 8 * SCRATCH_HEAD
     other = pairs + 8 * (total + 1)
-    past_caches = length(out) * item_size > setting(team, NONTEMPORAL_FROM)
+    past_caches = length(out) * item_size > setting(team, ZEROS_PAST_CACHES_FROM)
     own = rows if broadcast else checked_product(batches, rows)
     zeros = helpers > 0 and length(out) * item_size > _ZEROS * slices
     narrow = length(out) > 0 and slice_items * item_size <= NARROW_BYTES and not sparse and kind in (FLOAT32, FLOAT64)
@@ -320,7 +322,7 @@ def _backward(
     work = (length(data) + length(out)) * item_size // 8 + length(indices)
     long = work > setting(team, WAKE_FROM)
     row_size = slice_items * item_size
-    few = length(data) * item_size < _ADDED_BY_ONE
+    few = length(data) * item_size < _ADDED_BY_ONE or length(out) * item_size <= IN_OWN_CACHE
     alone = unsorted == INTO_ZEROS and (few or row_size < 2 * LINE or (address(out) | row_size) % LINE != 0)
     split = helpers > 0 and not alone and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()

@@ -50,6 +50,7 @@ from app.kernels.numba_cpu import (
     write_rows_once,
 )
 from app.kernels.numba_cpu import gather_chunk as gather_chunk_module
+from app.kernels.numba_cpu.cache_sizes import largest_cache
 from app.kernels.numba_cpu.gather_chunk import gather_chunk
 from app.kernels.numba_cpu.gather_job import (
     BATCHES,
@@ -325,7 +326,10 @@ def _ready() -> tuple[Any, ThreadTeam]:
         lambda team: attend(team, _HELP),
         lambda team: attend(team, _SHUT_DOWN),
         lambda team: attend(team, _POLL),
-        (*_SETTINGS, chunk.address, narrow.address, id(np.ndarray), _TIMEOUT_NS, USUAL_WAKE_FROM, ALWAYS_AHEAD),
+        (
+            *(*_SETTINGS, chunk.address, narrow.address, id(np.ndarray)),
+            *(_TIMEOUT_NS, USUAL_WAKE_FROM, ALWAYS_AHEAD, max(copy_slices.NONTEMPORAL_BYTES, largest_cache() // 2)),
+        ),
     )
     return gather.overloads[gather.signatures[0]].entry_point, team
 

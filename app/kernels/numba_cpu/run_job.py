@@ -39,6 +39,9 @@ WAKE_FROM: Final = 6
 """Components, slices and 16 bytes of output, from which on a sleeping helper is worth waking (`gather_kernel.tune`)."""
 AHEAD_BYTES: Final = 7
 """The longest slices that are asked for ahead, in bytes (`gather_kernel.tune`)."""
+ZEROS_PAST_CACHES_FROM: Final = 8
+"""Bytes of a gradient, from which on its zeros are stored past the caches: where those hold them, to add to them takes
+less."""
 
 
 @inlined
