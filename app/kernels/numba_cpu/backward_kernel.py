@@ -100,9 +100,11 @@ _ADDED_UNSORTED: Final = 512
 """Bytes of the longest slices that are added as they come, and not sorted: of longer ones, the rows of the result that
 are read and written a second time cost as much as to sort."""
 _ADDED_BY_ONE: Final = 1 << 22
-"""Fewer bytes of slices are added by one thread: each of several reads all tuples, and a helper comes late. 10,000 rows
-of 64 into 1,000 took 110 µs on one and 154 on two. So are those that are added to a result in a core's own cache: then
-all waits for slices that lie one behind the other, which one thread reads as fast as several."""
+_ADDED_BY_ONE_FAR: Final = 1 << 20
+"""Fewer bytes of slices are added by one thread, the second where the result has more than the first: each of several
+reads all tuples, and a helper comes late. 10,000 rows of 64 took 270 µs into 5,000 on one and 290 on two, and 470 and
+360 into 20,000. So are those that are added to a result in a core's own cache: then all waits for slices that lie one
+behind the other."""
 _FLOAT64: Final = Struct("<d")
 _INT64: Final = Struct("<q")
 _NO_INT64: Final = np.zeros(0, np.int64)
@@ -322,7 +324,9 @@ def _backward(
     work = (length(data) + length(out)) * item_size // 8 + length(indices)
     long = work > setting(team, WAKE_FROM)
     row_size = slice_items * item_size
-    few = length(data) * item_size < _ADDED_BY_ONE or length(out) * item_size <= IN_OWN_CACHE
+    result = length(out) * item_size
+    shared_from = _ADDED_BY_ONE if result <= _ADDED_BY_ONE else _ADDED_BY_ONE_FAR
+    few = length(data) * item_size < shared_from or result <= IN_OWN_CACHE
     alone = unsorted == INTO_ZEROS and (few or row_size < 2 * LINE or (address(out) | row_size) % LINE != 0)
     split = helpers > 0 and not alone and is_worth_sharing(team, long) and acquire(team)
     job = stack_scratch()
