@@ -324,6 +324,36 @@ def test_runs_of_one_place_are_reduced_in_order_and_any_nan_stays_the_same(
         assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
 
 
+@for_each("reduction", ["min", "max"])
+@for_each("dtype", ["float32", "float64"])
+def test_the_least_or_greatest_of_many_for_one_place_is_found_whatever_is_there(
+    compiled: None, dtype: str, reduction: Reduction
+) -> None:
+    """Of numbers among which is no NaN and no -0, before which the place may have either."""
+    kind = DTYPES[dtype].numpy
+    carrier = np.dtype(f"u{kind.itemsize}")
+    nan = (np.array([np.nan], kind).view(carrier) | carrier.type(77)).view(kind)[0]
+    less = np.signbit if reduction == "min" else (lambda value: not np.signbit(value))
+    for there in (-0.0, 0.0, nan, np.inf, -np.inf, 1.0, -1.0):
+        for numbers in (
+            *([0.0], [2.0, 0.0, 3.0], [-2.0, 0.0, -3.0], [-2.0, -3.0], [0.5, np.inf, 2.0], [-np.inf, -0.5]),
+            *([0.0, *[-1.0] * 7], [0.0, *[1.0] * 7]),
+        ):
+            for count in (2, 7, 8, 9, 15, 16, 17, 100, 256, 300):
+                updates = np.resize(np.array(numbers, kind), count)
+                best = updates.min() if reduction == "min" else updates.max()
+                wanted = kind.type(there)
+                if best == wanted:
+                    wanted = best if less(best) else wanted
+                elif (best < wanted) == (reduction == "min") and not np.isnan(wanted):
+                    wanted = best
+                data = np.full(64, there, kind)
+                indices = np.full((count, 1), 5)
+                plan = nd_plan((64,), indices, dtype, reduction)
+                out = run(numba_cpu, plan, data, indices, updates, 1)[1]
+                assert out.view(carrier)[5] == np.array([wanted], kind).view(carrier)[0], (there, numbers, count)
+
+
 @for_each("reduction", REDUCTIONS)
 @for_each("dtype", slow_but_for(FEW, REDUCED))
 @for_each("width", [2, 5, 31, 70, 131])
