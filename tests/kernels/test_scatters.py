@@ -333,7 +333,7 @@ def test_the_least_or_greatest_of_many_for_one_place_is_found_whatever_is_there(
     kind = DTYPES[dtype].numpy
     carrier = np.dtype(f"u{kind.itemsize}")
     nan = (np.array([np.nan], kind).view(carrier) | carrier.type(77)).view(kind)[0]
-    less = np.signbit if reduction == "min" else (lambda value: not np.signbit(value))
+    is_foremost_zero = np.signbit if reduction == "min" else (lambda value: not np.signbit(value))
     for there in (-0.0, 0.0, nan, np.inf, -np.inf, 1.0, -1.0):
         for numbers in (
             *([0.0], [2.0, 0.0, 3.0], [-2.0, 0.0, -3.0], [-2.0, -3.0], [0.5, np.inf, 2.0], [-np.inf, -0.5]),
@@ -344,7 +344,7 @@ def test_the_least_or_greatest_of_many_for_one_place_is_found_whatever_is_there(
                 best = updates.min() if reduction == "min" else updates.max()
                 wanted = kind.type(there)
                 if best == wanted:
-                    wanted = best if less(best) else wanted
+                    wanted = best if is_foremost_zero(best) else wanted
                 elif (best < wanted) == (reduction == "min") and not np.isnan(wanted):
                     wanted = best
                 data = np.full(64, there, kind)

@@ -134,7 +134,7 @@ def test_threads_never_share_a_block() -> None:
     assert outputs.kept <= 4 * MAX_MMAP_THRESHOLD
 
 
-def test_an_output_may_be_aligned_to_a_cache_line() -> None:
+def test_an_output_may_be_aligned_to_two_cache_lines() -> None:
     outputs = OutputBufferPool(4 * MAX_MMAP_THRESHOLD)
     kept = []
     for items in (1, 5, 1000, MAX_MMAP_THRESHOLD // 4, MAX_MMAP_THRESHOLD // 4 + 1):

@@ -107,14 +107,12 @@ def add_unsorted_rows(parameters: Address, row: int, end_row: int, part: int) ->
         place = load_item(pairs, at) >> low
         if row <= place < end_row:
             target, source = result + place * step, gradient + at * step
-            if checks:
-                odd |= (
-                    _add_checked_f32(target, source, columns)
-                    if size == 4
-                    else _add_checked_f64(target, source, columns)
-                )
+            if size == 4 and checks:
+                odd |= _add_checked_f32(target, source, columns)
             elif size == 4:
                 _add_f32(target, source, columns)
+            elif checks:
+                odd |= _add_checked_f64(target, source, columns)
             else:
                 _add_f64(target, source, columns)
     if not checks:

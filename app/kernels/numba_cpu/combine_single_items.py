@@ -168,9 +168,11 @@ def _is_one_place(builder: Builder, call: _Call) -> tuple[Any, Any]:
 
 
 def _reduce_into_one(builder: Builder, reduction: Reduction, combine: Combine, call: _Call, number: Any) -> Any:
-    """The updates one after the other into the one target, which stays in a register meanwhile: in memory each would
-    wait for the store of the one before. Whether it is done: not where the result is a NaN, of which the other loop
-    might make another one, so that its bits would depend on what lies in a block.
+    """The updates into the one target, which stays in a register meanwhile: in memory each would wait for the store of
+    the one before. One after the other, or where the order makes no difference, eight side by side.
+
+    Whether it is done: not where the result is a NaN, of which the other loop might make another one, so that its bits
+    would depend on what lies in a block.
     """
     kind = reduction.kind
     items, updates = (builder.inttoptr(address, kind.as_pointer()) for address in (call.base, call.updates))
@@ -185,13 +187,13 @@ def _reduce_into_one(builder: Builder, reduction: Reduction, combine: Combine, c
     start: Any = _INT64(0)
     if combine is reduction.compare:  # of these the order makes no difference, since none is a NaN or -0
         first = builder.load(item, typ=kind)
-        others = [item, *(_cgutils.alloca_once_value(builder, first) for _ in range(_ACCUMULATORS - 1))]
+        accumulators = [item, *(_cgutils.alloca_once_value(builder, first) for _ in range(_ACCUMULATORS - 1))]
         rounds = builder.udiv(call.count, _INT64(_ACCUMULATORS))
         with _cgutils.for_range(builder, rounds, intp=_INT64) as loop:
             begin = builder.mul(loop.index, _INT64(_ACCUMULATORS))
-            for lane, accumulator in enumerate(others):
+            for lane, accumulator in enumerate(accumulators):
                 take(builder.add(begin, _INT64(lane)), accumulator)
-        for accumulator in others[1:]:
+        for accumulator in accumulators[1:]:
             both = builder.load(item, typ=kind), builder.load(accumulator, typ=kind)
             builder.store(reduction.combine(builder, *both), item)
         start = builder.mul(rounds, _INT64(_ACCUMULATORS))

@@ -322,14 +322,13 @@ def _ready() -> tuple[Any, ThreadTeam]:
     """
     chunk = compile_chunk()
     narrow, gather, attend = compile_others()
+    zeros_past_caches_from = max(copy_slices.NONTEMPORAL_BYTES, largest_cache() // 2)
+    usual = _TIMEOUT_NS, USUAL_WAKE_FROM, ALWAYS_AHEAD, zeros_past_caches_from
     team = ThreadTeam(
         lambda team: attend(team, _HELP),
         lambda team: attend(team, _SHUT_DOWN),
         lambda team: attend(team, _POLL),
-        (
-            *(*_SETTINGS, chunk.address, narrow.address, id(np.ndarray)),
-            *(_TIMEOUT_NS, USUAL_WAKE_FROM, ALWAYS_AHEAD, max(copy_slices.NONTEMPORAL_BYTES, largest_cache() // 2)),
-        ),
+        (*_SETTINGS, chunk.address, narrow.address, id(np.ndarray), *usual),
     )
     return gather.overloads[gather.signatures[0]].entry_point, team
 
