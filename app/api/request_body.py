@@ -37,9 +37,10 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0) -> Buffe
         found = await _receive(context, declared, limit, lead)
     else:
         body_reads = context.admission.body_reads
-        await body_reads.acquire(context.exchange)
+        await body_reads.acquire(context.exchange, declared or 0)
         try:
             found = await _receive(context, declared, limit, lead)
+            body_reads.expect_answer(context.reservation, len(found))
         finally:
             body_reads.release(context.exchange)
     # A large request that has arrived is no longer refused where threads are busy. The service's own deadline

@@ -26,7 +26,7 @@ class Admission:
         self.budget = budget
         self.pool = pool
         self.requests = requests
-        self.body_reads = BodyReadLimit(queue_timeout=pool.queue_timeout)
+        self.body_reads = BodyReadLimit(budget, queue_timeout=pool.queue_timeout)
 
     def too_many(self) -> GatherError:
         """The refusal of a request while as many as may be are under way."""

@@ -11,7 +11,11 @@ import pytest
 from app.dispatch.concurrent_body_reads import ACTIVE_BYTES, TICK_S, BodyReadLimit
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
+from app.memory.budget import Budget, MemoryReservation
 from tests.tries import tried_again
+
+MIB = 1 << 20
+BUDGET = 64 * MIB
 
 
 @dataclass(eq=False)
@@ -31,7 +35,7 @@ async def let_tasks_run() -> None:
 
 def test_a_body_waits_for_another_to_be_read_and_they_come_in_order() -> None:
     async def main() -> None:
-        body_reads = BodyReadLimit(1)
+        body_reads = BodyReadLimit(Budget(BUDGET), 1)
         bodies = [Body() for _ in range(3)]
         entered: list[int] = []
 
@@ -57,7 +61,7 @@ def test_a_body_waits_for_another_to_be_read_and_they_come_in_order() -> None:
 @tried_again
 def test_bodies_that_bring_little_hold_up_nobody_and_brisk_ones_do() -> None:
     async def main() -> None:
-        body_reads = BodyReadLimit(2)
+        body_reads = BodyReadLimit(Budget(BUDGET), 2)
         brisk, idle, third, fourth = Body(), Body(), Body(), Body()
         await body_reads.acquire(brisk)
         await body_reads.acquire(idle)
@@ -80,7 +84,7 @@ def test_bodies_that_bring_little_hold_up_nobody_and_brisk_ones_do() -> None:
 
 def test_a_body_waits_no_longer_than_it_may_and_leaves_no_trace() -> None:
     async def main() -> None:
-        body_reads = BodyReadLimit(1, queue_timeout=0.05)
+        body_reads = BodyReadLimit(Budget(BUDGET), 1, queue_timeout=0.05)
         brisk = Body()
         await body_reads.acquire(brisk)
         waiting = asyncio.ensure_future(body_reads.acquire(Body()))
@@ -99,7 +103,7 @@ def test_a_body_waits_no_longer_than_it_may_and_leaves_no_trace() -> None:
 
 def test_a_request_that_is_cut_off_while_it_waits_takes_no_turn() -> None:
     async def main() -> None:
-        body_reads = BodyReadLimit(1)
+        body_reads = BodyReadLimit(Budget(BUDGET), 1)
         first, last = Body(), Body()
         await body_reads.acquire(first)
         cut, waiting = (asyncio.ensure_future(body_reads.acquire(body)) for body in (Body(), last))
@@ -117,7 +121,7 @@ def test_a_request_that_is_cut_off_while_it_waits_takes_no_turn() -> None:
 
 def test_a_body_whose_client_goes_while_it_waits_gives_up_its_place_at_once() -> None:
     async def main() -> None:
-        body_reads = BodyReadLimit(1)
+        body_reads = BodyReadLimit(Budget(BUDGET), 1)
         first, second, third = Body(), Body(), Body()
         await body_reads.acquire(first)
         waiting = [asyncio.ensure_future(body_reads.acquire(body)) for body in (second, third)]
@@ -138,7 +142,7 @@ def test_a_body_whose_client_goes_while_it_waits_gives_up_its_place_at_once() ->
 
 def test_a_client_whose_going_nobody_hears_of_is_found_within_some_ticks() -> None:
     async def main() -> None:
-        body_reads = BodyReadLimit(1)
+        body_reads = BodyReadLimit(Budget(BUDGET), 1)
         brisk = Body()
         await body_reads.acquire(brisk)
         bodies = [Body() for _ in range(200)]
@@ -153,6 +157,111 @@ def test_a_client_whose_going_nobody_hears_of_is_found_within_some_ticks() -> No
         for turn in list(body_reads.waiting):
             turn.abandon()
         await asyncio.gather(*waiting, return_exceptions=True)
+        assert not body_reads.waiting
+
+    asyncio.run(main())
+
+
+async def begin(body_reads: BodyReadLimit, size: int) -> tuple[Body, asyncio.Future[None]]:
+    """A body of `size` bytes, and the future of its turn."""
+    body = Body()
+    turn = asyncio.ensure_future(body_reads.acquire(body, size))
+    await let_tasks_run()
+    return body, turn
+
+
+def finish(body_reads: BodyReadLimit, budget: Budget, body: Body, size: int) -> MemoryReservation:
+    """`body` has been read: its request, which holds `size` bytes."""
+    reservation = MemoryReservation(budget)
+    reservation.charge(size)
+    body_reads.expect_answer(reservation, size)
+    body_reads.release(body)
+    return reservation
+
+
+def test_a_body_is_read_once_it_and_an_answer_as_long_have_room_and_a_small_one_need_not_wait_for_that() -> None:
+    async def main() -> None:
+        budget = Budget(BUDGET)
+        body_reads = BodyReadLimit(budget)
+        requests = []
+        for _ in range(4):
+            body, turn = await begin(body_reads, 8 * MIB)
+            assert turn.done()
+            requests.append(finish(body_reads, budget, body, 8 * MIB))
+        _, large = await begin(body_reads, 8 * MIB)
+        for size in (MIB // 4, 0):  # a small one, and one of unknown length
+            _, turn = await begin(body_reads, size)
+            await asyncio.wait_for(turn, 10)
+        assert not large.done()  # half of the budget is held, the other half is for the answers
+        requests[0].charge(2 * MIB)  # a short answer
+        await asyncio.sleep(3 * TICK_S)
+        assert not large.done()
+        requests[0].release()
+        await asyncio.wait_for(large, 10)
+        assert budget.used == 24 * MIB
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_is_charged_is_counted_once_and_longer_than_its_body_as_what_it_takes() -> None:
+    async def main() -> None:
+        budget = Budget(BUDGET)
+        body_reads = BodyReadLimit(budget)
+        requests = []
+        for _ in range(2):
+            body, turn = await begin(body_reads, 4 * MIB)
+            assert turn.done()
+            requests.append(finish(body_reads, budget, body, 4 * MIB))
+        requests[0].charge(4 * MIB)
+        body, turn = await begin(body_reads, 24 * MIB)
+        assert turn.done()  # 48 for this one, 8 for each of the others
+        body_reads.release(body)
+        requests[0].charge(MIB)
+        _, turn = await begin(body_reads, 24 * MIB)
+        assert not turn.done()
+        requests[0].release()
+        await asyncio.wait_for(turn, 10)
+
+    asyncio.run(main())
+
+
+def test_a_body_of_more_than_half_of_the_budget_is_read_while_no_other_request_is_unanswered() -> None:
+    async def main() -> None:
+        budget = Budget(BUDGET)
+        body_reads = BodyReadLimit(budget)
+        first, turn = await begin(body_reads, 40 * MIB)
+        assert turn.done()
+        _, second = await begin(body_reads, 40 * MIB)
+        for _ in range(5):
+            first.received += 2 * ACTIVE_BYTES
+            await asyncio.sleep(TICK_S)
+        _, third = await begin(body_reads, MIB)  # behind it, so that it gets its turn
+        assert not second.done()
+        request = finish(body_reads, budget, first, 40 * MIB)
+        await asyncio.sleep(3 * TICK_S)
+        assert not second.done()
+        assert not third.done()
+        request.release()
+        await asyncio.wait_for(second, 10)
+        await asyncio.wait_for(third, 10)
+        # An answer that a client does not take holds up nobody whose body has room.
+        stuck = MemoryReservation(budget)
+        stuck.charge(20 * MIB)
+        alone = BodyReadLimit(budget)
+        _, turn = await begin(alone, 40 * MIB)
+        assert turn.done()
+
+    asyncio.run(main())
+
+
+def test_bodies_that_claim_much_and_bring_nothing_take_no_room_from_others() -> None:
+    async def main() -> None:
+        budget = Budget(BUDGET)
+        body_reads = BodyReadLimit(budget)
+        claims = [await begin(body_reads, 60 * MIB) for _ in range(20)]
+        _, large = await begin(body_reads, 16 * MIB)
+        await asyncio.wait_for(large, 10)
+        assert all(turn.done() for _, turn in claims)
         assert not body_reads.waiting
 
     asyncio.run(main())

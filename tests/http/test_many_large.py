@@ -88,7 +88,7 @@ def test_a_hundred_large_requests_at_once_stay_within_the_budget_and_most_are_an
             assert client.post("/gathernd", content=TINY).status_code == 200
         statuses = Counter(future.result().status for future in asked)
     assert set(statuses) <= {200, 503}
-    assert statuses[200] >= 50, statuses
+    assert statuses[200] >= 60, statuses  # of those read, none is refused for want of room for its answer
     grown = memory(narrow, "VmHWM") - before
     assert grown <= BUDGET + max(BUDGET // 8, 16 * MIB) + CONSTANT, f"{grown / MIB:.0f} MiB"
     wait_until_free(narrow)
