@@ -26,6 +26,14 @@ rows of 256 bytes took 36 µs and 40 before, 1,000 of them 33 both; 12,000 of 10
 1,622, all of them 1,579 and 7,382. With a reduction it takes as long as before where caches hold the output."""
 _MOST_NOTED: Final = (1 << 31) - 1
 """Notes are numbers of 32 bits."""
+GATHERED_BYTES: Final = 1 << 20
+"""Of columns, which are gathered to be scattered into: half of a second cache."""
+_MOST_GATHERED: Final = 16
+"""Chunks that have memory for that."""
+_LEAST_GATHERED_BYTES: Final = 128
+"""Of a row at least, of the columns that are gathered at a time."""
+_GATHERED_PART: Final = 2
+"""The items of the output for each entry up to which columns are gathered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +139,24 @@ class ScatterElementsPlan:
     reduction: Reduction
     index_items: int = field(init=False, repr=False, compare=False)
     """Items of indices and of updates: the product of `sizes`."""
+    scratch_bytes: int = field(init=False, repr=False, compare=False)
+    """Bytes that a kernel may need beside the output: GATHERED_BYTES for each chunk whose columns it gathers."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index_items", prod(self.sizes))
+        object.__setattr__(self, "scratch_bytes", GATHERED_BYTES * self._gathered())
+
+    def _gathered(self) -> int:
+        """The chunks that may gather their columns: of an output that fills a second cache, which holds some of its
+        columns, and many of whose items change.
+        """
+        if self.strides != (0, 1) or self.data_items != self.axis_size * self.axis_stride or self.item_size > 8:
+            return 0
+        if min(GATHERED_BYTES // max(self.axis_size, 1), self.axis_stride * self.item_size) < _LEAST_GATHERED_BYTES:
+            return 0
+        if self.index_items * _GATHERED_PART < self.data_items:
+            return 0
+        return min(_MOST_GATHERED, self.output_bytes // GATHERED_BYTES // 2)
 
     @property
     def batches(self) -> int:
@@ -180,8 +203,3 @@ class ScatterElementsPlan:
     def output_bytes(self) -> int:
         """Bytes of the output."""
         return self.data_items * self.item_size
-
-    @property
-    def scratch_bytes(self) -> int:
-        """None."""
-        return 0

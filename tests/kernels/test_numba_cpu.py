@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import random
 import subprocess
 import sys
@@ -76,6 +77,18 @@ def test_another_layout_of_arrays_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_cache_directory_cannot_change_after_compilation(compiled: Path, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="already"):
         gather_kernel.configure(tmp_path)
+
+
+def test_the_cache_is_named_by_all_files_that_compiled_code_has_constants_of() -> None:
+    """Numba's own cache does not see that a constant of another file has changed."""
+    named = {module.__name__ for module in gather_kernel._COMPILED_FROM}
+    folder = Path(gather_kernel.__file__).parent
+    for file in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("app."):
+                constants = [each.name for each in node.names if each.name.isupper()]
+                inside = str(node.module).startswith("app.kernels.numba_cpu.")
+                assert inside or not constants or node.module in named, f"{file.name}: {node.module} {constants}"
 
 
 @pytest.mark.slow

@@ -467,17 +467,40 @@ def test_rows_reduced_piece_by_piece_are_those_of_the_loop(
     ("dtype", "reduction"),
     [("complex128", "none"), *((each, way) for each in ("float32", "float16", "int8", "uint64") for way in REDUCTIONS)],
 )
-@for_each(("data_columns", "columns"), [(1500, 1500), (1100, 700), (600, 1)])
+@for_each(
+    ("size", "rows", "data_columns", "columns", "gathers"),
+    [
+        (9, 4, 1500, 1500, 0),
+        (9, 4, 1100, 700, 0),
+        (9, 4, 600, 1, 0),
+        (9, 4, 1500, 1100, 16),
+        (9, 4, 600, 1, 1),
+        (3000, 2, 600, 150, 16),
+        (3000, 2, 600, 600, 2),
+    ],
+)
 def test_columns_of_elements_are_shared_along_the_first_axis(
-    always_shared: None, data_columns: int, columns: int, dtype: str, reduction: Reduction, index_type: str
+    always_shared: None,
+    size: int,
+    rows: int,
+    data_columns: int,
+    columns: int,
+    gathers: int,
+    dtype: str,
+    reduction: Reduction,
+    index_type: str,
 ) -> None:
-    """Along axis 0 an entry names an item of its own column: threads divide the columns, and check all the entries."""
+    """Along axis 0 an entry names an item of its own column: threads divide the columns, and check all the entries.
+
+    So many chunks may gather their columns in memory beside the output, as of a larger one.
+    """
     source, numbers = random.Random(dtype), np.random.default_rng(columns)
-    size, rows = 9, 4
     indices = numbers.integers(-size, size, (rows, columns)).astype(index_type)
     data = np.resize(filled((500,), dtype, source), (size, data_columns))
     updates = np.resize(filled((377,), dtype, source), (rows, columns))
     plan = elements_plan((size, data_columns), indices, 0, dtype, reduction)
+    if plan.item_size <= 8:
+        object.__setattr__(plan, "scratch_bytes", gathers * scatter_plan.GATHERED_BYTES)
     expected = scatter_loops.scatter_elements(data, indices, updates, 0, reduction)
     found = [run(numba_cpu, plan, data, indices, updates, threads) for threads in THREADS]
     assert same(found[0][1], expected)

@@ -89,6 +89,25 @@ def test_many_long_rows_are_written_once_with_notes_beside_the_output() -> None:
     assert elements((4, 5), (4, 9), axis=-1)[0].scratch_bytes == 0
 
 
+def test_columns_are_gathered_for_entries_along_the_first_axis_of_a_large_output_in_memory_that_is_charged() -> None:
+    def mib(shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int = 0) -> float:
+        plan = elements(shape, index_shape, axis=axis, limits=Limits())[0]
+        assert plan.item_size == 4
+        return plan.scratch_bytes / (1 << 20)
+
+    assert mib((2048, 2048), (2048, 2048)) == 8  # of 16 MiB
+    assert mib((2048, 256), (2048, 256)) == 1
+    assert mib((2048, 255), (2048, 255)) == 0  # a second cache holds it
+    assert mib((0, 16), (0, 16)) == 0
+    assert mib((1, 2048, 2048), (1, 2048, 2048), axis=1) == 8
+    assert mib((2048, 2048), (2048, 2048), axis=1) == 0  # entries name items of their own row
+    assert mib((2048, 2048), (1024, 2048)) == 8
+    assert mib((2048, 2048), (1023, 2048)) == 0  # too few
+    assert mib((8192, 128), (8192, 128)) == 2
+    assert mib((8193, 128), (8193, 128)) == 0  # of too few columns at a time
+    assert mib((8192, 1 << 15), (8192, 1 << 15)) == 16
+
+
 def test_the_places_of_a_plan_are_those_of_the_coordinates() -> None:
     source = Random(5)
     for _ in range(200):

@@ -22,35 +22,12 @@ import numpy as np
 from numba import cfunc, njit, types
 from numpy.typing import NDArray
 
-from app import inner_function_compiler, llvm_intrinsics, remembered_call_types
+from app import inner_function_compiler, kernels, llvm_intrinsics, remembered_call_types
 from app.bounded_cache import BoundedCache
-from app.kernels import ALWAYS_AHEAD
+from app.kernels import ALWAYS_AHEAD, check_lookup
 from app.kernels.check_arrays import check_arrays, check_fill
-from app.kernels.numba_cpu import (
-    add_narrow_rows,
-    add_unsorted_rows,
-    backward_chunk,
-    backward_job,
-    combine_single_items,
-    combine_slices,
-    copy_slices,
-    element_places,
-    float_items,
-    gather_job,
-    half_floats,
-    memory_intrinsics,
-    ndarray_abi,
-    pool_rows,
-    reductions,
-    run_job,
-    sort_tuples,
-    split_over_threads,
-    widen_indices,
-    write_offsets,
-    write_rows_once,
-)
-from app.kernels.numba_cpu import gather_chunk as gather_chunk_module
 from app.kernels.numba_cpu.cache_sizes import largest_cache
+from app.kernels.numba_cpu.copy_slices import NONTEMPORAL_BYTES
 from app.kernels.numba_cpu.gather_chunk import gather_chunk
 from app.kernels.numba_cpu.gather_job import (
     BATCHES,
@@ -103,11 +80,26 @@ from app.kernels.numba_cpu.split_over_threads import (
 )
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, gather_narrow_chunk
 from app.llvm_intrinsics import Address
+from app.operators import backward_plan, scatter_plan
 from app.operators.gather_plan import GatherPlan, Plan
 from app.remembered_call_types import RememberingCompiler
+from app.tensors import dtypes, scatter_call
 
 name = "numba"
 splits = True
+
+_COMPILED_FROM: Final = (
+    inner_function_compiler,
+    llvm_intrinsics,
+    remembered_call_types,
+    kernels,
+    check_lookup,
+    backward_plan,
+    scatter_plan,
+    dtypes,
+    scatter_call,
+)
+"""What is compiled has functions and numbers of these, beside those of the files of this folder."""
 
 CACHED_BYTES: Final = 1 << 21
 """Data of so many bytes are in a cache anyway: to ask for them ahead takes more than it brings (`benchmarks/README.md`,
@@ -120,7 +112,7 @@ REFUSED: Final = -2
 """In place of a component: the arrays are not as the plan says."""
 
 # What the settings of the team are unless they are changed.
-_SETTINGS: Final = (BLOCK, copy_slices.NONTEMPORAL_BYTES)
+_SETTINGS: Final = (BLOCK, NONTEMPORAL_BYTES)
 USUAL_WAKE_FROM: Final = 200_000
 """Until the machine is measured: some 80 µs on an EPYC."""
 _TIMEOUT_NS: Final = 500_000
@@ -147,35 +139,9 @@ def configure(cache_dir: Path) -> Path:
         raise RuntimeError("the kernel has its cache directory already: configure it first")
     # Numba's cache sees a change of the compiled function's own file only, so the folder is named by all of them.
     digest = sha256()
-    for module in (
-        inner_function_compiler,
-        remembered_call_types,
-        llvm_intrinsics,
-        memory_intrinsics,
-        gather_job,
-        write_offsets,
-        copy_slices,
-        gather_chunk_module,
-        ndarray_abi,
-        widen_indices,
-        split_over_threads,
-        run_job,
-        sort_tuples,
-        float_items,
-        half_floats,
-        backward_job,
-        backward_chunk,
-        add_narrow_rows,
-        add_unsorted_rows,
-        reductions,
-        combine_slices,
-        combine_single_items,
-        element_places,
-        pool_rows,
-        write_rows_once,
-    ):
-        digest.update(Path(str(module.__file__)).read_bytes())
-    digest.update(Path(__file__).read_bytes())
+    others = [Path(str(module.__file__)) for module in _COMPILED_FROM]
+    for source in (*sorted(Path(__file__).parent.glob("*.py")), *others):
+        digest.update(source.read_bytes())
     folder = cache_dir / f"numba-{digest.hexdigest()[:16]}"
     numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
     _dispatchers()
@@ -322,7 +288,7 @@ def _ready() -> tuple[Any, ThreadTeam]:
     """
     chunk = compile_chunk()
     narrow, gather, attend = compile_others()
-    zeros_past_caches_from = max(copy_slices.NONTEMPORAL_BYTES, largest_cache() // 2)
+    zeros_past_caches_from = max(NONTEMPORAL_BYTES, largest_cache() // 2)
     usual = _TIMEOUT_NS, USUAL_WAKE_FROM, ALWAYS_AHEAD, zeros_past_caches_from
     team = ThreadTeam(
         lambda team: attend(team, _HELP),

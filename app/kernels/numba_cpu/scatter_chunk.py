@@ -60,10 +60,11 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     mask_inside,
     memcpy,
     prefetch,
+    prefetch_to_write,
     stack_scratch,
     store_item,
 )
-from app.kernels.numba_cpu.reductions import COPY_ROWS
+from app.kernels.numba_cpu.reductions import COPY_ROWS, ITEM_COPIES
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
 from app.kernels.numba_cpu.write_offsets import first_bad_component, write_block_offsets
 from app.kernels.numba_cpu.write_rows_once import (
@@ -79,6 +80,7 @@ from app.kernels.numba_cpu.write_rows_once import (
     write_rows_once,
 )
 from app.llvm_intrinsics import Address, count_trailing_zeros, inlined, inner, int64, stack_words
+from app.operators.scatter_plan import GATHERED_BYTES
 
 # Fields of the job that say something else here than in a gather. TOTAL and CHUNK_SIZE count units of the output,
 # STRIDE is the bytes of one; WIDTH is the bytes of an update; START is the code for `combine_slices`.
@@ -124,7 +126,7 @@ def scatter_chunk(job: Address, number: int) -> int:
     high = min(low + load_item(job, CHUNK_SIZE), load_item(job, TOTAL))
     flags, unit = load_item(job, FLAGS), load_item(job, STRIDE)
     if flags & COLUMNS != 0:
-        return _scatter_columns(job, low, high)
+        return _scatter_columns(job, number, low, high)
     noting = flags & NOTING != 0
     if flags & ONCE != 0 and not noting:
         if load_item(job, START) <= COPY_ROWS:
@@ -296,27 +298,39 @@ def _scatter_elements(job: Address, low: int, high: int) -> int:
 
 
 @inner
-def _scatter_columns(job: Address, low: int, high: int) -> int:
-    """Copy the columns [low, high) and apply the updates to them, of at most BLOCK columns at a time."""
-    target, data, components = load_item(job, OUTPUT), load_item(job, DATA), load_item(job, COMPONENTS)
+def _scatter_columns(job: Address, number: int, low: int, high: int) -> int:
+    """Copy the columns [low, high) and apply the updates to them, of at most BLOCK columns at a time.
+
+    Where chunk `number` has memory at NOTES, as many as fit are gathered there, and copied from there when all updates
+    have been applied: items of a column of the output may lie at addresses of which a cache holds few.
+    """
+    output, data, components = load_item(job, OUTPUT), load_item(job, DATA), load_item(job, COMPONENTS)
     axes, width, flags = load_item(job, AXES), load_item(job, WIDTH), load_item(job, FLAGS)
     kind = (flags >> CODE_BITS) - INDEX_KIND
     index_rows, row = load_item(axes, 0), load_item(axes, 1)
-    axis_size, axis_step = load_item(axes, 4), load_item(axes, 5) * width
-    wrapped = axis_size if flags & WRAP_NEGATIVE != 0 else 0
-    rows = load_item(job, STRIDE) // width
-    first_place, step = _origin_and_step(job, 1)
-    place_step = load_item(axes, 5) * step
+    rows, row_step = load_item(axes, 4), load_item(axes, 5) * width
+    wrapped = rows if flags & WRAP_NEGATIVE != 0 else 0
+    code = load_item(job, START)
+    single = are_single_items(code, 1)
     targets = stack_scratch()
+    kept = targets + 8 * BLOCK
     entries = _entries_scratch()
+    gathered = load_item(job, NOTES)
+    most = BLOCK
+    if gathered != 0:
+        gathered += number * GATHERED_BYTES
+        most = min(BLOCK, GATHERED_BYTES // (rows * LINE) * (LINE // width))
     bad = -1
     while low < high:
-        upto = min(low + BLOCK, high)
+        upto = min(low + most, high)
+        piece, count = (upto - low) * width, min(upto, row) - low
+        begin, step = output + low * width, row_step
+        if gathered != 0 and count > 0:
+            begin, step = gathered, piece
         for r in range(rows):
-            place = r * axis_step + low * width
-            _prefetch_piece(data + place + _ROWS_AHEAD * axis_step, (upto - low) * width)
-            memcpy(target + place, data + place, (upto - low) * width)
-        count = min(upto, row) - low
+            source = data + r * row_step + low * width
+            _prefetch_piece(source + _ROWS_AHEAD * row_step, piece)
+            memcpy(begin + r * step, source, piece)
         for r in range(index_rows if count > 0 else 0):
             first = r * row + low
             ahead = first + _ROWS_AHEAD * row
@@ -326,13 +340,25 @@ def _scatter_columns(job: Address, low: int, high: int) -> int:
             if kind != 8:
                 widen_components(kind, components, first, count, entries)
                 given = entries
-            origin = first_place + low * step
-            if write_entry_places(targets, origin, step, given, count, axis_size, wrapped, place_step) < 0:
-                found = first + first_bad_entry(given, count, axis_size, wrapped)
+            origin, item, place_step = (0, 1, step // width) if single else (begin, width, step)
+            if write_entry_places(targets, origin, item, given, count, rows, wrapped, place_step) < 0:
+                found = first + first_bad_entry(given, count, rows, wrapped)
                 if bad < 0 or found < bad:
                     bad = found
                 break
-            _apply(job, targets, first, count, first_place, first_place, int64(1))
+            updates = load_item(job, UPDATES) + first * width
+            if code < ITEM_COPIES:
+                for t in range(count):
+                    prefetch_to_write(begin + load_item(targets, t) * width)
+            if single:
+                combine_single_items(code, begin, targets, updates, count, int64(ALL_NUMBERS))
+            else:
+                for t in range(count):
+                    store_item(kept, t, updates + t * width)
+                combine_slices(code, targets, kept, count, int64(1))
+        if gathered != 0 and count > 0:
+            for r in range(rows):
+                memcpy(output + r * row_step + low * width, gathered + r * piece, piece)
         low = upto
     return bad
 
@@ -355,7 +381,7 @@ def _origin_and_step(job: Address, items: int) -> tuple[int, int]:
 @inner
 def _is_whole(job: Address) -> bool:
     """Whether all targets that a chunk comes across are its own."""
-    return load_item(job, FLAGS) & (OUTER | COLUMNS) != 0 or load_item(job, CHUNK_SIZE) >= load_item(job, TOTAL)
+    return load_item(job, FLAGS) & OUTER != 0 or load_item(job, CHUNK_SIZE) >= load_item(job, TOTAL)
 
 
 @inlined

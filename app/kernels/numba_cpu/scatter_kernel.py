@@ -81,8 +81,8 @@ from app.kernels.numba_cpu.split_over_threads import (
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
 from app.kernels.numba_cpu.write_rows_once import NOTES, UPDATES, piece_shift, sorted_tuples
 from app.llvm_intrinsics import Address, inner
+from app.operators.scatter_plan import GATHERED_BYTES, ScatterElementsPlan, ScatterNDPlan
 from app.operators.scatter_plan import PIECE_BYTES as NOTED_PIECE_BYTES
-from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
 _WIDE_BYTES: Final = 256
 """Slices from which on going over the indices once more takes little beside the slices themselves."""
@@ -164,7 +164,8 @@ def _run_elements(
 ) -> int:
     axes = _axes((*plan.sizes, *plan.strides), (plan.axis_size, plan.axis_stride))
     code = _code(plan, plan.item_size)
-    first = _run(plan, data, indices, out, updates, axes, _NO_NOTES, code, threads, may_leave_unfinished)
+    gathered = np.empty(plan.scratch_bytes // 4, np.uint32) if plan.scratch_bytes else _NO_NOTES
+    first = _run(plan, data, indices, out, updates, axes, gathered, code, threads, may_leave_unfinished)
     if first == REFUSED:
         check_scatter_elements_arrays(plan, data, indices, out, updates)
         raise TypeError("the plan has a size that no array can have")
@@ -245,7 +246,7 @@ def _has_columns(axes: Address, depth: int, axis_stride: int, data_items: int, i
     """Whether the entries of a place along the last axis name items of one column of the data, of many columns."""
     if depth != 2 or load_item(axes, depth) != 0 or load_item(axes, depth + 1) != 1:
         return False
-    if load_item(axes, 1) > axis_stride or data_items % axis_stride != 0:
+    if load_item(axes, 1) > axis_stride or checked_product(load_item(axes, 2 * depth), axis_stride) != data_items:
         return False
     return axis_stride * item_size >= _LEAST_ROW_BYTES
 
@@ -272,7 +273,7 @@ def _scatter(
 
     If it `may_leave_unfinished`, perhaps UNFINISHED. `axes_array` is dims, slice_items and the items that
     `combine_slices` counts, or of ScatterElements sizes, strides, axis_size and axis_stride. `notes` is memory
-    for those of `write_rows_once` where rows are written once, else nothing.
+    for those of `write_rows_once` where rows are written once, for columns where they are gathered, else nothing.
     """
     array_type = setting(team, ARRAY_TYPE)
     kind = index_type_if_usable(data, indices, out, item_size, array_type)
@@ -322,7 +323,10 @@ def _scatter(
         flags |= NOT_AHEAD
     if wrap:
         flags |= WRAP_NEGATIVE
-    once = length(notes) > 0
+    once = not elements and length(notes) > 0
+    gathers = 4 * length(notes) // GATHERED_BYTES if columns > 0 else 0  # chunks that may gather their columns
+    if gathers > 0 and (item_size > 8 or axis_size * LINE > GATHERED_BYTES):
+        return REFUSED
     piece = 0
     if once and code > COPY_ROWS:
         piece = piece_shift(width)
@@ -355,15 +359,17 @@ def _scatter(
     copied = _COPIED_ASIDE_BYTES if can_be_set_aside(code) else _COPIED_BYTES
     pays = pays or out_bytes // (_COPIED_ALONE_BYTES if code < ITEM_COPIES else copied) >= tuples
     split = helpers > 0 and units > 1 and pays and out_bytes > 0 and is_worth_sharing(team, long) and acquire(team)
+    if columns > 0 and (split or gathers > 0):
+        flags |= COLUMNS | NOT_AHEAD
+        units = columns
     size = units
     if split:
         job = job_of(team)
         chunks = helpers + 1
         if width >= _WIDE_BYTES or apart or once:
             chunks *= CHUNKS_PER_THREAD
-        if columns > 0:
-            flags |= COLUMNS | NOT_AHEAD
-            units, unit_items = columns, data_items // columns
+        if gathers > 0:
+            chunks = min(chunks, gathers)
         size = (units + chunks - 1) // chunks
         if columns > 0:
             size = (size * width + LINE - 1) // LINE * LINE // width
@@ -372,8 +378,8 @@ def _scatter(
     store_item(job, UPDATES, address(updates))
     store_item(job, TUPLES, tuples)
     store_item(job, STRIDE, unit_items * item_size)
-    if once:
-        store_item(job, NOTES, address(notes))
+    if once or flags & COLUMNS != 0:
+        store_item(job, NOTES, address(notes) if once or gathers > 0 else 0)
     store_item(job, START, code)
     store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
     return carry_out(team, job, split, helpers, long, may_leave_unfinished)
