@@ -179,8 +179,14 @@ class Settings(BaseSettings):
         description="Connections that a process may have open: for one more the longest idle is closed, and without an "
         "idle one it is refused (default: three quarters of the files a process may open, at most 10000).",
     )
-    max_queue: int = Field(64, ge=0, description="Requests that may wait for a thread of the pool.")
-    queue_timeout: float = Field(10.0, gt=0, description="Seconds a request may wait for a thread of the pool.")
+    max_queue: int = Field(
+        64,
+        ge=0,
+        description="Requests that may wait for a thread of the pool, and as many for a large body to be read.",
+    )
+    queue_timeout: float = Field(
+        10.0, gt=0, description="Seconds a request may wait for a thread of the pool, or for its large body to be read."
+    )
     deadline: float = Field(
         30.0, gt=0, description="Seconds after which a request that has arrived and not run is refused."
     )

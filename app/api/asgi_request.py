@@ -85,6 +85,10 @@ class ServerExchange(Protocol):
         """Write a whole answer at once."""
         ...
 
+    def unread(self) -> int:
+        """Bytes of the body that wait in the socket."""
+        ...
+
     def client_has_gone(self) -> bool:
         """Whether the client has gone and left its body incomplete; asks the system, and closes the connection then."""
         ...
@@ -267,6 +271,7 @@ class RequestContext:
         if size <= AT_ONCE:
             await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
             return
+        self.admission.body_reads.begin_answer(self.reservation)
         turn = max(_WRITTEN_IN_A_TURN, -(-size // _MOST_TURNS))
         step = tls.WRITE_BYTES if self.scope.get("scheme") == "https" else turn
         written = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from time import monotonic, perf_counter
 
 import numpy as np
@@ -37,7 +38,8 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0) -> Buffe
         found = await _receive(context, declared, limit, lead)
     else:
         body_reads = context.admission.body_reads
-        await body_reads.acquire(context.exchange, declared or 0)
+        patience = context.timings.deadline - begun if TIMEOUT in context.headers else inf
+        await body_reads.acquire(context.exchange, declared, patience)
         try:
             found = await _receive(context, declared, limit, lead)
             body_reads.expect_answer(context.reservation, len(found))

@@ -49,7 +49,7 @@ class Admission:
             return
         if self.pool.full:
             raise self.pool.overloaded()
-        if self.body_reads.full(self.pool.queue):
+        if self.body_reads.full(self.pool.queue, size):
             raise GatherError(
                 "overloaded",
                 "too many bodies wait to be read at this moment",

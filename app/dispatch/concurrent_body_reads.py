@@ -2,7 +2,7 @@
 
 To read a thousand bodies at once takes the memory of all of them and finishes none: in the end all are refused, after
 most of the work was done. So a few are read, and only while the memory budget has room for them and for answers as
-long, while the others stay with their senders, to whom it looks like a slow network. A body that arrives slowly is not
+long; the others stay with their senders, to whom it looks like a slow network. A body that brings little is not
 counted, however large it is announced, so that it does not block the others.
 """
 
@@ -12,18 +12,23 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
+from time import monotonic
 from typing import Final, Protocol
 
-from app.dispatch.request_thread_pool import ClientGone
+from app.dispatch.request_thread_pool import ClientGone, past_deadline
 from app.errors import GatherError
 from app.memory.budget import SMALL_REQUEST_BYTES, Budget, MemoryReservation
 
 MAX_BODY_READS: Final = 8
 TICK_S: Final = 0.02
 ACTIVE_BYTES: Final = 1 << 16
-"""A body that brings fewer bytes in a tick is not counted: 3 MB a second."""
-
-
+"""A body that brings fewer bytes in a tick is not counted: 3 MB a second. One that has waited for a tick has so many in
+its socket, if its sender sends."""
+_TICKS_AHEAD: Final = 50
+"""Of a body that is being read, room is kept for what it brings in so many ticks at its present rate, a second."""
+_SLOW_READERS_S: Final = 1.0
+"""Without anything given back, after which what is held is taken to be for answers whose clients read slowly."""
 _CHECKED_PER_TICK: Final = 64
 """Waiting bodies checked for closed connections in a tick: a connection that is not read reports nothing."""
 
@@ -36,6 +41,10 @@ class IncomingBody(Protocol):
     @property
     def received(self) -> int:
         """Bytes that have come."""
+        ...
+
+    def unread(self) -> int:
+        """Bytes that have come behind them, and wait in the socket."""
         ...
 
     def client_has_gone(self) -> bool:
@@ -53,69 +62,91 @@ class BodyReadLimit:
         self.budget = budget
         self.body_reads = body_reads
         self.queue_timeout = queue_timeout
-        self._unproven = budget.total // body_reads  # bytes that are counted at most for a body just begun
         self.waiting: deque[_WaitingBody] = deque()
         self._reading: dict[IncomingBody, _BodyRead] = {}
-        self._unanswered: dict[MemoryReservation, int] = {}  # what each holds once its answer is as long as its body
+        self._unanswered: dict[MemoryReservation, int] = {}  # bytes of the body and of an answer as long
+        self._given_back = 0.0  # when a tick found less held than the one before
+        self._used = 0
         self._ticking = False
         self._next_check = 0  # of the waiting bodies, the next to be checked
 
-    def full(self, queue: int) -> bool:
-        """Whether `queue` bodies, at least one, wait already."""
-        return len(self.waiting) >= max(queue, 1)
+    def full(self, queue: int, size: int | None) -> bool:
+        """Whether a body of `size` bytes would have to wait behind `queue` others, at least one."""
+        waits = not _is_small(size) or len(self._reading) >= self.body_reads
+        return waits and len(self.waiting) >= max(queue, 1)
 
-    async def acquire(self, body: IncomingBody, size: int = 0) -> None:
-        """Wait until `body`, announced to have `size` bytes (0: unknown), may be read; `release` must follow.
+    async def acquire(self, body: IncomingBody, size: int | None, patience: float = inf) -> None:
+        """Wait until `body`, announced to have `size` bytes if that is known, may be read; `release` must follow.
 
-        Raises overloaded where that takes longer than `queue_timeout` seconds, ClientGone where its client goes first.
+        Raises overloaded where that takes longer than `queue_timeout` seconds, deadline_exceeded where it takes longer
+        than `patience`, ClientGone where its client goes first.
         """
-        both = 2 * size if 2 * size > SMALL_REQUEST_BYTES else 0
-        if self.waiting or len(self._reading) >= self.body_reads or not self._fits(both, self._planned()):
-            waiting = _WaitingBody(body, both, asyncio.get_running_loop().create_future())
-            self.waiting.append(waiting)
-            body.on_disconnect = waiting.abandon
-            if not self._ticking:
-                self._ticking = True
-                asyncio.get_running_loop().call_later(TICK_S, self._tick)
-            try:
-                async with asyncio.timeout(self.queue_timeout):
-                    await waiting.future
-            except TimeoutError:
-                detail = f"there was no room for the body of this request within {self.queue_timeout:g} s"
-                facts = {"limit": "queue_timeout"}
-                raise GatherError("overloaded", detail, facts=facts, retry_after=1) from None
-            finally:
-                body.on_disconnect = None
-                with suppress(ValueError):
-                    self.waiting.remove(waiting)
-        self._reading[body] = _BodyRead(both, min(both, self._unproven))
+        waiting = _WaitingBody(body, size)
+        behind = self.waiting and not waiting.small
+        if not behind and len(self._reading) < self.body_reads and self._fits(waiting, self._planned(waiting)):
+            self._reading[body] = _BodyRead(waiting)
+            return
+        waiting.future = asyncio.get_running_loop().create_future()
+        self.waiting.append(waiting)
+        body.on_disconnect = waiting.abandon
+        if not self._ticking:
+            self._ticking = True
+            asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        try:
+            async with asyncio.timeout(min(self.queue_timeout, patience)):
+                await waiting.future
+        except BaseException as failure:
+            self._reading.pop(body, None)
+            if not isinstance(failure, TimeoutError):
+                raise
+            if patience < self.queue_timeout:
+                raise past_deadline() from None
+            detail = f"there was no room for the body of this request within {self.queue_timeout:g} s"
+            raise GatherError("overloaded", detail, facts={"limit": "queue_timeout"}, retry_after=1) from None
+        finally:
+            body.on_disconnect = None
+            with suppress(ValueError):
+                self.waiting.remove(waiting)
 
     def expect_answer(self, reservation: MemoryReservation, size: int) -> None:
         """A body of `size` bytes has been read for the request of `reservation`: an answer as long may follow."""
-        if 2 * size > SMALL_REQUEST_BYTES:
+        if not _is_small(size):
             self._unanswered[reservation] = 2 * size
+
+    def begin_answer(self, reservation: MemoryReservation) -> None:
+        """The request of `reservation` is being answered: it will not hold more."""
+        self._unanswered.pop(reservation, None)
 
     def release(self, body: IncomingBody) -> None:
         """`body` has been read, or its client has gone."""
         if self._reading.pop(body, None) is not None and self.waiting:
             self._admit(1)
 
-    def _planned(self) -> int:
-        """Bytes of the budget that are held, or will be once those that are read briskly have been answered."""
-        for reservation in [each for each in self._unanswered if not each.held]:
+    def _planned(self, waiting: _WaitingBody | None = None) -> int:
+        """Bytes of the budget that are held, or soon will be: of bodies that come briskly, and of answers.
+
+        For a small body, of another budget, nobody needs to know.
+        """
+        if waiting is not None and waiting.small:
+            return 0
+        for reservation in [each for each in self._unanswered if not each.held]:  # their requests have ended
             del self._unanswered[reservation]
         answers = sum(max(0, both - reservation.held) for reservation, both in self._unanswered.items())
-        coming = sum(max(0, read.counted - body.received) for body, read in self._reading.items())
+        coming = sum(max(0, read.counted - _charged(body.received)) for body, read in self._reading.items())
         return self.budget.used + answers + coming
 
-    def _fits(self, both: int, planned: int) -> bool:
-        """Whether a body and its answer, `both` together, fit beside what is `planned`.
+    def _fits(self, waiting: _WaitingBody, planned: int) -> bool:
+        """Whether a body and its answer fit beside what is `planned`.
 
-        Where nothing else is being read or unanswered, room for the body is enough: its answer may be short, and what
-        is held then may be for answers whose clients read slowly.
+        Where no other body comes and all that is held is for answers, room for the body is enough, since its own
+        answer may be short: if both together never fit, or nothing was given back for a while, for clients read slowly.
         """
-        total = self.budget.total
-        return not both or planned + both <= total or (planned <= self.budget.used and planned + both // 2 <= total)
+        total, both = self.budget.total, waiting.needs()
+        if both == 0 or planned + both <= total:
+            return True
+        if planned > self.budget.used or planned + both // 2 > total:
+            return False
+        return both > total or monotonic() - max(self._given_back, waiting.begun) >= _SLOW_READERS_S
 
     def _admit(self, count: int) -> None:
         """Let up to `count` bodies be read that fit. Small ones, whose budget is another, pass those that do not."""
@@ -124,14 +155,16 @@ class BodyReadLimit:
         for waiting in tuple(self.waiting):
             if count <= 0:
                 return
-            if waiting.both and (blocked or not self._fits(waiting.both, planned)):
-                blocked = True
+            if waiting.future.done():
+                continue  # its client has gone
+            blocked = blocked or not self._fits(waiting, planned)
+            if blocked and not waiting.small:
                 continue
+            read = self._reading[waiting.body] = _BodyRead(waiting)
+            planned += read.counted
             self.waiting.remove(waiting)
-            if not waiting.future.done():
-                waiting.future.set_result(None)
-                planned += min(waiting.both, self._unproven)
-                count -= 1
+            waiting.future.set_result(None)
+            count -= 1
 
     def _tick(self) -> None:
         self._ticking = False
@@ -142,6 +175,9 @@ class BodyReadLimit:
                 waiting.abandon()
         if not self.waiting:
             return
+        if self.budget.used < self._used:
+            self._given_back = monotonic()
+        self._used = self.budget.used
         active = 0
         for body, read in self._reading.items():
             active += read.judge(body.received)
@@ -151,36 +187,57 @@ class BodyReadLimit:
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
 
-class _BodyRead:
-    """A body that is being read. `both` are its bytes and those of an answer as long, of which `counted` count now."""
-
-    __slots__ = ("before", "both", "counted")
-
-    def __init__(self, both: int, counted: int) -> None:
-        self.both = both
-        self.counted = counted
-        self.before = -1  # bytes that had come at the last tick; -1 for a new body
-
-    def judge(self, received: int) -> bool:
-        """Whether it comes briskly, so that it counts as a whole until the next tick, or has just begun."""
-        active = self.before < 0 or received - self.before >= ACTIVE_BYTES
-        if self.before >= 0:
-            self.counted = self.both if active else 0
-        self.before = received
-        return active
-
-
 class _WaitingBody:
-    """A waiting body, the bytes that it and an answer as long take, and the future that its reader awaits."""
+    """A body before it is read: `both` are its bytes and those of an answer as long, 0 where they are unknown or of the
+    budget for `small` requests. Its reader awaits `future`.
+    """
 
-    __slots__ = ("body", "both", "future")
+    __slots__ = ("begun", "body", "both", "future", "small")
 
-    def __init__(self, body: IncomingBody, both: int, future: asyncio.Future[None]) -> None:
+    future: asyncio.Future[None]
+
+    def __init__(self, body: IncomingBody, size: int | None) -> None:
+        self.begun = monotonic()
         self.body = body
-        self.both = both
-        self.future = future
+        self.small = _is_small(size)
+        self.both = 0 if size is None or self.small else 2 * size
+
+    def needs(self) -> int:
+        """The room that it needs: none where its sender only claims to send."""
+        waited = monotonic() - self.begun >= TICK_S
+        return 0 if waited and self.body.received + self.body.unread() < ACTIVE_BYTES else self.both
 
     def abandon(self) -> None:
         """The client has gone: raise ClientGone to the reader."""
         if not self.future.done():
             self.future.set_exception(ClientGone())
+
+
+class _BodyRead:
+    """A body that is being read: room is kept for `counted` bytes, of itself and its answer."""
+
+    __slots__ = ("before", "both", "counted")
+
+    def __init__(self, waiting: _WaitingBody) -> None:
+        self.both = waiting.both
+        self.counted = waiting.needs()
+        self.before = -1  # bytes that had come at the last tick; -1 for a new body
+
+    def judge(self, received: int) -> bool:
+        """True for a body just begun, or one that brought ACTIVE_BYTES since the last tick; at a tick."""
+        brought, self.before = received - self.before, received
+        if brought > received:
+            return True
+        active = brought >= ACTIVE_BYTES
+        self.counted = min(self.both, 2 * (received + _TICKS_AHEAD * brought)) if active else 0
+        return active
+
+
+def _is_small(size: int | None) -> bool:
+    """Whether a body of `size` bytes is charged to the budget for small requests."""
+    return size is not None and size <= SMALL_REQUEST_BYTES
+
+
+def _charged(received: int) -> int:
+    """How many of the bytes `received` of a body are charged to the budget for large requests."""
+    return received if received > SMALL_REQUEST_BYTES else 0

@@ -28,6 +28,11 @@ class ClientGone(Exception):
     """The client closed its connection before its request was complete or carried out: no answer can be sent."""
 
 
+def past_deadline() -> GatherError:
+    """The refusal of a request that has waited too long."""
+    return GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
+
+
 class Caller(Protocol):
     """The client's side of a request: `disconnected` once it has gone; `on_disconnect`, if set, is called then."""
 
@@ -146,12 +151,10 @@ class RequestThreadPool:
             thread.join()
         self._threads.clear()
 
-    def _time_out(self, work: _PoolCall, past_deadline: bool) -> None:
+    def _time_out(self, work: _PoolCall, is_past_deadline: bool) -> None:
         """A call has waited as long as it may."""
-        if past_deadline:
-            work.drop(
-                GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
-            )
+        if is_past_deadline:
+            work.drop(past_deadline())
         else:
             detail = f"no thread was free for this request within {self.queue_timeout:g} s"
             work.drop(GatherError("overloaded", detail, facts={"limit": "queue_timeout"}, retry_after=1))

@@ -27,13 +27,15 @@ rows of 256 bytes took 36 µs and 40 before, 1,000 of them 33 both; 12,000 of 10
 _MOST_NOTED: Final = (1 << 31) - 1
 """Notes are numbers of 32 bits."""
 GATHERED_BYTES: Final = 1 << 20
-"""Of columns, which are gathered to be scattered into: half of a second cache."""
+"""Memory for the columns that are gathered at a time, to be scattered into: half of a second cache."""
+LEAST_ROW_BYTES: Final = 512
+"""Bytes of a row, from which on its columns are divided among threads, or gathered."""
 _MOST_GATHERED: Final = 16
-"""Chunks that have memory for that."""
+"""Chunks that have such memory at most."""
 _LEAST_GATHERED_BYTES: Final = 128
-"""Of a row at least, of the columns that are gathered at a time."""
+"""Least bytes of a row that must fit at a time."""
 _GATHERED_PART: Final = 2
-"""The items of the output for each entry up to which columns are gathered."""
+"""Columns are gathered if there is at least one entry for so many items of the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +149,14 @@ class ScatterElementsPlan:
         object.__setattr__(self, "scratch_bytes", GATHERED_BYTES * self._gathered())
 
     def _gathered(self) -> int:
-        """The chunks that may gather their columns: of an output that fills a second cache, which holds some of its
-        columns, and many of whose items change.
+        """How many chunks may gather their columns: 0 unless the output fills a second cache, enough columns fit at a
+        time, and many items change.
         """
         if self.strides != (0, 1) or self.data_items != self.axis_size * self.axis_stride or self.item_size > 8:
             return 0
-        if min(GATHERED_BYTES // max(self.axis_size, 1), self.axis_stride * self.item_size) < _LEAST_GATHERED_BYTES:
+        if self.axis_size * _LEAST_GATHERED_BYTES > GATHERED_BYTES:
+            return 0
+        if self.axis_stride * self.item_size < LEAST_ROW_BYTES:
             return 0
         if self.index_items * _GATHERED_PART < self.data_items:
             return 0

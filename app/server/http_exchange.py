@@ -151,9 +151,15 @@ class HttpExchange(RequestResponseCycle):
         length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
         if state != TCP_CLOSE_WAIT or not length.isdigit():
             return False
+        return self.received + self.unread() < int(length)
+
+    def unread(self) -> int:
+        """Bytes that wait in the socket; of TLS as they were sent. 0 where the system cannot be asked."""
+        connection = self.transport.get_extra_info("socket")
         unread = array("i", [0])
-        fcntl.ioctl(connection.fileno(), termios.FIONREAD, unread)
-        return self.received + unread[0] < int(length)
+        if connection is not None and connection.fileno() >= 0 and sys.platform.startswith("linux"):
+            fcntl.ioctl(connection.fileno(), termios.FIONREAD, unread)
+        return unread[0]
 
     def feed(self, piece: bytes | bytearray) -> bool:
         """Hand a piece of the body to the sink; whether there is one, which may have failed before."""

@@ -23,6 +23,10 @@ class Body:
     received: int = 0
     gone: bool = False
     on_disconnect: Callable[[], None] | None = None
+    in_socket: int = ACTIVE_BYTES
+
+    def unread(self) -> int:
+        return self.in_socket
 
     def client_has_gone(self) -> bool:
         return self.gone
@@ -40,20 +44,20 @@ def test_a_body_waits_for_another_to_be_read_and_they_come_in_order() -> None:
         entered: list[int] = []
 
         async def read(number: int) -> None:
-            await body_reads.acquire(bodies[number])
+            await body_reads.acquire(bodies[number], None)
             entered.append(number)
 
         reading = [asyncio.ensure_future(read(number)) for number in range(3)]
         await let_tasks_run()
         assert entered == [0]
-        assert not body_reads.full(3)
-        assert body_reads.full(2)
+        assert not body_reads.full(3, None)
+        assert body_reads.full(2, None)
         for number in range(3):
             body_reads.release(bodies[number])
             await let_tasks_run()
             assert entered == [0, 1, 2][: number + 2]
         await asyncio.gather(*reading)
-        assert not body_reads.full(1)
+        assert not body_reads.full(1, None)
 
     asyncio.run(main())
 
@@ -63,9 +67,9 @@ def test_bodies_that_bring_little_hold_up_nobody_and_brisk_ones_do() -> None:
     async def main() -> None:
         body_reads = BodyReadLimit(Budget(BUDGET), 2)
         brisk, idle, third, fourth = Body(), Body(), Body(), Body()
-        await body_reads.acquire(brisk)
-        await body_reads.acquire(idle)
-        waiting = [asyncio.ensure_future(body_reads.acquire(body)) for body in (third, fourth)]
+        await body_reads.acquire(brisk, None)
+        await body_reads.acquire(idle, None)
+        waiting = [asyncio.ensure_future(body_reads.acquire(body, None)) for body in (third, fourth)]
         for _ in range(10):
             for body in (brisk, third):
                 body.received += 2 * ACTIVE_BYTES
@@ -86,8 +90,8 @@ def test_a_body_waits_no_longer_than_it_may_and_leaves_no_trace() -> None:
     async def main() -> None:
         body_reads = BodyReadLimit(Budget(BUDGET), 1, queue_timeout=0.05)
         brisk = Body()
-        await body_reads.acquire(brisk)
-        waiting = asyncio.ensure_future(body_reads.acquire(Body()))
+        await body_reads.acquire(brisk, None)
+        waiting = asyncio.ensure_future(body_reads.acquire(Body(), None))
         while not waiting.done():
             brisk.received += 10 * ACTIVE_BYTES
             await asyncio.sleep(TICK_S / 4)
@@ -96,7 +100,7 @@ def test_a_body_waits_no_longer_than_it_may_and_leaves_no_trace() -> None:
         assert refused.value.facts == {"limit": "queue_timeout"}
         assert not body_reads.waiting
         body_reads.release(brisk)
-        await body_reads.acquire(Body())
+        await body_reads.acquire(Body(), None)
 
     asyncio.run(main())
 
@@ -105,8 +109,8 @@ def test_a_request_that_is_cut_off_while_it_waits_takes_no_turn() -> None:
     async def main() -> None:
         body_reads = BodyReadLimit(Budget(BUDGET), 1)
         first, last = Body(), Body()
-        await body_reads.acquire(first)
-        cut, waiting = (asyncio.ensure_future(body_reads.acquire(body)) for body in (Body(), last))
+        await body_reads.acquire(first, None)
+        cut, waiting = (asyncio.ensure_future(body_reads.acquire(body, None)) for body in (Body(), last))
         await let_tasks_run()
         cut.cancel()
         await let_tasks_run()
@@ -123,15 +127,15 @@ def test_a_body_whose_client_goes_while_it_waits_gives_up_its_place_at_once() ->
     async def main() -> None:
         body_reads = BodyReadLimit(Budget(BUDGET), 1)
         first, second, third = Body(), Body(), Body()
-        await body_reads.acquire(first)
-        waiting = [asyncio.ensure_future(body_reads.acquire(body)) for body in (second, third)]
+        await body_reads.acquire(first, None)
+        waiting = [asyncio.ensure_future(body_reads.acquire(body, None)) for body in (second, third)]
         await let_tasks_run()
-        assert body_reads.full(2)
+        assert body_reads.full(2, None)
         assert second.on_disconnect is not None
         second.on_disconnect()
         await let_tasks_run()
         assert isinstance(waiting[0].exception(), ClientGone)
-        assert not body_reads.full(2)
+        assert not body_reads.full(2, None)
         body_reads.release(first)
         await waiting[1]
         assert second.on_disconnect is None
@@ -144,9 +148,9 @@ def test_a_client_whose_going_nobody_hears_of_is_found_within_some_ticks() -> No
     async def main() -> None:
         body_reads = BodyReadLimit(Budget(BUDGET), 1)
         brisk = Body()
-        await body_reads.acquire(brisk)
+        await body_reads.acquire(brisk, None)
         bodies = [Body() for _ in range(200)]
-        waiting = [asyncio.ensure_future(body_reads.acquire(body)) for body in bodies]
+        waiting = [asyncio.ensure_future(body_reads.acquire(body, None)) for body in bodies]
         await let_tasks_run()
         bodies[150].gone = True
         while not waiting[150].done():
@@ -162,9 +166,11 @@ def test_a_client_whose_going_nobody_hears_of_is_found_within_some_ticks() -> No
     asyncio.run(main())
 
 
-async def begin(body_reads: BodyReadLimit, size: int) -> tuple[Body, asyncio.Future[None]]:
+async def begin(
+    body_reads: BodyReadLimit, size: int | None, in_socket: int = ACTIVE_BYTES
+) -> tuple[Body, asyncio.Future[None]]:
     """A body of `size` bytes, and the future of its turn."""
-    body = Body()
+    body = Body(in_socket=in_socket)
     turn = asyncio.ensure_future(body_reads.acquire(body, size))
     await let_tasks_run()
     return body, turn
@@ -189,15 +195,17 @@ def test_a_body_is_read_once_it_and_an_answer_as_long_have_room_and_a_small_one_
             assert turn.done()
             requests.append(finish(body_reads, budget, body, 8 * MIB))
         _, large = await begin(body_reads, 8 * MIB)
-        for size in (MIB // 4, 0):  # a small one, and one of unknown length
-            _, turn = await begin(body_reads, size)
-            await asyncio.wait_for(turn, 10)
+        _, unknown = await begin(body_reads, None)
+        _, small = await begin(body_reads, MIB // 4)
+        await asyncio.wait_for(small, 10)
+        assert not unknown.done()  # behind the large one
         assert not large.done()  # half of the budget is held, the other half is for the answers
         requests[0].charge(2 * MIB)  # a short answer
         await asyncio.sleep(3 * TICK_S)
         assert not large.done()
         requests[0].release()
         await asyncio.wait_for(large, 10)
+        await asyncio.wait_for(unknown, 10)
         assert budget.used == 24 * MIB
 
     asyncio.run(main())
@@ -235,7 +243,7 @@ def test_a_body_of_more_than_half_of_the_budget_is_read_while_no_other_request_i
         for _ in range(5):
             first.received += 2 * ACTIVE_BYTES
             await asyncio.sleep(TICK_S)
-        _, third = await begin(body_reads, MIB)  # behind it, so that it gets its turn
+        _, third = await begin(body_reads, 2 * MIB)  # behind it, so that it gets its turn
         assert not second.done()
         request = finish(body_reads, budget, first, 40 * MIB)
         await asyncio.sleep(3 * TICK_S)
@@ -247,9 +255,11 @@ def test_a_body_of_more_than_half_of_the_budget_is_read_while_no_other_request_i
         # An answer that a client does not take holds up nobody whose body has room.
         stuck = MemoryReservation(budget)
         stuck.charge(20 * MIB)
-        alone = BodyReadLimit(budget)
-        _, turn = await begin(alone, 40 * MIB)
+        _, turn = await begin(BodyReadLimit(budget), 40 * MIB)
         assert turn.done()
+        _, turn = await begin(BodyReadLimit(budget), 30 * MIB)
+        assert not turn.done()  # with an answer as long it may have room in a moment
+        await asyncio.wait_for(turn, 10)
 
     asyncio.run(main())
 
@@ -258,10 +268,124 @@ def test_bodies_that_claim_much_and_bring_nothing_take_no_room_from_others() -> 
     async def main() -> None:
         budget = Budget(BUDGET)
         body_reads = BodyReadLimit(budget)
-        claims = [await begin(body_reads, 60 * MIB) for _ in range(20)]
+        first, turn = await begin(body_reads, 16 * MIB)
+        assert turn.done()
+        claims = [await begin(body_reads, 60 * MIB, ACTIVE_BYTES - 1) for _ in range(20)]
         _, large = await begin(body_reads, 16 * MIB)
+        for _ in range(500):
+            first.received += 2 * ACTIVE_BYTES
+            await asyncio.sleep(TICK_S)
+            if large.done():
+                break
         await asyncio.wait_for(large, 10)
         assert all(turn.done() for _, turn in claims)
         assert not body_reads.waiting
+
+    asyncio.run(main())
+
+
+def test_a_caller_waits_no_longer_for_room_than_it_will() -> None:
+    async def main() -> None:
+        budget = Budget(BUDGET)
+        body_reads = BodyReadLimit(budget)
+        body, turn = await begin(body_reads, 32 * MIB)
+        assert turn.done()
+        finish(body_reads, budget, body, 32 * MIB)
+        with pytest.raises(GatherError, match="deadline_exceeded"):
+            await body_reads.acquire(Body(), 2 * MIB, 0.05)
+        assert not body_reads.waiting
+
+    asyncio.run(main())
+
+
+def test_room_is_kept_for_what_a_body_brings_soon_and_not_for_all_that_it_is() -> None:
+    async def main() -> None:
+        budget = Budget(BUDGET)
+        body_reads = BodyReadLimit(budget)
+        slow, turn = await begin(body_reads, 31 * MIB)
+        assert turn.done()
+        _, other = await begin(body_reads, 2 * MIB)
+        assert not other.done()  # it may have come in a moment
+        for _ in range(500):
+            slow.received += 2 * ACTIVE_BYTES
+            await asyncio.sleep(TICK_S)
+            if other.done():
+                break
+        assert other.done()
+
+    asyncio.run(main())
+
+
+def test_no_room_is_kept_for_an_answer_that_is_being_sent() -> None:
+    async def main() -> None:
+        budget = Budget(BUDGET)
+        body_reads = BodyReadLimit(budget)
+        body, _ = await begin(body_reads, 30 * MIB)
+        request = finish(body_reads, budget, body, 30 * MIB)
+        request.charge(2 * MIB)
+        _, other = await begin(body_reads, 4 * MIB)
+        assert not other.done()
+        body_reads.begin_answer(request)
+        await asyncio.wait_for(other, 10)
+
+    asyncio.run(main())
+
+
+def test_small_bodies_are_not_refused_because_large_ones_wait_for_room() -> None:
+    async def main() -> None:
+        budget = Budget(BUDGET)
+        body_reads = BodyReadLimit(budget)
+        body, _ = await begin(body_reads, 32 * MIB)
+        finish(body_reads, budget, body, 32 * MIB)
+        await begin(body_reads, 2 * MIB)
+        for size in (2 * MIB, None):
+            assert body_reads.full(0, size)
+            assert not body_reads.full(2, size)
+        assert not body_reads.full(0, MIB)
+        for _ in range(8):
+            _, turn = await begin(body_reads, MIB)
+            assert turn.done()
+        assert body_reads.full(0, MIB)
+
+    asyncio.run(main())
+
+
+def test_what_is_let_in_counts_at_once() -> None:
+    async def main() -> None:
+        budget = Budget(BUDGET)
+        body_reads = BodyReadLimit(budget, 3)
+        bodies = [await begin(body_reads, MIB) for _ in range(3)]
+        waiting = [await begin(body_reads, 20 * MIB) for _ in range(2)]
+        for body, _ in bodies:
+            body_reads.release(body)
+        _, later = await begin(body_reads, 20 * MIB)
+        assert [turn.done() for _, turn in waiting] == [True, False]
+        assert not later.done()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("size", [2 * MIB, 6 * MIB, 12 * MIB, 20 * MIB, 31 * MIB])
+def test_no_body_is_read_whose_answer_as_long_has_no_room(size: int) -> None:
+    async def main() -> None:
+        budget = Budget(BUDGET)
+        body_reads = BodyReadLimit(budget)
+
+        async def ask() -> None:
+            body, request = Body(in_socket=MIB), MemoryReservation(budget)
+            await body_reads.acquire(body, size)
+            while body.received < size:
+                await asyncio.sleep(0.001)
+                body.received += MIB
+                request.charge(MIB)
+            body_reads.expect_answer(request, size)
+            body_reads.release(body)
+            await asyncio.sleep(0.002)
+            request.charge(size)
+            await asyncio.sleep(0.002)
+            request.release()
+
+        await asyncio.gather(*(ask() for _ in range(20)))
+        assert not budget.used
 
     asyncio.run(main())

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
+from select import select
 from time import monotonic, sleep
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from tests.http.conftest import Start
 from tests.http.faulty_app import SECRET
@@ -210,6 +214,27 @@ def test_the_callers_deadline_ends_the_wait_for_a_body_and_the_services_own_does
             sleep(1.5)
             patient.send(b" " * 50_000)
             assert patient.read().status == 200
+
+
+def test_the_callers_deadline_ends_the_wait_for_room_for_a_body(start: Start) -> None:
+    """A request with 6 MiB waits for the thread, and while it is unanswered 4 MiB more wait to be read."""
+    flags = ("--threads", "1", "--max-queue", "8", "--loop-max-us", "0", "--memory-budget", "16MiB")
+    large, further = (
+        save({"data": np.zeros(size, np.uint8), "indices": np.zeros((1, 1), np.int64)}) for size in (6 * MIB, 4 * MIB)
+    )
+    binary = "Content-Type: application/x-safetensors"
+    with start(*flags, command=faulty("slow")) as server, ExitStack() as wires:
+        for number in range(3):
+            wires.enter_context(Wire(server)).send(request(TINY))
+            wait_for_queue(server, number + 1)
+        first, second = wires.enter_context(Wire(server)), wires.enter_context(Wire(server))
+        first.send(request(large, binary))
+        wait_for_queue(server, 4)
+        second.send(request(further, binary, "X-Gathernd-Timeout: 0.2"))
+        answer = second.read()
+        assert (answer.status, answer.json()["code"]) == (503, "deadline_exceeded")
+        assert not select([first.socket], [], [], 0)[0]
+        assert first.read().status == 200
 
 
 @pytest.mark.parametrize(("dtype", "value"), [("int64", "1"), pytest.param("bool", "true", marks=pytest.mark.slow)])

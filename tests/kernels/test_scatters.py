@@ -462,7 +462,7 @@ def test_rows_reduced_piece_by_piece_are_those_of_the_loop(
             assert numba_cpu.run(plan, data, spoiled, out, threads, further={"updates": updates}) == min(bad)
 
 
-@for_each("index_type", ["int64", "int16"])
+@for_each("index_type", ["int64", "int16", "int32"])
 @for_each(
     ("dtype", "reduction"),
     [("complex128", "none"), *((each, way) for each in ("float32", "float16", "int8", "uint64") for way in REDUCTIONS)],
@@ -475,6 +475,7 @@ def test_rows_reduced_piece_by_piece_are_those_of_the_loop(
         (9, 4, 600, 1, 0),
         (9, 4, 1500, 1100, 16),
         (9, 4, 600, 1, 1),
+        (5, 11, 600, 300, 16),
         (3000, 2, 600, 150, 16),
         (3000, 2, 600, 600, 2),
     ],
@@ -510,6 +511,34 @@ def test_columns_of_elements_are_shared_along_the_first_axis(
         spoiled[bad] = source.choice((size, -size - 1, 2**15 - 1))
         for threads in THREADS:
             assert run(numba_cpu, plan, data, spoiled, updates, threads)[0] == min(bad)
+
+
+@for_each("reduction", ["none", "add", "max"])
+@for_each("rows", [1100, 550])
+def test_columns_of_a_large_output_are_gathered(always_shared: None, rows: int, reduction: Reduction) -> None:
+    numbers = np.random.default_rng(rows)
+    data, updates = (numbers.integers(-(2**31), 2**31, (size, 701)).astype(np.int32) for size in (1100, rows))
+    indices = numbers.permuted(np.tile(np.arange(1100), (701, 1)), axis=1).T[:rows].copy()  # each item once
+    plan = elements_plan(data.shape, indices, 0, "int32", reduction)
+    assert plan.scratch_bytes == scatter_plan.GATHERED_BYTES
+    expected, places = data.copy(), (indices, np.arange(701)[None])
+    old = data[places]
+    expected[places] = {"none": updates, "add": old + updates, "max": np.maximum(old, updates)}[reduction]
+    for threads in THREADS:
+        first, out = run(numba_cpu, plan, data, indices, updates, threads)
+        assert first == -1
+        assert (out == expected).all()
+
+
+@for_each(("dtype", "size"), [("complex128", 9), ("float32", 1 + scatter_plan.GATHERED_BYTES // 64)])
+def test_memory_for_columns_that_do_not_fit_is_refused(compiled: None, dtype: str, size: int) -> None:
+    indices = np.zeros((2, 600), np.int64)
+    plan = elements_plan((size, 600), indices, 0, dtype, "none")
+    assert plan.scratch_bytes == 0
+    object.__setattr__(plan, "scratch_bytes", scatter_plan.GATHERED_BYTES)
+    data, updates = np.zeros((size, 600), dtype), np.ones((2, 600), dtype)
+    with pytest.raises(TypeError):
+        run(numba_cpu, plan, data, indices, updates)
 
 
 def test_rows_longer_than_a_block_are_reduced(kernel: Kernel) -> None:

@@ -104,6 +104,7 @@ def test_columns_are_gathered_for_entries_along_the_first_axis_of_a_large_output
     assert mib((2048, 2048), (1024, 2048)) == 8
     assert mib((2048, 2048), (1023, 2048)) == 0  # too few
     assert mib((8192, 128), (8192, 128)) == 2
+    assert mib((8192, 127), (8192, 127)) == 0  # too short to be divided
     assert mib((8193, 128), (8193, 128)) == 0  # of too few columns at a time
     assert mib((8192, 1 << 15), (8192, 1 << 15)) == 16
 

@@ -84,7 +84,8 @@ from app.operators.scatter_plan import GATHERED_BYTES
 
 # Fields of the job that say something else here than in a gather. TOTAL and CHUNK_SIZE count units of the output,
 # STRIDE is the bytes of one; WIDTH is the bytes of an update; START is the code for `combine_slices`.
-# UPDATES has the address of the updates; where each row is written once, NOTES in place of STRIDE that of notes.
+# UPDATES has the address of the updates; NOTES, in place of STRIDE, that of notes where each row is written once, and
+# of columns the memory to gather them in, or 0.
 # AXES has the address of DEPTH sizes, then the items of a slice and those that `combine_slices` counts; of
 # ScatterElements the sizes of indices, as many steps in items of the output, the size of the axis and its step.
 

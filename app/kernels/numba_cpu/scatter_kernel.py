@@ -81,7 +81,7 @@ from app.kernels.numba_cpu.split_over_threads import (
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
 from app.kernels.numba_cpu.write_rows_once import NOTES, UPDATES, piece_shift, sorted_tuples
 from app.llvm_intrinsics import Address, inner
-from app.operators.scatter_plan import GATHERED_BYTES, ScatterElementsPlan, ScatterNDPlan
+from app.operators.scatter_plan import GATHERED_BYTES, LEAST_ROW_BYTES, ScatterElementsPlan, ScatterNDPlan
 from app.operators.scatter_plan import PIECE_BYTES as NOTED_PIECE_BYTES
 
 _WIDE_BYTES: Final = 256
@@ -106,9 +106,6 @@ _LEAST_SHARED_WORK: Final = 1000
 long by itself."""
 
 _NO_NOTES: Final = np.zeros(0, np.uint32)
-
-_LEAST_ROW_BYTES: Final = 512
-"""Bytes of a row, from which on its columns are divided."""
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:
@@ -248,7 +245,7 @@ def _has_columns(axes: Address, depth: int, axis_stride: int, data_items: int, i
         return False
     if load_item(axes, 1) > axis_stride or checked_product(load_item(axes, 2 * depth), axis_stride) != data_items:
         return False
-    return axis_stride * item_size >= _LEAST_ROW_BYTES
+    return axis_stride * item_size >= LEAST_ROW_BYTES
 
 
 def _scatter(
@@ -359,6 +356,8 @@ def _scatter(
     copied = _COPIED_ASIDE_BYTES if can_be_set_aside(code) else _COPIED_BYTES
     pays = pays or out_bytes // (_COPIED_ALONE_BYTES if code < ITEM_COPIES else copied) >= tuples
     split = helpers > 0 and units > 1 and pays and out_bytes > 0 and is_worth_sharing(team, long) and acquire(team)
+    if split and gathers <= helpers:
+        gathers = 0  # each thread works, and not one of them on gathered columns
     if columns > 0 and (split or gathers > 0):
         flags |= COLUMNS | NOT_AHEAD
         units = columns
