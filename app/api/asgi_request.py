@@ -85,6 +85,10 @@ class ServerExchange(Protocol):
         """Write a whole answer at once."""
         ...
 
+    def ask_for_it(self) -> None:
+        """Have a client that waits for 100 Continue send the body."""
+        ...
+
     def unread(self) -> int:
         """Bytes of the body that wait in the socket."""
         ...
@@ -255,6 +259,7 @@ class RequestContext:
                 fields += lines
             exchange.respond(status, fields, pieces, size)
             return
+        self.admission.body_reads.begin_answer(self.reservation)
         await self.sender(
             {
                 "type": "http.response.start",
@@ -271,7 +276,6 @@ class RequestContext:
         if size <= AT_ONCE:
             await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
             return
-        self.admission.body_reads.begin_answer(self.reservation)
         turn = max(_WRITTEN_IN_A_TURN, -(-size // _MOST_TURNS))
         step = tls.WRITE_BYTES if self.scope.get("scheme") == "https" else turn
         written = 0

@@ -2,8 +2,8 @@
 
 To read a thousand bodies at once takes the memory of all of them and finishes none: in the end all are refused, after
 most of the work was done. So a few are read, and only while the memory budget has room for them and for answers as
-long; the others stay with their senders, to whom it looks like a slow network. A body that brings little is not
-counted, however large it is announced, so that it does not block the others.
+long; the others stay with their senders, to whom it looks like a slow network. Only brisk bodies are counted: one that
+brings little does not block the others, however large it is announced.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from app.memory.budget import SMALL_REQUEST_BYTES, Budget, MemoryReservation
 MAX_BODY_READS: Final = 8
 TICK_S: Final = 0.02
 ACTIVE_BYTES: Final = 1 << 16
-"""A body that brings fewer bytes in a tick is not counted: 3 MB a second. One that has waited for a tick has so many in
-its socket, if its sender sends."""
-_TICKS_AHEAD: Final = 50
-"""Of a body that is being read, room is kept for what it brings in so many ticks at its present rate, a second."""
-_SLOW_READERS_S: Final = 1.0
-"""Without anything given back, after which what is held is taken to be for answers whose clients read slowly."""
+"""Bytes in a tick, from which on a body is brisk: 3 MB a second."""
+JUDGED_AFTER: Final = 5
+"""Ticks over which that is measured: bytes come in bursts, one for each round trip."""
+_AHEAD: Final = 10
+"""Of a brisk body room is kept for what it brings in so many times that long at its present rate, a second."""
+GRACE_S: Final = 0.25
+"""For so long a body that waits is taken for brisk; then only if ACTIVE_BYTES have come, as they do by then."""
 _CHECKED_PER_TICK: Final = 64
 """Waiting bodies checked for closed connections in a tick: a connection that is not read reports nothing."""
 
@@ -45,6 +46,10 @@ class IncomingBody(Protocol):
 
     def unread(self) -> int:
         """Bytes that have come behind them, and wait in the socket."""
+        ...
+
+    def ask_for_it(self) -> None:
+        """Have a sender that waits to be asked for the body begin."""
         ...
 
     def client_has_gone(self) -> bool:
@@ -65,15 +70,14 @@ class BodyReadLimit:
         self.waiting: deque[_WaitingBody] = deque()
         self._reading: dict[IncomingBody, _BodyRead] = {}
         self._unanswered: dict[MemoryReservation, int] = {}  # bytes of the body and of an answer as long
-        self._given_back = 0.0  # when a tick found less held than the one before
-        self._used = 0
         self._ticking = False
+        self._ticks = 0
         self._next_check = 0  # of the waiting bodies, the next to be checked
 
     def full(self, queue: int, size: int | None) -> bool:
-        """Whether a body of `size` bytes would have to wait behind `queue` others, at least one."""
-        waits = not _is_small(size) or len(self._reading) >= self.body_reads
-        return waits and len(self.waiting) >= max(queue, 1)
+        """Whether as many bodies wait as may, `queue` or one; small ones are counted by themselves."""
+        waiting = [each for each in self.waiting if each.small] if _is_small(size) else self.waiting
+        return len(waiting) >= max(queue, 1)
 
     async def acquire(self, body: IncomingBody, size: int | None, patience: float = inf) -> None:
         """Wait until `body`, announced to have `size` bytes if that is known, may be read; `release` must follow.
@@ -83,9 +87,10 @@ class BodyReadLimit:
         """
         waiting = _WaitingBody(body, size)
         behind = self.waiting and not waiting.small
-        if not behind and len(self._reading) < self.body_reads and self._fits(waiting, self._planned(waiting)):
+        if not behind and self._free() > 0 and (waiting.small or self._fits(waiting, self._planned())):
             self._reading[body] = _BodyRead(waiting)
             return
+        body.ask_for_it()  # to see whether it comes
         waiting.future = asyncio.get_running_loop().create_future()
         self.waiting.append(waiting)
         body.on_disconnect = waiting.abandon
@@ -120,15 +125,14 @@ class BodyReadLimit:
     def release(self, body: IncomingBody) -> None:
         """`body` has been read, or its client has gone."""
         if self._reading.pop(body, None) is not None and self.waiting:
-            self._admit(1)
+            self._admit()
 
-    def _planned(self, waiting: _WaitingBody | None = None) -> int:
-        """Bytes of the budget that are held, or soon will be: of bodies that come briskly, and of answers.
+    def _free(self) -> int:
+        """How many more bodies may be read."""
+        return self.body_reads - sum(read.brisk for read in self._reading.values())
 
-        For a small body, of another budget, nobody needs to know.
-        """
-        if waiting is not None and waiting.small:
-            return 0
+    def _planned(self) -> int:
+        """Bytes of the budget that are held, or soon will be, of brisk bodies and of answers."""
         for reservation in [each for each in self._unanswered if not each.held]:  # their requests have ended
             del self._unanswered[reservation]
         answers = sum(max(0, both - reservation.held) for reservation, both in self._unanswered.items())
@@ -138,22 +142,23 @@ class BodyReadLimit:
     def _fits(self, waiting: _WaitingBody, planned: int) -> bool:
         """Whether a body and its answer fit beside what is `planned`.
 
-        Where no other body comes and all that is held is for answers, room for the body is enough, since its own
-        answer may be short: if both together never fit, or nothing was given back for a while, for clients read slowly.
+        Room for the body is enough, since its answer may be short, where no other body is brisk and all that is held is
+        for answers, and it has waited for half of its time, for the clients of those answers read slowly; or where the
+        two can never fit together.
         """
         total, both = self.budget.total, waiting.needs()
         if both == 0 or planned + both <= total:
             return True
         if planned > self.budget.used or planned + both // 2 > total:
             return False
-        return both > total or monotonic() - max(self._given_back, waiting.begun) >= _SLOW_READERS_S
+        return both > total or waiting.waited() >= self.queue_timeout / 2
 
-    def _admit(self, count: int) -> None:
-        """Let up to `count` bodies be read that fit. Small ones, whose budget is another, pass those that do not."""
-        planned = self._planned()
+    def _admit(self) -> None:
+        """Let bodies be read as there is room. Small ones, of another budget, pass those for which there is none."""
+        free, planned = self._free(), self._planned()
         blocked = False
         for waiting in tuple(self.waiting):
-            if count <= 0:
+            if free <= 0:
                 return
             if waiting.future.done():
                 continue  # its client has gone
@@ -164,7 +169,7 @@ class BodyReadLimit:
             planned += read.counted
             self.waiting.remove(waiting)
             waiting.future.set_result(None)
-            count -= 1
+            free -= read.brisk
 
     def _tick(self) -> None:
         self._ticking = False
@@ -175,13 +180,11 @@ class BodyReadLimit:
                 waiting.abandon()
         if not self.waiting:
             return
-        if self.budget.used < self._used:
-            self._given_back = monotonic()
-        self._used = self.budget.used
-        active = 0
-        for body, read in self._reading.items():
-            active += read.judge(body.received)
-        self._admit(self.body_reads - active)
+        self._ticks += 1
+        if self._ticks % JUDGED_AFTER == 0:
+            for body, read in self._reading.items():
+                read.judge(body.received, self.budget.total // self.body_reads)
+        self._admit()
         if self.waiting:
             self._ticking = True
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
@@ -202,10 +205,17 @@ class _WaitingBody:
         self.small = _is_small(size)
         self.both = 0 if size is None or self.small else 2 * size
 
+    def waited(self) -> float:
+        """For how many seconds it has waited."""
+        return monotonic() - self.begun
+
+    def is_brisk(self) -> bool:
+        """Whether it comes, or has just begun to."""
+        return self.waited() < GRACE_S or self.body.received + self.body.unread() >= ACTIVE_BYTES
+
     def needs(self) -> int:
         """The room that it needs: none where its sender only claims to send."""
-        waited = monotonic() - self.begun >= TICK_S
-        return 0 if waited and self.body.received + self.body.unread() < ACTIVE_BYTES else self.both
+        return self.both if self.is_brisk() else 0
 
     def abandon(self) -> None:
         """The client has gone: raise ClientGone to the reader."""
@@ -214,23 +224,26 @@ class _WaitingBody:
 
 
 class _BodyRead:
-    """A body that is being read: room is kept for `counted` bytes, of itself and its answer."""
+    """A body that is being read. Room is kept for `counted` bytes, of itself and its answer, while it is `brisk`."""
 
-    __slots__ = ("before", "both", "counted")
+    __slots__ = ("before", "both", "brisk", "counted")
 
     def __init__(self, waiting: _WaitingBody) -> None:
         self.both = waiting.both
-        self.counted = waiting.needs()
-        self.before = -1  # bytes that had come at the last tick; -1 for a new body
+        self.brisk = waiting.is_brisk()
+        self.counted = waiting.both if self.brisk else 0
+        self.before: int | None = None  # bytes that had come when it was judged; None before
 
-    def judge(self, received: int) -> bool:
-        """True for a body just begun, or one that brought ACTIVE_BYTES since the last tick; at a tick."""
-        brought, self.before = received - self.before, received
-        if brought > received:
-            return True
-        active = brought >= ACTIVE_BYTES
-        self.counted = min(self.both, 2 * (received + _TICKS_AHEAD * brought)) if active else 0
-        return active
+    def judge(self, received: int, least: int) -> None:
+        """Find whether it is brisk, and how many bytes count then: at least `least`, if it is as long.
+
+        One that has been read for less than JUDGED_AFTER ticks stays as it was.
+        """
+        if self.before is not None:
+            brought = received - self.before
+            self.brisk = brought >= JUDGED_AFTER * ACTIVE_BYTES
+            self.counted = min(self.both, max(least, 2 * (received + _AHEAD * brought))) if self.brisk else 0
+        self.before = received
 
 
 def _is_small(size: int | None) -> bool:

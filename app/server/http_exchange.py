@@ -153,6 +153,11 @@ class HttpExchange(RequestResponseCycle):
             return False
         return self.received + self.unread() < int(length)
 
+    def ask_for_it(self) -> None:
+        """Have a client that waits for 100 Continue send the body."""
+        if self.waiting_for_100_continue:
+            send_continue(self)
+
     def unread(self) -> int:
         """Bytes that wait in the socket; of TLS as they were sent. 0 where the system cannot be asked."""
         connection = self.transport.get_extra_info("socket")
@@ -185,8 +190,7 @@ class HttpExchange(RequestResponseCycle):
 
         Raises what `sink` raises; it is not called again then.
         """
-        if self.waiting_for_100_continue:
-            send_continue(self)
+        self.ask_for_it()
         self.sink = sink
         if self.body:
             first, self.body = self.body, bytearray()
@@ -237,8 +241,7 @@ class HttpExchange(RequestResponseCycle):
 
     async def receive(self) -> ASGIReceiveEvent:
         """ASGI's way to read the body; unlike uvicorn's it does not copy the piece once more."""
-        if self.waiting_for_100_continue:
-            send_continue(self)
+        self.ask_for_it()
         if not self.disconnected and not self.response_complete:
             self.flow.resume_reading()
             await self.message_event.wait()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.dispatch.concurrent_body_reads import ACTIVE_BYTES, TICK_S, BodyReadLimit
+from app.dispatch.concurrent_body_reads import ACTIVE_BYTES, GRACE_S, TICK_S, BodyReadLimit
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.memory.budget import Budget, MemoryReservation
@@ -24,6 +24,10 @@ class Body:
     gone: bool = False
     on_disconnect: Callable[[], None] | None = None
     in_socket: int = ACTIVE_BYTES
+    asked: bool = False
+
+    def ask_for_it(self) -> None:
+        self.asked = True
 
     def unread(self) -> int:
         return self.in_socket
@@ -257,8 +261,9 @@ def test_a_body_of_more_than_half_of_the_budget_is_read_while_no_other_request_i
         stuck.charge(20 * MIB)
         _, turn = await begin(BodyReadLimit(budget), 40 * MIB)
         assert turn.done()
-        _, turn = await begin(BodyReadLimit(budget), 30 * MIB)
+        body, turn = await begin(BodyReadLimit(budget, queue_timeout=0.5), 30 * MIB)
         assert not turn.done()  # with an answer as long it may have room in a moment
+        assert body.asked
         await asyncio.wait_for(turn, 10)
 
     asyncio.run(main())
@@ -316,6 +321,53 @@ def test_room_is_kept_for_what_a_body_brings_soon_and_not_for_all_that_it_is() -
     asyncio.run(main())
 
 
+def test_bursts_with_pauses_of_a_round_trip_are_brisk_and_bytes_now_and_then_are_not() -> None:
+    async def main() -> None:
+        body_reads = BodyReadLimit(Budget(BUDGET), 1)
+        body, _ = await begin(body_reads, 31 * MIB)
+        _, other = await begin(body_reads, 2 * MIB)
+        for burst in (MIB, ACTIVE_BYTES):
+            for _ in range(20):
+                body.received += burst
+                for _ in range(3):
+                    await asyncio.sleep(TICK_S)
+            assert other.done() == (burst == ACTIVE_BYTES)
+
+    asyncio.run(main())
+
+
+def test_as_many_are_read_as_may_be_when_those_go_that_brought_little() -> None:
+    async def main() -> None:
+        body_reads = BodyReadLimit(Budget(1 << 40), 3)
+        idle = [(await begin(body_reads, 2 * MIB, 0))[0] for _ in range(3)]
+        waiting = [(await begin(body_reads, 2 * MIB))[1] for _ in range(9)]
+        await asyncio.wait_for(asyncio.gather(*waiting[:3]), 10)
+        for body in idle:
+            body_reads.release(body)
+        await let_tasks_run()
+        assert sum(turn.done() for turn in waiting) == 3
+
+    asyncio.run(main())
+
+
+def test_those_who_claim_to_send_take_no_place() -> None:
+    async def main() -> None:
+        body_reads = BodyReadLimit(Budget(BUDGET), 1)
+        brisk, _ = await begin(body_reads, 2 * MIB)
+        claims = [await begin(body_reads, 60 * MIB, 0) for _ in range(20)]
+        _, other = await begin(body_reads, 2 * MIB)
+        for _ in range(int(2 * GRACE_S / TICK_S)):
+            brisk.received += 2 * ACTIVE_BYTES
+            await asyncio.sleep(TICK_S)
+        assert not other.done()
+        body_reads.release(brisk)
+        await let_tasks_run()
+        assert other.done()
+        assert all(turn.done() for _, turn in claims)
+
+    asyncio.run(main())
+
+
 def test_no_room_is_kept_for_an_answer_that_is_being_sent() -> None:
     async def main() -> None:
         budget = Budget(BUDGET)
@@ -342,10 +394,12 @@ def test_small_bodies_are_not_refused_because_large_ones_wait_for_room() -> None
             assert body_reads.full(0, size)
             assert not body_reads.full(2, size)
         assert not body_reads.full(0, MIB)
-        for _ in range(8):
+        for number in range(9):
+            assert not body_reads.full(0, MIB)
             _, turn = await begin(body_reads, MIB)
-            assert turn.done()
+            assert turn.done() == (number < 8)
         assert body_reads.full(0, MIB)
+        assert not body_reads.full(2, MIB)
 
     asyncio.run(main())
 

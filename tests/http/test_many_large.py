@@ -47,11 +47,18 @@ def large(seed: int, rows: int = 1024) -> tuple[bytes, bytes]:
     return save({"data": data, "indices": order}), data[order[:, 0]].tobytes()
 
 
-def answer(server: Server, body: bytes, expected: bytes) -> Answer:
-    """Send a request and read its answer, which must be right if it is one."""
+def answer(server: Server, body: bytes, expected: bytes, expect: bool = False) -> Answer:
+    """Send a request, with `expect` its body once it is asked for, and read its answer: right, or a refusal."""
     with Wire(server, timeout=60) as wire:
-        wire.send(request(body, BINARY))
-        found = wire.read()
+        if expect:
+            wire.send(request(b"", f"Content-Length: {len(body)}", BINARY, "Expect: 100-continue", length=False))
+            found = wire.read()
+            if found.status == 100:
+                wire.send(body)
+                found = wire.read()
+        else:
+            wire.send(request(body, BINARY))
+            found = wire.read()
     if found.status == 200:
         assert load(found.body)["output"].tobytes() == expected
     else:
@@ -96,10 +103,11 @@ def test_a_hundred_large_requests_at_once_stay_within_the_budget_and_most_are_an
 
 
 @pytest.mark.slow
-def test_requests_of_which_few_fit_the_budget_wait_for_each_other(narrow: Server) -> None:
+@pytest.mark.parametrize("expect", [False, True], ids=["sent", "asked for"])
+def test_requests_of_which_few_fit_the_budget_wait_for_each_other(narrow: Server, expect: bool) -> None:
     work = large(6, 3072)  # 12 MiB, and as many to come back
     with ThreadPoolExecutor(20) as pool:
-        statuses = Counter(found.status for found in pool.map(lambda _: answer(narrow, *work), range(20)))
+        statuses = Counter(found.status for found in pool.map(lambda _: answer(narrow, *work, expect), range(20)))
     assert statuses[200] >= 15, statuses
 
 
