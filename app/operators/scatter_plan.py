@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 from app.tensors.scatter_call import Reduction
 
@@ -59,6 +59,8 @@ class ScatterNDPlan:
     notes: int = field(init=False, repr=False, compare=False)
     """How many numbers of 32 bits a kernel may note of rows and tuples, so as to write each row of the output once; 0
     where it copies data first."""
+    kept: Any = field(default=None, init=False, repr=False, compare=False)
+    """What a kernel has made of the plan and will need again."""
 
     def __post_init__(self) -> None:
         # Here once, and then read many times.
@@ -143,6 +145,8 @@ class ScatterElementsPlan:
     """Items of indices and of updates: the product of `sizes`."""
     scratch_bytes: int = field(init=False, repr=False, compare=False)
     """Bytes that a kernel may need beside the output: GATHERED_BYTES for each chunk whose columns it gathers."""
+    kept: Any = field(default=None, init=False, repr=False, compare=False)
+    """What a kernel has made of the plan and will need again."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index_items", prod(self.sizes))

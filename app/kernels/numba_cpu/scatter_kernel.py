@@ -16,7 +16,7 @@ entries of a column name items of that column: a chunk owns columns then, and go
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from time import perf_counter
 from typing import Any, Final
 
@@ -116,71 +116,25 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
         progress(f"kernel of scatters ready after {perf_counter() - started:.2f} s")
 
 
-def run(plan: ScatterNDPlan | ScatterElementsPlan, *arguments: Any, **updates: Any) -> int:
-    """See `app.kernels.Kernel.run`; `updates` is the one of its `further` arrays."""
-    if isinstance(plan, ScatterNDPlan):
-        return _run_nd(plan, *arguments, **updates)
-    return _run_elements(plan, *arguments, **updates)
-
-
-def _run_nd(
-    plan: ScatterNDPlan,
-    data: NDArray[Any],
-    indices: NDArray[Any],
-    out: NDArray[Any],
-    threads: int = 1,
-    may_leave_unfinished: bool = False,
-    *,
-    updates: NDArray[Any],
-) -> int:
-    width = plan.slice_items * plan.item_size
-    code = _code(plan, width)
-    items = width if code == COPY_ROWS else plan.slice_items
-    axes = _axes(plan.dims, (plan.slice_items, items))
-    # To reduce piece by piece moves less through memory, which holds up several threads but not one.
-    once = plan.notes > 0 and (code <= COPY_ROWS or threads > 1)
-    notes = np.empty(plan.notes, np.uint32) if once else _NO_NOTES
-    first = _run(plan, data, indices, out, updates, axes, notes, code, threads, may_leave_unfinished)
-    if first == REFUSED:
-        check_scatter_arrays(plan, data, indices, out, updates)
-        if indices.dtype != np.int64:
-            return _run_nd(plan, data, widened(indices), out, threads, may_leave_unfinished, updates=updates)
-        raise TypeError("the plan has a size that no array can have")
-    return first
-
-
-def _run_elements(
-    plan: ScatterElementsPlan,
-    data: NDArray[Any],
-    indices: NDArray[Any],
-    out: NDArray[Any],
-    threads: int = 1,
-    may_leave_unfinished: bool = False,
-    *,
-    updates: NDArray[Any],
-) -> int:
-    axes = _axes((*plan.sizes, *plan.strides), (plan.axis_size, plan.axis_stride))
-    code = _code(plan, plan.item_size)
-    gathered = np.empty(plan.scratch_bytes // 4, np.uint32) if plan.scratch_bytes else _NO_NOTES
-    first = _run(plan, data, indices, out, updates, axes, gathered, code, threads, may_leave_unfinished)
-    if first == REFUSED:
-        check_scatter_elements_arrays(plan, data, indices, out, updates)
-        raise TypeError("the plan has a size that no array can have")
-    return first
-
-
-def _run(
+def run(
     plan: ScatterNDPlan | ScatterElementsPlan,
     data: NDArray[Any],
     indices: NDArray[Any],
     out: NDArray[Any],
+    threads: int = 1,
+    may_leave_unfinished: bool = False,
+    *,
     updates: NDArray[Any],
-    axes: NDArray[np.int64],
-    notes: NDArray[np.uint32],
-    code: int,
-    threads: int,
-    may_leave_unfinished: bool,
 ) -> int:
+    """See `app.kernels.Kernel.run`; `updates` is the one of its `further` arrays."""
+    elements = type(plan) is ScatterElementsPlan
+    if plan.kept is None:
+        object.__setattr__(plan, "kept", _axes_and_code(plan))
+    axes, code = plan.kept
+    notes = _NO_NOTES
+    # To reduce piece by piece moves less through memory, which holds up several threads but not one.
+    if plan.scratch_bytes and (elements or code <= COPY_ROWS or threads > 1):
+        notes = np.empty(plan.scratch_bytes // 4, np.uint32)
     entry, chunk = _ready()
     team = gather_kernel.thread_team()
     if threads > 1:
@@ -197,7 +151,7 @@ def _run(
         plan.item_size,
         plan.wrap,
         code,
-        type(plan) is ScatterElementsPlan,
+        elements,
         chunk,
         team.address,
         threads - 1,
@@ -205,7 +159,26 @@ def _run(
     )
     if first == UNFINISHED:
         raise UnfinishedGather(team, (data, indices, out, updates, axes, notes))
+    if first == REFUSED:
+        if isinstance(plan, ScatterElementsPlan):
+            check_scatter_elements_arrays(plan, data, indices, out, updates)
+        else:
+            check_scatter_arrays(plan, data, indices, out, updates)
+            if indices.dtype != np.int64:
+                return run(plan, data, widened(indices), out, threads, may_leave_unfinished, updates=updates)
+        raise TypeError("the plan has a size that no array can have")
     return first
+
+
+def _axes_and_code(plan: ScatterNDPlan | ScatterElementsPlan) -> tuple[NDArray[np.int64], int]:
+    """What `_scatter` takes of a plan: `axes_array` and the code for `combine_slices`."""
+    if isinstance(plan, ScatterElementsPlan):
+        axes = *plan.sizes, *plan.strides, plan.axis_size, plan.axis_stride
+        return np.array(axes, dtype=np.int64), _code(plan, plan.item_size)
+    width = plan.slice_items * plan.item_size
+    code = _code(plan, width)
+    axes = *plan.dims, plan.slice_items, width if code == COPY_ROWS else plan.slice_items
+    return np.array(axes, dtype=np.int64), code
 
 
 def _code(plan: ScatterNDPlan | ScatterElementsPlan, width: int) -> int:
@@ -213,11 +186,6 @@ def _code(plan: ScatterNDPlan | ScatterElementsPlan, width: int) -> int:
     if plan.reduction != "none":
         return REDUCTION_CODES.get((plan.reduction, plan.dtype, plan.item_size), -1)
     return COPIES.index(width) if width in COPIES else COPY_ROWS
-
-
-@lru_cache(maxsize=4096)
-def _axes(axes: tuple[int, ...], last: tuple[int, int]) -> NDArray[np.int64]:
-    return np.array((*axes, *last), dtype=np.int64)
 
 
 @cache
