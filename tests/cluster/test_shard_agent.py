@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -31,17 +32,21 @@ def test_the_number_of_a_start_rises_also_where_the_clock_goes_backwards(
     assert next_start(path) == 5
 
 
-def serving(do: Callable[[socket.socket], None]) -> tuple[str, socket.socket]:
-    """The address of what does something with one connection."""
-    listener = socket.create_server(("127.0.0.1", 0))
+@contextmanager
+def serving(do: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The address of what does something with one connection, which must come."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-    def serve() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            do(connection)
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                do(connection)
 
-    Thread(target=serve, daemon=True).start()
-    return f"127.0.0.1:{listener.getsockname()[1]}", listener
+        thread = Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_a_copy_from_a_shard_that_breaks_off_ends_at_once() -> None:
@@ -54,8 +59,8 @@ def test_a_copy_from_a_shard_that_breaks_off_ends_at_once() -> None:
         while connection.recv(10000):
             pass
 
-    (at, one), (into, other) = serving(source), serving(target)
-    with one, other, pytest.raises(ShardFailed, match="broke off 8 of 20 bytes"):
+    broken = pytest.raises(ShardFailed, match="broke off 8 of 20 bytes")
+    with serving(source) as at, serving(target) as into, broken:
         ShardClient(into, None, 5.0).copy_from(ShardClient(at, None, 5.0), KEY)
 
 
@@ -65,6 +70,5 @@ def test_a_list_that_is_no_json_object_is_a_failure(body: bytes) -> None:
         connection.recv(10000)
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
 
-    at, one = serving(answer)
-    with one, pytest.raises(ShardFailed, match="no JSON object"):
+    with serving(answer) as at, pytest.raises(ShardFailed, match="no JSON object"):
         ShardClient(at, None, 5.0).stored()
