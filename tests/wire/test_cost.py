@@ -57,8 +57,6 @@ MOST_INPUTS = len(ARRAYS) * Limits().features
 CONSTANT_S = 2e-3
 """What any request may take, whatever its length."""
 BYTES = 40
-LOOKUP_BYTES = 60
-"""The same of lookups, of which a feature is several Python objects."""
 CONSTANT_BYTES = 3 << 20
 """What any request may hold for a moment: the part of it that becomes Python objects is limited."""
 MAKERS = GATHER_MAKERS | OPERATOR_MAKERS
@@ -277,7 +275,7 @@ def too_much(body: Body, reader: Reader | None = None) -> str | None:
     size = len(body.content) + len(body.query)
     # What other threads take meanwhile is counted too: an earlier test may have left one.
     threads = ", ".join(one.name for one in threading.enumerate() if one is not threading.current_thread())
-    if peak > (LOOKUP_BYTES if body.codec.endswith("lookup") else BYTES) * size:
+    if peak > BYTES * size:
         return f"{body.codec}, {body.name}: {peak / size:.1f} bytes a byte; other threads: {threads}"
     most = max(accumulate(charges), default=0)
     if peak > most:
