@@ -27,9 +27,9 @@ ACTIVE_BYTES: Final = 1 << 16
 JUDGED_AFTER: Final = 5
 """Ticks over which that is measured: bytes come in bursts, one for each round trip."""
 _AHEAD: Final = 10
-"""Of a brisk body room is kept for what it brings in so many times that long at its present rate, a second."""
+"""Room is kept for what a brisk body will bring in so many times JUDGED_AFTER ticks, a second, at its present rate."""
 GRACE_S: Final = 0.25
-"""For so long a body that waits is taken for brisk; then only if ACTIVE_BYTES have come, as they do by then."""
+"""Seconds for which a body that waits is taken for brisk; after them only if ACTIVE_BYTES of it have come."""
 _CHECKED_PER_TICK: Final = 64
 """Waiting bodies checked for closed connections in a tick: a connection that is not read reports nothing."""
 
@@ -231,7 +231,7 @@ class _BodyRead:
     def __init__(self, waiting: _WaitingBody) -> None:
         self.both = waiting.both
         self.brisk = waiting.is_brisk()
-        self.counted = waiting.both if self.brisk else 0
+        self.counted = self.both if self.brisk else 0
         self.before: int | None = None  # bytes that had come when it was judged; None before
 
     def judge(self, received: int, least: int) -> None:

@@ -180,6 +180,16 @@ async def begin(
     return body, turn
 
 
+async def bring_until(body: Body, turn: asyncio.Future[None]) -> None:
+    """Have `body` come briskly until another has its turn."""
+    for _ in range(500):
+        body.received += 2 * ACTIVE_BYTES
+        await asyncio.sleep(TICK_S)
+        if turn.done():
+            break
+    assert turn.done()
+
+
 def finish(body_reads: BodyReadLimit, budget: Budget, body: Body, size: int) -> MemoryReservation:
     """`body` has been read: its request, which holds `size` bytes."""
     reservation = MemoryReservation(budget)
@@ -277,12 +287,7 @@ def test_bodies_that_claim_much_and_bring_nothing_take_no_room_from_others() -> 
         assert turn.done()
         claims = [await begin(body_reads, 60 * MIB, ACTIVE_BYTES - 1) for _ in range(20)]
         _, large = await begin(body_reads, 16 * MIB)
-        for _ in range(500):
-            first.received += 2 * ACTIVE_BYTES
-            await asyncio.sleep(TICK_S)
-            if large.done():
-                break
-        await asyncio.wait_for(large, 10)
+        await bring_until(first, large)
         assert all(turn.done() for _, turn in claims)
         assert not body_reads.waiting
 
@@ -311,12 +316,7 @@ def test_room_is_kept_for_what_a_body_brings_soon_and_not_for_all_that_it_is() -
         assert turn.done()
         _, other = await begin(body_reads, 2 * MIB)
         assert not other.done()  # it may have come in a moment
-        for _ in range(500):
-            slow.received += 2 * ACTIVE_BYTES
-            await asyncio.sleep(TICK_S)
-            if other.done():
-                break
-        assert other.done()
+        await bring_until(slow, other)
 
     asyncio.run(main())
 
