@@ -359,11 +359,20 @@ def _in_all_formats(name: str, arrays: Mapping[str, _Array], document: str, rest
 
 
 def fraction_bodies(size: int) -> Iterator[Body]:
-    """Lookups of many small arrays, the shape of each written with a fraction: numbers are kept as they are written."""
+    """Lookups of many small arrays, the shape of each written with a fraction or an exponent: such numbers are kept as
+    they are written.
+    """
     count = max(2, min(_MOST_FEATURES, size // 100))
     plain = f'{{"features":[{",".join([_ONE_TABLE] * count)}]}}'
-    arrays = {f"{number}.indices": _Array("INT64", "[1.0]", "[0]") for number in range(count)}
-    yield from _in_all_formats("inputs of a shape with a fraction", arrays, plain)
+    for name, shape, data in (
+        ("a fraction", "[1.0]", "[0]"),
+        ("an exponent", "[1e0]", "[0]"),
+        ("zero and a large exponent", "[0e999]", "[]"),
+        ("a long fraction", f"[1.{16 * '0'}]", "[0]"),
+        ("many digits and an exponent", "[10000000000000000000e-19]", "[0]"),
+    ):
+        arrays = {f"{number}.indices": _Array("INT64", shape, data) for number in range(count)}
+        yield from _in_all_formats(f"inputs of a shape with {name}", arrays, plain)
 
 
 def inputs_bodies(size: int) -> Iterator[Body]:

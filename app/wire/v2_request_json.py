@@ -22,6 +22,7 @@ from app.tensors.operator_signature import OWN_FIELDS, Signature
 from app.tensors.scatter_call import Reduction
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.body_without_arrays import MOST_ARRAYS, count_members, read_envelope
+from app.wire.json.codec_constants import PLAIN_NUMBERS
 from app.wire.json.find_arrays import FoundArrays, find_inputs
 from app.wire.json.read_fill_value import read_fill_value_text
 from app.wire.little_endian_items import Charge, view_of
@@ -33,7 +34,7 @@ from app.wire.request_schemas.v2_infer_request import InferInput, InferRequest, 
 
 OUTPUT: Final = get_args(Output)[0]
 _MOST_MICROSECONDS: Final = 10**15
-NO_ARRAYS: Final = FoundArrays(True, 0, False, 0, ())
+NO_ARRAYS: Final = FoundArrays(True, 0, PLAIN_NUMBERS, 0, ())
 _NO_LIST: Final = b"{n"
 
 

@@ -45,11 +45,9 @@ from tests.conftest import SOAK, TEST_ALL, slow_but_for
 from tests.traced_memory import peak_of
 
 TIMES = 5
-TIMES_OF = {"inputs of operators": 7, "fractions of operators": 8}
-"""The same of groups that are at that bound: thousands of arrays, each with a name (up to 4.5 times on an idle machine,
-and with others beside it 5.2 were seen), and their shapes written with a fraction (4.7 to 5.0, on an Intel Xeon 4.6 to
-5.2).
-"""
+TIMES_OF = {"inputs of operators": 6}
+"""The same of a group that is at that bound: thousands of arrays, each with a name (up to 4.5 times on an idle machine,
+and with others beside it 5.2 were seen)."""
 PROTOBUF_TIMES = 3
 """The same of protobuf's library, for a thousand inputs in one message: each is some Python objects there and here (1.2
 to 1.9 times on an idle machine)."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import struct
+from decimal import Decimal
 from fractions import Fraction
 from json import loads
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,18 +25,22 @@ from app.tensors.gather_call import Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire import v2_request_tensors
-from app.wire.json import scatter_messages
+from app.wire.json import lossless_json, scatter_messages
 from app.wire.json.body_without_arrays import read_envelope
-from app.wire.json.find_arrays import FoundArrays
+from app.wire.json.codec_constants import OTHER_NUMBERS, PLAIN_NUMBERS, SHORT_FRACTIONS
+from app.wire.json.codec_functions import scan_tensors
+from app.wire.json.find_arrays import FoundArrays, find_features, find_inputs
+from app.wire.json.lossless_json import MAX_DIGITS, Number, integer
 from app.wire.v2_request_json import Model
 from tests.for_each import for_each
 from tests.wire.json_requests import call, made, refused, request, tensor
 
 pytestmark = pytest.mark.usefixtures("every_codec")
 
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
 INTEGERS = [name for name, dtype in DTYPES.items() if dtype.kind in ("int", "uint")]
 MODEL = Model("gathernd", OPERATORS["gathernd"].signature)
-NO_ARRAYS = FoundArrays(closed=True, members=1, nontrivial_numbers=False, arrays=0, places=())
+NO_ARRAYS = FoundArrays(closed=True, members=1, numbers=PLAIN_NUMBERS, arrays=0, places=())
 EDGES = [edge + off for dtype in INTEGERS for edge in (DTYPES[dtype].low, DTYPES[dtype].high) for off in (-1, 0, 1)]
 
 
@@ -191,21 +199,73 @@ def test_other_strings_among_floats_are_refused_with_escapes_or_without(text: st
     refused(request(tensor("float32", f"[1, {text}, null]")), "value_not_representable", "/data/values/1")
 
 
+def unchecked(body: Buffer, charge: Any) -> None:
+    raise AssertionError(f"{bytes(body)!r} is JSON, and need not be looked at again")
+
+
 @for_each("text", ['{"a": -0}', '{"a": [1, -0]}', '{"a":-0}', '{"a": {"b":\t-0\n}, "c": 1}'])
 def test_minus_zero_keeps_its_sign_outside_arrays(text: str) -> None:
-    walked: list[Buffer] = []
-    value = read_envelope(text.encode(), NO_ARRAYS, "arrays", lambda body, _: walked.append(body), None)
-    found = value["a"]
+    found = read_envelope(text.encode(), NO_ARRAYS, "arrays", unchecked, None)["a"]
     while type(found) in (list, dict):
         found = list(found.values() if type(found) is dict else found)[-1]
     assert float(found.text) == 0
     assert math.copysign(1, float(found.text)) == -1
-    assert walked
 
 
 @for_each("text", ['{"tensor": "items-07"}', '{"a": "x", "b-0": "-0"}', '{"a": 10, "b": [-1, 0]}'])
 def test_names_with_minus_zero_take_the_fast_way(text: str) -> None:
-    """Their bodies' grammar is not checked by a second walk."""
-    walked: list[Buffer] = []
-    assert read_envelope(text.encode(), NO_ARRAYS, "arrays", lambda body, _: walked.append(body), None) == loads(text)
-    assert not walked
+    with patch.object(lossless_json, "loads", side_effect=AssertionError("the slow way")):
+        assert read_envelope(text.encode(), NO_ARRAYS, "arrays", unchecked, None) == loads(text)
+
+
+@for_each(
+    ("text", "numbers"),
+    [
+        ("0", PLAIN_NUMBERS), ("-17", PLAIN_NUMBERS), ("1" * 18, PLAIN_NUMBERS), ("1" * 19, OTHER_NUMBERS),
+        ("1.0", SHORT_FRACTIONS), ("-0.5", SHORT_FRACTIONS), ("1." + "0" * 14, SHORT_FRACTIONS),
+        ("-1." + "0" * 15, OTHER_NUMBERS), ("1" * 14 + ".5", SHORT_FRACTIONS), ("1" * 15 + ".5", OTHER_NUMBERS),
+        ("1e0", OTHER_NUMBERS), ("1.0E0", OTHER_NUMBERS), ("1" * 19 + ".0", OTHER_NUMBERS),
+        ("1.5,2", SHORT_FRACTIONS), ("1e0,1.5", OTHER_NUMBERS), ("1.5,1e0,2", OTHER_NUMBERS),
+        ("1.5.5", SHORT_FRACTIONS),
+    ],
+)  # fmt: skip
+def test_how_numbers_outside_arrays_are_written(text: str, numbers: int) -> None:
+    for body in (f"[{text}]", f'{{"a":{text}}}', text):
+        view = np.frombuffer(body.encode(), np.uint8)
+        assert find_inputs(view, 4).numbers == numbers
+        assert find_features(view, 4).numbers == numbers
+        assert scan_tensors.run(view)[2] == numbers
+    body = f'{{"x": [{text}], "data": {{"y": [{text}], "values": [1e9]}}}}'
+    assert scan_tensors.run(np.frombuffer(body.encode(), np.uint8))[2] == numbers
+
+
+@given(text=st.from_regex(r"-?(0|[1-9][0-9]{0,13})\.[0-9]{1,14}", fullmatch=True), dtype=st.sampled_from(FLOATS))
+def test_a_fill_value_is_the_number_that_a_value_of_the_same_text_is(text: str, dtype: str) -> None:
+    """Also where a fast library reads it, as a float that is written again for the type."""
+    body = request(tensor(dtype, f"[{text}]", "[1]"), rest=f', "out_of_bounds": "fill", "fill_value": {text}')
+
+    def filled() -> bytes:
+        found = call(body)
+        assert found.fill_value is not None
+        return found.fill_value.item(DTYPES[dtype]).array.tobytes()
+
+    def given_as_value() -> bytes:
+        return made(dtype, f"[{text}]").array.tobytes()
+
+    assert outcome(filled) == outcome(given_as_value)
+
+
+@for_each("shape", ["[1.0]", "[2.0, 3]", "[2.000000000000, 0.0, -0.0]"])
+def test_a_shape_with_fractions_is_read_exactly_in_the_fast_way(shape: str) -> None:
+    wanted = tuple(map(int, loads(shape)))
+    values = json.dumps([0] * math.prod(wanted))
+    with patch.object(lossless_json, "loads", side_effect=AssertionError("the slow way")):
+        found = call(request(tensor("int8", values, shape))).data
+    assert isinstance(found, Tensor)
+    assert found.shape == wanted
+
+
+@for_each("text", ["0e999", "-0.0e-999", "0.000E5", "00e9", "1e-999", "-0.1e-400", "1e999", "0.5", "-0", "0"])
+def test_very_small_numbers_are_no_zeros(text: str) -> None:
+    exact = Decimal(text)
+    assert integer(Number(text)) == (max(int(exact), -(10**MAX_DIGITS)) if exact == exact.to_integral_value() else None)

@@ -14,6 +14,7 @@ import orjson
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
 from app.wire.json import lossless_json
+from app.wire.json.codec_constants import OTHER_NUMBERS
 from app.wire.json.find_arrays import FoundArrays
 from app.wire.little_endian_items import Charge
 
@@ -43,7 +44,7 @@ def read_envelope(
     """The value of `body`, in which number i stands for array i of those `found`.
 
     Raises limit_exceeded where all but `what` has more than `most` bytes, and what `check_grammar` raises, which is
-    called where the library refuses the envelope or would change a number of it.
+    called where the envelope is no JSON and may let NaN and infinities pass.
     """
     whole = body if len(body) <= MAX_BYTES else memoryview(body)
     pieces: list[Buffer] = []
@@ -55,13 +56,16 @@ def read_envelope(
     if len(body) > MAX_BYTES:
         _check_size(pieces[::2], what, charge, most)
     text = b"".join(pieces)
-    if not found.nontrivial_numbers and len(text) <= most and not (b"-0" in text and _MINUS_ZERO.search(text)):
+    if found.numbers != OTHER_NUMBERS and len(text) <= most and not (b"-0" in text and _MINUS_ZERO.search(text)):
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError:
             pass  # a lone surrogate, a bare NaN, or no JSON
-    check_grammar(body, charge)
-    return lossless_json.loads(text.decode())
+    try:
+        return lossless_json.loads(text.decode())
+    except ValueError:
+        check_grammar(body, charge)
+    return lossless_json.loads(text.decode(), bare=True)
 
 
 def count_members(value: Any) -> int:

@@ -21,6 +21,13 @@ ESCAPED: Final = -2
 backslash."""
 PLAIN_DIGITS: Final = 18
 """Digits of an integer that any reader takes exactly: 10**18 is below 2**63."""
+SHORT_DIGITS: Final = 15
+"""Digits of a decimal that binary64 tells from every other one of as many."""
+PLAIN_NUMBERS: Final = 0
+SHORT_FRACTIONS: Final = 1
+OTHER_NUMBERS: Final = 2
+"""How the numbers outside the arrays are written: all as integers of at most PLAIN_DIGITS, or some with a fraction and
+at most SHORT_DIGITS, or some otherwise, with more digits or an exponent."""
 TENSOR_DEPTH: Final = 2
 """Of a tensor's members in a gather: {"data": {"values": ..."""
 FEATURE_DEPTH: Final = 4

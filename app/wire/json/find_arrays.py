@@ -25,13 +25,13 @@ class FoundArrays(NamedTuple):
     """The arrays of a body, and what is known of the rest.
 
     `closed` is False where strings or brackets do not close. `members` counts the members of all objects outside the
-    arrays. `nontrivial_numbers` says that one outside them is not a plain integer of at most 18 digits. `arrays` counts
-    them, of which those that there was room for have their `places`.
+    arrays, `numbers` says how those there are written (`codec_constants`). `arrays` counts the arrays, of which those
+    that there was room for have their `places`.
     """
 
     closed: bool
     members: int
-    nontrivial_numbers: bool
+    numbers: int
     arrays: int
     places: Sequence[ArrayPlace]
 
@@ -39,12 +39,12 @@ class FoundArrays(NamedTuple):
 def find_inputs(view: NDArray[np.uint8], most: int) -> FoundArrays:
     """The arrays of an inference request, the places of so many of them at most."""
     words = np.empty((most, 3), np.int64)
-    closed, members, nontrivial, arrays = scan_inputs.run(view, words.reshape(-1))
-    return FoundArrays(closed, members, nontrivial, arrays, words[: min(arrays, most)].tolist())
+    closed, members, numbers, arrays = scan_inputs.run(view, words.reshape(-1))
+    return FoundArrays(closed, members, numbers, arrays, words[: min(arrays, most)].tolist())
 
 
 def find_features(view: NDArray[np.uint8], most: int) -> FoundArrays:
     """The arrays of a lookup, the places of so many of them at most."""
     words = np.empty((most, 3), np.int64)
-    closed, members, nontrivial, arrays = scan_features.run(view, words.reshape(-1))
-    return FoundArrays(closed, members, nontrivial, arrays, words[: min(arrays, most)].tolist())
+    closed, members, numbers, arrays = scan_features.run(view, words.reshape(-1))
+    return FoundArrays(closed, members, numbers, arrays, words[: min(arrays, most)].tolist())

@@ -17,6 +17,7 @@ from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Call, Encoding, OutOfBounds
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
+from app.wire.json.codec_constants import PLAIN_NUMBERS
 from app.wire.json.codec_functions import scan_tensors
 from app.wire.json.find_arrays import FoundArrays
 from app.wire.json.read_base64 import Packed
@@ -70,16 +71,16 @@ def _read_call(body: Buffer, signature: Signature, limits: Limits, charge: Charg
     view = np.frombuffer(body, _BYTE)
     if type(body) is not bytes:
         view.flags.writeable = False  # as `view_of`
-    closed, members, nontrivial_numbers, arrays, places = scan_tensors.run(view)
+    closed, members, numbers, arrays, places = scan_tensors.run(view)
     text = None
-    if closed and not nontrivial_numbers:
+    if closed and numbers == PLAIN_NUMBERS:
         text = short_envelope(body, arrays, places)
         if text is not None:
             template = templates.get((signature, text))
             if template is not None and template.members == members:
                 return fill(template, signature, body, view, places, limits, charge)
     inputs = signature.inputs
-    found = FoundArrays(closed, members, nontrivial_numbers, arrays, places)
+    found = FoundArrays(closed, members, numbers, arrays, places)
     document = read_document(body, found, charge, len(inputs))
     fields: Any = valid_fields(operator_request(signature), document, body, view, places, charge)
     given: dict[str, Values | Packed] = {}

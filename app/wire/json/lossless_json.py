@@ -10,6 +10,7 @@ from math import isinf
 from typing import Any, Final
 
 from app.errors import GatherError
+from app.wire.json.codec_constants import SHORT_DIGITS
 
 _PLAIN: Final = re.compile(r"-?[0-9]+")
 MINUS_ZERO: Final = "-0"
@@ -18,11 +19,9 @@ MAX_DIGITS: Final = 4000
 _SHOWN_CHARACTERS: Final = 64
 _WORD_BITS: Final = 64
 _DIMENSION_DIGITS: Final = 40
-_FLOAT_DIGITS: Final = 15
-"""Any two numbers of so many digits are two binary64, where those are normal: text of so many characters that is read
-as an integer is that integer.
-"""
-_FLOAT_INTEGERS: Final = 10.0**_FLOAT_DIGITS
+_FLOAT_INTEGERS: Final = 10.0**SHORT_DIGITS
+"""Text of SHORT_DIGITS characters that is read as an integer below it is that integer."""
+_EXPONENT: Final = ("", "e", "E")
 _MAX_ODD_DIMENSIONS: Final = 256
 
 
@@ -35,18 +34,25 @@ class Number:
         self.text = text
 
 
-def loads(text: str) -> Any:
-    """The value of a JSON document, whose grammar has been checked, with a `Number` for each that is no plain integer,
-    and for -0.
+FRACTIONAL: Final = frozenset((float, Number))
+"""Types of numbers that are not written as plain integers. A float is a decimal of at most SHORT_DIGITS digits without
+an exponent, which is that number exactly (`body_without_arrays`)."""
 
-    NaN and infinities without quotes, where the check has let them pass, are None.
+
+def loads(text: str, *, bare: bool = False) -> Any:
+    """The value of a JSON document, with a `Number` for each that is no plain integer, and for -0.
+
+    Raises ValueError where it is no JSON. `bare` takes NaN and infinities without quotes, which are None.
     """
+    constant = _none if bare else _no_json
     try:
         if MINUS_ZERO not in text:  # nearly always, and without a function for integers it is faster
-            return json.loads(text, parse_float=Number, parse_constant=_none)
+            return json.loads(text, parse_float=Number, parse_constant=constant)
+    except json.JSONDecodeError:
+        raise
     except ValueError:  # int() takes no more than 4,300 digits
         pass
-    return json.loads(text, parse_int=_plain, parse_float=Number, parse_constant=_none)
+    return json.loads(text, parse_int=_plain, parse_float=Number, parse_constant=constant)
 
 
 def _plain(text: str) -> int | Number:
@@ -56,6 +62,10 @@ def _plain(text: str) -> int | Number:
 
 def _none(name: str) -> None:
     """What NaN and the infinities are read as."""
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def text_of(value: Any) -> str:
@@ -81,10 +91,14 @@ def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
     """
     if type(value) is Number:
         text = value.text
-        if len(text) <= _FLOAT_DIGITS:
+        if len(text) <= SHORT_DIGITS:
             near = float(text)
-            if 1 <= near < _FLOAT_INTEGERS or 1 <= -near < _FLOAT_INTEGERS:
+            if not near:  # zero, or an exponent that makes it so small
+                return None if text.lstrip("-0.")[:1] not in _EXPONENT else 0
+            if -_FLOAT_INTEGERS < near < _FLOAT_INTEGERS:
                 return int(near) if near.is_integer() else None
+    elif type(value) is float:
+        return int(value) if value.is_integer() else None
     elif type(value) is int:
         whole: int = value
         return whole if whole.bit_length() <= _WORD_BITS else max(-(10**max_digits), min(whole, 10**max_digits))
@@ -113,7 +127,7 @@ def dimensions(sizes: Sequence[Any]) -> tuple[int, ...] | int:
 
     Raises limit_exceeded where very many are not written as plain integers, each of which takes microseconds.
     """
-    if len(sizes) > _MAX_ODD_DIMENSIONS and sum(type(size) is Number for size in sizes) > _MAX_ODD_DIMENSIONS:
+    if len(sizes) > _MAX_ODD_DIMENSIONS and sum(type(size) in FRACTIONAL for size in sizes) > _MAX_ODD_DIMENSIONS:
         detail = f"more than {_MAX_ODD_DIMENSIONS} dimensions of a shape have a fraction or an exponent"
         raise GatherError("limit_exceeded", detail, facts={"limit": "odd_dimensions", "maximum": _MAX_ODD_DIMENSIONS})
     shape: list[int] = []
@@ -129,6 +143,8 @@ def shown(value: object) -> int | float | str | None:
     """A JSON value for an error's body: text is cut, and a number that 64 bits cannot hold is text as written."""
     if type(value) is int:
         return value if -(2**63) <= value < 2**64 else _cut(str(value))
+    if type(value) is float:
+        return value
     if type(value) is Number:
         text = value.text
         if _PLAIN.fullmatch(text):

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import REFERENCE_PATTERN
-from app.wire.json.lossless_json import Number, dimensions, integer
+from app.wire.json.lossless_json import FRACTIONAL, dimensions, integer
 
 ABSENT: Final[Any] = None
 """Stands for a member that was left out. None of a native request may be null, but for `OrNull`."""
@@ -65,7 +65,7 @@ class OrNull:
 
 
 class _OrNumber:
-    """An integer may be written with a fraction or an exponent, as 1.0 or 1e2: then it is a `Number`."""
+    """An integer may be written with a fraction or an exponent, as 1.0 or 1e2: then it is one of `FRACTIONAL`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.union_schema(
@@ -80,7 +80,7 @@ class _OrNumber:
 
 
 def _exact_integer(value: Any) -> int:
-    whole = integer(value) if type(value) is Number else None
+    whole = integer(value) if type(value) in FRACTIONAL else None
     if whole is None:
         raise ValueError("no integer")
     return whole
@@ -99,13 +99,13 @@ class _OrNumbers(_OrNumber):
 
 
 _FEW: Final = 8
-"""Dimensions up to which it takes no longer to look at each than to look for one that is a `Number`."""
+"""Dimensions up to which it takes no longer to look at each than to look for one of `FRACTIONAL`."""
 WRONG_SHAPE: Final = "shape"
 """The type of pydantic's error for a shape."""
 
 
 def _exact_shape(sizes: Any) -> tuple[int, ...]:
-    if type(sizes) is not list or (len(sizes) > _FEW and Number not in map(type, sizes)):
+    if type(sizes) is not list or (len(sizes) > _FEW and FRACTIONAL.isdisjoint(map(type, sizes))):
         raise ValueError("no shape, or one without numbers that could be integers")
     try:
         shape = dimensions(sizes)

@@ -19,9 +19,13 @@ from app.wire.json.codec_constants import (
     INPUT_DEPTH,
     MAX_DEPTH,
     MOST_ARRAYS,
+    OTHER_NUMBERS,
     PLAIN_DIGITS,
+    PLAIN_NUMBERS,
     QUOTED,
     SCALAR,
+    SHORT_DIGITS,
+    SHORT_FRACTIONS,
     TENSOR_DEPTH,
 )
 from app.wire.json.plain.patterns import ANY_STRING, SPACE
@@ -38,46 +42,50 @@ _MEMBERS: Final = re.compile(
 )
 """Each match ends with the next key and its colon, which is the group; the last one with the text."""
 _NO_PLACE: Final = (0, 0, 0)
+_NUMBER: Final = re.compile(rb"([0-9]++)(?:\.([0-9]*+))?+([eE])?")
+_PLAIN: Final = rb"[0-9]{1,%d}+(?![0-9.eE])" % PLAIN_DIGITS
+_SHORT: Final = rb"(?=[0-9.]{2,%d}+(?![0-9.]))[0-9]++\.[0-9]*+(?![eE])" % (SHORT_DIGITS + 1)
+_RUN_OVER: Final = (rb'[^"\[\]{}0-9]++|' + _PLAIN, rb'[^"\[\]{}0-9]++|%b|%b' % (_PLAIN, _SHORT), rb'[^"\[\]{}]++')
+"""What stands between names, texts and brackets, by how the numbers in it are written."""
 _Place = tuple[int, int, int]
 _QUOTE, _OPENING_BRACKET, _OPENING_BRACE, _CLOSING_BRACKET, _CLOSING_BRACE = b'"[{]}'
 _ZERO, _NINE = b"09"
 
 
 @cache
-def _run(keys: bool, numbers: bool, nested: bool) -> re.Pattern[bytes]:
-    """Runs over scalars and what stands between them, with or without `keys` and numbers of any kind; `nested` ones
-    too, lists and objects in which there is nothing else. It stops before all else, and before a string that does not
-    close.
+def _run(keys: bool, numbers: int, nested: bool) -> re.Pattern[bytes]:
+    """Runs over scalars and what stands between them, with or without `keys`, and numbers written as `numbers` says or
+    plainer; `nested` ones too, lists and objects in which there is nothing else. It stops before all else, and before a
+    string that does not close.
     """
-    flat = rb'[^"\[\]{}]++' if numbers else rb'[^"\[\]{}0-9]++|[0-9]{1,%d}+(?![0-9.eE])' % PLAIN_DIGITS
-    flat += b"|" + (ANY_STRING if keys else rb"%b(?!%b:)" % (ANY_STRING, SPACE))
+    flat = _RUN_OVER[numbers] + b"|" + (ANY_STRING if keys else rb"%b(?!%b:)" % (ANY_STRING, SPACE))
     pattern = flat
     for _ in range(_NESTED if nested else 0):
         pattern = rb"%b|[\[{](?:%b)*+[\]}]" % (flat, pattern)
     return re.compile(rb"(?:%b)*+" % pattern, re.DOTALL)
 
 
-def scan_tensors(view: NDArray[np.uint8]) -> tuple[bool, int, bool, int, tuple[_Place, _Place, _Place, _Place]]:
+def scan_tensors(view: NDArray[np.uint8]) -> tuple[bool, int, int, int, tuple[_Place, _Place, _Place, _Place]]:
     """See `app.wire.json.compiled.find_arrays.scan_tensors`."""
     places: list[_Place] = []
-    closed, members, nontrivial, count = _scan(view.data, TENSOR_DEPTH, ("values", "base64"), places, MOST_ARRAYS)
+    closed, members, numbers, count = _scan(view.data, TENSOR_DEPTH, ("values", "base64"), places, MOST_ARRAYS)
     first, second, third, fourth = places + [_NO_PLACE] * (MOST_ARRAYS - len(places))
-    return closed, members, nontrivial, min(count, MOST_ARRAYS), (first, second, third, fourth)
+    return closed, members, numbers, min(count, MOST_ARRAYS), (first, second, third, fourth)
 
 
-def scan_inputs(view: NDArray[np.uint8], places: NDArray[np.int64]) -> tuple[bool, int, bool, int]:
+def scan_inputs(view: NDArray[np.uint8], places: NDArray[np.int64]) -> tuple[bool, int, int, int]:
     """See `app.wire.json.compiled.find_arrays.scan_inputs`."""
     return _scan_any(view, INPUT_DEPTH, ("data",), places)
 
 
-def scan_features(view: NDArray[np.uint8], places: NDArray[np.int64]) -> tuple[bool, int, bool, int]:
+def scan_features(view: NDArray[np.uint8], places: NDArray[np.int64]) -> tuple[bool, int, int, int]:
     """See `app.wire.json.compiled.find_arrays.scan_features`."""
     return _scan_any(view, FEATURE_DEPTH, ("values", "base64"), places)
 
 
 def _scan_any(
     view: NDArray[np.uint8], level: int, keys: tuple[str, ...], places: NDArray[np.int64]
-) -> tuple[bool, int, bool, int]:
+) -> tuple[bool, int, int, int]:
     found: list[_Place] = []
     outcome = _scan(view.data, level, keys, found, places.size // 3)
     places[: 3 * len(found)] = np.array(found, np.int64).reshape(-1)
@@ -86,36 +94,39 @@ def _scan_any(
 
 def _scan(
     body: memoryview, level: int, keys: tuple[str, ...], places: list[_Place], most: int
-) -> tuple[bool, int, bool, int]:
-    """(closed, members, nontrivial numbers, count) of the arrays that members of depth `level` named by a key hold.
+) -> tuple[bool, int, int, int]:
+    """(closed, members, how numbers are written, count) of the arrays that members of depth `level` and a key hold.
 
     As many as `most` are added to `places`.
     """
     end = len(body)
-    nontrivial = False
+    numbers = PLAIN_NUMBERS
     place = depth = members = count = 0
     while True:
         begin = place
-        place = _run(depth > level, nontrivial, depth <= MAX_DEPTH - _NESTED).match(body, place).end()  # type: ignore[union-attr]
+        place = _run(depth > level, numbers, depth <= MAX_DEPTH - _NESTED).match(body, place).end()  # type: ignore[union-attr]
         if depth > level and place > begin:
             members += _count_members(body[begin:place])
         if place >= end:
-            return True, members, nontrivial, count
+            return True, members, numbers, count
         c = body[place]
         if _ZERO <= c <= _NINE:
-            nontrivial = True
+            number = _NUMBER.match(body, place)
+            assert number is not None, "a digit is one"
+            numbers = max(numbers, _how_written(number))
+            place = number.end()
         elif c in (_OPENING_BRACKET, _OPENING_BRACE):
             depth += 1
             place += 1
             if depth > MAX_DEPTH:
-                return False, members, nontrivial, count
+                return False, members, numbers, count
         elif c in (_CLOSING_BRACKET, _CLOSING_BRACE):
             depth -= 1
             place += 1
         else:
             string = _STRING.match(body, place)
             if string is None:
-                return False, members, nontrivial, count
+                return False, members, numbers, count
             colon = _COLON.match(body, string.end())
             assert colon is not None, "the run goes over strings that are no keys"
             members += 1
@@ -128,8 +139,17 @@ def _scan(
             first = place
             place, kind = _skip_value(body, place, depth)
             if place < 0:
-                return False, members, nontrivial, count
+                return False, members, numbers, count
             places.append((first, place, kind))
+
+
+def _how_written(number: re.Match[bytes]) -> int:
+    whole, fraction, exponent = number.groups()
+    if exponent is not None:
+        return OTHER_NUMBERS
+    if fraction is None:
+        return PLAIN_NUMBERS if len(whole) <= PLAIN_DIGITS else OTHER_NUMBERS
+    return SHORT_FRACTIONS if len(whole) + len(fraction) <= SHORT_DIGITS else OTHER_NUMBERS
 
 
 def _count_members(text: memoryview) -> int:
@@ -176,5 +196,5 @@ def _skip_nested(body: memoryview, place: int, depth: int) -> int:
             depth -= 1
             if depth == outside:
                 return place
-        place = _run(True, True, depth <= MAX_DEPTH - _NESTED).match(body, place).end()  # type: ignore[union-attr]
+        place = _run(True, OTHER_NUMBERS, depth <= MAX_DEPTH - _NESTED).match(body, place).end()  # type: ignore[union-attr]
     return -1
