@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.store import LocalStore
-from app.store.files import disk_writes
+from app.store.files import disk_writes, download_snapshots
 from app.store.files.download_snapshots import FOLDER, Snapshot
 from app.store.files.tensor_file import HeaderWord
 from tests.store.helpers import put, read, scatter
@@ -40,6 +40,18 @@ def content_of(snapshot: Snapshot, step: int = 100_000) -> NDArray[np.float32]:
 
 def left(folder: Path) -> list[str]:
     return [path.name for path in (folder / FOLDER).iterdir()]
+
+
+def leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the disk has no room for a page of a snapshot."""
+    real = disk_writes.write_at
+
+    def full(fd: int, content: Any, offset: int) -> None:
+        if FOLDER in str(Path(f"/proc/self/fd/{fd}").readlink()):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(fd, content, offset)
+
+    monkeypatch.setattr(disk_writes, "write_at", full)
 
 
 def test_a_snapshot_keeps_what_scatters_of_every_worker_change(store: LocalStore, other: LocalStore) -> None:
@@ -128,14 +140,7 @@ def test_a_disk_without_room_for_a_page_ends_the_reader_and_not_the_scatter(
 ) -> None:
     put(store, "x", table())
     snapshot = taken(store)
-    real = disk_writes.write_at
-
-    def full(fd: int, content: Any, offset: int) -> None:
-        if FOLDER in str(Path(f"/proc/self/fd/{fd}").readlink()):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(fd, content, offset)
-
-    monkeypatch.setattr(disk_writes, "write_at", full)
+    leave_no_room(monkeypatch)
     scatter(store, "x", [[5]], table(1)[:1])
     assert read(store, "x")[5, 0] == 1
     with pytest.raises(GatherError, match="insufficient_storage"):
@@ -145,6 +150,27 @@ def test_a_disk_without_room_for_a_page_ends_the_reader_and_not_the_scatter(
     again = taken(store)
     assert content_of(again)[5, 0] == 1
     again.close()
+
+
+def test_pages_that_are_lost_while_they_are_read_end_the_reader(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "x", table(1))
+    snapshot = taken(store)
+    scatter(store, "x", [[5]], table(2)[:1])
+    real = download_snapshots._read
+
+    def read_after_a_scatter(fd: int, offset: int, size: int) -> bytes:
+        """A scatter comes for whose pages there is no room, when the reader is about to take those of row 5."""
+        monkeypatch.setattr(download_snapshots, "_read", real)
+        leave_no_room(monkeypatch)
+        scatter(store, "x", [[2000]], table(3)[:1])
+        return real(fd, offset, size)
+
+    monkeypatch.setattr(download_snapshots, "_read", read_after_a_scatter)
+    with pytest.raises(GatherError, match="insufficient_storage"):
+        snapshot.read(0, 10_000)
+    snapshot.close()
 
 
 def test_where_blocks_can_be_shared_the_snapshot_is_such_a_copy(

@@ -99,16 +99,17 @@ class Snapshot:
         # A scatter copies and flags a page before it changes it, so the flags are read after the content.
         first = begin // PAGE
         flags = np.frombuffer(os.pread(self._fd, -(-end // PAGE) - first, first), np.uint8)
+        if flags.any():
+            whole = bytearray(piece)
+            pages_at = _pages_at(self._content.description)
+            for start, stop in _runs(first + np.flatnonzero(flags)):
+                low, high = max(start * PAGE, begin), min(stop * PAGE, end)
+                whole[low - begin : high - begin] = _read(self._fd, pages_at + low, high - low)
+            piece = bytes(whole)
+        # Last, since flags and pages may be lost at any time.
         if os.fstat(self._fd).st_size != self._size:
             raise GatherError("insufficient_storage", "the disk had no room for what was to be read before it changed")
-        if not flags.any():
-            return piece
-        whole = bytearray(piece)
-        pages_at = _pages_at(self._content.description)
-        for start, stop in _runs(first + np.flatnonzero(flags)):
-            low, high = max(start * PAGE, begin), min(stop * PAGE, end)
-            whole[low - begin : high - begin] = _read(self._fd, pages_at + low, high - low)
-        return bytes(whole)
+        return piece
 
     @property
     def is_whole(self) -> bool:
