@@ -173,6 +173,25 @@ def test_pages_that_are_lost_while_they_are_read_end_the_reader(
     snapshot.close()
 
 
+def test_a_scatter_that_cannot_look_for_snapshots_changes_nothing(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "x", table())
+    snapshot = taken(store)
+
+    def no_descriptors(path: Path, flags: int = 0) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(download_snapshots, "open_regular", no_descriptors)
+        with pytest.raises(GatherError, match="insufficient_storage"):
+            scatter(store, "x", [[5]], table(1)[:1], "add")
+    assert scatter(store, "x", [[5]], table(10)[:1], "add").endswith('-1"')
+    assert read(store, "x")[5, 0] == 10
+    assert (content_of(snapshot) == 0).all()
+    snapshot.close()
+
+
 def test_where_blocks_can_be_shared_the_snapshot_is_such_a_copy(
     store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ class ScatterExecutor:
         """Log records and apply them. Raises _NotLogged."""
         log = writable.log
         try:
+            writable.save_snapshots(records)  # which may fail, and what the log has is carried out
             try:
                 log.append(records)
             except OSError as error:
@@ -127,5 +128,5 @@ class ScatterExecutor:
                 log.append(records)
         except OSError as error:
             raise _NotLogged(error) from None
-        writable.apply(records)
+        writable.apply(records, snapshots_saved=True)
         self._checkpoints.limit_log(writable)

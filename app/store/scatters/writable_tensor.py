@@ -86,14 +86,22 @@ class WritableTensor:
         description = self.description
         return np.frombuffer(self.mapping, DTYPES[description.dtype].numpy, description.item_count, PAGE)
 
-    def apply(self, records: Iterable[Record]) -> None:
-        """Write the rows of `records`, in their order, while the version is odd."""
+    def save_snapshots(self, records: Sequence[Record]) -> None:
+        """Copy the pages that `records` will change into the snapshots that are being read. Raises OSError."""
+        asked = self.words[HeaderWord.SNAPSHOTS]
+        if asked and not download_snapshots.save_pages(self.mapping, self.description, self._snapshots, records):
+            self._set_word(HeaderWord.SNAPSHOTS, 0)
+
+    def apply(self, records: Iterable[Record], *, snapshots_saved: bool = False) -> None:
+        """Write the rows of `records`, in their order, while the version is odd.
+
+        Raises OSError, before anything is written, where snapshots are not saved yet.
+        """
         changes = [record for record in records if record.entry.sequence is not None]
         if not changes:
             return
-        asked = self.words[HeaderWord.SNAPSHOTS]
-        if asked and not download_snapshots.save_pages(self.mapping, self.description, self._snapshots, changes):
-            self._set_word(HeaderWord.SNAPSHOTS, 0)
+        if not snapshots_saved:
+            self.save_snapshots(changes)
         # The odd version counts the scatters before these, so that a process that dies here leaves them to be replayed.
         mark = self.words[HeaderWord.VERSION] & DAMAGED
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | 1)
