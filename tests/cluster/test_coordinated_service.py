@@ -74,3 +74,25 @@ def test_a_shard_that_leaves_the_map_and_comes_back_is_counted_on() -> None:
         patched.setattr("app.cluster.router.sharded_service.COUNT_INTERVAL_S", 0.01)
         asyncio.run(work())
     assert counted == {f"gathernd_shard_requests|{address}|ok": 10.0}
+
+
+def test_a_lookup_in_a_thread_that_meets_a_newer_map_leaves_nothing_of_the_older_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    version = ShardedVersion(1, "c", DTYPES["float32"], (5,), (RowRange(0, 5, "t@1", (Replica("127.0.0.1:1"),)),))
+    older = ShardMap(1, {"t": ShardedTable((version,), 1)}, {"live": "t@1"})
+    tables = ShardedTensors(older)
+    real = ShardMap.find
+
+    def find(self: ShardMap, reference: str) -> tuple[str, ShardedVersion] | None:
+        """The table is removed, with its alias, just when the older map has been asked."""
+        found = real(self, reference)
+        tables.use_map(ShardMap(2))
+        return found
+
+    for reference in ("t", "t@1", "live"):
+        tables.use_map(older)
+        with monkeypatch.context() as patch:
+            patch.setattr(ShardMap, "find", find)
+            tables.get(reference)
+        assert tables.get(reference) is None

@@ -56,17 +56,19 @@ class ShardedTensors:
 
     def get(self, reference: str) -> Resident | None:
         """The version that a reference names, or None."""
-        resident = self._residents.get(reference)
+        residents = self._residents  # first: threads look up, too, and those of a map have nothing of an older one
+        resident = residents.get(reference)
         if resident is not None:
             return resident
-        found = self.shard_map.find(reference)
+        shard_map = self.shard_map
+        found = shard_map.find(reference)
         if found is None:
             return None
         table, version = found
         own = f"{table}@{version.number}"
         # One object for all references to a version, by which lookups know that they read the same table.
-        resident = self._residents.get(own) or ShardedResident(self.shard_map, table, version)
-        self._residents[own] = self._residents[reference] = resident
+        resident = residents.get(own) or ShardedResident(shard_map, table, version)
+        residents[own] = residents[reference] = resident
         return resident
 
     def names(self) -> list[str]:
