@@ -109,15 +109,17 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
             more = message.get("more_body", False)
             if len(piece) >= PIECE_BYTES or not more:
                 if working is not None:
-                    await working
+                    await asyncio.shield(working)
                 working = loop.run_in_executor(threads, receiver.take, piece)
                 piece = bytearray()
         if working is not None:
-            await working
+            await asyncio.shield(working)
         working = loop.run_in_executor(threads, receiver.end)
-        upload: Upload = await working
+        upload: Upload = await asyncio.shield(working)
         return upload
     except BaseException:
+        # Shielded, so that this waits for the thread where the request is cancelled: once the files are closed, others
+        # that are opened may have the numbers of their descriptors.
         if working is not None:
             await asyncio.wait([working])
         await asyncio.shield(loop.run_in_executor(threads, receiver.abandon))
