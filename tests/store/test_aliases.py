@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from app.api.error_catalogue import hint_of
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Quota
+from app.store.catalogue.catalogue_rows import Alias
 from app.store.files import disk_writes
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import answered, files, put, read, scatter, strings
@@ -256,6 +258,26 @@ def test_a_move_and_a_removal_of_its_target_at_the_same_time_leave_no_alias_of_n
     assert outcomes == ["tensor_not_found"]
     assert read(items, "live").tolist() == [1, 1, 1]
     assert items.alias("live").version == 1
+
+
+def test_a_lookup_beside_a_thread_that_learns_of_a_move_and_of_a_removal_finds_the_version(
+    items: LocalStore, other: LocalStore
+) -> None:
+    items.put_alias("live", "items@1")
+
+    class Interrupted(dict[str, Alias]):
+        """Another thread of this process learns of both just when the lookup knows what the alias named before."""
+
+        def get(self, alias: str, default: Any = None) -> Any:
+            found = super().get(alias, default)
+            items._index._aliases = dict(self)
+            other.put_alias("live", "items@2")
+            other.delete("items@1")
+            items.sweep()
+            return found
+
+    items._index._aliases = Interrupted(items._index._aliases)
+    assert read(items, "live").tolist() == [2, 2, 2]
 
 
 def test_many_moves_in_two_processes_follow_each_other(items: LocalStore, other: LocalStore) -> None:

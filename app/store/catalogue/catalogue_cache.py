@@ -64,9 +64,14 @@ class CatalogueCache:
 
     def find(self, reference: str) -> Row | None:
         """The version that a reference stands for. Raises OSError where the catalogue cannot be read."""
-        if self._state[StateWord.GENERATION] != self.generation:
-            self.catch_up()
-        return self._find(reference)
+        while True:
+            generation = self._state[StateWord.GENERATION]
+            if generation != self.generation:
+                self.catch_up()
+            row = self._find(reference)
+            # Another thread may have changed an alias, and not yet what it names, or both while this one looked.
+            if row is not None or self._state[StateWord.GENERATION] == generation:
+                return row
 
     def _find(self, reference: str) -> Row | None:
         row = self._rows.get(reference)
