@@ -65,8 +65,10 @@ class ProcessLink:
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
         self._numbers = count()
+        self._writing = Lock()
+        """Of what is written to a process: one that stands still reads nothing, and its pipe takes 64 KiB."""
         self._lock = Lock()
-        """Of all that follows, and of what is written to the process."""
+        """Of all that follows; nobody waits for a process within it."""
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = -RESTART_S
         self._pending: dict[int, tuple[subprocess.Popen[bytes], Future[Any]]] = {}
@@ -95,25 +97,33 @@ class ProcessLink:
 
     def _ask(self, document: dict[str, Any], timeout: float) -> Any:
         number, answer = next(self._numbers), Future[Any]()
+        end = time.monotonic() + timeout
         with self._lock:
             process = self._running()
             self._pending[number] = process, answer
-            assert process.stdin is not None
-            try:
-                write_frame(process.stdin, {"id": number, **document})
-            except OSError:
-                self._pending.pop(number, None)
-                raise
             if self._silent_since is None:
                 self._silent_since = time.monotonic()
         try:
-            return answer.result(timeout)
+            self._write(process, {"id": number, **document}, timeout)
+            return answer.result(max(0.0, end - time.monotonic()))
         except TimeoutError:
             self._kill_if_silent(process)
             raise OSError("the link to the coordinator does not answer") from None
         finally:
             with self._lock:
                 self._pending.pop(number, None)
+
+    def _write(self, process: subprocess.Popen[bytes], document: Any, timeout: float) -> None:
+        """Hand a request over. Raises TimeoutError where others are at it for so long, and OSError."""
+        if not self._writing.acquire(timeout=max(0.0, timeout)):
+            raise TimeoutError
+        try:
+            assert process.stdin is not None
+            write_frame(process.stdin, document)
+        except ValueError:  # it has been closed
+            raise OSError("the link to the coordinator has ended") from None
+        finally:
+            self._writing.release()
 
     def _kill_if_silent(self, process: subprocess.Popen[bytes]) -> None:
         """One that hangs would answer nothing ever again: the next call starts another one."""

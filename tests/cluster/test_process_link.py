@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -92,6 +93,31 @@ def test_a_process_that_stands_still_is_killed_and_started_again(
             if not _runs(pid):
                 monkeypatch.setattr(process_link, "ANSWER_S", 10.0)
     assert found != pid
+
+
+def test_a_process_that_stands_still_while_it_is_written_to_is_killed(
+    link: ProcessLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = int(link.exchange("r", [], 0.0)[0])
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(process_link, "ANSWER_S", 0.2)
+
+    def ask() -> None:
+        while _runs(pid):
+            with suppress(OSError):
+                link.exchange("r", [], 0.0)
+            time.sleep(0.1)
+
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            long = pool.submit(link.exchange, "r", [bytes(1 << 20)], 0.0)  # more than a pipe takes
+            time.sleep(0.2)
+            pool.submit(ask).result(10)
+            with pytest.raises(OSError, match=r"pipe|ended"):
+                long.result(10)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_one_late_answer_among_others_does_not_end_the_process(
