@@ -211,7 +211,9 @@ def create_app(
     if coordinator is not None:
         tls = read_authorities(settings.cluster_ca)
         keep = settings.keep_versions
-        sharded = CoordinatedService(coordinator, settings.shard_timeout, limits, keep, store.upload, tls)
+        sharded = CoordinatedService(
+            coordinator, settings.shard_timeout, limits, keep, store.upload, tls, metrics.counters
+        )
     elif settings.cluster is not None:
         sharded = sharded_service(
             settings.cluster,
@@ -221,6 +223,7 @@ def create_app(
             settings.keep_versions,
             store.upload,
             settings.cluster_ca,
+            metrics.counters,
         )
     tables = None if sharded is None else sharded.routed.tables
     disk_threads = DiskThreads()

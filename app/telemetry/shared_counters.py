@@ -52,6 +52,7 @@ class SlotHeader(IntEnum):
     CONNECTIONS = 3
     USED = 4  # cells that have a name or had one
     LAYOUT = 5  # the version that laid out the slot
+    MAP = 6  # of a router: the generation of the map that the process serves by, 0 before its first one
 
 
 class Slot:
@@ -105,7 +106,8 @@ class Counters:
                     self.values[cell] = 0.0
             else:
                 self._free.append(cell)
-        self.header[SlotHeader.HEARTBEAT] = self.header[SlotHeader.ACCEPTING] = self.header[SlotHeader.CONNECTIONS] = 0
+        for word in (SlotHeader.HEARTBEAT, SlotHeader.ACCEPTING, SlotHeader.CONNECTIONS, SlotHeader.MAP):
+            self.header[word] = 0
         self.header[SlotHeader.PID] = os.getpid()
 
     def cell(self, name: str) -> int:
@@ -187,6 +189,11 @@ class Counters:
         """How many connections each process has that takes new ones."""
         return [slot.header[SlotHeader.CONNECTIONS] for slot in self._slots if slot.header[SlotHeader.ACCEPTING]]
 
+    def map_generations(self) -> list[int]:
+        """The generation of the map of each process that has one."""
+        maps = [slot.header[SlotHeader.MAP] for slot in self._slots if slot.header[SlotHeader.PID]]
+        return [generation for generation in maps if generation]
+
 
 def unshared_counters() -> Counters:
     """Counters of a service that is one process."""
@@ -205,7 +212,8 @@ class CounterGroup:
     def release(self, number: int) -> None:
         """The process of this slot has ended."""
         header = self.slots[number].header
-        header[SlotHeader.ACCEPTING] = header[SlotHeader.CONNECTIONS] = header[SlotHeader.PID] = 0
+        for word in (SlotHeader.ACCEPTING, SlotHeader.CONNECTIONS, SlotHeader.MAP, SlotHeader.PID):
+            header[word] = 0
 
 
 def join(fd: int, number: int) -> Counters:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from time import monotonic
 
 import pytest
 
 from app.cluster.coordinator.message_json import message_from_json, message_to_json
-from app.cluster.coordinator.messages import MapAnswer, MapRequest
+from app.cluster.coordinator.messages import Change, Changed, MapAnswer, MapRequest
 from app.cluster.router.sharded_service import CoordinatedService, RoutedTables
 from app.cluster.router.sharded_tensors import ShardedTensors
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.store import LocalStore
+from app.telemetry.shared_counters import CounterGroup, join
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 
@@ -48,6 +52,96 @@ def test_the_key_of_a_cluster_that_was_started_anew_is_taken(tmp_path: Path) -> 
     assert service.routed.fetcher.fields == b"authorization: Bearer second\r\n"
     assert service.routed.tables.shard_map.generation == 2
     service.close()
+
+
+class ChangingLink:
+    """A link to a coordinator that removes a version of the table `t` each time it is asked to change something."""
+
+    def __init__(self) -> None:
+        replica = (Replica("127.0.0.1:1"),)
+        versions = [
+            ShardedVersion(number, f"c{number}", DTYPES["float32"], (5,), (RowRange(0, 5, f"t@{number}", replica),))
+            for number in range(1, 40)
+        ]
+        self.maps = [
+            ShardMap(generation, {"t": ShardedTable(tuple(versions[generation - 1 :]), 39)})
+            for generation in range(1, 39)
+        ]
+        self.current = self.maps[0]
+
+    def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float) -> list[bytes]:
+        (asked,) = map(message_from_json, texts)
+        if isinstance(asked, Change):
+            self.current = self.maps[self.current.generation]
+            return [message_to_json(Changed(asked.request_id, self.current))]
+        assert isinstance(asked, MapRequest)
+        return [message_to_json(MapAnswer(self.current))] if self.current.generation > asked.known else []
+
+    def key(self) -> str | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[list[CoordinatedService]]:
+    """Two workers of one router, each with a loop of its own."""
+    link, group = ChangingLink(), CounterGroup(2)
+    found = []
+    for number in range(2):
+        spool = LocalStore(tmp_path / str(number), Limits()).upload
+        one = CoordinatedService(link, 1.0, Limits(), 1, spool, None, join(group.fd, number))
+        one.connect()
+        found.append(one)
+    ends = Event()
+
+    def run(one: CoordinatedService) -> None:
+        async def work() -> None:
+            watching = asyncio.create_task(one.watch())
+            await asyncio.to_thread(ends.wait, 60)
+            watching.cancel()
+            await asyncio.wait((watching,))
+            one.close()
+
+        asyncio.run(work())
+
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(run, one) for one in found]
+        yield found
+        ends.set()
+        for work in running:
+            work.result(10)
+
+
+def test_what_one_worker_has_acknowledged_all_workers_of_the_router_serve(workers: list[CoordinatedService]) -> None:
+    tables = [one.routed.tables for one in workers]
+    for number in range(1, 31):
+        one, other = tables if number % 2 else reversed(tables)
+        one.delete(f"t@{number}")
+        assert other.get(f"t@{number}") is None
+        assert other.version_numbers("t")[0] == number + 1
+
+
+def test_a_worker_that_hangs_does_not_keep_the_others_from_their_changes(
+    workers: list[CoordinatedService], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("app.cluster.router.sharded_service._WORKERS_S", 0.1)
+
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(workers[1], "_ask", hangs)
+    workers[0].routed.tables.delete("t@1")
+    assert workers[0].routed.tables.get("t@1") is None
+    assert "may be 0.5 s late" in caplog.text
+
+
+def test_a_worker_that_has_ended_is_not_waited_for(workers: list[CoordinatedService]) -> None:
+    workers[1].close()
+    begun = monotonic()
+    workers[0].routed.tables.delete("t@1")
+    assert monotonic() - begun < 1
 
 
 def test_a_shard_that_leaves_the_map_and_comes_back_is_counted_on() -> None:

@@ -180,6 +180,8 @@ class PublishedTensors(ShardedTensors):
             conditions.check(None if is_new else self._alias(alias, shard_map).etag, "alias")
             if shard_map.aliases.get(alias) != target:
                 shard_map = self.client.change("put_alias", alias, target, shard_map.generation)
+            else:
+                self.client.take(shard_map)  # other workers may serve by an older one
             return self._alias(alias, shard_map), is_new
 
         return self._changed(change)

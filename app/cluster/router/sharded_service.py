@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from ssl import SSLContext
 from threading import Event
+from time import monotonic
 from typing import Final
 
 from app.cluster.coordinator.coordinator_client import CoordinatorClient
@@ -26,6 +27,7 @@ from app.cluster.router.shards import Shards
 from app.cluster.shard_map import BadShardMap, ShardMap
 from app.cluster.shard_tls import trusting
 from app.security.file_watcher import FileWatcher
+from app.telemetry.shared_counters import Counters, SlotHeader, unshared_counters
 from app.tensors.shape_limits import Limits
 
 MAX_FILE_BYTES: Final = 1 << 26
@@ -35,6 +37,10 @@ _ASK_S: Final = 0.5
 _REFRESH_S: Final = 1.0
 """How long a request whose map is too old waits for a newer one, before it tries again with what there is."""
 _TAKE_S: Final = 10.0
+_LOOK_S: Final = 0.01
+"""How often a worker looks whether another one has a newer map."""
+_WORKERS_S: Final = 2.0
+"""How long a change waits for the other workers to serve by its map: one that hangs answers nobody."""
 logger = logging.getLogger("gathernd")
 
 
@@ -110,6 +116,7 @@ def sharded_service(
     keep: int,
     spool: Spool,
     authorities: Path | None = None,
+    counters: Counters | None = None,
 ) -> ShardedService | CoordinatedService:
     """The tables that this value of GATHERND_CLUSTER stands for. Raises BadShardMap.
 
@@ -121,7 +128,7 @@ def sharded_service(
     if find_spec("ray") is None:
         raise BadShardMap("Ray is not installed: pip install 'gathernd-server[cluster]'")
     link = ProcessLink([sys.executable, "-m", "app.cluster.ray_link", cluster])
-    return CoordinatedService(link, late_after, limits, keep, spool, tls)
+    return CoordinatedService(link, late_after, limits, keep, spool, tls, counters)
 
 
 class ShardedService:
@@ -157,8 +164,11 @@ class CoordinatedService:
         keep: int,
         spool: Spool,
         tls: SSLContext | None = None,
+        counters: Counters | None = None,
     ) -> None:
+        """`counters` are those that the workers of a router share: all serve a change when one acknowledges it."""
         self._link = link
+        self._counters = counters or unshared_counters()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = Event()
         self._answers = True
@@ -177,21 +187,34 @@ class CoordinatedService:
             try:
                 key = self._link.key()
                 found = self._client.newer_map(-1)
-            except OSError as error:
-                self._silent(error)
-            else:
                 if found is not None:
                     self._use_key(key)
-                    self._take(found)
+                    self._use_on_loop(found)
+                    # From now on changes wait for this worker; what others have acknowledged before it asks for.
+                    if found.generation < self._newest_of_workers():
+                        self._use_on_loop(self._client.newer_map(-1) or found)
                     return
+            except OSError as error:
+                self._silent(error)
             self._closing.wait(_ASK_S)
 
     async def watch(self) -> None:
         """Ask for newer maps. Runs until it is cancelled."""
         self._loop = asyncio.get_running_loop()
+        pause = _LOOK_S if self._counters.shared else _ASK_S
+        due, asked_for = 0.0, 0
         while True:
-            await asyncio.sleep(_ASK_S)
-            await self._ask()
+            await asyncio.sleep(pause)
+            newest = self._newest_of_workers()
+            is_behind = newest > self._newest.current.generation and newest != asked_for
+            if is_behind or monotonic() >= due:
+                asked_for = newest
+                await self._ask()
+                due = monotonic() + _ASK_S
+
+    def _newest_of_workers(self) -> int:
+        """The generation of the newest map that any worker of this router serves by."""
+        return max(self._counters.map_generations(), default=0)
 
     async def _ask(self) -> None:
         try:
@@ -232,9 +255,19 @@ class CoordinatedService:
     def _use(self, found: ShardMap) -> None:
         if self._newest.offer(found):
             self.routed.use_map(found)
+            self._counters.header[SlotHeader.MAP] = found.generation
 
     def _take(self, found: ShardMap) -> None:
-        """A map that a thread has been given: it is in use, or a newer one, when this returns."""
+        """A map that a thread has been given: all workers serve by it, or by a newer one, when this returns."""
+        self._use_on_loop(found)
+        end = monotonic() + _WORKERS_S
+        while min(self._counters.map_generations(), default=found.generation) < found.generation:
+            if monotonic() >= end:
+                logger.warning("a worker does not take map %d and may be %g s late", found.generation, _ASK_S)
+                return
+            self._closing.wait(_LOOK_S / 2)
+
+    def _use_on_loop(self, found: ShardMap) -> None:
         loop = self._loop
         if loop is None:
             self._use(found)
@@ -251,6 +284,7 @@ class CoordinatedService:
     def close(self) -> None:
         """Close the connections to the shards and the link."""
         self._closing.set()
+        self._counters.header[SlotHeader.MAP] = 0
         self.routed.close()
         self._link.close()
 
