@@ -6,12 +6,11 @@ sent `100 Continue`, which every client of HTTP/1.1 takes and drops.
 
 from __future__ import annotations
 
-import socket
 from typing import Final
 
+from app.server import peer_state
 from app.server.connection_interface import Connection
 from app.server.expect_continue import send_continue
-from app.server.http_exchange import TCP_CLOSE
 
 FIRST_S: Final = 0.1
 LONGEST_S: Final = 5.0
@@ -28,8 +27,7 @@ def _probe(connection: Connection, interval: float) -> None:
     if connection.transport.is_closing() or running is None or running.response_complete:
         return
     if running.on_disconnect is not None and not running.response_started and running.scope["http_version"] == "1.1":
-        plain: socket.socket = connection.transport.get_extra_info("socket")
-        if plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE:
+        if peer_state.has_gone(connection.transport.get_extra_info("socket")):
             connection.transport.abort()
             return
         send_continue(running)

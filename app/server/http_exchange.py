@@ -10,27 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import socket
 import sys
 import termios
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.errors import Code
-from app.server import body_reader, whole_answer_response
+from app.server import body_reader, peer_state, whole_answer_response
 from app.server.connection_interface import Connection
 from app.server.expect_continue import send_continue
 from app.server.write_batch import flush
-
-TCP_CLOSE: Final = 7
-TCP_CLOSE_WAIT: Final = 8
-"""States of a connection, as the first byte of TCP_INFO has them (Linux, include/net/tcp_states.h): it was reset; the
-other side has sent its end.
-"""
 
 
 class HttpExchange(RequestResponseCycle):
@@ -133,8 +126,8 @@ class HttpExchange(RequestResponseCycle):
     def client_has_gone(self) -> bool:
         """Whether the client has gone and left its body incomplete; its connection is closed then.
 
-        The kernel is asked, since a connection that is not read does not say so: it was reset, or its end has come and
-        what can still be read is not all that is missing.
+        The kernel is asked, since a connection that is not read does not say so: its client has gone, or its end has
+        come and what can still be read is not all that is missing.
         """
         if not self.disconnected and self._has_ended():
             self.disconnected = True
@@ -145,11 +138,10 @@ class HttpExchange(RequestResponseCycle):
         connection = self.transport.get_extra_info("socket")
         if connection is None or not self.more_body or not sys.platform.startswith("linux"):
             return False
-        state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-        if state == TCP_CLOSE:
+        if peer_state.has_gone(connection):
             return True
         length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
-        if state != TCP_CLOSE_WAIT or not length.isdigit():
+        if not peer_state.sends_no_more(connection) or not length.isdigit():
             return False
         return self.received + self.unread() < int(length)
 

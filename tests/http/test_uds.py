@@ -17,14 +17,18 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from gathernd import Client
 from gathernd.errors import ConnectError
 from tests.client.conftest import Awaited
 from tests.http import server as servers
 from tests.http.conftest import Start
-from tests.http.server import GATHERND, TWO_WORKERS
+from tests.http.raw import TINY, Wire, request
+from tests.http.server import GATHERND, TWO_WORKERS, Server
+from tests.http.test_overload import faulty, metric, wait_for_queue
 from tests.http.test_tls import Pair, pair
+from tests.tries import tried_again
 
 __all__ = ["pair"]
 DATA = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -36,6 +40,16 @@ def on_socket(path: Path, **options: Any) -> Iterator[httpx.Client]:
     transport = httpx.HTTPTransport(uds=str(path))
     with httpx.Client(transport=transport, base_url="http://localhost", timeout=30, **options) as client:
         yield client
+
+
+@contextmanager
+def wire_on_socket(server: Server, path: Path) -> Iterator[Wire]:
+    with Wire(server) as wire:
+        wire.socket.close()
+        wire.socket = socket.socket(socket.AF_UNIX)
+        wire.socket.settimeout(20)
+        wire.socket.connect(str(path))
+        yield wire
 
 
 @contextmanager
@@ -117,6 +131,42 @@ def test_a_second_service_on_the_same_path_ends(warmed: Path, tmp_path: Path) ->
         assert "another program listens there; GATHERND_UDS sets another path" in second.stderr
         assert not (tmp_path / "other").exists()
         assert client.get("/readyz").status_code == 200
+
+
+@tried_again
+def test_a_client_that_has_gone_is_noticed_while_its_request_waits(start: Start, tmp_path: Path) -> None:
+    path, gone = tmp_path / "a.sock", 'gathernd_errors_total{code="client_gone"}'
+    flags = ("--uds", str(path), "--threads", "1", "--max-queue", "4", "--loop-max-us", "0")
+    with start(*flags, command=faulty("slow")) as server, Wire(server) as first:
+        first.send(request(TINY))
+        wait_for_queue(server, 1)
+        with wire_on_socket(server, path) as second:
+            second.send(request(TINY))
+            wait_for_queue(server, 2)
+        wait_for_queue(server, 1)
+        assert metric(server, gone) == 1
+        assert first.read().status == 200
+        assert "Traceback" not in server.log_text()
+
+
+def test_a_large_body_that_waits_is_read_once_there_is_room(start: Start, tmp_path: Path) -> None:
+    path, kind, mib = tmp_path / "a.sock", "Content-Type: application/x-safetensors", 1 << 20
+    held, waiting = (
+        save({"data": np.zeros((rows, mib), np.uint8), "indices": np.arange(rows)[:, None]}) for rows in (20, 16)
+    )
+    with start("--uds", str(path), "--memory-budget", "64MiB") as server, Wire(server) as first:
+        first.send(request(held, kind))
+        end = monotonic() + 20
+        while metric(server, "gathernd_memory_used_bytes") < 40 * mib:  # of its body and its answer
+            assert monotonic() < end
+            sleep(0.01)
+        with wire_on_socket(server, path) as second:
+            second.send(request(b"", f"Content-Length: {len(waiting)}", kind, length=False) + waiting[: mib // 4])
+            sleep(0.2)
+            assert first.read().status == 200
+            second.send(waiting[mib // 4 :])
+            assert second.read().status == 200
+        assert "Traceback" not in server.log_text()
 
 
 @pytest.mark.slow

@@ -1,9 +1,13 @@
-"""A finished request leaves nothing behind: with the collector off, memory stays where it was."""
+"""Clients that have gone are found, and a finished request leaves nothing behind: with the collector off, memory stays
+where it was.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+import struct
 import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
@@ -120,6 +124,43 @@ def test_what_is_said_to_a_client_that_has_left_does_not_count_as_sent() -> None
 
     assert asyncio.run(said(False)) == 3
     assert asyncio.run(said(True)) == 0
+
+
+def connected(family: socket.AddressFamily) -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection, the server's first."""
+    if family == socket.AF_UNIX:
+        return socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        return listener.accept()[0], client
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+@pytest.mark.parametrize(
+    ("leaving", "sent", "gone"),
+    [("no", 0, False), ("half", 5, True), ("half", 9, False), ("close", 5, True), ("reset", 5, True)],
+)
+def test_a_client_that_left_its_body_incomplete_is_found_without_reading(
+    family: socket.AddressFamily, leaving: str, sent: int, gone: bool
+) -> None:
+    ours, client = connected(family)
+    with ours, client:
+        cycle = HttpExchange.__new__(HttpExchange)
+        cycle.scope = {"headers": [(b"content-length", b"10")]}  # type: ignore[typeddict-item]
+        cycle.received = 1
+        aborted = []
+        cycle.transport = SimpleNamespace(  # type: ignore[assignment]
+            get_extra_info={"socket": ours}.get, abort=lambda: aborted.append(1)
+        )
+        client.sendall(bytes(sent))
+        if leaving == "half":
+            client.shutdown(socket.SHUT_WR)
+        elif leaving == "close":
+            client.close()
+        elif leaving == "reset":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        assert cycle.client_has_gone() == bool(aborted) == cycle.disconnected == gone
 
 
 @pytest.fixture
