@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -44,6 +44,7 @@ _INFLATED_AT_ONCE: Final = 1 << 10
 """Compressed messages with more bytes are inflated in a thread."""
 _CANCELLED: Final = "CANCELLED"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Result = TypeVar("Result")
 
 
 class _UnaryHandler:
@@ -174,7 +175,7 @@ class Calls(grpc.GenericRpcHandler):
 
         if len(message) <= _INFLATED_AT_ONCE:
             return inflated()
-        return await self._admission.pool.run(inflated, request.timings)
+        return await self._run(self._admission.pool.run(inflated, request.timings), request)
 
     async def _read(self, context: Context, request: RpcRequest, task: asyncio.Task[Any]) -> bytes:
         """The only message of a call, which `task` runs, charged to the budget.
@@ -265,15 +266,15 @@ class Calls(grpc.GenericRpcHandler):
 
         return handle
 
-    async def _run(self, work: Coroutine[Any, Any, bytes], request: RpcRequest) -> bytes:
+    async def _run(self, work: Coroutine[Any, Any, Result], request: RpcRequest) -> Result:
         """Run `work` at once up to its first wait, and to its end even where the caller goes before that.
 
-        A kernel that runs in a thread cannot be interrupted, and what it has charged is released once it has ended.
+        What runs in a thread cannot be interrupted, and goes on to charge: all of that is released once it has ended.
         """
         try:
             awaited = work.send(None)
         except StopIteration as done:
-            found: bytes = done.value
+            found: Result = done.value
             return found
         task = asyncio.ensure_future(continued(work, awaited))
         try:
@@ -382,7 +383,7 @@ class Calls(grpc.GenericRpcHandler):
 
     async def _stream_error(self, error: GatherError, message: bytes, request: RpcRequest) -> bytes:
         try:
-            found = await self._inference.split(message, request)
+            found = await self._run(self._inference.split(message, request), request)
             model, identifier = found.model, found.identifier
         except GatherError:
             model = identifier = ""
@@ -459,7 +460,7 @@ def coding_of(message: bytes) -> bytes | None:
     return b"deflate" if first == b"x" and len(message) > 1 and (message[0] << 8 | message[1]) % 31 == 0 else None
 
 
-def _release(request: RpcRequest, ended: asyncio.Task[bytes]) -> None:
+def _release(request: RpcRequest, ended: asyncio.Task[Any]) -> None:
     """Give back what a request has charged whose caller went before its end."""
     if not ended.cancelled():
         ended.exception()

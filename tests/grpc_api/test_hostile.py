@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from struct import pack
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 import grpc
@@ -261,6 +261,20 @@ def test_compressed_bombs(grpc_server: GrpcServer) -> None:
     assert len(zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(bomb, 64 << 20)) == 64 << 20
     answer = send(grpc_server, b"".join(conversation(bomb, ("grpc-encoding", "gzip"), flag=1)), 3)
     assert answer.startswith(b"\0"), answer[:100]
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_what_is_inflated_for_a_caller_who_has_gone_is_given_back(
+    channel: Any, grpc_server: GrpcServer, method: str
+) -> None:
+    bomb, call = bomb_of(1), channel.stream_stream(f"/inference.GRPCInferenceService/{method}")
+    for milliseconds in range(1, 41):  # to inflate it takes about half of the longest
+        with suppress(grpc.RpcError):
+            list(call(iter([bomb]), timeout=milliseconds / 1000))
+    end = monotonic() + 10
+    while "gathernd_memory_used_bytes 0.0" not in grpc_server.http.shared_client().get("/metrics").text:
+        assert monotonic() < end
+        sleep(0.05)
 
 
 @pytest.mark.slow
