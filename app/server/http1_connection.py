@@ -172,6 +172,7 @@ class Http1Connection(HttpToolsProtocol):
         exchange = HttpExchange(self, scope, keep_alive=keep_alive, expect=self.expect_100_continue)
         exchange.defaults = self._default_fields()
         scope["server"] = self.server
+        scope["scheme"] = self.scheme
         scope["client"] = self.client
         scope["state"] = self.app_state.copy()
         scope["extensions"] = {"gathernd": exchange}
@@ -281,7 +282,6 @@ class Http1Connection(HttpToolsProtocol):
             "type": "http",
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
             "http_version": version,
-            "scheme": self.scheme,
             "root_path": "",
             "headers": headers,
             "method": parser.get_method().decode("ascii"),

@@ -21,7 +21,7 @@ from app.bounded_cache import BoundedCache
 LARGEST: Final = 1 << 11
 """Most bytes of a header that is kept."""
 _MAX_HEADERS: Final = 1 << 10
-_PER_CONNECTION: Final = ("client", "server", "state", "extensions")
+_PER_CONNECTION: Final = ("client", "server", "scheme", "state", "extensions")
 """Entries of a scope that belong to one connection or request."""
 _PER_REQUEST: Final = frozenset((b"x-request-id", b"traceparent", b"idempotency-key", b"expect", b"transfer-encoding"))
 """Header fields that differ from request to request, or say how this body comes: their headers are not kept."""

@@ -1,5 +1,5 @@
-"""Clients that have gone are found, and a finished request leaves nothing behind: with the collector off, memory stays
-where it was.
+"""Clients that have gone are found, a request knows its connection's scheme, and a finished one leaves nothing behind:
+with the collector off, memory stays where it was.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import gc
 import socket
 import struct
 import tracemalloc
-from collections.abc import Awaitable, Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,12 +30,13 @@ PIECE = 1 << 15
 class Pipe:
     """A transport whose other end takes everything at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, extra: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.protocol: Any = None
         self.written = 0
+        self._extra = {"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 1), **extra}
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 1) if name in ("peername", "sockname") else default
+        return self._extra.get(name, default)
 
     def set_protocol(self, protocol: Any) -> None:
         self.protocol = protocol
@@ -161,6 +162,31 @@ def test_a_client_that_left_its_body_incomplete_is_found_without_reading(
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
         assert cycle.client_has_gone() == bool(aborted) == cycle.disconnected == gone
+
+
+def test_a_header_that_came_in_the_clear_before_has_the_scheme_of_its_own_connection() -> None:
+    seen = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        cycle = scope["extensions"]["gathernd"]
+        seen.append((scope["scheme"], cycle.route_match is None))
+        cycle.route_match = "found"
+        cycle.respond(200, b"content-length: 0\r\n", (), 0)
+
+    async def main() -> None:
+        config = uvicorn.Config(app, http=Http1Connection, log_config=None, lifespan="off")
+        config.load()
+        for over_tls in (False, True):
+            pipe = Pipe({"sslcontext": over_tls or None})
+            protocol = Http1Connection(config, ServerState(), {}, asyncio.get_running_loop())
+            protocol.connection_made(pipe)  # type: ignore[arg-type]
+            protocol.data_received(b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1")
+        flush()
+
+    request_header_cache.known.clear()
+    asyncio.run(main())
+    request_header_cache.known.clear()
+    assert seen == [("http", True), ("https", False)]
 
 
 @pytest.fixture
