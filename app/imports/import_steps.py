@@ -77,7 +77,8 @@ class ImportSteps:
             keep=request.keep,
             origin=_origin(request),
         )
-        self._running = store.imports.begin(request.name, request.url.shown, request.tensor, self._upload.id, total)
+        content = self._upload.id if tensors is None or tensors is store else ""
+        self._running = store.imports.begin(request.name, request.url.shown, request.tensor, content, total)
 
     def withdraw(self) -> None:
         """Leave no trace of what `enter` did."""

@@ -3,7 +3,7 @@
 A record is a file of JSON, written when its import begins and once more when that has ended, each time durably and
 whole. Beside it, while it goes on, stands a file that its process holds locked, with the bytes that are done. A record
 without an end whose process has died ends as the catalogue says: the import is done if the content that it was to make
-is there, and has failed otherwise. Nothing of it is carried on.
+is there, and has failed otherwise; of one into a cluster the error says that this is not known. Nothing is carried on.
 
     imports/ID.json     the record
     imports/ID.run      locked by the process that carries it out; the bytes done, as uint64
@@ -65,7 +65,8 @@ class ImportFailure:
 
 @dataclass(frozen=True, slots=True)
 class ImportRecord:
-    """An import. `url` has no query; `content` is the id of the content that it makes; times are ns since 1970.
+    """An import. `url` has no query; `content` is the id of the content that it makes, "" where a cluster publishes it
+    under an id of its own; times are ns since 1970.
 
     `done` counts bytes of items read, of `total`. `metadata` is what was made.
     """
@@ -233,7 +234,7 @@ class ImportRecords:
 
     def _ended(self, record: ImportRecord) -> ImportRecord:
         """The record of an import whose process has died."""
-        made = self._find_made(record.name, record.content)
+        made = self._find_made(record.name, record.content) if record.content else None
         if made is not None:
             return replace(record, state="done", done=record.total, ended=time.time_ns(), metadata=made)
         error = ImportFailure(
@@ -241,6 +242,12 @@ class ImportRecords:
             f"{record.url} could not be imported: the process that read it has ended",
             "Send the request again.",
         )
+        if not record.content:
+            error = ImportFailure(
+                "import_failed",
+                f"the process that imported {record.url} has ended; whether its version was published is not known",
+                f"Send the request again unless {record.name!r} has a new version.",
+            )
         return replace(record, state="failed", ended=time.time_ns(), error=error)
 
     def _remove_oldest(self) -> None:

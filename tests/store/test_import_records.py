@@ -99,6 +99,17 @@ def test_one_whose_process_died_is_done_if_its_content_is_there_and_has_failed_o
     store.close()
 
 
+def test_of_one_into_a_cluster_whose_process_died_it_is_said_that_its_end_is_not_known(store: LocalStore) -> None:
+    running = store.imports.begin("t", "https://a.example/x", None, "", 24)
+    os.close(running._fd)
+    found = store.imports.find(running.record.id)
+    assert found is not None
+    assert found.error is not None
+    assert "whether its version was published is not known" in found.error.detail
+    assert "'t' has a new version" in str(found.error.hint)
+    store.close()
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b'{"id": 5}', b"\xff"])
 def test_a_record_that_cannot_be_read_is_none(store: LocalStore, text: bytes) -> None:
     running = store.imports.begin("t", "https://a.example/x", None, "c", 5)
