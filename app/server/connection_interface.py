@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 import httptools
 from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.server import ServerState
+
+from app.server.timed_flow_control import TimedFlowControl
 
 
 class Connection(Protocol):
@@ -23,7 +24,7 @@ class Connection(Protocol):
 
     access_logger: Logger
     app: ASGI3Application
-    flow: FlowControl
+    flow: TimedFlowControl
     last_received: float
     leaving: bool
     logger: Logger

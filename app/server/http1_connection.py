@@ -30,6 +30,7 @@ from app.server.header_fields import combined
 from app.server.http_exchange import HttpExchange
 from app.server.refusal_response import ErrorRenderer, refusal_response
 from app.server.request_target import split_target
+from app.server.timed_flow_control import TimedFlowControl
 from app.server.timeouts import Timeouts, WriteProgress
 from app.server.write_batch import flush
 from app.telemetry.request_id import REQUEST_ID, random_id
@@ -46,6 +47,7 @@ class Http1Connection(HttpToolsProtocol):
     `render_error` makes the answers of the requests that the server refuses.
     """
 
+    flow: TimedFlowControl
     timeouts: ClassVar[Timeouts] = Timeouts(10.0, 10.0, 1024, 65536, 100)
     count_refusal: ClassVar[Callable[[GatherError, str, str | None], None]]
     render_error: ClassVar[ErrorRenderer]
@@ -75,6 +77,7 @@ class Http1Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection is open: find room for it, or refuse it."""
         super().connection_made(transport)
+        self.flow = TimedFlowControl(transport)
         limit = self.limit
         if limit is None or limit.admit(self):
             return

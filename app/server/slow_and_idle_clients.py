@@ -89,8 +89,9 @@ def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
         return GatherError("deadline_exceeded", "the body had not arrived when the request's deadline passed")
     if connection.flow.read_paused:
         return None
-    waited = now - began
-    if now - connection.last_received > limits.body:
+    resumed = connection.flow.resumed  # before that the body waited to be read
+    waited = now - max(began, resumed)
+    if now - max(connection.last_received, resumed) > limits.body:
         return GatherError("request_timeout", f"the body paused for more than {limits.body:g} s")
     if waited > limits.body and exchange.received < (waited - limits.body) * limits.body_rate:
         return GatherError("request_timeout", f"the body arrived with less than {limits.body_rate} bytes a second")

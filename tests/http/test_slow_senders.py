@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, sleep
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
+from tests.http.test_overload import metric
 from tests.tries import tried_again
 
 # Slow senders are looked for once a second.
@@ -91,6 +95,34 @@ def test_a_steady_body_may_take_longer_than_a_pause(strict: Server) -> None:
             wire.send(body[place : place + 2_000])
             sleep(0.12)
         assert wire.read().status == 200
+
+
+def test_the_time_for_which_the_service_does_not_read_a_body_is_not_its_senders(start: Start) -> None:
+    kind, mib = "Content-Type: application/x-safetensors", 1 << 20
+    held, waiting = (
+        save({"data": np.zeros((rows, mib), np.uint8), "indices": np.arange(rows)[:, None]}) for rows in (20, 15)
+    )
+    rules = ("--body-timeout", "1", "--min-body-rate", str(3 * mib), "--queue-timeout", "30")
+    with (
+        start("--memory-budget", "64MiB", *rules) as server,
+        Wire(server) as first,
+        Wire(server) as second,
+        ThreadPoolExecutor(1) as reader,
+    ):
+        first.send(request(held, kind))
+        end = monotonic() + 20
+        while metric(server, "gathernd_memory_used_bytes") < 40 * mib:  # of its body and its answer
+            assert monotonic() < end
+            sleep(0.01)
+        waited = reader.submit(sleep, 6)
+        answered = reader.submit(first.read)
+        second.send(request(b"", f"Content-Length: {len(waiting)}", kind, length=False))
+        for place in range(0, len(waiting), mib // 4):
+            second.send(waiting[place : place + mib // 4])
+            sleep(1 / 24)  # 6 MiB a second at most
+        assert second.read().status == 200
+        assert waited.done()
+        assert answered.result().status == 200
 
 
 def test_a_connection_may_idle_between_requests(strict: Server) -> None:
