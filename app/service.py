@@ -417,9 +417,14 @@ class Service:
         timings.kernel = now
 
     def _kernel_fills(self, plan: Plan, data: Tensor, resident: Resident | None, decision: Decision) -> bool:
-        """Whether the kernel that was chosen fills slices by itself: one of the CPU does, and not those of strings."""
+        """Whether the kernel that was chosen fills slices by itself: one of the CPU does, and not those of strings.
+
+        It takes a slice of fill values. Without tuples it would need none, and data without items may have slices of
+        any size.
+        """
         del resident
-        return can_fill(plan) and decision.choice.route != "gpu" and not isinstance(data, PackedStrings)
+        fills = can_fill(plan) and plan.index_items > 0
+        return fills and decision.choice.route != "gpu" and not isinstance(data, PackedStrings)
 
     async def _check_size(self, output: Tensor, timings: RequestTimings) -> None:
         """Raises output_too_large where gathered strings have more bytes than an output may have."""

@@ -236,6 +236,16 @@ def test_a_large_slice_to_fill_with_is_made_by_a_thread_of_the_pool(
     assert answer.output.array.reshape(2, items).tolist() == [[1.0] * items, [7.0] * items]
 
 
+@pytest.mark.parametrize("items", [1 << 20, 1 << 40])
+def test_no_slice_to_fill_with_is_made_where_there_are_no_tuples(items: int) -> None:
+    data = Tensor(DTYPES["float32"], (0, items), np.empty(0, np.float32))
+    rows = Tensor(DTYPES["int64"], (0, 1), np.empty(0, np.int64))
+    asked = Call("gathernd", data, rows, 0, "onnx-13", out_of_bounds="fill", fill_value=_Seven())
+    answer, _ = gather(service(budget=2**20), asked)
+    assert answer.output.shape == (0, items)
+    assert answer.replaced == 0
+
+
 @pytest.mark.parametrize("route", ["loop", "thread", "split"])
 def test_every_route_finds_a_bad_index(route: Any) -> None:
     rows = RANDOM.copy()
