@@ -72,8 +72,11 @@ def _as_int64(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) -> NDArray[n
         return low.astype(np.int64)
     rows = indices.reshape(-1, plan.depth)
     sizes = np.array([max(size, 1) for size in plan.dims], np.uint64)
-    near: NDArray[np.uint64] = np.where(rows < _BEYOND_INT64, rows, rows % sizes + sizes)
-    return near.astype(np.int64).reshape(-1)
+    near: NDArray[np.uint64] = rows % sizes + sizes
+    # Only on an axis so long that data has no items is that no int64: then it stays out of bounds, whatever it is.
+    np.minimum(near, _BEYOND_INT64 - np.uint64(1), out=near)
+    np.copyto(near, rows, where=rows < _BEYOND_INT64)
+    return near.view(np.int64).reshape(-1)
 
 
 def zero_item(dtype: DType) -> Tensor:

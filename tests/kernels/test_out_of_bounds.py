@@ -104,6 +104,14 @@ def test_indices_of_any_type(dtype: str, mode: OutOfBounds) -> None:
     assert (found.filled is not None) == (mode == "fill")
 
 
+@for_each("mode", ["clip", "wrap", "fill"])
+def test_indices_beyond_int64_are_counted_on_an_axis_of_any_size(mode: OutOfBounds) -> None:
+    size = 2**63 - 1
+    found = replaced(np.array([3, 2**63 + 3, 2**64 - 1], np.uint64), mode, (size,))
+    assert found.replaced == 2
+    assert all(0 <= index < size for index in found.indices.tolist())
+
+
 @pytest.mark.parametrize(
     ("batches", "tuples", "per_set"), [(6, 4, 0), (6, 4, 1), (6, 4, 2), (6, 4, 3), (9000, 30, 2), (6, 70_000, 3)]
 )
