@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from app.tensors.string_frames import copy_frames, first_longer, frames_size, re
 from app.tensors.tensor import Tensor
 
 _NO_OCTETS = np.empty(0, np.uint8)
+_FILLED_BYTES: Final = 18
+"""What `PackedStrings.filled` takes for each string beside octets: twice where it begins, and twice a mark."""
 
 
 @dataclass(slots=True)
@@ -69,16 +71,20 @@ class PackedStrings(Tensor):
 
         `charge` is told the bytes before they are taken, and may raise. Raises tensor_damaged.
         """
-        kept = self.array[~where]
-        octets = PackedStrings(self.dtype, (kept.size,), kept, octets=self.octets).packed(charge)
+        if charge is not None:
+            charge(_FILLED_BYTES * where.size)
+        others = ~where
+        kept = PackedStrings(self.dtype, (int(np.count_nonzero(others)),), self.array[others], octets=self.octets)
+        octets, count = kept.packed(charge), kept.array.size
+        del kept
         filler = with_.packed()
         if charge is not None:
-            charge(len(octets) + len(filler) + 16 * where.size)
+            charge(len(octets) + len(filler))
         frames = np.frombuffer(b"".join((octets, filler)), np.uint8)
-        starts = np.empty(kept.size + 1, np.int64)
+        starts = np.empty(count + 1, np.int64)
         read_frames.run(frames, starts.size, starts)
         array = np.full(where.size, starts[-1])
-        array[~where] = starts[:-1]
+        array[others] = starts[:-1]
         return PackedStrings(self.dtype, self.shape, array, octets=frames)
 
     def first_longer(self, most: int) -> int:
