@@ -21,6 +21,7 @@ from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, 
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
+from tests.kernels.scatter_loops import scatter_nd
 from tests.store.helpers import answered, change_of, files, made, put, read, scatter, scatter_together, strings
 
 NUMBERS = [name for name, row in DTYPES.items() if row.kind in ("int", "uint", "float")]
@@ -67,6 +68,19 @@ def test_types_without_arithmetic_take_none_and_the_last_of_two_wins(store: Loca
     etag = scatter(store, "x", [[2], [-1], [2]], np.concatenate([values, values[1:]]))
     assert read(store, "x").tolist() == [values[0], values[1], values[1], values[1]]
     assert etag.endswith('-1"')
+
+
+@pytest.mark.parametrize("reduction", ["min", "max"])
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_zeros_with_a_sign_are_less_than_those_without(store: LocalStore, name: str, reduction: Reduction) -> None:
+    rng = np.random.default_rng(1)
+    signed = np.array([0.0, -0.0, 1.0, -1.0], DTYPES[name].numpy)
+    for rows in (rng.permutation(40), rng.integers(0, 40, 40)):
+        data, updates = rng.choice(signed, (40, 3)), rng.choice(signed, (40, 3))
+        put(store, "x", data)
+        scatter(store, "x", rows[:, np.newaxis], updates, reduction)
+        expected = scatter_nd(data, rows[:, np.newaxis], updates, reduction)
+        assert read(store, "x").tobytes() == expected.tobytes()
 
 
 def test_reductions_go_in_row_major_order(store: LocalStore) -> None:

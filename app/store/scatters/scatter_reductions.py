@@ -31,8 +31,8 @@ def new_rows(
 
     `items` gives all items of the content, flat; `width` is the items of a row. `unapplied` are earlier records that
     are not applied yet; with a reduction, their rows are as wide. Updates of one row count in their order: the last one
-    wins, or they are reduced one after the other, each result rounded to the type, as NumPy does it (NaN wins in min
-    and max; integers wrap).
+    wins, or they are reduced one after the other, each result rounded to the type, as NumPy does it (integers wrap).
+    Minimum and maximum are those of IEEE 754-2019: NaN wins, and -0 is less than 0.
     """
     if not len(rows) or not width:
         return np.empty(0, np.uint64), np.empty((0, 0), np.uint8)
@@ -45,15 +45,42 @@ def new_rows(
         new = items().reshape(-1, width)[unique]
         for record in unapplied:
             _overlay(new, unique, record)
+        compares_floats = reduction in ("min", "max") and new.dtype.kind not in "iu"
         with np.errstate(all="ignore"):
+            zeros = _winning_zeros(new, reduction) if compares_floats else None
             if len(unique) == len(rows):
                 ordered = np.empty_like(new)
                 ordered[place] = values
                 new = _UFUNCS[reduction](new, ordered)
+                del ordered
             else:
                 _UFUNCS[reduction].at(new, place, values)
+            if zeros is not None:
+                _set_signs_of_zeros(new, zeros, place, values, reduction)
     octets: NDArray[np.uint8] = np.ascontiguousarray(new).view(np.uint8).reshape(len(unique), -1)
     return unique.astype(np.uint64), octets
+
+
+def _winning_zeros(values: NDArray[Any], reduction: Reduction) -> NDArray[np.bool_]:
+    """Where a zero is that wins over one with the other sign."""
+    found: NDArray[np.bool_] = np.signbit(values)
+    if reduction == "max":
+        np.logical_not(found, out=found)
+    found &= values == 0
+    return found
+
+
+def _set_signs_of_zeros(
+    new: NDArray[Any], zeros: NDArray[np.bool_], place: NDArray[np.intp], values: NDArray[Any], reduction: Reduction
+) -> None:
+    """Give the zeros among the least or greatest values `new` their signs, of which NumPy's comparison takes any.
+
+    `zeros` says where the old values were winning zeros, and is changed; `values` are the updates of the rows `place`.
+    """
+    is_zero = new == 0
+    if is_zero.any():
+        np.logical_or.at(zeros, place, _winning_zeros(values, reduction))
+        new[is_zero] = np.where(zeros[is_zero] == (reduction == "min"), -0.0, 0.0)
 
 
 def _overlay(new: NDArray[Any], rows: NDArray[np.int64], record: Record) -> None:
