@@ -60,6 +60,12 @@ def replace_out_of_bounds(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) 
         raise TypeError("the indices are not as the plan says")
     if replaced == 0:
         return Replacement(indices, 0, None)
+    if mode != "fill" and 0 in plan.dims and indices.dtype == np.uint64:
+        # None is negative now, and those that stay may be no int64: an error says what the request has.
+        unsigned = valid.view(np.uint64)
+        for axis in [number for number, size in enumerate(plan.dims) if size == 0]:
+            unsigned[axis :: plan.depth] = indices[axis :: plan.depth]
+        return Replacement(unsigned, replaced, None)
     return Replacement(valid, replaced, filled.view(np.bool_) if mode == "fill" else None)
 
 

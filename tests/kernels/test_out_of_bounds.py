@@ -112,6 +112,15 @@ def test_indices_beyond_int64_are_counted_on_an_axis_of_any_size(mode: OutOfBoun
     assert all(0 <= index < size for index in found.indices.tolist())
 
 
+@for_each("dtype", INDEX_TYPES)
+@for_each("mode", ["clip", "wrap"])
+def test_components_of_an_axis_of_size_0_stay_as_they_are(dtype: str, mode: OutOfBounds) -> None:
+    info = np.iinfo(dtype)
+    found = replaced(np.array([info.max, 4, info.min, 1], dtype), mode, (0, 3))
+    assert found.indices.tolist() == [info.max, 2 if mode == "clip" else 1, info.min, 1]
+    assert found.replaced == 1
+
+
 @pytest.mark.parametrize(
     ("batches", "tuples", "per_set"), [(6, 4, 0), (6, 4, 1), (6, 4, 2), (6, 4, 3), (9000, 30, 2), (6, 70_000, 3)]
 )
