@@ -118,7 +118,10 @@ class LookupService:
         if call.out_of_bounds != "error":
             work = _replacing(call, plan, reservation)
             replacements = await service.pool.run_unless(items < LARGE_INDEX_SCAN, work, timings)
-            indices, filled = [one.indices for one in replacements], [one.filled for one in replacements]
+            indices = [one.indices for one in replacements]
+            # Without bags no row is filled, and a table without rows may have rows of any size.
+            rows_written = [feature.output_rows for feature in plan.features]
+            filled = [one.filled if some else None for one, some in zip(replacements, rows_written, strict=True)]
             replaced = sum(one.replaced for one in replacements)
         fitted = _FittedInputs(call, plan, indices, filled)
         reservation.charge(fitted.nbytes)

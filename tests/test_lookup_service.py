@@ -11,6 +11,7 @@ import pytest
 
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
+from app.errors import GatherError
 from app.kernels import numpy_cpu
 from app.lookup_service import LookupService
 from app.memory.budget import Budget, MemoryReservation
@@ -172,3 +173,11 @@ def test_other_requests_have_their_turn_before_the_tables_of_many_features_are_f
     finally:
         pool.close()
     assert happened[0] == first
+
+
+def test_no_row_to_fill_with_is_made_where_there_are_no_bags() -> None:
+    table = Tensor(DTYPES["float32"], (0, 1 << 28), np.empty(0, np.float32))
+    rows = Tensor(DTYPES["int64"], (1,), np.array([3]))
+    offsets = Tensor(DTYPES["int64"], (0,), np.empty(0, np.int64))
+    with pytest.raises(GatherError, match="offsets_invalid"):
+        look_up(_OneTable(table), Feature("t", rows, offsets, pooling="sum"))
