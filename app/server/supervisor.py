@@ -40,7 +40,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from time import monotonic
+from threading import Thread
+from time import monotonic, sleep
 from types import FrameType
 from typing import Any, Final
 
@@ -66,6 +67,9 @@ _BACKOFF_S: Final = (0.1, 5.0)
 """First and longest pause, in seconds, before a start that failed is tried again; each is twice the one before."""
 _SHORT_LIFE_S: Final = 1.0
 """A worker that ends so soon after it took connections counts as a start that failed."""
+
+_KEYS_S: Final = 1.0
+"""Seconds between two readings of the keys file."""
 
 
 class Worker:
@@ -154,6 +158,8 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
         logger.info("parent process %d starts %d workers", os.getpid(), self._options.workers)
+        if self._keys is not None:
+            Thread(target=_watch_keys, args=(self._keys,), daemon=True).start()
         self._start(first=True)
         for _ in range(self._options.workers - 1):
             if self._stop_by is None:
@@ -199,11 +205,6 @@ class Supervisor:
             worker.send(b"g")
 
     def _spawn(self, slot: int, first: bool) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        if self._keys is not None:
-            # A worker that starts while the keys file is broken must not know fewer keys than the others.
-            found = self._keys.changed()
-            if found is not None:
-                self._keys.take(found)
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -415,6 +416,17 @@ class Supervisor:
             else:
                 # It has gathered nothing yet, and may be busy compiling for a while.
                 worker.kill()
+
+
+def _watch_keys(keys: KeyAuthorizer) -> None:
+    """Take the keys of the file whenever it changes, as workers do: one that starts while the file is broken knows the
+    keys that the others know, and none that was removed. In a thread, since a file system may hang.
+    """
+    while True:
+        sleep(_KEYS_S)
+        found = keys.changed()
+        if found is not None:
+            keys.take(found)
 
 
 def _shown(code: int) -> str:

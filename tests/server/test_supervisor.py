@@ -174,6 +174,22 @@ def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(tmp_p
         assert running.stop() == 0, running.log()
 
 
+def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_no_key_that_was_removed(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    api_keys.add(file, "kept", ["gather"])
+    api_keys.add(file, "removed", ["gather"])
+    with parent(tmp_path, str(file)) as running:
+        api_keys.remove(file, "removed")
+        api_keys.add(file, "added", ["gather"])
+        until(lambda: running.log().count("2 keys in force") == 2, 10, "the parent has read them")
+        file.write_text("broken\n")
+        os.kill(running.workers()[0], signal.SIGKILL)
+        running.said("takes connections", times=3)
+        _, _, known = running.log().rpartition("starts with")
+        assert [line.split()[-1] for line in known.splitlines() if " gather " in line] == ["kept", "added"]
+        assert running.stop() == 0, running.log()
+
+
 @pytest.mark.parametrize("reported", [0, 1])
 def test_a_stop_before_every_worker_takes_connections_kills_none_that_may(tmp_path: Path, reported: int) -> None:
     # So many of the two report that they take connections, and the others do once the stop has begun.
