@@ -87,11 +87,6 @@ class FileWatcher(Generic[Loaded]):
         self._in_force = contents
         return loaded
 
-    def reject(self, error: Exception) -> None:
-        """The contents that were read last cannot be used after all; they are read again next time."""
-        self._in_force = None
-        self._note(error)
-
     def _note(self, error: Exception) -> None:
         if str(error) != self.problem:
             self.problem = str(error)

@@ -34,8 +34,8 @@ _SETUP_S: Final = 1.0
 class Acceptor:
     """Accepts connections from `listeners`, one for each turn of the event loop, while it is started.
 
-    `tls` are the event loop's options for setting those of TCP up with TLS. Beyond `limit` an idle connection is
-    closed, or the new one.
+    `tls` returns the event loop's options for setting up one of TCP that has just come. Beyond `limit` an idle
+    connection is closed, or the new one.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Acceptor:
         factory: Callable[[], asyncio.Protocol],
         connections: set[Any],
         counters: Counters,
-        tls: Mapping[str, Any] | None = None,
+        tls: Callable[[], Mapping[str, Any]] = dict,
         limit: ConnectionLimit | None = None,
     ) -> None:
         self._listeners = listeners
         self._factory = factory
         self._connections = connections
         self._counters = counters
-        self._tls = tls or {}
+        self._tls = tls
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._has_yielded = False
@@ -167,7 +167,7 @@ class Acceptor:
 
     async def _set_up(self, connection: socket.socket) -> None:
         try:
-            tls = {} if connection.family == socket.AF_UNIX else self._tls
+            tls = {} if connection.family == socket.AF_UNIX else self._tls()
             await self._loop.connect_accepted_socket(self._factory, connection, **tls)
         except OSError:
             connection.close()

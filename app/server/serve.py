@@ -73,7 +73,7 @@ class Server(DrainingServer):
                 self.connection,
                 self.server_state.connections,
                 self.application.metrics.counters,
-                tls_options(self.config),
+                self.tls_options,
                 self.limit,
             )
             self.tls_acceptor.start()
@@ -117,6 +117,13 @@ class Server(DrainingServer):
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 
+    def tls_options(self) -> dict[str, Any]:
+        """The event loop's options for setting up a connection that has just come."""
+        if self.tls is None:
+            return {}
+        handshake = Http1Connection.timeouts.header
+        return {"ssl": self.tls.context, "ssl_handshake_timeout": handshake, "ssl_shutdown_timeout": SHUTDOWN_S}
+
     def watch(self) -> None:
         """Start the tasks that look for slow clients and a renewed certificate, and the gauges of both."""
         connections = self.server_state.connections
@@ -126,14 +133,6 @@ class Server(DrainingServer):
             tls = self.tls
             self.application.metrics.unsummed[CERTIFICATE_EXPIRY] = lambda: tls.expiry
             self.application.background.start("tls", tls.watch)
-
-
-def tls_options(config: uvicorn.Config) -> dict[str, Any]:
-    """The event loop's options for setting up connections."""
-    if config.ssl is None:
-        return {}
-    handshake = Http1Connection.timeouts.header
-    return {"ssl": config.ssl, "ssl_handshake_timeout": handshake, "ssl_shutdown_timeout": SHUTDOWN_S}
 
 
 def configure(options: ServerOptions, app: ServedApplication, tls: Tls | None = None) -> uvicorn.Config:

@@ -2,6 +2,9 @@
 
 Every new handshake uses the files as they were read last. A certificate and a key that do not fit, as while one file
 is replaced after the other, leave the last good pair in force.
+
+A renewed pair gets a context of its own. OpenSSL keeps a pair for each kind of key, RSA and elliptic curves: in the
+context of a pair with a key of another kind the old one would stay beside it, for clients that prefer it.
 """
 
 from __future__ import annotations
@@ -47,45 +50,55 @@ class Pem(NamedTuple):
     client_ca: bytes | None
 
 
+class _Loaded(NamedTuple):
+    """What the files hold, the context made of it, and when the first of the certificates expires."""
+
+    contents: Contents
+    context: ssl.SSLContext
+    expiry: float
+
+
 class Tls:
     """The TLS context of the service: its certificate and, with `client_ca`, the authorities of clients' certificates.
 
-    `key` may stand in the file of the certificate. TLS 1.2 and later. `expiry` is when the certificate in force, or one
-    of its chain, expires, in seconds since 1970. Raises BadTls.
+    `key` may stand in the file of the certificate. TLS 1.2 and later. `context` is for the next connection: a renewed
+    certificate makes another one. Raises BadTls.
     """
 
     def __init__(self, certificate: Path, key: Path | None, password_file: Path | None, client_ca: Path | None) -> None:
         self._certificate = certificate
         self._key = key
         self._password_file = password_file
-        self._watcher = FileWatcher(
-            self._read, self._checked, BadTls, "TLS", "the certificate read before stays in force"
-        )
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.context.set_alpn_protocols(_ALPN)
-        contents = self._watcher.first()
-        self._load(self.context, contents)
-        self._in_force = contents
-        self.expiry = expiry(contents[certificate])
         self._client_ca: bytes | None = None
         if client_ca is not None:
             try:
                 self._client_ca = read_small_file(client_ca)
-                self.context.load_verify_locations(client_ca)
+                _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._client_ca)
             except FileTooLarge:
                 raise BadTls(f"{client_ca.name} is larger than {LARGEST_FILE} bytes") from None
             except OSError as error:
                 raise BadTls(
                     f"the authorities of clients in {client_ca.name} cannot be read: {_reason(error)}"
                 ) from None
-            self.context.verify_mode = ssl.CERT_REQUIRED
+        self._watcher = FileWatcher(self._read, self._load, BadTls, "TLS", "the certificate read before stays in force")
+        self._in_force = self._watcher.first()
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context of the certificate in force."""
+        return self._in_force.context
+
+    @property
+    def expiry(self) -> float:
+        """When the certificate in force, or one of its chain, expires, in seconds since 1970."""
+        return self._in_force.expiry
 
     def pem(self) -> Pem:
         """The files in force, for a server that has TLS of its own. Raises BadTls for a key with a password."""
         if self._password_file is not None:
             raise BadTls("gRPC takes no key with a password: leave out GATHERND_TLS_KEY_PASSWORD_FILE or gRPC")
-        return Pem(self._in_force[self._key or self._certificate], self._in_force[self._certificate], self._client_ca)
+        contents = self._in_force.contents
+        return Pem(contents[self._key or self._certificate], contents[self._certificate], self._client_ca)
 
     async def watch(self, interval: float = 1.0) -> None:
         """Take over a renewed certificate within a second. Runs until it is cancelled."""
@@ -106,27 +119,19 @@ class Tls:
                     raise BadTls(f"{path.name} cannot be read: {_reason(error)}") from None
         return found
 
-    def _checked(self, contents: Contents) -> Contents:
-        """`contents`, which were tried on a context of their own: half a pair must not reach the one in use.
-
-        Raises BadTls.
-        """
-        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), contents)
-        return contents
-
-    def _take(self, contents: Contents) -> bool:
-        """Put these contents in force; whether that could be done."""
-        try:
-            self._load(self.context, contents)
-        except BadTls as error:
-            self._watcher.reject(error)
-            return False
-        self._in_force = contents
-        self.expiry = expiry(contents[self._certificate])
+    def _take(self, found: _Loaded) -> None:
+        """Put these files in force."""
+        self._in_force = found
         logger.info("TLS: a new certificate is in force")
-        return True
 
-    def _load(self, context: ssl.SSLContext, found: Contents) -> None:
+    def _load(self, found: Contents) -> _Loaded:
+        """A context of these files. Raises BadTls."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(_ALPN)
+        if self._client_ca is not None:
+            _trust(context, self._client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
         password = found[self._password_file].rstrip(b"\r\n") if self._password_file is not None else b""
         try:
             with ExitStack() as opened:
@@ -137,6 +142,13 @@ class Tls:
         except (OSError, ValueError) as error:
             files = " and ".join(path.name for path in (self._certificate, self._key) if path)
             raise BadTls(f"certificate and key in {files} cannot be used: {_reason(error)}") from None
+        return _Loaded(found, context, expiry(found[self._certificate]))
+
+
+def _trust(context: ssl.SSLContext, authorities: bytes) -> None:
+    """Have `context` trust these authorities, as PEM. Raises OSError."""
+    with _file_of(authorities) as path:
+        context.load_verify_locations(path)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 from app.server.application_interface import ServedApplication
 from app.server.connection_acceptor import Acceptor
 from app.server.exit_codes import STARTUP_FAILURE
-from app.server.serve import Server, configure, run, tls_options
+from app.server.serve import Server, configure, run
 from app.server.server_options import ServerOptions
 from app.server.tls import Tls
 from app.telemetry.shared_counters import SlotHeader
@@ -95,7 +95,7 @@ class WorkerServer(Server):
             self.connection,
             self.server_state.connections,
             self._counters,
-            tls_options(self.config),
+            self.tls_options,
             self.limit,
         )
         self.started = True

@@ -47,16 +47,19 @@ class Pair:
         return ssl.create_default_context(cafile=str(self.certificate))
 
 
-def make_pair(folder: Path, name: str, *options: str, days: int = 2) -> Pair:
+CURVE = ("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+RSA = ("rsa:2048",)
+
+
+def make_pair(folder: Path, name: str, *options: str, days: int = 2, kind: tuple[str, ...] = CURVE) -> Pair:
     skip_without(openssl="openssl")
     folder.mkdir(parents=True, exist_ok=True)
     pair = Pair(folder / "cert.pem", folder / "key.pem")
     names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
     files = ["-keyout", str(pair.key), "-out", str(pair.certificate)]
     encryption = options or ("-nodes",)
-    command = ["openssl", "req", "-x509", *curve, *files, *encryption, "-days", str(days), "-subj", f"/CN={name}"]
-    subprocess.run([*command, "-addext", names], check=True, capture_output=True, timeout=60)
+    command = ["openssl", "req", "-x509", "-newkey", *kind, *files, *encryption, "-days", str(days)]
+    subprocess.run([*command, "-subj", f"/CN={name}", "-addext", names], check=True, capture_output=True, timeout=60)
     return pair
 
 
@@ -195,6 +198,20 @@ def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path
         assert str(tmp_path) not in server.log_text()
 
 
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_renewed_certificate_with_a_key_of_another_kind_leaves_nothing_of_the_old_one(
+    start: Start, workers: str, tmp_path: Path
+) -> None:
+    """OpenSSL holds a pair for each kind of key, and clients prefer curves."""
+    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second", kind=RSA)
+    with start("--workers", workers, *LIGHT, *first.flags(), tls=first.trusting()) as server:
+        assert subject(server) == "first"
+        second.key.replace(first.key)
+        second.certificate.replace(first.certificate)
+        until(lambda: server.log_text().count("a new certificate is in force") == int(workers))
+        assert {subject(server) for _ in range(6)} == {"second"}
+
+
 def test_a_renewed_key_that_could_not_be_used_at_first_is_tried_again(tmp_path: Path) -> None:
     """Its file looks the same from outside: only what it holds has changed."""
     first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second", days=9)
@@ -218,7 +235,9 @@ def test_a_renewed_key_that_could_not_be_used_at_first_is_tried_again(tmp_path: 
 def renewed(tls: Tls) -> bool:
     """Whether another certificate is in force after one look at the files, as `Tls.watch` takes it."""
     found = tls._watcher.changed()
-    return found is not None and tls._take(found)
+    if found is not None:
+        tls._take(found)
+    return found is not None
 
 
 def test_a_renewed_key_that_could_not_be_read_at_first_is_read_again(
