@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -45,13 +46,14 @@ def seed_cache(seed: Path, cache: Path) -> list[str]:
         target = cache / folder.name
         if not folder.is_dir() or target.exists():
             continue
-        aside = cache / f".{folder.name}.{os.getpid()}"
-        shutil.copytree(folder, aside)
+        # A name of its own: in containers process ids repeat, and one that was killed may have left a part of a copy.
+        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=cache))
         try:
+            shutil.copytree(folder, aside, dirs_exist_ok=True)
             aside.rename(target)
         except OSError:
-            # another container on the same volume was faster
             shutil.rmtree(aside)
+            # another container on the same volume may have been faster
             if not target.exists():
                 raise
         else:

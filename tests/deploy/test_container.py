@@ -212,6 +212,29 @@ def test_seed_fills_an_empty_cache_and_leaves_what_is_there(tmp_path: Path) -> N
     assert [path.name for path in cache.iterdir()] == ["numba-1"]
 
 
+def test_seed_passes_over_the_part_of_a_copy_that_a_killed_container_has_left(tmp_path: Path) -> None:
+    seed, cache = tmp_path / "seed", tmp_path / "cache"
+    (seed / "numba-1").mkdir(parents=True)
+    (seed / "numba-1" / "index").write_text("new")
+    # Process ids repeat: the first process of a container is 1.
+    (cache / f".numba-1.{os.getpid()}").mkdir(parents=True)
+    assert entrypoint.seed_cache(seed, cache) == ["numba-1"]
+    assert (cache / "numba-1" / "index").read_text() == "new"
+
+
+def test_seed_that_cannot_be_copied_leaves_nothing_and_is_copied_once_it_can(tmp_path: Path) -> None:
+    seed, cache = tmp_path / "seed", tmp_path / "cache"
+    (seed / "numba-1").mkdir(parents=True)
+    (seed / "numba-1" / "index").symlink_to(seed / "later")
+    cache.mkdir()
+    with pytest.raises(OSError, match="No such file"):
+        entrypoint.seed_cache(seed, cache)
+    assert list(cache.iterdir()) == []
+    (seed / "later").write_text("new")
+    assert entrypoint.seed_cache(seed, cache) == ["numba-1"]
+    assert (cache / "numba-1" / "index").read_text() == "new"
+
+
 @pytest.mark.slow
 def test_code_compiled_for_a_level_is_found_again_by_that_level_only(tmp_path: Path) -> None:
     program = "import numba; f = numba.njit('i8(i8)', cache=True)(lambda x: x + 1); print(len(f.stats.cache_hits))"
