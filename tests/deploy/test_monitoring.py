@@ -17,6 +17,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.api.route_table import ROUTES, Plane
 from benchmarks.common import free_port
 from tests.http.server import ROOT, Server, serving
 
@@ -118,14 +119,14 @@ def test_every_metric_is_on_the_dashboard(scraped: Scraped) -> None:
     assert families - {re.sub(r"_(bucket|count|sum)$", "", name) for name in shown} == set()
 
 
-def test_work_in_the_rules_is_every_route_that_gathers_or_keeps_tensors(scraped: Scraped) -> None:
-    documented = scraped.server.shared_client().get("/openapi.json").json()["paths"]
-    patterns = {found for rule in rules() for found in re.findall(r'path=~"([^"]+)"', rule["expr"])}
-    work = {path for path in documented if re.fullmatch(r"/gather(nd)?|/tensors.*|.*/infer", path)}
-    gathers = {path for path in work if not path.startswith("/tensors")}
+def test_work_in_rules_and_dashboard_is_every_route_that_gathers_or_keeps_tensors() -> None:
+    expressions = [rule["expr"] for rule in rules()] + [expression for _, expression, _ in TARGETS]
+    patterns = {found for expression in expressions for found in re.findall(r'path=~"([^"]+)"', expression)}
+    gathers = {route.template for route in ROUTES if route.plane is Plane.GATHER}
+    work = gathers | {route.template for route in ROUTES if route.plane is Plane.TENSORS}
     assert len(patterns) == 2
     for pattern in patterns:
-        matched = {path for path in documented if re.fullmatch(pattern, path)}
+        matched = {route.template for route in ROUTES if re.fullmatch(pattern, route.template)}
         assert matched == (work if "tensors" in pattern else gathers)
 
 
