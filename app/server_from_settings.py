@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import logging.config
 import socket
 import sys
@@ -12,22 +13,26 @@ from typing import Final, NoReturn
 from app.api.error_responses import render_error
 from app.api.route_table import HEALTH, path_of
 from app.cluster.router.sharded_service import MapFile, is_ray
-from app.main import Application, check_grpc, create_app, grpc_listener, is_local, limits_of
+from app.cluster.shard_map import BadShardMap
+from app.main import Application, NoGrpc, check_grpc, create_app, grpc_listener, is_local, limits_of
+from app.security.api_keys import BadKeysFile
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.server import listening_sockets, worker_process
 from app.server import serve as server
-from app.server.exit_codes import NOT_AVAILABLE
+from app.server.exit_codes import NOT_AVAILABLE, STARTUP_FAILURE
 from app.server.server_options import ServerOptions
 from app.server.supervisor import Supervisor
 from app.server.timeouts import Timeouts
-from app.server.tls import Tls, TlsFiles
+from app.server.tls import BadTls, Tls, TlsFiles
 from app.server.unix_sockets import Permissions, UnixSocket
 from app.server.worker_process import WorkerStart
 from app.settings import Settings
 from app.store import LocalStore, StoreRefused
 from app.telemetry import logs
 from app.telemetry.shared_counters import join
-from app.telemetry.tracing import is_wanted
+from app.telemetry.tracing import NoTracing, is_wanted
+
+logger = logging.getLogger("gathernd")
 
 WORKER_PROGRAM: Final = """
 import gc, sys
@@ -134,7 +139,8 @@ def serve_workers(settings: Settings) -> int:
             listeners.append(own.listen())
         keys = authorizer if isinstance(authorizer, KeyAuthorizer) else None
         handed_on = settings.model_dump(mode="json")
-        return Supervisor(options, listeners, WORKER_PROGRAM, handed_on, store.group.token, keys, addresses).run()
+        token = store.group.token
+        return Supervisor(options, listeners, WORKER_PROGRAM, handed_on, token, keys, addresses, tls).run()
 
 
 def _bind(settings: Settings) -> list[socket.socket]:
@@ -163,11 +169,19 @@ def _unix_socket(settings: Settings, name: str, removed_at_the_end: ExitStack) -
 
 
 def work(fd: int) -> None:
-    """Be a worker process; `fd` is the descriptor of its `WorkerStart`."""
+    """Be a worker process; `fd` is the descriptor of its `WorkerStart`.
+
+    Ends the process where files that the settings name cannot be used, with a line in the log that says why.
+    """
     start = WorkerStart.read(fd)
     settings = Settings(**start.settings)
+    logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
     counters = join(start.counters, start.slot)
-    app = create_app(settings, counters, store_token=start.store_token, last_good_keys=start.keys)
-    if start.grpc_addresses:
-        app.further_listener = grpc_listener(app, start.grpc_addresses)
-    worker_process.work(start, server_options(settings), app)
+    try:
+        app = create_app(settings, counters, store_token=start.store_token, last_good_keys=start.keys)
+        if start.grpc_addresses:
+            app.further_listener = grpc_listener(app, start.grpc_addresses)
+        worker_process.work(start, server_options(settings), app)
+    except (BadKeysFile, BadShardMap, BadTls, NoGrpc, NoTracing) as problem:
+        logger.error("this worker cannot start: %s", problem)
+        raise SystemExit(STARTUP_FAILURE) from None

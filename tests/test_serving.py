@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from app.server.exit_codes import STARTUP_FAILURE
 from app.server.worker_process import WorkerStart
+from app.server_from_settings import WORKER_PROGRAM
 from app.settings import Settings
+from app.telemetry.shared_counters import CounterGroup
 from tests.http.server import GATHERND
 
 
@@ -85,3 +90,23 @@ def test_a_worker_is_handed_the_settings_as_they_are(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("GATHERND_MAX_TENSORS", "5")
     assert Settings(**read.settings) == settings
     assert read == start
+
+
+def test_a_worker_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
+    settings = Settings(cluster=str(tmp_path / "map"), store_dir=tmp_path / "store", log_format="json")
+    ours, theirs = socket.socketpair()
+    group = CounterGroup(2)
+    with ours, theirs:
+        start = WorkerStart(
+            settings.model_dump(mode="json"), [], theirs.fileno(), group.fd, 1, first=True, store_token="t", keys=None
+        )
+        fd = start.write()
+        done = subprocess.run(
+            [sys.executable, "-c", WORKER_PROGRAM, str(fd)],
+            pass_fds=(fd, start.channel, start.counters), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        os.close(fd)
+    assert done.returncode == STARTUP_FAILURE
+    line = json.loads(done.stderr)
+    assert (line["level"], line["logger"]) == ("error", "gathernd")
+    assert line["message"] == "this worker cannot start: the file cannot be read: No such file or directory"

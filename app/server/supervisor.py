@@ -50,6 +50,7 @@ from app.server import listening_sockets
 from app.server.exit_codes import STARTUP_FAILURE
 from app.server.serve import log_address, log_ready
 from app.server.server_options import ServerOptions
+from app.server.tls import Tls
 from app.server.worker_process import WorkerStart
 from app.telemetry.shared_counters import CounterGroup, SlotHeader, join
 
@@ -68,8 +69,8 @@ _BACKOFF_S: Final = (0.1, 5.0)
 _SHORT_LIFE_S: Final = 1.0
 """A worker that ends so soon after it took connections counts as a start that failed."""
 
-_KEYS_S: Final = 1.0
-"""Seconds between two readings of the keys file."""
+_FILES_S: Final = 1.0
+"""Seconds between two readings of the files of keys and TLS."""
 
 
 class Worker:
@@ -124,6 +125,7 @@ class Supervisor:
         store_token: str,
         keys: KeyAuthorizer | None,
         grpc_addresses: Sequence[str] = (),
+        tls: Tls | None = None,
     ) -> None:
         self._options = options
         self._program = program
@@ -133,6 +135,7 @@ class Supervisor:
         self._store_token = store_token
         self._keys = keys
         self._grpc_addresses = grpc_addresses
+        self._tls = tls
         self._workers: list[Worker] = []
         self._group = CounterGroup(2 * options.workers + 2)
         self._counters = join(self._group.fd, 0)
@@ -158,8 +161,7 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
         logger.info("parent process %d starts %d workers", os.getpid(), self._options.workers)
-        if self._keys is not None:
-            Thread(target=_watch_keys, args=(self._keys,), daemon=True).start()
+        Thread(target=_watch_files, args=(self._keys, self._tls), daemon=True).start()
         self._start(first=True)
         for _ in range(self._options.workers - 1):
             if self._stop_by is None:
@@ -219,6 +221,7 @@ class Supervisor:
                     store_token=self._store_token,
                     keys=None if self._keys is None else self._keys.text(),
                     grpc_addresses=list(self._grpc_addresses),
+                    tls=None if self._tls is None else self._tls.text(),
                 )
                 start_fd = start.write()
                 try:
@@ -418,15 +421,16 @@ class Supervisor:
                 worker.kill()
 
 
-def _watch_keys(keys: KeyAuthorizer) -> None:
-    """Take the keys of the file whenever it changes, as workers do: one that starts while the file is broken knows the
-    keys that the others know, and none that was removed. In a thread, since a file system may hang.
+def _watch_files(keys: KeyAuthorizer | None, tls: Tls | None) -> None:
+    """Take the files of keys and TLS whenever they change, as workers do: one that starts while a file is broken has
+    what the others have, and no key that was removed. In a thread, since a file system may hang.
     """
     while True:
-        sleep(_KEYS_S)
-        found = keys.changed()
-        if found is not None:
+        sleep(_FILES_S)
+        if keys is not None and (found := keys.changed()) is not None:
             keys.take(found)
+        if tls is not None and (loaded := tls.changed()) is not None:
+            tls.take(loaded)
 
 
 def _shown(code: int) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,6 +27,8 @@ SHUTDOWN_S: Final = 2.0
 WRITE_BYTES: Final = 1 << 20
 """Bytes of one write of an answer: a write is encrypted whole, twice over, before the first of it is sent."""
 _ALPN: Final = ("http/1.1",)
+_AS_TEXT: Final = "latin-1"
+"""In which any bytes are text."""
 
 
 class BadTls(Exception):
@@ -50,7 +52,7 @@ class Pem(NamedTuple):
     client_ca: bytes | None
 
 
-class _Loaded(NamedTuple):
+class Loaded(NamedTuple):
     """What the files hold, the context made of it, and when the first of the certificates expires."""
 
     contents: Contents
@@ -63,9 +65,19 @@ class Tls:
 
     `key` may stand in the file of the certificate. TLS 1.2 and later. `context` is for the next connection: a renewed
     certificate makes another one. Raises BadTls.
+
+    A worker that starts while certificate and key cannot be used takes `last_good`, the files that its parent read
+    before.
     """
 
-    def __init__(self, certificate: Path, key: Path | None, password_file: Path | None, client_ca: Path | None) -> None:
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path | None,
+        password_file: Path | None,
+        client_ca: Path | None,
+        last_good: Mapping[str, str] | None = None,
+    ) -> None:
         self._certificate = certificate
         self._key = key
         self._password_file = password_file
@@ -81,7 +93,12 @@ class Tls:
                     f"the authorities of clients in {client_ca.name} cannot be read: {_reason(error)}"
                 ) from None
         self._watcher = FileWatcher(self._read, self._load, BadTls, "TLS", "the certificate read before stays in force")
-        self._in_force = self._watcher.first()
+        try:
+            self._in_force = self._watcher.first()
+        except BadTls:
+            if last_good is None:
+                raise
+            self._in_force = self._load({Path(path): text.encode(_AS_TEXT) for path, text in last_good.items()})
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -102,7 +119,20 @@ class Tls:
 
     async def watch(self, interval: float = 1.0) -> None:
         """Take over a renewed certificate within a second. Runs until it is cancelled."""
-        await self._watcher.watch(self._take, interval)
+        await self._watcher.watch(self.take, interval)
+
+    def changed(self) -> Loaded | None:
+        """The files if they are others than the last time and can be used, else None."""
+        return self._watcher.changed()
+
+    def take(self, found: Loaded) -> None:
+        """Put these files in force."""
+        self._in_force = found
+        logger.info("TLS: a new certificate is in force")
+
+    def text(self) -> dict[str, str]:
+        """The files in force, by their paths: the `last_good` of a worker."""
+        return {str(path): content.decode(_AS_TEXT) for path, content in self._in_force.contents.items()}
 
     def _read(self) -> Contents:
         """What the files hold. Raises BadTls where one cannot be read."""
@@ -119,12 +149,7 @@ class Tls:
                     raise BadTls(f"{path.name} cannot be read: {_reason(error)}") from None
         return found
 
-    def _take(self, found: _Loaded) -> None:
-        """Put these files in force."""
-        self._in_force = found
-        logger.info("TLS: a new certificate is in force")
-
-    def _load(self, found: Contents) -> _Loaded:
+    def _load(self, found: Contents) -> Loaded:
         """A context of these files. Raises BadTls."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -142,7 +167,7 @@ class Tls:
         except (OSError, ValueError) as error:
             files = " and ".join(path.name for path in (self._certificate, self._key) if path)
             raise BadTls(f"certificate and key in {files} cannot be used: {_reason(error)}") from None
-        return _Loaded(found, context, expiry(found[self._certificate]))
+        return Loaded(found, context, expiry(found[self._certificate]))
 
 
 def _trust(context: ssl.SSLContext, authorities: bytes) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+import signal
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
@@ -173,7 +174,7 @@ def subject(server: Server) -> str:
     with context.wrap_socket(server.connect(), server_hostname="localhost") as connection:
         shown = connection.getpeercert(binary_form=True)
     assert shown is not None
-    return "second" if b"second" in shown else "first" if b"first" in shown else "?"
+    return next((name for name in ("first", "second", "third") if name.encode() in shown), "?")
 
 
 def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path: Path) -> None:
@@ -184,10 +185,10 @@ def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path
         assert subject(server) == "first"
         # The certificate alone does not fit the key: the pair in force stays.
         second.certificate.replace(first.certificate)
-        until(lambda: server.log_text().count("stays in force") == 2)
+        until(lambda: server.log_text().count("stays in force") == 3)  # of two workers and their parent
         assert subject(server) == "first"
         second.key.replace(first.key)
-        until(lambda: server.log_text().count("a new certificate is in force") == 2)
+        until(lambda: server.log_text().count("a new certificate is in force") == 3)
         assert {subject(server) for _ in range(6)} == {"second"}
         (shown,) = re.findall(
             r"^gathernd_tls_certificate_expiry_timestamp_seconds (.+)$", kept.get("/metrics").text, re.MULTILINE
@@ -196,6 +197,27 @@ def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path
         assert kept.get("/livez").status_code == 200
         assert "PRIVATE" not in server.log_text()
         assert str(tmp_path) not in server.log_text()
+
+
+def test_a_worker_that_starts_in_the_middle_of_a_renewal_has_the_certificate_of_the_others(
+    start: Start, tmp_path: Path
+) -> None:
+    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second")
+    third = make_pair(tmp_path / "3", "third")
+    with start(*TWO_WORKERS, *first.flags(), tls=first.trusting()) as server:
+        second.key.replace(first.key)
+        second.certificate.replace(first.certificate)
+        until(lambda: server.log_text().count("a new certificate is in force") == 3)
+        third.certificate.replace(first.certificate)
+        parent = server.process.pid
+        for worker in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            os.kill(int(worker), signal.SIGKILL)
+        until(lambda: server.log_text().count("takes connections") == 4)
+        assert {subject(server) for _ in range(6)} == {"second"}
+        third.key.replace(first.key)
+        until(lambda: server.log_text().count("a new certificate is in force") == 6)
+        assert {subject(server) for _ in range(6)} == {"third"}
+        assert "Traceback" not in server.log_text()
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
@@ -208,7 +230,8 @@ def test_a_renewed_certificate_with_a_key_of_another_kind_leaves_nothing_of_the_
         assert subject(server) == "first"
         second.key.replace(first.key)
         second.certificate.replace(first.certificate)
-        until(lambda: server.log_text().count("a new certificate is in force") == int(workers))
+        processes = {"1": 1, "2": 3}[workers]
+        until(lambda: server.log_text().count("a new certificate is in force") == processes)
         assert {subject(server) for _ in range(6)} == {"second"}
 
 
@@ -236,7 +259,7 @@ def renewed(tls: Tls) -> bool:
     """Whether another certificate is in force after one look at the files, as `Tls.watch` takes it."""
     found = tls._watcher.changed()
     if found is not None:
-        tls._take(found)
+        tls.take(found)
     return found is not None
 
 
