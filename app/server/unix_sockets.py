@@ -16,7 +16,8 @@ import pwd
 import socket
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -105,15 +106,11 @@ class UnixSocket:
             made.chmod(self._mode)
             if self._ids != (_KEEP, _KEEP):
                 os.chown(made, *self._ids)
-            parent = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                # Of two services that start at once the second sees the socket of the first.
-                fcntl.flock(parent, fcntl.LOCK_EX)
+            # Of two services that start at once the second sees the socket of the first.
+            with self._locked():
                 self._check_free()
                 found = made.stat()
                 made.rename(self.path)
-            finally:
-                os.close(parent)
             self._folder.rmdir()
         except OSError as error:
             raise self._refusal(error.strerror or "the socket cannot be made") from None
@@ -121,7 +118,7 @@ class UnixSocket:
 
     def remove(self) -> None:
         """Remove the file, unless another has come in its place, and what an attempt has left."""
-        with suppress(OSError):
+        with suppress(OSError), self._locked():
             found = self.path.lstat()
             if (found.st_dev, found.st_ino) == self._placed:
                 self.path.unlink()
@@ -129,6 +126,16 @@ class UnixSocket:
             (self._folder / _NAME).unlink()
         with suppress(OSError):
             self._folder.rmdir()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Nobody else puts a socket into the folder or removes one meanwhile."""
+        parent = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(parent, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(parent)
 
     def _check_free(self) -> None:
         """Raises CannotListen where something is at the path that is not the socket of a service that has ended."""

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread, current_thread
 
 import pytest
 
@@ -142,6 +143,33 @@ def test_what_came_in_its_place_is_not_removed(tmp_path: Path) -> None:
         second = listening(path)
     assert connects(path)
     second.close()
+
+
+def test_what_comes_in_its_place_in_the_moment_of_removing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.sock"
+    first, second = (UnixSocket(path, PRIVATE, "GATHERND_UDS") for _ in range(2))
+    first.listen().close()
+    made: list[socket.socket] = []
+    starting = Thread(target=lambda: made.append(second.listen()))
+    looks = Path.lstat
+
+    def looks_and_then_the_other_comes(self: Path) -> os.stat_result:
+        found = looks(self)
+        if current_thread() is not starting:
+            starting.start()
+            starting.join(0.5)
+        return found
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Path, "lstat", looks_and_then_the_other_comes)
+        first.remove()
+        starting.join()
+    assert connects(path)
+    made[0].close()
+    second.remove()
+    assert not list(tmp_path.iterdir())
 
 
 def test_refusing_for_a_while_shuts_no_unix_socket_down(tmp_path: Path) -> None:
