@@ -9,7 +9,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from importlib import import_module
 from threading import Event, Thread
@@ -136,11 +136,13 @@ class Application(DataPlane):
     background: BackgroundTasks
     models: Models
     lookups: LookupService
+    removed_at_the_end: ExitStack
     further_listener: FurtherListener | None = None
 
     def release(self) -> None:
-        """Release the store, where the process ends without the end of the lifespan."""
+        """Release the store and remove the files of Unix sockets, where the process ends at once."""
         self.store.close()
+        self.removed_at_the_end.close()
 
 
 class CrossOriginApplication(Application):
@@ -348,6 +350,7 @@ def create_app(
     app.background = background
     app.models = models
     app.lookups = lookups
+    app.removed_at_the_end = ExitStack()
     return app
 
 

@@ -104,7 +104,7 @@ def serve(settings: Settings, app: Application) -> None:
     tls = None if options.tls is None else Tls(*options.tls)
     listeners = _bind(settings)
     reserved = _reserve_grpc(settings, tls)
-    with ExitStack() as removed_at_the_end:
+    with app.removed_at_the_end as removed_at_the_end:
         own, grpc = (_unix_socket(settings, name, removed_at_the_end) for name in ("uds", "grpc_uds"))
         if settings.serves_grpc:
             app.further_listener = grpc_listener(app, listening_sockets.addresses(reserved), grpc)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from time import monotonic, sleep
 
 import httpx
@@ -200,14 +201,16 @@ def test_a_stop_while_starting_is_a_stop(start: Start) -> None:
         assert server.process.wait(60) == 0
 
 
-def test_a_stop_while_compiling_does_not_wait_for_the_compiler(start: Start) -> None:
-    with start(command=faulty("compiling"), ready=False) as server:
+def test_a_stop_while_compiling_does_not_wait_for_the_compiler(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    with start("--uds", str(path), command=faulty("compiling"), ready=False) as server:
         with Wire(server) as wire:
             wire.send(request(TINY))
             assert wire.read().status == 503
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 0
         assert "stopped before the kernels were ready" in server.log_text()
+        assert not path.exists()
 
 
 def test_a_helper_of_the_compiler_ends_with_its_parent() -> None:
