@@ -72,7 +72,9 @@ class Statistics:
     def __init__(self, counters: Counters | None = None) -> None:
         self.counters = counters or unshared_counters()
         self.scheduled = False
-        self._models: dict[str, ModelStatistics] = {}
+        # Those that an earlier worker has counted in this slot take cells there until they make room, too.
+        counted = {label.partition("|")[0] for label in self.counters.labels("oip")}
+        self._models = {name: ModelStatistics(self) for name in counted}
 
     def of(self, name: str) -> ModelStatistics:
         """The numbers of a model that exists, for counting."""
