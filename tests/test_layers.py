@@ -81,6 +81,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "opentelemetry": ("app.telemetry.tracing",),
     "pydantic": (
         "app.api.schemas.",
+        "app.cli.read_settings",
         "app.cli.serve_command",
         "app.settings",
         "app.wire.json.query_of_json_request",

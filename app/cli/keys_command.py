@@ -10,8 +10,8 @@ from typing import Annotated, Final
 
 import typer
 
+from app.cli.read_settings import read_settings
 from app.security import api_keys
-from app.settings import Settings
 from gathernd_cli.tables import Column, print_rows
 
 COLUMNS: Final = ("label", "scopes", "sha256", "added")
@@ -36,7 +36,7 @@ class KeyScope(Enum):
 @contextmanager
 def _keys_file(given: Path | None) -> Iterator[Path]:
     """The path of the keys file; an error of the file ends the command with a message and exit code 1."""
-    path = given or Settings().api_keys_file
+    path = given or read_settings().api_keys_file
     if path is None:
         typer.echo("gathernd: which keys file? Set GATHERND_API_KEYS_FILE or give --file", err=True)
         raise typer.Exit(2)

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from app.cli.read_settings import read_settings
 from app.dispatch.backend_calibration import calibrated
 from app.dispatch.choose_backend import BackendChooser, Route
 from app.dispatch.request_thread_pool import RequestThreadPool
@@ -33,7 +34,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables
 
 def settings_with(cache_dir: Path | None) -> Settings:
     """The settings of the environment, with this cache folder if one is given."""
-    return Settings() if cache_dir is None else Settings(cache_dir=cache_dir)
+    return read_settings() if cache_dir is None else read_settings(cache_dir=cache_dir)
 
 
 def service_of(settings: Settings, *, refresh: bool) -> Service:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from pydantic import ByteSize, ValidationError
+from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
-from app.server.exit_codes import WRONG_SETTINGS
+from app.cli.read_settings import read_settings
 from app.settings import Settings, default_text, topics
 from gathernd_cli.import_for_good import import_for_good
 
@@ -21,22 +21,10 @@ app = typer.Typer(add_completion=False)
 def serve_command(**given: list[str] | None) -> None:
     """Serve over HTTP. Every flag is also a variable: --max-queue is GATHERND_MAX_QUEUE."""
     arguments = [f"--{name.replace('_', '-')}={text}" for name, texts in given.items() for text in texts or ()]
-    settings = _settings(arguments)
+    settings = read_settings(_cli_parse_args=arguments, _cli_prog_name="gathernd serve")
     with import_for_good():
         from app.cli.run_service import run_service  # noqa: PLC0415  (imports the whole service)
     run_service(settings)
-
-
-def _settings(arguments: list[str]) -> Settings:
-    try:
-        return Settings(_cli_parse_args=arguments, _cli_prog_name="gathernd serve")
-    except ValidationError as error:
-        for problem in error.errors():
-            name = "_".join(map(str, problem["loc"]))
-            # The text of one of our own checks, before which pydantic puts words of its own.
-            why = problem["ctx"]["error"] if problem["type"] == "value_error" else problem["msg"]
-            typer.echo(f"gathernd: --{name.replace('_', '-')} (GATHERND_{name.upper()}): {why}", err=True)
-        raise typer.Exit(WRONG_SETTINGS) from None
 
 
 def _flags() -> Iterator[inspect.Parameter]:

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from app.settings import Settings
+from app.cli.read_settings import read_settings
 from app.store import StoreRefused
 from app.store.maintenance.backup import DamagedVersions, back_up
 from app.store.maintenance.check_store import check
@@ -64,7 +64,7 @@ def store_backup(
     """
     with _told():
         try:
-            done = back_up(store_dir or Settings().store_dir, folder, skip_damaged=skip_damaged)
+            done = back_up(store_dir or read_settings().store_dir, folder, skip_damaged=skip_damaged)
         except DamagedVersions as damaged:
             for reference, reason in damaged.reasons.items():
                 typer.echo(f"gathernd: {reference}: {reason}", err=True)
@@ -96,7 +96,7 @@ def store_restore(
     Names, versions, aliases, times and numbers stay; ETags are new, and Idempotency-Keys are gone.
     """
     with _told():
-        done = restore(folder, store_dir or Settings().store_dir)
+        done = restore(folder, store_dir or read_settings().store_dir)
     print_fields(
         [
             Field("versions", str(done.versions), human_count),
@@ -114,7 +114,7 @@ def store_check(store_dir: StoreFolder = None) -> None:
     Exit code 1 where there is damage; a note needs nobody to act.
     """
     with _told():
-        found = list(check(store_dir or Settings().store_dir))
+        found = list(check(store_dir or read_settings().store_dir))
     if found or not sys.stdout.isatty():
         print_rows(
             [Column("level"), Column("of"), Column("problem"), Column("what to do")],

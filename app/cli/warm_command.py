@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.settings import Settings
+from app.cli.read_settings import read_settings
 from app.warmup import warm
 
 app = typer.Typer(add_completion=False)
@@ -20,6 +20,6 @@ def warm_command(
     ] = None,
 ) -> None:
     """Compile kernels and readers into the cache folder, so that the next start is fast."""
-    rest = warm(cache_dir or Settings().cache_dir, lambda name: typer.echo(f"ready: {name}"))
+    rest = warm(cache_dir or read_settings().cache_dir, lambda name: typer.echo(f"ready: {name}"))
     if rest is not None:
         rest()
