@@ -322,6 +322,7 @@ class Supervisor:
     def _give_up_restart(self) -> None:
         logger.error("the restart is given up: the workers that run carry on")
         self._rolling.clear()
+        self._restarting = False
 
     def _delay_next_start(self) -> None:
         low, high = _BACKOFF_S

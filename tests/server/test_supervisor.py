@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -157,6 +158,20 @@ def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_c
             assert refuses(running.port)
         running.said("takes connections", times=4)
         assert len(running.workers()) == 2
+        assert running.stop() == 0, running.log()
+
+
+def test_a_rolling_restart_that_is_given_up_is_not_said_to_have_ended(tmp_path: Path) -> None:
+    with parent(tmp_path) as running:
+        before = running.workers()
+        with running.no_more_files():
+            running.process.send_signal(signal.SIGHUP)
+            running.said("the restart is given up")
+        sleep(1)  # it looks at its workers four times meanwhile
+        assert "the restart has ended" not in running.log()
+        running.process.send_signal(signal.SIGHUP)
+        running.said("the restart has ended")
+        assert not set(before) & set(running.workers())
         assert running.stop() == 0, running.log()
 
 
