@@ -239,7 +239,7 @@ def test_without_a_temporary_folder_or_with_a_wrong_setting_it_says_so(
     monkeypatch.setenv("GATHERND_THREADS", "0")
     done = bench_in_process(monkeypatch, tmp_path)
     assert done.exit_code == 2
-    assert "threads" in done.stderr
+    assert "gathernd: GATHERND_THREADS: " in done.stderr
 
 
 def test_an_answer_with_other_values_is_an_error() -> None:
