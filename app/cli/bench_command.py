@@ -24,7 +24,7 @@ from app.cli.offline_service import ROUTE_NAMES, CacheDir, service_of, settings_
 from app.dispatch.backend_calibration import cpu_model
 from app.dispatch.choose_backend import BackendChooser, Facts
 from app.memory.container_memory import memory_limit
-from app.server.exit_codes import NOT_AVAILABLE, WRONG_SETTINGS
+from app.server.exit_codes import NOT_AVAILABLE
 from app.settings import Settings
 
 SECONDS: Final = 2.0
@@ -42,11 +42,7 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of Markdown.")] = False,
 ) -> None:
     """Measure the service and its kernel on this machine, and print tables in Markdown. Best on an idle machine."""
-    try:
-        settings = settings_with(cache_dir).model_copy(update={"workers": 1})
-    except ValueError as error:
-        typer.echo(f"gathernd: {error}", err=True)
-        raise typer.Exit(WRONG_SETTINGS) from None
+    settings = settings_with(cache_dir).model_copy(update={"workers": 1})
     try:
         report = measured(settings, seconds)
     except BenchFailed as error:
