@@ -19,7 +19,7 @@ import signal
 import socket
 from time import monotonic
 from types import FrameType
-from typing import Final
+from typing import Final, NoReturn
 
 import uvicorn
 
@@ -94,16 +94,18 @@ class DrainingServer(uvicorn.Server):
         if further is not None and self.cut:
             await further.stop(0.0)
         if "kernels" in self.application.readiness.waiting_for and not self.failed:
-            self._leave_compiler()
+            logger.info("stopped before the kernels were ready")
+            self.end_at_once(0)
         self.config.timeout_graceful_shutdown = 1
         await super().shutdown()
 
-    def _leave_compiler(self) -> None:
-        """End the process. A compiler cannot be interrupted, and the interpreter's own end would wait for it."""
-        logger.info("stopped before the kernels were ready")
+    def end_at_once(self, code: int) -> NoReturn:
+        """End the process. A compiler cannot be interrupted, and the interpreter's own end would wait for it, and for
+        threads of gRPC.
+        """
         self.application.release()
         logging.shutdown()
-        os._exit(0)
+        os._exit(code)
 
     def stop_listening(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no new connections."""

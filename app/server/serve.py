@@ -94,14 +94,14 @@ class Server(DrainingServer):
             log_ready(self.options, self.url)
 
     async def start_further_listener(self) -> None:
-        """Take requests on the port beside that of HTTP, if there is one."""
+        """Take requests on the port beside that of HTTP, if there is one. Ends the process where that cannot be."""
         if self.application.further_listener is None:
             return
         try:
             await self.application.further_listener.start(self.tls)
         except (RuntimeError, listening_sockets.CannotListen) as problem:
             logger.error("gRPC cannot be served: %s", problem)
-            raise SystemExit(STARTUP_FAILURE) from None
+            self.end_at_once(STARTUP_FAILURE)
 
     def listen(self) -> None:
         """Have the kernel take connections. Ends the process where another one came first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,6 +46,28 @@ def test_a_second_service_on_the_same_path_ends(start: Start, tmp_path: Path) ->
         assert "another program listens there; GATHERND_GRPC_UDS sets another path" in done.stderr
         with Channel(f"unix:{path}") as channel:
             assert output(channel.call("ModelInfer", example()), np.float32).tolist() == [[2, 3], [0, 1]]
+
+
+def test_a_socket_that_cannot_have_its_owner_ends_the_start_with_a_reason(tmp_path: Path) -> None:
+    """gRPC's threads run already by then."""
+    folders = ["--store-dir", str(tmp_path / "store"), "--cache-dir", str(tmp_path / "cache")]
+    sockets = ["--uds", str(tmp_path / "http.sock"), "--grpc-uds", str(tmp_path / "grpc.sock")]
+    # Root may give any file away: here nobody may, but that of HTTP, which comes first.
+    program = (
+        "import errno, os\n"
+        "def chown(path, *_):\n"
+        "    if made: raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))\n"
+        "    made.append(path)\n"
+        "made, os.chown = [], chown\n"
+        "from gathernd_cli import main\n"
+        "main()"
+    )
+    command = [sys.executable, "-c", program, "serve", "--kernel", "numpy", "--uds-owner", "0", *folders, *sockets]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3, done
+    assert "gRPC cannot be served: cannot listen on" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("*.sock"))
 
 
 @pytest.mark.slow
