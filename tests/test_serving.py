@@ -19,13 +19,14 @@ from app.server.worker_process import WorkerStart
 from app.server_from_settings import WORKER_PROGRAM
 from app.settings import Settings
 from app.telemetry.shared_counters import CounterGroup
+from benchmarks.common import free_port
 from tests.http.server import GATHERND
 
 
 @contextmanager
 def prepared(fault: str, folder: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Flags that cannot be served with, and what the refusal must tell."""
-    missing = str(folder / "missing")
+    missing, port = str(folder / "missing"), str(free_port())
     if fault == "port":
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])
@@ -37,6 +38,8 @@ def prepared(fault: str, folder: Path) -> Iterator[tuple[list[str], list[str]]]:
         "certificate": (["--tls-cert", missing], ["GATHERND_TLS_CERT", "there is no file missing"]),
         "keys": (["--api-keys-file", missing], ["GATHERND_API_KEYS_FILE", missing, "No such file"]),
         "setting": (["--threads", "0"], ["--threads", "GATHERND_THREADS"]),
+        "gRPC's port": (["--port", port, "--grpc-port", port], ["gRPC", port, "GATHERND_GRPC_PORT"]),
+        "gRPC's path": (["--uds", missing, "--grpc-uds", missing], ["gRPC", missing, "GATHERND_GRPC_UDS"]),
         "gpu": (["--device", "gpu", "--workers", "2"], ["GATHERND_DEVICE", "several workers"]),
     }[fault]
 
@@ -51,6 +54,9 @@ def prepared(fault: str, folder: Path) -> Iterator[tuple[list[str], list[str]]]:
         ("certificate", "1", 2),
         pytest.param("keys", "2", 2, marks=pytest.mark.slow),
         pytest.param("setting", "2", 2, marks=pytest.mark.slow),
+        ("gRPC's port", "1", 1),
+        pytest.param("gRPC's port", "2", 1, marks=pytest.mark.slow),
+        ("gRPC's path", "1", 1),
         ("gpu", "2", 2),
     ],
 )
