@@ -10,7 +10,7 @@ import socket
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from app.server.application_interface import ServedApplication
 from app.server.connection_acceptor import Acceptor
@@ -20,6 +20,7 @@ from app.server.server_options import ServerOptions
 from app.server.tls import Tls
 from app.telemetry.shared_counters import SlotHeader
 
+_BEAT_S: Final = 0.1
 logger = logging.getLogger("gathernd")
 
 
@@ -171,7 +172,17 @@ class WorkerServer(Server):
             await asyncio.wait((self._starting,))  # what has not begun to listen yet could not be stopped
         if self._acceptor is not None:
             await self._acceptor.finish_setup()
-        await super().shutdown(sockets)
+        beating = asyncio.create_task(self._beat_on())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            beating.cancel()
+
+    async def _beat_on(self) -> None:
+        """Show the parent that this worker does not hang, while requests finish: nothing ticks any more."""
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            self._counters.header[SlotHeader.HEARTBEAT] += 1
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second."""
