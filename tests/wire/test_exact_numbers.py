@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.errors import GatherError
@@ -171,6 +171,29 @@ def test_numbers_beside_the_middle_of_two_floats_are_rounded_as_python_rounds_th
             assert found == ("value_not_representable" if math.isinf(wanted) else float(sign + text)), text
     finite = [text for text in texts if not math.isinf(float(text))]
     assert made("float64", f"[{','.join(finite)}]").array.tolist() == [float(text) for text in finite]
+
+
+@given(
+    digits=st.integers(1, 2**64 - 1),
+    power=st.integers(280, 340),
+    point=st.integers(0, 19),
+    dtype=st.sampled_from(FLOATS),
+)
+@example(digits=9, power=308, point=0, dtype="float64")
+@example(digits=35953862697246318, power=292, point=0, dtype="float64")
+@example(digits=6511, power=308, point=3, dtype="float32")
+@example(digits=2**64 - 1, power=308, point=19, dtype="float16")
+def test_numbers_around_the_largest_float64_are_that_float64_or_refused(
+    digits: int, power: int, point: int, dtype: str
+) -> None:
+    text = str(digits).rjust(point + 1, "0")
+    text = f"{text[: len(text) - point]}.{text[len(text) - point :]}0e{power + point}"
+    wanted = float(text)
+    for sign in ("", "-"):
+        found = outcome(lambda sign=sign: made(dtype, f"[{sign}{text}]").array.tolist())
+        assert found == (
+            [float(sign + text)] if dtype == "float64" and wanted < math.inf else "value_not_representable"
+        )
 
 
 @for_each("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])

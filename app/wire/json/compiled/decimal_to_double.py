@@ -109,12 +109,13 @@ def nearest(value: int, power: int) -> float:
         mantissa = lshr(mantissa, 1 - exponent)
         mantissa = (mantissa + (mantissa & 1)) >> 1
         return f64_from_bits(mantissa)  # 2**52 is the smallest normal number, as it should be
+    if exponent >= 0x7FF:  # one more would be the sign
+        return np.inf
     halfway = mantissa & 3 == 1 and -4 <= power <= 23 and 0 <= lower <= 1
     if halfway and mantissa << (top + 9) == upper:
         mantissa -= 1
     mantissa = (mantissa + (mantissa & 1)) >> 1
-    bits = (exponent << 52) + mantissa - (1 << 52)  # a mantissa of 2**53 carries into the exponent
-    return f64_from_bits(min(bits, INFINITY_BITS))
+    return f64_from_bits((exponent << 52) + mantissa - (1 << 52))  # a mantissa of 2**53 carries into the exponent
 
 
 @inner
