@@ -76,6 +76,9 @@ def test_bfloat16_of_ml_dtypes_as_jax_has_it_is_taken(service: Any) -> None:
         ([True], "bool", [True]),
         ([], "int32", []),
         (["a"], "string", ["a"]),
+        ([2**53, 0.5], "float32", [2**53, 0.5]),
+        ([1e20, 1], "bfloat16", [ml_dtypes.bfloat16(1e20), 1]),
+        ([1e20, 1j], "complex64", [np.complex64(1e20), 1j]),
     ],
 )
 def test_a_list_becomes_the_tensors_type(value: Any, dtype: str, expected: Any) -> None:
@@ -92,11 +95,41 @@ def test_a_list_becomes_the_tensors_type(value: Any, dtype: str, expected: Any) 
     [
         ([1.5], "int32"), ([300], "uint8"), ([-1], "uint64"), ([1e300], "float32"), ([1j], "float64"), ([2], "bool"),
         (["a"], "float32"), ([2**60 + 1], "float64"), ([None], "float32"), ([2**70], "int64"),
+        ([2**53 + 1, 0.5], "int64"), ([2**53 + 1, 0.5], "float64"), ([2**63, -1], "int64"), ([1e300, 1], "int64"),
+        ([float("inf")], "int8"), ([2**63 + 1, 1j], "complex64"), ([1e300, 1], "bfloat16"),
     ],
 )  # fmt: skip
 def test_a_list_that_the_type_cannot_hold_is_refused(value: Any, dtype: str) -> None:
     with pytest.raises(ValueError, match=dtype):
         as_type(value, dtype)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        ([2**63 + 1, 1], "uint64"), ([[2**64 - 1], [0]], "uint64"), ([2**53 + 1, 1.0], "int64"),
+        ([np.int64(2**53 + 1), 1.0], "int64"), ([-(2**53) - 1, 0.0], "int64"),
+    ],
+)  # fmt: skip
+def test_integers_of_a_list_stay_exact_where_numpy_makes_floats_of_them(value: Any, dtype: str) -> None:
+    found = as_type(value, dtype)
+    assert found.dtype == dtype
+    assert found.tolist() == np.array(value, object).astype(dtype).tolist() == np.array(value, object).tolist()
+
+
+def test_strings_of_a_list_keep_the_nul_at_their_end(service: Any) -> None:
+    texts = ["a\0", "b", "\0"]
+    assert service.gather(texts, [0, 2]).tolist() == ["a\0", "\0"]
+    service.put("texts", [texts])
+    service.scatter("texts", [[0, 1]], ["c\0\0"])
+    assert service.get("texts").tolist() == [["a\0", "c\0\0", "\0"]]
+    service.delete("texts")
+
+
+@pytest.mark.parametrize("value", [["a", 1], [1.5, "a"], ["a", None], ["a", b"b"]], ids=str)
+def test_what_stands_beside_a_string_is_not_made_one(service: Any, value: Any) -> None:
+    with pytest.raises(TypeError, match="must hold str only"):
+        service.gather(value, [0])
 
 
 def test_only_what_is_pythons_own_has_no_type() -> None:

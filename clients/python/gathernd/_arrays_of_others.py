@@ -13,6 +13,8 @@ from ._array_bytes import ELEMENT_TYPES, Buffer, ElementType, EncodedTensor, che
 
 _IN_HOST_MEMORY: Final = (1, 3)
 """DLPack's types of device whose memory the processor reads: CPU, and CUDA's pinned memory."""
+_FIRST_ROUNDED: Final = 2**53
+"""Integers of this size or more may be rounded in a float64."""
 
 
 def as_array(value: Any) -> NDArray[Any]:
@@ -33,14 +35,21 @@ def as_array(value: Any) -> NDArray[Any]:
 
 
 def array_of_lists(value: Any) -> NDArray[Any]:
-    """numpy.asarray; its ValueError for lists that are not nested evenly says where, and how many items came."""
+    """numpy.asarray; its ValueError for lists that are not nested evenly says where, and how many items came.
+
+    Lists of str become arrays of objects.
+    """
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except ValueError:
         uneven = _first_uneven(value)
         if uneven is None:
             raise
         raise ValueError(uneven) from None
+    if array.dtype.kind == "U" and has_no_type(value):
+        # NumPy's own strings lose the NULs at their end, and numbers beside a str would become strings.
+        return np.array(value, object)
+    return array
 
 
 def encode_value(value: Any) -> EncodedTensor:
@@ -72,7 +81,12 @@ def as_type(value: Any, dtype: str) -> NDArray[Any]:
     """
     array = array_of_lists(value)
     wanted = numpy_dtype(ELEMENT_TYPES[dtype])
-    if wanted is None or array.dtype == wanted:
+    if wanted is None:
+        return array
+    if array.dtype.kind in "fc" and bool((np.abs(array) >= _FIRST_ROUNDED).any()):
+        # NumPy makes floats of integers beside floats, and of those beyond int64 beside others: they may be rounded.
+        return _numbers_as_type(np.array(value, object), wanted)
+    if array.dtype == wanted:
         return array
     kept = False
     if array.dtype.kind in "biuf" or (array.dtype.kind == "c" and dtype.startswith("complex")):
@@ -84,8 +98,29 @@ def as_type(value: Any, dtype: str) -> NDArray[Any]:
                 real = cast.real if cast.dtype.kind == "c" else cast
                 kept = bool(((real.astype(array.dtype) == array) & ((real < 0) == (array < 0))).all())
     if not kept:
-        raise ValueError(f"the tensor has items of {dtype}, which cannot hold every value of the list")
+        raise _not_held(wanted)
     return cast
+
+
+def _numbers_as_type(numbers: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:
+    """Python's numbers, in an array of objects, as an array of `wanted`; integers keep their value, as do all in a type
+    of integers. Raises ValueError.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            cast = numbers.astype(wanted)
+    except (OverflowError, TypeError, ValueError):
+        raise _not_held(wanted) from None
+    inexact = wanted.kind not in "biu"
+    for number, held in zip(numbers.reshape(-1).tolist(), cast.reshape(-1).tolist(), strict=True):
+        is_float = inexact and not isinstance(number, int | np.integer)
+        if not (np.isfinite(number) == np.isfinite(held) if is_float else number == held):
+            raise _not_held(wanted)
+    return cast
+
+
+def _not_held(wanted: np.dtype[Any]) -> ValueError:
+    return ValueError(f"the tensor has items of {wanted.name}, which cannot hold every value of the list")
 
 
 def _first_uneven(value: Any) -> str | None:
