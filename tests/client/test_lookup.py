@@ -77,6 +77,22 @@ def test_lengths_that_are_no_integers_are_refused_and_not_cut(service: Any, leng
         features_of(indices, lengths, ["items"])
 
 
+@pytest.mark.parametrize("wrong", [[1.5, 2.5], [1.0, 2.0], [True, False], [2**63, 2**64 - 1], ["1", "2"]], ids=str)
+@pytest.mark.parametrize("bags", [{}, {"offsets": [0]}, {"lengths": [2]}], ids=str)
+def test_indices_that_are_no_integers_are_refused_and_not_cut(service: Any, bags: Any, wrong: list[Any]) -> None:
+    with pytest.raises(TypeError, match="integers"):
+        service.lookup([Feature("items", wrong, **bags)])
+
+
+def test_offsets_are_integers_and_either_may_be_of_uint64(service: Any) -> None:
+    for wrong in ([0.0], [False], [2**63]):
+        with pytest.raises(TypeError, match="integers"):
+            service.lookup([Feature("items", [1, 2], offsets=wrong)])
+    wanted = looped(ITEMS, Given("", [4, 9], [0, 1], pooling="sum"))
+    unsigned = Feature("items", np.array([4, 9], np.uint64), offsets=np.array([0, 1], np.uint64))
+    assert service.lookup([unsigned]).tobytes() == wanted.tobytes()
+
+
 def test_the_values_and_lengths_of_a_keyed_jagged_tensor(service: Any) -> None:
     values, lengths = np.array([1, 2, 3, 4, 5, 6]), np.array([2, 1, 0, 3])
     features = features_of(values, lengths, ["users", "items"])

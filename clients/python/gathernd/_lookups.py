@@ -123,7 +123,8 @@ def lookup(
 ) -> Request[Any]:
     """A lookup as safetensors. Its result is an array, without `concat` a list; for `info` a LookupResult.
 
-    Raises TypeError for lengths that are no integers, ValueError for a feature with both offsets and lengths.
+    Raises TypeError for indices, offsets or lengths that are no integers, ValueError for a feature with both offsets
+    and lengths.
     """
     tensors: dict[str, EncodedTensor] = {}
     named = []
@@ -166,10 +167,16 @@ def _name(feature: Feature) -> str:
 
 def _sizes(lengths: Any) -> NDArray[Any]:
     """The lengths of bags, of rank 1. Raises TypeError where they are no integers."""
-    sizes = as_indices(lengths, widen=True).reshape(-1)
-    if sizes.dtype.kind not in "iu":
-        raise TypeError(f"the lengths of bags are integers, not {sizes.dtype}")
-    return sizes
+    return _of_integers(as_indices(lengths, widen=True), "the lengths of bags").reshape(-1)
+
+
+def _of_integers(array: NDArray[Any], what: str) -> NDArray[Any]:
+    """The array, of int64 where it was of uint64. Raises TypeError for what int64 cannot hold, and for other types."""
+    if array.dtype == np.uint64 and not (array > np.iinfo(np.int64).max).any():
+        return array.astype(np.int64)
+    if array.dtype not in (np.int32, np.int64):
+        raise TypeError(f"{what} are integers of at most int64, not {array.dtype}")
+    return array
 
 
 def _indices(feature: Feature) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -178,7 +185,7 @@ def _indices(feature: Feature) -> tuple[NDArray[Any], NDArray[Any] | None]:
         raise ValueError("a feature has offsets or lengths, not both")
     indices = as_indices(feature.indices, widen=False)
     if indices.dtype not in (np.int32, np.int64):
-        indices = as_indices(indices, widen=True)
+        indices = _of_integers(as_indices(indices, widen=True), "the indices of a feature")
     if feature.lengths is not None:
         sizes = _sizes(feature.lengths)
         if int(sizes.sum()) != indices.size:
@@ -186,7 +193,7 @@ def _indices(feature: Feature) -> tuple[NDArray[Any], NDArray[Any] | None]:
         return indices, (np.cumsum(sizes) - sizes).astype(indices.dtype)
     if feature.offsets is None:
         return indices, None
-    offsets = as_indices(feature.offsets, widen=True)
+    offsets = _of_integers(as_indices(feature.offsets, widen=True), "the offsets of bags")
     if indices.dtype != offsets.dtype:
         indices = indices.astype(np.int64)
     return indices, offsets
