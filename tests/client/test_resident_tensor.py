@@ -18,7 +18,8 @@ TABLE = np.arange(60, dtype=np.float32).reshape(12, 5)
 KEYS: list[Any] = [
     slice(5, 7), slice(None), slice(3), slice(10, None), slice(5, 1000), slice(-3, None), slice(None, -10), slice(7, 5),
     slice(None, None, 3), slice(None, None, -1), slice(20, 30), slice(0, 0), 3, -1, np.int32(4), [3, 8, -1],
-    np.array([[0, 1], [2, 3]], np.uint8), (3, 4), (-1, [0, 4]), ([[1], [2]], [[0, 3]]), ...,
+    np.array([[0, 1], [2, 3]], np.uint8), (3, 4), (-1, [0, 4]), ([[1], [2]], [[0, 3]]), ..., (), [], ([], 1),
+    np.array([3, 8], np.uint64),
 ]  # fmt: skip
 
 
@@ -32,7 +33,7 @@ def items(server: Server) -> Iterator[ResidentTensor]:
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
 def test_an_index_picks_what_numpys_does(items: ResidentTensor, key: Any) -> None:
-    expected = TABLE[key if not isinstance(key, list) else np.array(key)]
+    expected = TABLE[key if not isinstance(key, list) else np.array(key, np.int64)]
     assert same(np.asarray(items[key]), np.asarray(expected))
 
     async def awaited() -> Any:
@@ -43,7 +44,7 @@ def test_an_index_picks_what_numpys_does(items: ResidentTensor, key: Any) -> Non
     assert same(np.asarray(asyncio.run(awaited())), np.asarray(expected))
 
 
-@pytest.mark.parametrize("key", [12, -13, [0, 12], (0, 5)], ids=str)
+@pytest.mark.parametrize("key", [12, -13, [0, 12], (0, 5), 2**63, [2**64 - 1], (2**64 - 1, 0)], ids=str)
 def test_an_index_outside_is_an_index_error(items: ResidentTensor, key: Any) -> None:
     with pytest.raises(IndexError):
         items[key]

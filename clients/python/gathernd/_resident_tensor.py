@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays_of_others import array_of_lists
+from ._arrays_of_others import as_indices
 from .errors import RangeNotSatisfiable
 
 if TYPE_CHECKING:
     from ._answers import TensorInfo
     from ._async_client import AsyncClient
     from ._client import Client
+
+_LAST: Final = np.iinfo(np.int64).max
+"""The largest row that a request can name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +32,10 @@ def select(key: Any, shape: tuple[int, ...] | None) -> Selection | None:
     """The call for the index expression `key` on a tensor of `shape`; None where that has to be known, and is None.
 
     A slice, an integer or an array of integers picks along the first axis; a tuple of integers and arrays of integers
-    picks along as many axes as it has entries, which broadcast. Raises TypeError for anything else, a mask too.
+    picks along as many axes as it has entries, which broadcast. Raises TypeError for anything else, a mask too, and
+    IndexError for an integer beyond int64.
     """
-    if key is Ellipsis:
+    if key is Ellipsis or (isinstance(key, tuple) and not key):
         return Selection("get", None)
     if isinstance(key, slice):
         return _select_slice(key, shape)
@@ -55,9 +59,11 @@ def _select_slice(key: slice, shape: tuple[int, ...] | None) -> Selection | None
 
 
 def _integers(entry: Any) -> NDArray[Any]:
-    array = array_of_lists(entry)
+    array = as_indices(entry, widen=True)
     if array.dtype.kind not in "iu":
         raise TypeError(f"rows are picked by integers, slices and arrays of integers, not by {entry!r}")
+    if array.dtype == np.uint64 and (array > _LAST).any():  # would be a negative int64, and count from the end
+        raise IndexError(f"no tensor has a row {array.max()}")
     return array.astype(np.int64)
 
 
