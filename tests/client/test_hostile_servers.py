@@ -206,6 +206,56 @@ def test_a_calls_timeout_ends_retries_too(kind: Any, hostile: Make) -> None:
     assert 1 < server.connections < 10
 
 
+_INFO = (
+    b'{"name":"t","dtype":"float64","shape":[2],"bytes":16,"etag":"e","sha256":"","version":1,"versions":[1],'
+    b'"created":"","modified":""}'
+)
+INFO = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(_INFO) + _INFO
+
+
+@tried_again
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.scatter("t", [[1]], [1.0], timeout=0.6),
+        lambda client: client.scatternd("t", [[1]], [1.0], timeout=0.6),
+        lambda client: client.scatter_elements("t", [1], [1.0], timeout=0.6),
+        lambda client: client.gathernd_backward([[1]], [1.0], tensor="t", timeout=0.6),
+        lambda client: client.gather_backward([1], [1.0], tensor="t", timeout=0.6),
+        lambda client: client.lookup([("t", [1], [0], None, [1.0]), ("u", [1], [0], None, [1.0])], timeout=0.6),
+    ],
+    ids=["scatter", "scatternd", "scatter_elements", "gathernd_backward", "gather_backward", "lookup"],
+)
+def test_a_calls_timeout_holds_for_all_its_requests(kind: Any, hostile: Make, call: Callable[[Any], Any]) -> None:
+    def slow(connection: socket.socket, _: int) -> None:
+        while receive_request(connection):
+            sleep(0.4)
+            connection.sendall(INFO)
+
+    server = hostile(slow)
+    begun = monotonic()
+    with kind(server.url, retries=NO_RETRIES) as client, pytest.raises(errors.Timeout):
+        call(client)
+    assert 0.5 < monotonic() - begun < 2
+
+
+def test_a_call_whose_time_is_over_sends_nothing(kind: Any, hostile: Make) -> None:
+    received: list[bytes] = []
+
+    def noting(connection: socket.socket, _: int) -> None:
+        while request := receive_request(connection):
+            received.append(request)
+            connection.sendall(DONE)
+
+    server = hostile(noting)
+    with kind(server.url, retries=NO_RETRIES) as client:
+        client.gathernd(DATA, INDICES)
+        with pytest.raises(errors.Timeout):
+            client.scatter("items", INDICES, DATA[:1], "add", timeout=1e-9)
+    sleep(0.1)
+    assert len(received) == 1
+
+
 def test_a_kept_connection_that_the_server_closed_is_replaced_where_that_is_safe(kind: Any, hostile: Make) -> None:
     server = hostile(answering(DONE), always)
     with kind(server.url, retries=NO_RETRIES) as client:

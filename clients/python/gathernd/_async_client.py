@@ -233,14 +233,12 @@ class AsyncClient:
         `with_info` returns a LookupResult, `as_torch` PyTorch's tensors. Sums go in index order in float32 (float64 for
         float64) and are rounded once. Each tensor is read in one content, however many features name it.
         """
+        until = call_end(timeout)
         named = [_lookups.as_feature(one) for one in features]
-        dtypes = {
-            name: (await self.metadata(name, timeout=timeout, headers=headers)).dtype
-            for name in _lookups.without_weight_type(named)
-        }
+        dtypes = {name: await self._dtype(name, until, headers) for name in _lookups.without_weight_type(named)}
         typed = _lookups.with_weight_types(named, dtypes)
         request = _lookups.lookup(typed, concat, out_of_bounds, fill_value, with_info, as_torch)
-        return await self._run(request, timeout, headers)
+        return await self._run_until(request, until, headers)
 
     @overload
     async def scatternd(
@@ -274,10 +272,10 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """See `Client.scatternd`."""
+        until = call_end(timeout)
         name = _scatters.resident_name(data)
         if name is not None and has_no_type(updates):
-            info = await self.metadata(name, timeout=timeout, headers=headers)
-            updates = as_type(updates, info.dtype)
+            updates = as_type(updates, await self._dtype(name, until, headers))
         request = await _packed(
             (data, indices, updates),
             _scatters.scatter_into_copy,
@@ -291,7 +289,7 @@ class AsyncClient:
             with_info,
             as_torch,
         )
-        return await self._run(request, timeout, headers)
+        return await self._run_until(request, until, headers)
 
     @overload
     async def scatter_elements(
@@ -326,10 +324,10 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """See `Client.scatter_elements`."""
+        until = call_end(timeout)
         name = _scatters.resident_name(data)
         if name is not None and has_no_type(updates):
-            info = await self.metadata(name, timeout=timeout, headers=headers)
-            updates = as_type(updates, info.dtype)
+            updates = as_type(updates, await self._dtype(name, until, headers))
         request = await _packed(
             (data, indices, updates),
             _scatters.scatter_into_copy,
@@ -343,7 +341,7 @@ class AsyncClient:
             with_info,
             as_torch,
         )
-        return await self._run(request, timeout, headers)
+        return await self._run_until(request, until, headers)
 
     @overload
     async def gathernd_backward(
@@ -376,10 +374,10 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """The gradient of GatherND, see `Client.gathernd_backward`."""
+        until = call_end(timeout)
         name = _scatters.resident_name(tensor)
         if name is not None and has_no_type(grad_output):
-            info = await self.metadata(name, timeout=timeout, headers=headers)
-            grad_output = as_type(grad_output, info.dtype)
+            grad_output = as_type(grad_output, await self._dtype(name, until, headers))
         request = await _packed(
             (indices, grad_output),
             _gradients.backward,
@@ -394,7 +392,7 @@ class AsyncClient:
             dialect,
             as_torch,
         )
-        return await self._run(request, timeout, headers)
+        return await self._run_until(request, until, headers)
 
     @overload
     async def gather_backward(
@@ -428,10 +426,10 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """The gradient of Gather, see `Client.gather_backward`."""
+        until = call_end(timeout)
         name = _scatters.resident_name(tensor)
         if name is not None and has_no_type(grad_output):
-            info = await self.metadata(name, timeout=timeout, headers=headers)
-            grad_output = as_type(grad_output, info.dtype)
+            grad_output = as_type(grad_output, await self._dtype(name, until, headers))
         request = await _packed(
             (indices, grad_output),
             _gradients.backward,
@@ -447,7 +445,7 @@ class AsyncClient:
             as_torch,
             batch_dims,
         )
-        return await self._run(request, timeout, headers)
+        return await self._run_until(request, until, headers)
 
     async def put(
         self,
@@ -705,13 +703,13 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
     ) -> str:
         """Change slices of a resident tensor, see `Client.scatter`."""
+        until = call_end(timeout)
         if has_no_type(updates):
-            info = await self.metadata(name, timeout=timeout, headers=headers)
-            updates = as_type(updates, info.dtype)
+            updates = as_type(updates, await self._dtype(name, until, headers))
         request = await _packed(
             (indices, updates), _endpoints.scatter, name, indices, updates, reduction, if_match, idempotency_key
         )
-        return await self._run(request, timeout, headers)
+        return await self._run_until(request, until, headers)
 
     async def ready(self, wait: float = 0.0) -> bool:
         """Whether the service answers and is ready to gather, see `Client.ready`."""
@@ -738,6 +736,11 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
+    async def _dtype(self, name: str, until: float | None, headers: Mapping[str, str] | None) -> str:
+        """The element type of a resident tensor, which a list is to take, in a call that must end at `until`."""
+        info = await self._run_until(_endpoints.metadata(name), until, headers)
+        return info.dtype
+
     async def _run(
         self,
         request: Request[T],
@@ -746,7 +749,16 @@ class AsyncClient:
         retries: Retries | None = None,
     ) -> T:
         """Send the request, again where `Attempts` says so, and return what its answer holds."""
-        until = call_end(timeout)
+        return await self._run_until(request, call_end(timeout), headers, retries)
+
+    async def _run_until(
+        self,
+        request: Request[T],
+        until: float | None,
+        headers: Mapping[str, str] | None,
+        retries: Retries | None = None,
+    ) -> T:
+        """The same of a call that must end at `until`, of `time.monotonic`; one may be of several requests."""
         fields = callers_headers(headers) if headers else {}
         attempts = Attempts(request, retries or self._retries, until)
         while True:

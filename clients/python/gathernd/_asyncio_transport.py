@@ -204,6 +204,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._answered = loop.create_future()
         self._until = None if until is None else begun + until - monotonic()
         try:
+            if self._until is not None and self._until <= begun:
+                raise TimeoutError  # before anything is sent
             if request.progress is None and sum(map(len, request.body)) <= JOIN_BYTES:
                 complete = True
                 self._limit = self._settings.timeouts.read

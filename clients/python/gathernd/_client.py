@@ -282,14 +282,12 @@ class Client:
         `with_info` returns a LookupResult, `as_torch` PyTorch's tensors. Sums go in index order in float32 (float64 for
         float64) and are rounded once. Each tensor is read in one content, however many features name it.
         """
+        until = call_end(timeout)
         named = [_lookups.as_feature(one) for one in features]
-        dtypes = {
-            name: self.metadata(name, timeout=timeout, headers=headers).dtype
-            for name in _lookups.without_weight_type(named)
-        }
+        dtypes = {name: self._dtype(name, until, headers) for name in _lookups.without_weight_type(named)}
         typed = _lookups.with_weight_types(named, dtypes)
         request = _lookups.lookup(typed, concat, out_of_bounds, fill_value, with_info, as_torch)
-        return self._run(request, timeout, headers)
+        return self._run_until(request, until, headers)
 
     @overload
     def scatternd(
@@ -332,14 +330,14 @@ class Client:
         dialect is onnx-18, onnx-16 (without min and max), onnx-13 or onnx-11 (none alone). `with_info` returns a Result
         with the array, `as_torch` PyTorch's tensor in its place.
         """
+        until = call_end(timeout)
         name = _scatters.resident_name(data)
         if name is not None and has_no_type(updates):
-            info = self.metadata(name, timeout=timeout, headers=headers)
-            updates = as_type(updates, info.dtype)
+            updates = as_type(updates, self._dtype(name, until, headers))
         request = _scatters.scatter_into_copy(
             "scatternd", data, indices, updates, None, reduction, dialect, with_info, as_torch
         )
-        return self._run(request, timeout, headers)
+        return self._run_until(request, until, headers)
 
     @overload
     def scatter_elements(
@@ -379,14 +377,14 @@ class Client:
         the same rank, and on every axis but `axis` at most data's size; `updates` has the shape of `indices` and data's
         type. For reduction, dialect and the result see `scatternd`.
         """
+        until = call_end(timeout)
         name = _scatters.resident_name(data)
         if name is not None and has_no_type(updates):
-            info = self.metadata(name, timeout=timeout, headers=headers)
-            updates = as_type(updates, info.dtype)
+            updates = as_type(updates, self._dtype(name, until, headers))
         request = _scatters.scatter_into_copy(
             "scatter_elements", data, indices, updates, axis, reduction, dialect, with_info, as_torch
         )
-        return self._run(request, timeout, headers)
+        return self._run_until(request, until, headers)
 
     @overload
     def gathernd_backward(
@@ -426,14 +424,14 @@ class Client:
         SparseGradient of the slices that were gathered alone, which `scatter` takes. `as_torch` returns PyTorch's
         tensors.
         """
+        until = call_end(timeout)
         name = _scatters.resident_name(tensor)
         if name is not None and has_no_type(grad_output):
-            info = self.metadata(name, timeout=timeout, headers=headers)
-            grad_output = as_type(grad_output, info.dtype)
+            grad_output = as_type(grad_output, self._dtype(name, until, headers))
         request = _gradients.backward(
             "gathernd", indices, grad_output, data_shape, tensor, batch_dims, lda_coeff, sparse, dialect, as_torch
         )
-        return self._run(request, timeout, headers)
+        return self._run_until(request, until, headers)
 
     @overload
     def gather_backward(
@@ -474,14 +472,14 @@ class Client:
         the slices that were gathered alone, which `scatter` takes. The dialect openvino-8 has `batch_dims`, as `gather`
         has it. `as_torch` returns PyTorch's tensors.
         """
+        until = call_end(timeout)
         name = _scatters.resident_name(tensor)
         if name is not None and has_no_type(grad_output):
-            info = self.metadata(name, timeout=timeout, headers=headers)
-            grad_output = as_type(grad_output, info.dtype)
+            grad_output = as_type(grad_output, self._dtype(name, until, headers))
         request = _gradients.backward(
             "gather", indices, grad_output, data_shape, tensor, axis, lda_coeff, sparse, dialect, as_torch, batch_dims
         )
-        return self._run(request, timeout, headers)
+        return self._run_until(request, until, headers)
 
     def put(
         self,
@@ -758,10 +756,11 @@ class Client:
         update meets the old value. Gathers see all of a scatter or nothing. It is sent with an Idempotency-Key, a new
         one unless given, under which the service carries it out once however often it is sent.
         """
+        until = call_end(timeout)
         if has_no_type(updates):
-            updates = as_type(updates, self.metadata(name, timeout=timeout, headers=headers).dtype)
+            updates = as_type(updates, self._dtype(name, until, headers))
         request = _endpoints.scatter(name, indices, updates, reduction, if_match, idempotency_key)
-        return self._run(request, timeout, headers)
+        return self._run_until(request, until, headers)
 
     def ready(self, wait: float = 0.0) -> bool:
         """Whether the service answers and is ready to gather; asks again for `wait` seconds until it is."""
@@ -788,6 +787,11 @@ class Client:
     ) -> None:
         self.close()
 
+    def _dtype(self, name: str, until: float | None, headers: Mapping[str, str] | None) -> str:
+        """The element type of a resident tensor, which a list is to take, in a call that must end at `until`."""
+        info = self._run_until(_endpoints.metadata(name), until, headers)
+        return info.dtype
+
     def _run(
         self,
         request: Request[T],
@@ -796,7 +800,16 @@ class Client:
         retries: Retries | None = None,
     ) -> T:
         """Send the request, again where `Attempts` says so, and return what its answer holds."""
-        until = call_end(timeout)
+        return self._run_until(request, call_end(timeout), headers, retries)
+
+    def _run_until(
+        self,
+        request: Request[T],
+        until: float | None,
+        headers: Mapping[str, str] | None,
+        retries: Retries | None = None,
+    ) -> T:
+        """The same of a call that must end at `until`, of `time.monotonic`; one may be of several requests."""
         fields = callers_headers(headers) if headers else {}
         attempts = Attempts(request, retries or self._retries, until)
         while True:
