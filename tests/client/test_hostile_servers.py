@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from time import monotonic, sleep
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gathernd import Client, Retries, _endpoints, errors
+from gathernd._socket_transport import connect
 from tests.tries import tried_again
 
 DATA, INDICES = np.array([1.0, 2.0]), np.array([[1]])
@@ -165,6 +166,68 @@ def test_the_message_names_url_call_and_seconds(kind: Any, hostile: Make) -> Non
         pytest.raises(errors.ConnectError, match=rf"^cannot reach {server.url}: connection refused; is it running\?$"),
     ):
         client.metadata("a")
+
+
+@pytest.fixture
+def silent() -> Iterator[Callable[[], tuple[str, int]]]:
+    """Makes addresses at which no connection is refused or made: their queue of connections is full."""
+    with ExitStack() as sockets:
+
+        def make() -> tuple[str, int]:
+            listener = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+            for _ in range(3):
+                queued = sockets.enter_context(socket.socket())
+                queued.setblocking(False)
+                queued.connect_ex(listener.getsockname())
+            address: tuple[str, int] = listener.getsockname()
+            return address
+
+        yield make
+
+
+def resolved(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int]) -> None:
+    """Have every host be at these addresses."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for address in addresses]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+
+
+@tried_again
+def test_the_time_to_connect_is_that_for_all_addresses_of_a_host(
+    silent: Callable[[], tuple[str, int]], hostile: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = hostile(always)
+    resolved(monkeypatch, silent(), silent(), silent())
+    for timeouts, call, error in (
+        ({"timeout": 0.3}, {}, errors.ConnectError),
+        ({}, {"timeout": 0.3}, (errors.Timeout, errors.ConnectError)),
+    ):
+        begun = monotonic()
+        with Client(server.url, retries=NO_RETRIES, **timeouts) as client, pytest.raises(error):
+            client.gathernd(DATA, INDICES, **call)
+        assert 0.25 < monotonic() - begun < 0.6
+    resolved(monkeypatch, silent(), ("127.0.0.1", int(server.url.rpartition(":")[2])))
+    with Client(server.url, retries=NO_RETRIES, timeout=2) as client:
+        assert client.gathernd(DATA, INDICES).tolist() == [2.0]
+    resolved(monkeypatch)
+    with Client(server.url, retries=NO_RETRIES) as client, pytest.raises(errors.ConnectError, match="no address"):
+        client.gathernd(DATA, INDICES)
+
+
+@tried_again
+def test_the_time_to_connect_is_that_for_tls_too(hostile: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*where: Any) -> socket.socket:
+        sleep(0.3)
+        return connect(*where)
+
+    monkeypatch.setattr("gathernd._socket_transport.connect", slow)
+    server = hostile(waiting(1))
+    begun = monotonic()
+    with (
+        Client(server.url.replace("http:", "https:"), retries=NO_RETRIES, timeout=0.5) as client,
+        pytest.raises(errors.ConnectError, match="no connection within 0.5 s"),
+    ):
+        client.gathernd(DATA, INDICES)
+    assert monotonic() - begun < 0.7
 
 
 def test_https_of_a_service_without_tls_says_so(kind: Any, hostile: Make) -> None:

@@ -102,13 +102,14 @@ class SocketTransport:
                     self._idle.popleft().close()
 
     def _connect(self, request: Request[Any], until: float | None) -> _Connection:
-        address, limit = self._settings.address, self._settings.timeouts.connect
+        address, limit, begun = self._settings.address, self._settings.timeouts.connect, monotonic()
         seconds: float | None = 0.0
         try:
             seconds = limit if until is None else _at_most(limit, until)
             made = connect(address, seconds)
             try:
                 if self._tls is not None:
+                    made.settimeout(None if seconds is None else _at_most(None, begun + seconds))
                     made = self._tls.wrap_socket(made, server_hostname=address.host, suppress_ragged_eofs=False)
             except BaseException:
                 made.close()
@@ -199,15 +200,33 @@ class _Connection:
 
 
 def connect(address: Address, seconds: float | None) -> socket.socket:
-    """A connection to the service, plain yet, made within `seconds`. Raises OSError."""
-    if not address.socket_path:
-        made = socket.create_connection((address.host, address.port), seconds)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return made
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    """A connection to the service, plain yet, made within `seconds`. Raises OSError.
+
+    Of a host with several addresses each has an equal share of what is left, so that one that is silent leaves time for
+    those behind it.
+    """
+    if address.socket_path:
+        return _connected(socket.AF_UNIX, address.socket_path, seconds)
+    end = None if seconds is None else monotonic() + seconds
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    for number, (family, _, _, _, where) in enumerate(found):
+        share = None if end is None else _at_most(None, end) / (len(found) - number)
+        try:
+            made = _connected(family, where, share)
+        except OSError:
+            if number == len(found) - 1:
+                raise
+        else:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return made
+    raise OSError(f"{address.host} has no address")
+
+
+def _connected(family: int, where: Any, seconds: float | None) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.settimeout(seconds)
-        made.connect(address.socket_path)
+        made.connect(where)
     except BaseException:
         made.close()
         raise
