@@ -197,14 +197,14 @@ def test_the_time_to_connect_is_that_for_all_addresses_of_a_host(
 ) -> None:
     server = hostile(always)
     resolved(monkeypatch, silent(), silent(), silent())
-    for timeouts, call, error in (
-        ({"timeout": 0.3}, {}, errors.ConnectError),
-        ({}, {"timeout": 0.3}, (errors.Timeout, errors.ConnectError)),
-    ):
+    for of_client, of_call in ((0.3, None), (10.0, 0.3)):
         begun = monotonic()
-        with Client(server.url, retries=NO_RETRIES, **timeouts) as client, pytest.raises(error):
-            client.gathernd(DATA, INDICES, **call)
-        assert 0.25 < monotonic() - begun < 0.6
+        with (
+            Client(server.url, retries=NO_RETRIES, timeout=of_client) as client,
+            pytest.raises((errors.Timeout, errors.ConnectError)),
+        ):
+            client.gathernd(DATA, INDICES, timeout=of_call)
+        assert 0.25 < monotonic() - begun < 0.8
     resolved(monkeypatch, silent(), ("127.0.0.1", int(server.url.rpartition(":")[2])))
     with Client(server.url, retries=NO_RETRIES, timeout=2) as client:
         assert client.gathernd(DATA, INDICES).tolist() == [2.0]
@@ -224,7 +224,7 @@ def test_the_time_to_connect_is_that_for_tls_too(hostile: Make, monkeypatch: pyt
     begun = monotonic()
     with (
         Client(server.url.replace("http:", "https:"), retries=NO_RETRIES, timeout=0.5) as client,
-        pytest.raises(errors.ConnectError, match="no connection within 0.5 s"),
+        pytest.raises(errors.ConnectError, match=r"no connection within 0\.5 s"),
     ):
         client.gathernd(DATA, INDICES)
     assert monotonic() - begun < 0.7
