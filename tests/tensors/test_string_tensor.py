@@ -19,6 +19,7 @@ def strings(count: int) -> PackedStrings:
     return PackedStrings(STRING, (count,), np.arange(count) * frame.size, octets=np.tile(frame, count))
 
 
+@pytest.mark.usefixtures("compiled")  # what reads frames in Python takes blocks of half a megabyte
 @pytest.mark.parametrize("every", [2, 1000])
 def test_filling_strings_takes_no_more_memory_than_it_charges(every: int) -> None:
     given, with_ = strings(1 << 17), strings(1)
