@@ -302,6 +302,25 @@ def test_a_calls_timeout_holds_for_all_its_requests(kind: Any, hostile: Make, ca
     assert 0.5 < monotonic() - begun < 2
 
 
+@pytest.mark.parametrize(
+    "before",
+    [b"", *(b"HTTP/1.1 %d No\r\nContent-Length: 4\r\n\r\n<p>\n" % status for status in (502, 503, 504))],
+    ids=["closed", "502", "503", "504"],
+)
+def test_what_stands_before_a_service_that_starts_is_waited_for(kind: Any, hostile: Make, before: bytes) -> None:
+    server = hostile(answering(before), answering(before), always)
+    with kind(server.url) as client:
+        assert not client.ready()
+        assert client.ready(wait=10)
+    assert server.connections == 3
+
+
+def test_another_server_is_not_waited_for(kind: Any, hostile: Make) -> None:
+    server = hostile(answering(b"HTTP/1.1 404 No\r\nContent-Length: 4\r\n\r\n<p>\n"))
+    with kind(server.url) as client, pytest.raises(errors.UnexpectedAnswer):
+        client.ready(wait=10)
+
+
 def test_a_call_whose_time_is_over_sends_nothing(kind: Any, hostile: Make) -> None:
     received: list[bytes] = []
 

@@ -32,8 +32,8 @@ from ._imports import ImportInfo
 from ._lookups import Feature
 from ._messages import Answer, Progress, Request
 from ._resident_tensor import AsyncResidentTensor, NamedTensor
-from ._retries import Attempts, Retries
-from .errors import ConnectError, NotReady, TensorNotFound, Timeout, TransportError
+from ._retries import Attempts, Retries, may_become_ready
+from .errors import NotReady, TensorNotFound, TransportError
 
 if TYPE_CHECKING:
     import httpx
@@ -717,7 +717,9 @@ class AsyncClient:
         while True:
             try:
                 await self._run(_endpoints.ready(), max(end - monotonic(), 1.0), None, Retries(0))
-            except (ConnectError, NotReady, Timeout):
+            except (TransportError, NotReady) as error:
+                if not may_become_ready(error):
+                    raise
                 if monotonic() + READY_PAUSE >= end:
                     return False
                 await asyncio.sleep(READY_PAUSE)

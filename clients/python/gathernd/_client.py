@@ -20,9 +20,9 @@ from ._imports import ImportInfo
 from ._lookups import Feature
 from ._messages import Answer, Progress, Request
 from ._resident_tensor import NamedTensor, ResidentTensor
-from ._retries import Attempts, Retries
+from ._retries import Attempts, Retries, may_become_ready
 from ._socket_transport import SocketTransport
-from .errors import ConnectError, NotReady, TensorNotFound, Timeout, TransportError
+from .errors import NotReady, TensorNotFound, TransportError
 
 if TYPE_CHECKING:
     import httpx
@@ -768,7 +768,9 @@ class Client:
         while True:
             try:
                 self._run(_endpoints.ready(), max(end - monotonic(), 1.0), None, Retries(0))
-            except (ConnectError, NotReady, Timeout):
+            except (TransportError, NotReady) as error:
+                if not may_become_ready(error):
+                    raise
                 if monotonic() + READY_PAUSE >= end:
                     return False
                 time.sleep(READY_PAUSE)

@@ -14,7 +14,16 @@ from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
 from ._messages import Answer, Request
-from .errors import BY_CODE, ConnectError, Disconnected, ServiceError, TransportError, UnexpectedAnswer
+from .errors import (
+    BY_CODE,
+    ConnectError,
+    Disconnected,
+    NotReady,
+    ServiceError,
+    Timeout,
+    TransportError,
+    UnexpectedAnswer,
+)
 
 T = TypeVar("T")
 _FIRST_PAUSE: Final = 0.1
@@ -81,6 +90,13 @@ class Attempts(Generic[T]):
             return None
         backoff, self._backoff = self._backoff, self._backoff * 2
         return max(asked or 0.0, backoff * random.uniform(0.5, 1.0))  # noqa: S311  (jitter, no secret)
+
+
+def may_become_ready(error: TransportError | NotReady) -> bool:
+    """Whether a service that starts may be behind it: it refuses, nothing answers yet, or a proxy says so for it."""
+    if isinstance(error, UnexpectedAnswer):
+        return error.status in _OF_PROXIES
+    return isinstance(error, ConnectError | Disconnected | NotReady | Timeout)
 
 
 def service_error(answer: Answer) -> ServiceError | UnexpectedAnswer:
