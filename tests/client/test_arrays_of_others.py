@@ -132,6 +132,20 @@ def test_what_stands_beside_a_string_is_not_made_one(service: Any, value: Any) -
         service.gather(value, [0])
 
 
+def test_masked_items_are_refused_and_not_unmasked(service: Any) -> None:
+    masked = np.ma.MaskedArray(TABLE, mask=TABLE == 7)
+    for call in (
+        lambda: service.gather(masked, [1]),
+        lambda: service.gather(TABLE, np.ma.MaskedArray([1, 2], mask=[False, True])),
+        lambda: service.gather(TABLE, np.ma.MaskedArray([1, 2], mask=[False, True], dtype=np.int8)),
+        lambda: service.put("masked", masked),
+        lambda: service.put("masked", iter(masked)),
+    ):
+        with pytest.raises(TypeError, match="masked"):
+            call()
+    assert same(service.gather(np.ma.MaskedArray(TABLE), [1]), TABLE[[1]])
+
+
 def test_only_what_is_pythons_own_has_no_type() -> None:
     assert all(map(has_no_type, ([1], (1.0,), 3, [[True]], [np.float32(1)])))
     assert not any(map(has_no_type, (TABLE, np.float32(1), OnGpu(TABLE), OnAnotherDevice(TABLE))))

@@ -80,8 +80,10 @@ class EncodedTensor:
 def encode(array: NDArray[Any]) -> EncodedTensor:
     """`array` encoded: its own memory where that is contiguous and little endian, else a copy.
 
-    Raises TypeError for a dtype that the service does not have.
+    Raises TypeError for a dtype that the service does not have, and for an array with masked items.
     """
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise TypeError("the service has no masked items: filled() gives the array a value for each")
     if array.dtype.kind in "UOT":
         return EncodedTensor(ELEMENT_TYPES["string"], array.shape, _encode_strings(array))
     element_type = _OF_DTYPE.get(array.dtype) or ELEMENT_TYPES.get(array.dtype.name)
