@@ -173,6 +173,7 @@ def test_a_lost_connection_is_made_again_where_that_changes_nothing(scripted: Sc
         assert len(script.requests) == 2
     for call in [
         lambda client: client.delete("items"),
+        lambda client: client.put("items", DATA, keep=2),
         lambda client: client.put("items", DATA, if_none_match="*"),
         lambda client: client.put("items", DATA, if_match='"a"'),
     ]:

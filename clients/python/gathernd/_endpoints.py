@@ -140,7 +140,9 @@ def put(
     keep: int | None,
     progress: Progress | bool | None,
 ) -> Request[TensorInfo]:
-    """An upload as raw bytes, the one format that has every element type."""
+    """An upload as raw bytes, the one format that has every element type. Not retryable: a second one would make
+    another version, for which the oldest of those that are kept goes.
+    """
     path = _path(name)
     encoded = encode_upload(source, tensor)
     query = {"dtype": encoded.element_type.name, "shape": ",".join(map(str, encoded.shape))}
@@ -148,9 +150,8 @@ def put(
     if keep is not None:
         query["keep"] = str(keep)
     headers = {"content-type": RAW, "accept": JSON, **conditions(if_match, if_none_match)}
-    retryable = if_match is None and if_none_match is None
     told = ProgressBar(name, len(encoded.raw)) if progress is True else progress or None
-    return Request("PUT", path, _answers.read_info, query, headers, [encoded.raw], retryable, told)
+    return Request("PUT", path, _answers.read_info, query, headers, [encoded.raw], retryable=False, progress=told)
 
 
 def get(
