@@ -316,6 +316,26 @@ def test_a_large_tensor_is_fetched_in_pieces(
     service.delete("large")
 
 
+def test_what_has_not_come_yet_is_no_hole_in_the_file(
+    run: Run, service: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A hole that a full disk cannot fill ends the process by SIGBUS, where the file is mapped."""
+    monkeypatch.setattr(tensors_command, "CHUNK_BYTES", 1 << 16)
+    table = np.random.default_rng(1).random((1 << 10, 64))
+    service.put("wide", table)
+    get, sizes = Client.get, []
+
+    def noting(self: Client, name: str, **options: Any) -> Any:
+        sizes.extend(path.stat().st_size for path in tmp_path.glob(".back.npy.*"))
+        return get(self, name, **options)
+
+    monkeypatch.setattr(Client, "get", noting)
+    assert run("tensors", "get", "wide", "back.npy").exit_code == 0
+    assert same(np.load("back.npy"), table)
+    assert [size <= number << 16 for number, size in enumerate(sizes, 1)] == [True] * 8
+    service.delete("wide")
+
+
 def test_pieces_of_two_contents_are_never_put_together(
     run: Run, service: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -239,15 +239,16 @@ def _download(service: Client, name: str, info: TensorInfo, target: Path, progre
             np.save(file, storable(array), allow_pickle=False)
         return
     step = max(1, CHUNK_BYTES * rows // info.bytes)
-    mapped = None
-    for first in range(0, rows, step):
-        rows_read = storable(service.get(name, rows=(first, min(first + step, rows)), if_match=info.etag))
-        if mapped is None:
-            mapped = np.lib.format.open_memmap(target, mode="w+", dtype=rows_read.dtype, shape=info.shape)
-        mapped[first : first + len(rows_read)] = rows_read
-        progress((first + len(rows_read)) * info.bytes // rows)
-    assert mapped is not None
-    mapped.flush()
+    # Written, not mapped: where the disk is full, writing raises an error, and a change of mapped memory kills.
+    with target.open("wb") as file:
+        for first in range(0, rows, step):
+            rows_read = storable(service.get(name, rows=(first, min(first + step, rows)), if_match=info.etag))
+            if not first:
+                descr = np.lib.format.dtype_to_descr(rows_read.dtype)
+                header = {"descr": descr, "fortran_order": False, "shape": info.shape}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(rows_read.data)
+            progress((first + len(rows_read)) * info.bytes // rows)
 
 
 @app.command("scatter")
