@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -134,13 +135,14 @@ def test_what_stands_beside_a_string_is_not_made_one(service: Any, value: Any) -
 
 def test_masked_items_are_refused_and_not_unmasked(service: Any) -> None:
     masked = np.ma.MaskedArray(TABLE, mask=TABLE == 7)
-    for call in (
+    calls: tuple[Callable[[], Any], ...] = (
         lambda: service.gather(masked, [1]),
         lambda: service.gather(TABLE, np.ma.MaskedArray([1, 2], mask=[False, True])),
         lambda: service.gather(TABLE, np.ma.MaskedArray([1, 2], mask=[False, True], dtype=np.int8)),
         lambda: service.put("masked", masked),
-        lambda: service.put("masked", iter(masked)),
-    ):
+        lambda: service.put("masked", (row for row in masked)),
+    )
+    for call in calls:
         with pytest.raises(TypeError, match="masked"):
             call()
     assert same(service.gather(np.ma.MaskedArray(TABLE), [1]), TABLE[[1]])

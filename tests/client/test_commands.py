@@ -323,7 +323,8 @@ def test_what_has_not_come_yet_is_no_hole_in_the_file(
     monkeypatch.setattr(tensors_command, "CHUNK_BYTES", 1 << 16)
     table = np.random.default_rng(1).random((1 << 10, 64))
     service.put("wide", table)
-    get, sizes = Client.get, []
+    get = Client.get
+    sizes: list[int] = []
 
     def noting(self: Client, name: str, **options: Any) -> Any:
         sizes.extend(path.stat().st_size for path in tmp_path.glob(".back.npy.*"))
