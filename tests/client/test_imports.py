@@ -156,6 +156,35 @@ def test_a_download_is_resumed_where_it_was_cut(
     assert told[-1][0] == told[-1][1]
 
 
+@pytest.mark.parametrize("answer", ["416", "416 with a page", "200", "another range", "a longer file"])
+def test_a_file_without_etag_that_changes_meanwhile_is_not_put_together(
+    source: RangeServer, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    monkeypatch.setattr(source, "etag", False)
+    whole = npy(np.zeros(20 << 20, np.uint8))
+    source.files["/t/changing.npy"] = whole
+    size = len(whole)
+
+    def respond(handler: Any) -> bool:
+        first, last = map(int, handler.headers["Range"].removeprefix("bytes=").split("-"))
+        if first < 1 << 20:
+            return False
+        length = last + 1 - first
+        if answer == "200":
+            return bool(handler.answer(200, bytes(length)))
+        if answer.startswith("416"):
+            return bool(handler.answer(416, b"<p>no</p>" if "page" in answer else b"", Content_Range="bytes */9"))
+        shift, total = (-1, size) if answer == "another range" else (0, size + 8)
+        return bool(handler.answer(206, bytes(length), Content_Range=f"bytes {first + shift}-{last + shift}/{total}"))
+
+    source.respond = respond
+    with (
+        pytest.raises(OSError, match="changed meanwhile"),
+        url_files.fetched(f"{source.url}/t/changing.npy", None, lambda *done: None),
+    ):
+        pass
+
+
 def test_an_object_store_is_read_with_the_library(moto: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import httpx
 

@@ -24,7 +24,7 @@ AT_ONCE: Final = 4
 HEAD_BYTES: Final = 1 << 16
 ATTEMPTS: Final = 6
 _URL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
-_TOTAL: Final = re.compile(r"bytes [0-9]+-[0-9]+/([0-9]+)")
+_CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
 MAX_HEADER: Final = 100 << 20
 
 
@@ -141,12 +141,12 @@ class _Https:
         except BaseException:
             self.close()
             raise
-        found = _TOTAL.fullmatch(answer.headers.get("content-range", ""))
+        found = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
         answer.close()
         if found is None:
             self.close()
             raise ValueError(f"{_shown(url)} is empty, or its server answers no ranges: download it first")
-        self.size = int(found[1])
+        self.size = int(found[2])
         etag = answer.headers.get("etag", "")
         self._etag = etag if etag.startswith('"') else None
 
@@ -183,12 +183,13 @@ class _Https:
                 break
             answer.close()
             sleep(0.1 * 2**attempt)
-        if answer.status_code == 200 and self._etag is not None:
-            answer.close()
-            raise OSError(f"{_shown(self._url)} was changed meanwhile")
         if answer.status_code not in (200, 206, 416):
             answer.close()
             raise OSError(f"{_shown(self._url)}: the server answered {answer.status_code}")
+        came = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "")) if answer.status_code == 206 else None
+        if self.size and (came is None or (int(came[1]), int(came[2])) != (begin, self.size)):
+            answer.close()
+            raise OSError(f"{_shown(self._url)} was changed meanwhile")
         return answer
 
 
