@@ -161,7 +161,9 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
         logger.info("parent process %d starts %d workers", os.getpid(), self._options.workers)
-        Thread(target=_watch_files, args=(self._keys, self._tls), daemon=True).start()
+        for watched in (self._keys, self._tls):
+            if watched is not None:
+                Thread(target=_watch, args=(watched,), daemon=True).start()
         self._start(first=True)
         for _ in range(self._options.workers - 1):
             if self._stop_by is None:
@@ -422,16 +424,19 @@ class Supervisor:
                 worker.kill()
 
 
-def _watch_files(keys: KeyAuthorizer | None, tls: Tls | None) -> None:
-    """Take the files of keys and TLS whenever they change, as workers do: one that starts while a file is broken has
-    what the others have, and no key that was removed. In a thread, since a file system may hang.
+def _watch(watched: KeyAuthorizer | Tls) -> None:
+    """Take files whenever they change, as workers do: one that starts while a file is broken has what the others have,
+    and no key that was removed. In a thread, since a file system may hang; an unexpected error is told and does not end
+    it.
     """
     while True:
         sleep(_FILES_S)
-        if keys is not None and (found := keys.changed()) is not None:
-            keys.take(found)
-        if tls is not None and (loaded := tls.changed()) is not None:
-            tls.take(loaded)
+        try:
+            found: Any = watched.changed()
+            if found is not None:
+                watched.take(found)
+        except Exception:
+            logger.exception("the files of keys or TLS could not be looked at")
 
 
 def _shown(code: int) -> str:
