@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -121,6 +122,19 @@ def test_what_one_worker_has_acknowledged_all_workers_of_the_router_serve(worker
         one.delete(f"t@{number}")
         assert other.get(f"t@{number}") is None
         assert other.version_numbers("t")[0] == number + 1
+
+
+def test_an_alias_that_already_names_the_version_is_acknowledged_when_all_workers_know_it(
+    workers: list[CoordinatedService],
+) -> None:
+    """Another router has moved it, and only the worker that is asked has heard of that."""
+    link = workers[0]._link
+    assert isinstance(link, ChangingLink)
+    link.current = replace(link.maps[1], aliases={"live": "t@2"})
+    workers[0]._use_on_loop(link.current)
+    _, is_new = workers[0].routed.tables.put_alias("live", "t@2")
+    assert not is_new
+    assert workers[1].routed.tables.resolve("live") == "t@2"
 
 
 def test_a_worker_that_hangs_does_not_keep_the_others_from_their_changes(
