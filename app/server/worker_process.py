@@ -21,6 +21,7 @@ from app.server.tls import Tls
 from app.telemetry.shared_counters import SlotHeader
 
 _BEAT_S: Final = 0.1
+"""As often as the event loop ticks before a worker ends."""
 logger = logging.getLogger("gathernd")
 
 

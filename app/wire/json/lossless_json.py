@@ -21,7 +21,8 @@ _WORD_BITS: Final = 64
 _DIMENSION_DIGITS: Final = 40
 _FLOAT_INTEGERS: Final = 10.0**SHORT_DIGITS
 """Text of SHORT_DIGITS characters that is read as an integer below it is that integer."""
-_EXPONENT: Final = ("", "e", "E")
+_BEHIND_ZEROS: Final = ("", "e", "E")
+"""What the text of a zero goes on with behind its sign, zeros and point."""
 _MAX_ODD_DIMENSIONS: Final = 256
 
 
@@ -65,6 +66,7 @@ def _none(name: str) -> None:
 
 
 def _no_json(name: str) -> None:
+    """Refuse NaN and the infinities, which are not JSON."""
     raise ValueError(f"{name} is no JSON")
 
 
@@ -94,7 +96,7 @@ def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
         if len(text) <= SHORT_DIGITS:
             near = float(text)
             if not near:  # zero, or an exponent that makes it so small
-                return None if text.lstrip("-0.")[:1] not in _EXPONENT else 0
+                return 0 if text.lstrip("-0.")[:1] in _BEHIND_ZEROS else None
             if -_FLOAT_INTEGERS < near < _FLOAT_INTEGERS:
                 return int(near) if near.is_integer() else None
     elif type(value) is float:

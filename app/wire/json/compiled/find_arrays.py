@@ -146,7 +146,7 @@ def _skip_number(base: Address, place: int, end: int) -> tuple[int, int]:
 def _scan(
     base: Address, end: int, level: int, key: int, other_key: int, places: Address, most: int
 ) -> tuple[bool, int, int, int]:
-    """(closed, members, how numbers are written, count) of the arrays that members of depth `level` and a key hold.
+    """(closed, members, kind of numbers, count) of the arrays that members of depth `level` named by a key hold.
 
     Three words of each, as many as `most`, go to `places`: its first byte, its end and its kind. What there was no room
     for counts, but is walked like the rest.

@@ -95,7 +95,7 @@ def _scan_any(
 def _scan(
     body: memoryview, level: int, keys: tuple[str, ...], places: list[_Place], most: int
 ) -> tuple[bool, int, int, int]:
-    """(closed, members, how numbers are written, count) of the arrays that members of depth `level` and a key hold.
+    """(closed, members, kind of numbers, count) of the arrays that members of depth `level` named by a key hold.
 
     As many as `most` are added to `places`.
     """
@@ -144,6 +144,7 @@ def _scan(
 
 
 def _how_written(number: re.Match[bytes]) -> int:
+    """How a number is written that `_NUMBER` has matched: see `codec_constants`."""
     whole, fraction, exponent = number.groups()
     if exponent is not None:
         return OTHER_NUMBERS
