@@ -16,7 +16,7 @@ from tests.http.server import Server
 from tests.needs import skip_without
 
 if TYPE_CHECKING:  # reading it takes longer than all that `make test` runs here
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 __all__ = ["start"]
 
@@ -84,6 +84,13 @@ def until(page: Page, script: str, within: float = 60) -> None:
     while not page.evaluate(script):
         assert monotonic() < end, f"never: {script}"
         sleep(0.05)
+
+
+def hold(page: Page, pattern: str) -> list[Route]:
+    """Requests for URLs like `pattern` wait in this list until they are continued."""
+    held: list[Route] = []
+    page.route(pattern, lambda route: held.append(route))  # noqa: PLW0108  a method of a builtin cannot be a handler
+    return held
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from app.security import api_keys
-from tests.browser.conftest import NAME, Open, until
+from tests.browser.conftest import NAME, Open, hold, until
 from tests.browser.prefix_proxy import PREFIX, prefix_proxy
 from tests.http.conftest import Start
 from tests.http.server import Server
@@ -230,6 +230,28 @@ def test_the_resident_tensors_are_listed_with_what_is_known_of_them(open_page: O
     assert rows_of(page, "brains") == [["0", "1.5"], ["1", "-0.01001"]]
     assert rows_of(page, "texts") == [["0", "<img src=x onerror=alert(1)>"], ["1", "naïve"], ["2", ""]]
     assert page.locator(".look img").count() == 0
+
+
+def test_a_page_of_the_list_that_is_asked_for_twice_is_listed_once(open_page: Open, server: Server) -> None:
+    client = server.shared_client()
+    names = [f"many-{number:03d}" for number in range(101)]
+    for name in names:
+        put_raw(client, name, np.zeros(1, np.float32))
+    try:
+        page = open_page()
+        page.locator("#more-tensors").wait_for()
+        held = hold(page, "**/tensors?*")
+        for _ in range(2):
+            page.locator("#more-tensors").click()
+        for route in held:
+            with page.expect_response(route.request.url):
+                route.continue_()
+        page.locator("#more-tensors").wait_for(state="hidden")
+        until(page, "document.querySelector(\"[aria-label='Rows of many-100']\")")
+        assert page.locator("[aria-label='Rows of many-100']").count() == 1
+    finally:
+        for name in names:
+            client.delete(f"/tensors/{name}")
 
 
 def test_the_versions_of_a_tensor_are_listed_and_a_click_moves_an_alias_and_moves_it_back(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.browser.conftest import NAME, Open, until
+from tests.browser.conftest import NAME, Open, hold, until
 from tests.browser.test_front_page import SIZES, violations
 from tests.http.server import Server
 from tests.http.tensors import put_raw, put_strings
@@ -217,6 +217,37 @@ def test_errors_of_a_gradient_are_shown_at_their_field(
     fill_and_refuse(page, "backward", changes, code, control)
     page.locator("#backward-lda-coeff").fill("1.0")
     assert page.locator("#backward-problem").count() == 0
+
+
+def held_listing(open_page: Open) -> tuple[Page, Callable[[], None]]:
+    """A page whose list of tensors is held back, and what lets it come."""
+    page = open_page("/errors")
+    held = hold(page, "**/tensors?*")
+    page.goto(page.url.removesuffix("errors"))
+    page.locator("#readiness.is-ready").wait_for()
+
+    def let_come() -> None:
+        for route in held:
+            route.continue_()
+        until(page, "document.querySelectorAll('#lookup-0-tensor option').length")
+
+    return page, let_come
+
+
+def test_a_list_of_tensors_that_comes_late_leaves_an_error_where_it_is(open_page: Open, tables: httpx.Client) -> None:
+    page, let_come = held_listing(open_page)
+    fill_and_refuse(page, "backward", {"parameter": "7"}, "batch_dims_out_of_range", "backward-parameter")
+    let_come()
+    assert page.locator("#backward-parameter + #backward-problem").count() == 1
+
+
+def test_a_list_of_tensors_that_comes_late_leaves_an_answer_where_it_is(open_page: Open, tables: httpx.Client) -> None:
+    page, let_come = held_listing(open_page)
+    page.get_by_role("button", name="Add up").click()
+    first = outputs(page, "backward")
+    let_come()
+    assert outputs(page, "backward") == first
+    assert "ms there and back" in page.locator("#backward-outcome").inner_text()
 
 
 def test_the_code_to_copy_gives_the_same_answer(open_page: Open, tables: httpx.Client, server: Server) -> None:

@@ -29,7 +29,7 @@ export class BackwardForm extends OperatorForm {
     select.replaceChildren(make("option", { value: TYPED }, "a shape typed here"),
       ...tensors.map(({ name, dtype, shape }) => make("option", { value: name }, `${name}: ${dtype} ${shapeText(shape)}`)));
     select.value = tensors.some(({ name }) => name === chosen) ? chosen : TYPED;
-    this.refresh();
+    this.refreshIfChanged();
   }
 
   arrange() {

@@ -27,7 +27,7 @@ export class LookupForm extends OperatorForm {
     this.residents = new Map(tensors.map((tensor) => [tensor.name, tensor]));
     byId("lookup-note").hidden = tensors.length > 0;
     for (const feature of this.features) this.#offerTables(feature);
-    this.refresh();
+    this.refreshIfChanged();
   }
 
   arrange() {

@@ -39,6 +39,12 @@ export class OperatorForm {
     byId(`${this.name}-answer`).textContent = "Run it to see its answer.";
   }
 
+  /** What the form offers has changed: what is shown stays where the request is the same. */
+  refreshIfChanged() {
+    this.arrange();
+    if (curlText(this.path(), this.body()) !== byId(`${this.name}-curl`).textContent) this.refresh();
+  }
+
   /** Send the form's request, and show the answer or the error. */
   async run() {
     const asked = (this.asked = {});

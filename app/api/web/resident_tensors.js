@@ -35,10 +35,12 @@ export class ResidentTensors {
   /** Read the list anew. */
   async refresh() {
     this.tensors = [];
+    this.next = null;
     await this.#page(null);
   }
 
   async #page(after) {
+    const list = this.tensors;
     let page;
     try {
       const from = after === null ? "" : `&after=${encodeURIComponent(after)}`;
@@ -48,7 +50,8 @@ export class ResidentTensors {
       this.note.textContent = problem.message;
       return;
     }
-    this.tensors.push(...page.tensors);
+    if (list !== this.tensors || after !== this.next) return; // the list is read anew, or this page is there already
+    list.push(...page.tensors);
     this.next = page.next;
     byId("more-tensors").hidden = page.next === null;
     this.#draw();
