@@ -130,6 +130,14 @@ def test_routers_of_the_ray_cluster_call_it_and_are_let_in(ray: list[Resource], 
     assert out == {"podSelector": {"matchLabels": {"ray.io/cluster": name}}}
 
 
+def test_routers_of_the_ray_cluster_have_room_for_what_they_write_to_their_disk_first(tmp_path: Path) -> None:
+    """Strings and arrays in column-major order: `stateless` by itself has no room for any tensor."""
+    routers = shape("stateless", "cluster-ray", tmp_path=tmp_path)
+    room = size(environment(container(routers))["GATHERND_MAX_STORE_BYTES"])
+    volumes = {volume["name"]: volume for volume in pod(routers)["volumes"]}
+    assert 1 << 30 <= room < size(volumes["store"]["emptyDir"]["sizeLimit"])
+
+
 def test_the_static_map_is_sound_and_names_pods_that_there_are(tmp_path: Path) -> None:
     (tmp_path / "routers").mkdir()
     (tmp_path / "shards").mkdir()
