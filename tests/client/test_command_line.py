@@ -71,6 +71,12 @@ def test_the_list_says_what_each_command_is_for() -> None:
     assert said["keys"] == "The file of API keys that GATHERND_API_KEYS_FILE names."
 
 
+def test_the_help_names_an_alias_where_a_command_takes_one() -> None:
+    """The removal of a tensor refuses one (`name_conflict`)."""
+    assert "NAME@7, or an alias" in invoked("tensors", "show", "--help")[1]
+    assert "alias" not in invoked("tensors", "rm", "--help")[1]
+
+
 def test_the_version_is_the_distributions() -> None:
     assert invoked("--version") == (0, f"gathernd {metadata.version('gathernd')}\n")
     assert invoked("version") == (0, f"{metadata.version('gathernd')}\n")

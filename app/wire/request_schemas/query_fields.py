@@ -54,7 +54,10 @@ class QueryModel(BaseModel):
 
 
 ResidentName = Annotated[
-    str, Detail("the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -, a version is a name, @ and a number")
+    str,
+    Detail(
+        "a name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with none of . _ -, a version is a name, @ and a number"
+    ),
 ]
 _TENSOR: Final[Any] = Field(
     ABSENT, pattern=REFERENCE_PATTERN, description=f"{RESIDENT}, in place of `data` in the body. {_ONLY}"

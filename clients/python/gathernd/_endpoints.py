@@ -286,8 +286,8 @@ def check_name(name: str) -> None:
     """Raises ValueError for a name that no resident tensor can have."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -, and may have @ and a version behind it, "
-            f"not {name!r}"
+            f"the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -, begins with a letter or a digit, and may "
+            f"have @ and a version behind it, not {name!r}"
         )
 
 

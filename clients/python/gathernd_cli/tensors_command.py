@@ -28,6 +28,7 @@ DOWNLOAD_ATTEMPTS: Final = 5
 """How often a download is begun for a tensor that is replaced meanwhile, again and again."""
 
 Name = Annotated[str, typer.Argument(help="Name of a resident tensor, NAME@7, or an alias.", show_default=False)]
+Removed = Annotated[str, typer.Argument(help="Name of a resident tensor, or NAME@7.", show_default=False)]
 NewName = Annotated[str, typer.Argument(help="Name of a resident tensor.", show_default=False)]
 
 COLUMNS: Final = (
@@ -281,7 +282,7 @@ def scatter(
 
 @app.command("rm")
 def rm(
-    name: Name,
+    name: Removed,
     if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
