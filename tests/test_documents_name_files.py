@@ -12,7 +12,7 @@ import pytest
 from app.settings import SETTING_NAMES
 from app.telemetry.metric_definitions import COUNTERS, GAUGES, REQUEST_SECONDS
 from tests.commands import command_names
-from tests.markdown_blocks import blocks
+from tests.markdown_blocks import blocks, table
 from tests.parsed import parsed
 
 ROOT = Path(__file__).parents[1]
@@ -71,6 +71,19 @@ def test_every_target_command_setting_and_metric_that_a_document_names_is_there(
 def test_every_link_of_a_document_leads_to_a_file(document: str) -> None:
     for target in _LINK.findall((ROOT / document).read_text()):
         assert ((ROOT / document).parent / target).exists(), target
+
+
+def test_the_first_page_leads_to_every_page() -> None:
+    first = ROOT / "docs/index.md"
+    linked = {(first.parent / target).resolve() for target in _LINK.findall(first.read_text())}
+    assert set((ROOT / "docs").rglob("*.md")) - {first} <= linked
+
+
+def test_the_table_of_the_protocol_of_a_cluster_names_files_by_their_path() -> None:
+    rows = table(ROOT / "docs/cluster-protocol.md", "| part | file |")
+    named = [path for _, files, _ in rows for path in re.findall(r"`([\w./]+\.py)`", files)]
+    assert len(named) > 15
+    assert [path for path in named if not (ROOT / "app/cluster" / path).exists()] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
