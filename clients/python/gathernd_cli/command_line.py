@@ -131,7 +131,7 @@ def gathernd(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """A gather inference service: ONNX GatherND and Gather, OpenVINO GatherND-8."""
+    """A gather inference service: ONNX GatherND, Gather and GatherElements, OpenVINO GatherND-8 and Gather-8."""
 
 
 @app.command("version")
