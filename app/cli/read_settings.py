@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Iterable
+from typing import Any, Final
 
 import typer
 from pydantic import ValidationError
 
+from app.near_name import near_name
 from app.server.exit_codes import WRONG_SETTINGS
-from app.settings import Settings
+from app.settings import SETTING_NAMES, Settings
+
+_PREFIX: Final = "GATHERND_"
+_OF_OTHERS: Final = re.compile(r"URL|API_KEY|(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)\w*)?)")
+"""Names, behind the prefix, of the client and of what Kubernetes says of a Service `gathernd` or `gathernd-…`."""
 
 
 def read_settings(**given: Any) -> Settings:
@@ -27,3 +34,14 @@ def read_settings(**given: Any) -> Settings:
             shown = f"{flag} ({variable})" if "_cli_parse_args" in given else variable
             typer.echo(f"gathernd: {shown}: {why}", err=True)
         raise typer.Exit(WRONG_SETTINGS) from None
+
+
+def tell_misspelt_variables(environment: Iterable[str]) -> None:
+    """Print a line about each name of a variable that is none of a setting, and much like one that is."""
+    for variable in environment:
+        name = variable.removeprefix(_PREFIX)
+        if variable.startswith(_PREFIX) and variable not in SETTING_NAMES and not _OF_OTHERS.fullmatch(name):
+            near = near_name(name, Settings.model_fields)
+            if near is not None:
+                meant = f"{_PREFIX}{near.upper()}"
+                typer.echo(f"gathernd: {variable} is no setting and has no effect; did you mean {meant}?", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -11,7 +12,7 @@ import typer
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
-from app.cli.read_settings import read_settings
+from app.cli.read_settings import read_settings, tell_misspelt_variables
 from app.settings import Settings, default_text, topics
 from gathernd_cli.import_for_good import import_for_good
 
@@ -22,6 +23,7 @@ def serve_command(**given: list[str] | None) -> None:
     """Serve over HTTP. Every flag is also a variable: --max-queue is GATHERND_MAX_QUEUE."""
     arguments = [f"--{name.replace('_', '-')}={text}" for name, texts in given.items() for text in texts or ()]
     settings = read_settings(_cli_parse_args=arguments, _cli_prog_name="gathernd serve")
+    tell_misspelt_variables(os.environ)
     with import_for_good():
         from app.cli.run_service import run_service  # noqa: PLC0415  (imports the whole service)
     run_service(settings)

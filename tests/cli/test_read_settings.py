@@ -7,6 +7,8 @@ import typer
 from typer.testing import CliRunner
 
 from app.cli import calibrate_command, keys_command, openapi_command, store_command, warm_command
+from app.cli.read_settings import tell_misspelt_variables
+from app.settings import SETTING_NAMES
 
 COMMANDS = {
     "keys ls": (keys_command.app, ["ls"]),
@@ -24,3 +26,31 @@ def test_a_variable_that_cannot_be_used_is_told_in_a_line(command: typer.Typer, 
     assert done.exit_code == 2
     assert done.stderr.startswith("gathernd: GATHERND_PORT: Input should be a valid integer")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("GATHERND_API_KEY_FILE", "GATHERND_API_KEYS_FILE"), ("GATHERND_MAX_BODYBYTES", "GATHERND_MAX_BODY_BYTES")],
+)
+def test_a_variable_that_is_nearly_a_setting_is_told(
+    given: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be as if it had not been set: a service without keys, for one."""
+    tell_misspelt_variables([given])
+    assert capsys.readouterr().err == f"gathernd: {given} is no setting and has no effect; did you mean {meant}?\n"
+
+
+def test_variables_of_others_are_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """The client's, those that Kubernetes makes of a Service, and what is like no setting."""
+    of_kubernetes = [
+        "SERVICE_HOST",
+        "SERVICE_PORT",
+        "SERVICE_PORT_GRPC",
+        "PORT_80_TCP",
+        "PORT_80_TCP_ADDR",
+        "PODS_PORT",
+    ]
+    of_tests = ["GATHERND_TEST_ALL", "GATHERND_REQUIRE_ALL", "GATHERND_SOAK"]
+    others = ["GATHERND_URL", "GATHERND_API_KEY", "GATHERND_PODS_PORT_80_TCP_PROTO", "HOME", "MAX_BODYBYTES", *of_tests]
+    tell_misspelt_variables([*SETTING_NAMES, *others, *(f"GATHERND_{name}" for name in of_kubernetes)])
+    assert capsys.readouterr().err == ""
