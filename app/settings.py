@@ -233,7 +233,9 @@ class Settings(BaseSettings):
     )
     api_keys_file: Path | None = Field(None, description="File of API keys; without it no key is asked for.")
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="Host names, comma-separated, by which the service may be called besides loopback names."
+        (),
+        description="Host names, comma-separated, by which the service may be called besides loopback names (default: "
+        "no others on a loopback address, any name elsewhere).",
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (),

@@ -45,9 +45,11 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     "forbidden": Entry(
         "Forbidden",
         "The request is understood and refused: the key lacks the scope, the Host or Origin header is foreign to a "
-        "service on a loopback address, or tensors may not be changed without keys off loopback.",
+        "service on a loopback address or with GATHERND_ALLOWED_HOSTS, tensors may not be changed without keys off "
+        "loopback, or an import is of a URL that GATHERND_IMPORT_FROM does not allow.",
         "Use a key with the needed scope; call the service by its own name, or add the name to GATHERND_ALLOWED_HOSTS; "
-        "set GATHERND_API_KEYS_FILE to change tensors from other hosts.",
+        "set GATHERND_API_KEYS_FILE to change tensors from other hosts; add a prefix of the URL to "
+        "GATHERND_IMPORT_FROM.",
         ("Use a key with the needed scope, and call the service by a name that it has.",),
     ),
     "not_found": Entry(
