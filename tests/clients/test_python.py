@@ -5,24 +5,27 @@ Everything that the generated package needs (httpx, attrs) comes with the genera
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.clients.conftest import OPENAPI, PROGRAMS, got, run, tool
 from tests.http.server import ROOT, Server
 
+_PROGRAMS = ("round_trip.py", "resident.py")
 # The generator's own part, the same in every client, hands `*args: object` to a typed `__exit__`.
 _MYPY = "[mypy]\nstrict = true\n[mypy-generated.client]\ndisable_error_code = arg-type\n"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program beside the generated package."""
+    """The programs beside the generated package."""
     made = tmp_path_factory.mktemp("python")
     generator = tool("bin/openapi-python-client")
     config = ROOT / "openapi" / "python-client.yaml"
@@ -39,7 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     said = run([*command, "--output-path", "generated"], made)
     assert said == "Generating generated\n"
-    shutil.copy(PROGRAMS / "round_trip.py", made)
+    for program in _PROGRAMS:
+        shutil.copy(PROGRAMS / program, made)
     return made
 
 
@@ -56,9 +60,23 @@ def test_it_and_a_program_that_uses_it_are_well_typed(folder: Path) -> None:
         "--cache-dir",
         ROOT / ".mypy_cache" / "clients",
     ]
-    said = run([sys.executable, "-m", "mypy", *environment, "generated", "round_trip.py"], folder)
+    said = run([sys.executable, "-m", "mypy", *environment, "generated", *_PROGRAMS], folder)
     assert re.fullmatch(r"Success: no issues found in \d{3} source files\n", said)
 
 
 def test_round_trip(folder: Path, server: Server, expected: dict[str, Any]) -> None:
     assert got(run([tool("bin/python"), "round_trip.py", server.url], folder)) == expected
+
+
+def test_resident_tensors(folder: Path, server: Server) -> None:
+    np.save(folder / "table.npy", np.arange(4, dtype=np.int16).reshape(2, 2))
+    printed = run([tool("bin/python"), "resident.py", server.url, "table.npy"], folder)
+    assert json.loads(printed) == {
+        "raw": ["float32", [2, 2]],
+        "npy": ["int16", [2, 2], 1],
+        "an old version": "0000803f000000400000404000008040",
+        "rows": "02000300",
+        "unchanged": [304, True],
+        "the same scatter twice": True,
+        "an alias": "0000c07f000000400000404000008040",
+    }

@@ -159,13 +159,16 @@ def _add_changes(app: FastAPI) -> None:
         },
         {
             "required": True,
+            # The bare items stand last: openapi-python-client takes the last of several binary types, and under this
+            # one an npy file is read too. A generator that takes the first sends npy, which says its type and shape by
+            # itself, so that nothing else is taken for items.
             "content": {
-                RAW: _binary(
-                    "The items, row-major and little endian; bool one byte, 0 or 1; strings each a little-endian "
-                    "uint32 length and then UTF-8."
-                ),
                 NPY: _binary("An npy file of numbers, in either order of bytes and of axes."),
                 SAFETENSORS: _binary("A safetensors file with one tensor."),
+                RAW: _binary(
+                    "The items, row-major and little endian; bool one byte, 0 or 1; strings each a little-endian "
+                    "uint32 length and then UTF-8. An npy file is read too."
+                ),
             },
         },
         description="The content becomes visible whole, to every worker, and is durable when the answer comes. Readers "
