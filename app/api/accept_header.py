@@ -44,14 +44,15 @@ def preferred(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> byte
     return best
 
 
-def preferred_by_name(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> bytes:
-    """The media type of `offered` that is named with the greatest weight, the first of several; else `otherwise`.
+def admitted(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> list[bytes]:
+    """The media types of `offered` that the field admits, best first; only `otherwise`, one of them, where it has none.
 
-    Ranges are passed over: `application/x-npy, */*` asks for npy, and `*/*` for nothing in particular.
+    First stand those that are named, by their weights. A range such as `*/*` asks for nothing in particular: it admits
+    `otherwise` after them, and then the others.
     """
-    known = frozenset(offered)
-    best, greatest = otherwise, 0.0
-    for media_type, weight in media_weights(accept).items():
-        if media_type in known and weight > greatest:
-            best, greatest = media_type, weight
-    return best
+    weights = media_weights(accept)
+    known = list(offered)
+    found = sorted((name for name in weights if name in known and weights[name] > 0), key=lambda name: -weights[name])
+    if weights.get(b"application/*", weights.get(b"*/*", 0.0)) > 0:
+        found += [name for name in dict.fromkeys((otherwise, *known)) if name not in weights and name not in found]
+    return found or [otherwise]

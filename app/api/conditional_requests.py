@@ -35,12 +35,15 @@ def version_field(version: int) -> tuple[bytes, bytes]:
     return b"x-gathernd-data-version", b"%d" % version
 
 
-async def is_unchanged(context: RequestContext, etag: str, kind: str = "tensor") -> bool:
-    """Judge the conditions of a GET, of a tensor or what `kind` names; True once 304 has been sent."""
+async def is_unchanged(context: RequestContext, etag: str, *further: tuple[bytes, bytes], kind: str = "tensor") -> bool:
+    """Judge the conditions of a GET, of a tensor or what `kind` names; True once 304 has been sent.
+
+    `further` are header fields of that answer besides ETag.
+    """
     conditions = read_conditions(context.headers)
     Conditions(match=conditions.match).check(etag, kind)
     if conditions.none_match is not None and (etag in conditions.none_match or conditions.none_match == ("*",)):
-        await context.send_empty(304, etag_field(etag))
+        await context.send_empty(304, etag_field(etag), *further)
         return True
     return False
 

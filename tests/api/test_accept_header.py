@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.api.accept_header import media_weights, preferred, preferred_by_name
+from app.api.accept_header import admitted, media_weights, preferred
 
 JSON, OTHER, THIRD = b"application/json", b"application/x-other", b"application/x-third"
 
@@ -35,23 +35,24 @@ def test_a_field_without_end_is_read_up_to_a_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "by_range", "by_name"),
+    ("field", "by_range", "all_admitted"),
     [
-        (b"*/*", JSON, JSON),
-        (b"application/*", JSON, JSON),
-        (OTHER, OTHER, OTHER),
-        (OTHER + b", */*", JSON, OTHER),
-        (OTHER + b", */*;q=0.1", OTHER, OTHER),
-        (JSON + b";q=0, */*", OTHER, JSON),
-        (JSON + b";q=0, " + OTHER + b";q=0", JSON, JSON),
-        (THIRD + b", " + OTHER, OTHER, THIRD),
-        (THIRD + b";q=0.5, " + OTHER + b";q=0.6, text/html", OTHER, OTHER),
-        (b"text/html", JSON, JSON),
-        (b";;,q", JSON, JSON),
-        (OTHER + b";q=nan", JSON, JSON),
+        (b"*/*", JSON, [JSON, OTHER, THIRD]),
+        (b"application/*", JSON, [JSON, OTHER, THIRD]),
+        (OTHER, OTHER, [OTHER]),
+        (OTHER + b", */*", JSON, [OTHER, JSON, THIRD]),
+        (OTHER + b", */*;q=0.1", OTHER, [OTHER, JSON, THIRD]),
+        (OTHER + b", application/*;q=0, */*", OTHER, [OTHER]),
+        (JSON + b";q=0, */*", OTHER, [OTHER, THIRD]),
+        (JSON + b";q=0, " + OTHER + b";q=0", JSON, [JSON]),
+        (THIRD + b", " + OTHER, OTHER, [THIRD, OTHER]),
+        (THIRD + b";q=0.5, " + OTHER + b";q=0.6, text/html", OTHER, [OTHER, THIRD]),
+        (b"text/html", JSON, [JSON]),
+        (b";;,q", JSON, [JSON]),
+        (OTHER + b";q=nan", JSON, [JSON]),
     ],
 )
-def test_the_greatest_weight_is_chosen(field: bytes, by_range: bytes, by_name: bytes) -> None:
+def test_the_greatest_weight_is_chosen(field: bytes, by_range: bytes, all_admitted: list[bytes]) -> None:
     offered = (JSON, OTHER, THIRD)
     assert preferred(field, offered, JSON) == by_range
-    assert preferred_by_name(field, offered, JSON) == by_name
+    assert admitted(field, offered, JSON) == all_admitted

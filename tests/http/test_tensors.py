@@ -188,6 +188,30 @@ def test_content_comes_as_accept_asks(client: httpx.Client, name: str) -> None:
         assert client.get(f"/tensors/{name}/content", headers={"accept": accept}).headers["content-type"] == RAW
 
 
+@pytest.mark.parametrize("accept", [f"{NPY}, {RAW};q=0.5", f"{NPY}, */*;q=0.1", f"{SAFETENSORS}, {NPY}, {RAW};q=0.2"])
+def test_content_comes_in_the_best_of_the_formats_that_carry_it(client: httpx.Client, name: str, accept: str) -> None:
+    assert put_strings(client, name, ["a", "bc"]).status_code == 201
+    answer = client.get(f"/tensors/{name}/content", headers={"accept": accept})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, RAW)
+    error(client.get(f"/tensors/{name}/content", headers={"accept": f"{NPY}, */*;q=0"}), 422, "unsupported_dtype")
+
+
+def test_content_does_not_come_as_accept_refuses(client: httpx.Client, name: str) -> None:
+    put_raw(client, name, TABLE)
+    answer = client.get(f"/tensors/{name}/content", headers={"accept": f"{RAW};q=0, */*"})
+    assert answer.headers["content-type"] == NPY
+
+
+@pytest.mark.parametrize("items", [4, 3 << 20])
+def test_a_cache_is_told_that_accept_chooses_the_format(client: httpx.Client, name: str, items: int) -> None:
+    put_raw(client, name, np.zeros(items, np.float32))
+    path = f"/tensors/{name}/content"
+    etag = client.head(path).headers["etag"]
+    for method, fields, status in (("GET", {}, 200), ("HEAD", {}, 200), ("GET", {"if-none-match": etag}, 304)):
+        answer = client.request(method, path, headers=fields)
+        assert (answer.status_code, answer.headers.get("vary")) == (status, "Accept")
+
+
 def test_content_of_many_pieces_is_whole(client: httpx.Client, name: str) -> None:
     big = np.random.default_rng(0).integers(0, 256, 9 * 2**20 + 17, np.uint8)
     put_raw(client, name, big)

@@ -43,7 +43,7 @@ class AliasesRoute:
         check_name(name)
         safetensors.read_query(context.query, ())
         alias = await self.threads.look_up(name, lambda: self.store.alias(name))
-        if await is_unchanged(context, alias.etag, "alias"):
+        if await is_unchanged(context, alias.etag, kind="alias"):
             return
         await context.send(200, JSON, orjson.dumps(_described(alias)), etag_field(alias.etag))
 

@@ -9,7 +9,7 @@ import re
 from functools import partial
 from typing import Final
 
-from app.api.accept_header import preferred_by_name
+from app.api.accept_header import admitted
 from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, version_field
 from app.api.disk_threads import DiskThreads
@@ -22,6 +22,9 @@ from app.wire.body_formats import RAW, TENSORS, TensorCodec
 
 Field = tuple[bytes, bytes]
 _FORMATS: Final = {name.encode(): codec for name, codec in TENSORS.items()}
+_RAW: Final = RAW.media_type.encode()
+BY_ACCEPT: Final[Field] = (b"vary", b"Accept")
+"""Tells caches that another Accept may get another format; all of them have one ETag, that of the content."""
 _ROWS: Final = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
 _CHUNK: Final = 1 << 20
 _WHOLE: Final = 8 * _CHUNK
@@ -40,13 +43,13 @@ class ContentRoute:
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Answer with the content, from its head to its last byte. Raises GatherError for everything it refuses."""
         fields = safetensors.read_query(context.query, ("rows",))
-        codec = codec_of(context)
         content = await self.threads.look_up(name, lambda: self.store.content(name))
         lock = content.description.name
         resident = content.resident()
         etag = resident.etag
-        if await is_unchanged(context, etag):
+        if await is_unchanged(context, etag, BY_ACCEPT):
             return
+        codec = codec_of(context, content.description.dtype)
         shape, begin, end = _rows(content, fields.get("rows"))
         head = codec.write_head(DTYPES[content.description.dtype], shape, end - begin)
         size = len(head) + end - begin
@@ -58,6 +61,7 @@ class ContentRoute:
                 (b"x-request-id", context.request_id.encode()),
                 etag_field(etag),
                 version_field(content.data_version),
+                BY_ACCEPT,
                 (b"x-gathernd-dtype", content.description.dtype.encode()),
                 (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
             )
@@ -71,7 +75,7 @@ class ContentRoute:
             read, body = await self.threads.read(name, lambda: _copy(content, begin, end))
             if body is None:
                 read, body = await self.threads.change(lock, lambda: _copy_held(content, begin, end))
-            if read != etag and await is_unchanged(context, read):
+            if read != etag and await is_unchanged(context, read, BY_ACCEPT):
                 return
             await _start(context, fields_of(read))
             assert body is not None
@@ -79,7 +83,7 @@ class ContentRoute:
             return
         snapshot = await self.threads.change(lock, lambda: self.store.snapshot(content))
         try:
-            if snapshot.etag != etag and await is_unchanged(context, snapshot.etag):
+            if snapshot.etag != etag and await is_unchanged(context, snapshot.etag, BY_ACCEPT):
                 return
             await _start(context, fields_of(snapshot.etag))
             await context.sender({"type": "http.response.body", "body": head, "more_body": True})
@@ -91,9 +95,10 @@ class ContentRoute:
             self.threads.streams.submit(snapshot.close)
 
 
-def codec_of(context: RequestContext) -> TensorCodec:
-    """The format of a download, by Accept."""
-    return _FORMATS[preferred_by_name(context.headers.get(b"accept", b""), _FORMATS, RAW.media_type.encode())]
+def codec_of(context: RequestContext, dtype: str) -> TensorCodec:
+    """The format of a download, by Accept: the best of those that carry `dtype`, where one does."""
+    formats = [_FORMATS[name] for name in admitted(context.headers.get(b"accept", b""), _FORMATS, _RAW)]
+    return next((codec for codec in formats if dtype in codec.dtypes), formats[0])
 
 
 def _rows(content: MappedContent, text: str | None) -> tuple[tuple[int, ...], int, int]:

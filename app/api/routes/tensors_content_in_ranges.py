@@ -14,7 +14,7 @@ import numpy as np
 
 from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, version_field
-from app.api.routes.tensors_content import codec_of, row_range
+from app.api.routes.tensors_content import BY_ACCEPT, codec_of, row_range
 from app.memory.budget import MemoryReservation
 from app.service import Service
 from app.store import Metadata
@@ -46,10 +46,10 @@ class ShardedContentRoute:
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Answer with the rows. Raises GatherError for everything it refuses."""
         fields = safetensors.read_query(context.query, ("rows",))
-        codec = codec_of(context)
         metadata = self.store.metadata(name)
-        if await is_unchanged(context, metadata.etag):
+        if await is_unchanged(context, metadata.etag, BY_ACCEPT):
             return
+        codec = codec_of(context, metadata.dtype)
         is_scalar = not metadata.shape
         first, last = (0, 1) if is_scalar and "rows" not in fields else row_range(fields.get("rows"), metadata.shape)
         dtype, shape = DTYPES[metadata.dtype], () if is_scalar else (last - first, *metadata.shape[1:])
@@ -68,6 +68,7 @@ class ShardedContentRoute:
                 (b"x-request-id", context.request_id.encode()),
                 etag_field(metadata.etag),
                 version_field(metadata.version),
+                BY_ACCEPT,
                 (b"x-gathernd-dtype", metadata.dtype.encode()),
                 (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
                 (b"server-timing", context.timings.header_field()),

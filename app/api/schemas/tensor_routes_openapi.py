@@ -64,7 +64,11 @@ IF_NONE_MATCH: Final = parameter(
     "If-None-Match", "header", "* where the tensor must not exist, or ETags it must not have."
 )
 IF_CHANGED: Final = parameter("If-None-Match", "header", "ETags at which the answer is 304 and empty.")
-UNCHANGED: Final[dict[int | str, Described]] = {304: {"description": "It has one of the ETags of If-None-Match"}}
+_UNCHANGED_ETAG: Final = {"ETag": header("That of the content as it is.")}
+UNCHANGED: Final[dict[int | str, Described]] = {
+    304: {"description": "It has one of the ETags of If-None-Match", "headers": _UNCHANGED_ETAG}
+}
+_BY_ACCEPT: Final = {"Vary": header("Accept, by which the format is chosen.")}
 
 
 def add_tensor_routes(app: FastAPI) -> None:
@@ -224,13 +228,14 @@ def _add_content(app: FastAPI) -> None:
         {
             200: {
                 "description": "The content",
-                "headers": _ETAG | named,
+                "headers": _ETAG | named | _BY_ACCEPT,
                 "content": {kind: _binary() for kind in (RAW, NPY, SAFETENSORS)},
             },
-            **UNCHANGED,
+            304: UNCHANGED[304] | {"headers": _UNCHANGED_ETAG | _BY_ACCEPT},
         },
-        description=f"As {RAW} (the items, as an upload has them), {NPY} or {SAFETENSORS}, as Accept asks for. All of "
-        "it is of one content, that of its ETag, however many scatters come meanwhile.",
+        description=f"As {RAW} (the items, as an upload has them), {NPY} or {SAFETENSORS}: the best of those that "
+        "Accept admits and that carry the type. All of it is of one content, that of its ETag, however many scatters "
+        "come meanwhile.",
         response_class=Response,
     )
     def tensor_content(name: Name) -> Response:
