@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from app import count_damaged_tensors, gauges, periodic_tasks, warmup
 from app.api.asgi_app import DataPlane
 from app.api.asgi_request import Receive, Scope, Send
-from app.api.cors import CrossOrigin
+from app.api.cors import CrossOrigin, is_affected
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import STATUS
 from app.api.fastapi_app import create_control
@@ -156,7 +156,7 @@ class CrossOriginApplication(Application):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
-        if scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"]):
+        if scope["type"] == "http" and is_affected(scope):
             await self._cors(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)

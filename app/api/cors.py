@@ -13,13 +13,14 @@ from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.asgi_app import DataPlane
 from app.api.asgi_request import RequestContext
 from app.errors import GatherError
 
 READABLE: Final = (
+    "Allow",
     "ETag",
     "Inference-Header-Content-Length",
     "Location",
@@ -29,16 +30,28 @@ READABLE: Final = (
     "X-Gathernd-Data-Version",
     "X-Gathernd-Device",
     "X-Gathernd-Dialect",
+    "X-Gathernd-Dtype",
     "X-Gathernd-Replaced",
+    "X-Gathernd-Shape",
     "X-Request-ID",
 )
 """The header fields of answers that a page may read beside those that it always may."""
 _OWN: Final = (b"content-length", b"content-type")
 _PLAIN: Final = b"text/plain; charset=utf-8"
+_CACHED: Final = ("GET", "HEAD")
+_VARY: Final = (b"vary", b"Origin")
+
+
+def is_affected(scope: Scope) -> bool:
+    """Whether a request is for `CrossOrigin`: it has the field Origin, or its answer may be kept by a cache."""
+    return scope["method"] in _CACHED or any(name == b"origin" for name, _ in scope["headers"])
 
 
 class CrossOrigin:
     """Answers requests with the field Origin: pages of `origins` may make them and read the answers.
+
+    Other answers that a cache may keep say that Origin matters: a browser that has loaded a path without that field
+    would take the answer, which no page may read, for the one to a page.
 
     `answer` is the ASGI entry of `plane` for all but preflight requests.
     """
@@ -53,11 +66,20 @@ class CrossOrigin:
             allow_headers=("*",),
             expose_headers=READABLE,
         )
-        self._always = [(b"vary", b"Origin")]
+        self._always = [_VARY]
         self._always += [(name.lower().encode(), value.encode()) for name, value in self._rules.simple_headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
+        connection = scope.get("extensions", {}).get("gathernd")
+        origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
+        if origin is None:
+            if connection is None:
+                send = _saying_vary(send)
+            else:
+                connection.add_fields((_VARY,))
+            await self._answer(scope, receive, send)
+            return
         if scope["method"] == "OPTIONS" and any(
             name == b"access-control-request-method" for name, _ in scope["headers"]
         ):
@@ -66,11 +88,10 @@ class CrossOrigin:
                 RequestContext(scope, receive, send, plane.admission, plane.deadline, plane.metrics)
             )
             return
-        connection = scope.get("extensions", {}).get("gathernd")
         if connection is None:
             await self._rules.simple_response(scope, receive, send, Headers(scope=scope))
             return
-        connection.add_fields(self._fields(next(value for name, value in scope["headers"] if name == b"origin")))
+        connection.add_fields(self._fields(origin))
         await self._answer(scope, receive, send)
 
     def _fields(self, origin: bytes) -> list[tuple[bytes, bytes]]:
@@ -99,3 +120,14 @@ class CrossOrigin:
         finally:
             context.reservation.release()
             metrics.count(context, context.code)
+
+
+def _saying_vary(send: Send) -> Send:
+    """`send` with the field Vary added to the answer."""
+
+    async def saying(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), _VARY]
+        await send(message)
+
+    return saying

@@ -175,6 +175,13 @@ def test_a_request_without_an_origin_is_answered_as_ever(across: Server) -> None
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
+@pytest.mark.parametrize("line", ["GET /livez", "HEAD /livez", "GET /none", "GET /tensors"])
+def test_a_cache_is_told_that_the_answer_to_a_page_is_another(across: Server, line: str) -> None:
+    with Wire(across) as wire:
+        wire.send(request("Host: localhost", line=f"{line} HTTP/1.1"))
+        assert wire.read(head=line.startswith("HEAD")).headers["vary"] == "Origin"
+
+
 def test_a_page_sends_a_large_body_and_reads_a_large_answer(across: Server) -> None:
     values = ",".join(["1"] * 300_000)
     body = (
