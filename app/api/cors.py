@@ -26,6 +26,7 @@ READABLE: Final = (
     "Location",
     "Retry-After",
     "Server-Timing",
+    "WWW-Authenticate",
     "X-Gathernd-Data-ETag",
     "X-Gathernd-Data-Version",
     "X-Gathernd-Device",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from fastapi import FastAPI
@@ -24,7 +25,10 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 _TEXTS: Final = sorted((text for row in OPERATORS.values() for text in row.texts), key=lambda text: text[:4] != "ONNX")
 _DESCRIPTION: Final = (
     f"Gathers slices of a tensor by index and scatters updates into one, exactly as {', '.join(_TEXTS[:-1])} and "
-    f"{_TEXTS[-1]} say, or answers with an error that names the broken rule and the place that broke it."
+    f"{_TEXTS[-1]} say, or answers with an error that names the broken rule and the place that broke it.\n\n"
+    "Every answer has the header fields `X-Request-ID`, that of the request where it sent one of 1 to 128 letters, "
+    "digits, `.`, `_` and `-`, and `Server-Timing`. A request may say in `X-Gathernd-Timeout` how many seconds its "
+    "caller waits: where its work has not begun by then, the answer is `deadline_exceeded`."
 )
 ABOUT: Final[dict[str, Any]] = {
     "title": "gathernd",
@@ -61,11 +65,21 @@ REASONS: Final = {
     507: "The store is full",
 }
 EVERYWHERE: Final[tuple[Code, ...]] = (
-    "malformed_request", "forbidden", "request_timeout", "header_too_large", "internal",
+    "malformed_request", "forbidden", "request_timeout", "header_too_large", "internal", "overloaded", "not_ready",
 )  # fmt: skip
-"""Errors of every operation."""
+"""Errors of every operation: the limit on connections holds for all, and a stop cuts off what outlasts it."""
 OF_MODEL: Final[tuple[Code, ...]] = ("model_not_found", "unsupported_dtype", "tensor_damaged")
 """Errors of every operation on a model."""
+_HEADERS: Final = {
+    401: {"WWW-Authenticate": {"description": "Bearer: a key is asked for.", "schema": {"type": "string"}}},
+    503: {
+        "Retry-After": {
+            "description": "Seconds after which to send the request again.",
+            "schema": {"type": "integer", "minimum": 1},
+        }
+    },
+}
+"""The header fields of errors, by status."""
 _BEARER: Final = {
     "type": "http",
     "scheme": "bearer",
@@ -87,7 +101,7 @@ def operation(app: FastAPI, name: str, **described: Any) -> Callable[[Endpoint],
 def problem_responses(codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI's responses for the statuses of `codes`, each with the examples there are."""
     found: dict[int | str, dict[str, Any]] = {}
-    for code in sorted(codes, key=lambda code: STATUS[code]):
+    for code in sorted(dict.fromkeys(codes), key=lambda code: STATUS[code]):
         status = STATUS[code]
         response = found.setdefault(
             status,
@@ -97,6 +111,8 @@ def problem_responses(codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
             },
         )
         response["description"] += f" `{code}`"
+        if status in _HEADERS:
+            response["headers"] = _HEADERS[status]
         if code in examples.ERRORS:
             content = response["content"]["application/problem+json"]
             body = {**examples.ERRORS[code][2], "request_id": "5f2c9a1e-1"}
@@ -105,14 +121,25 @@ def problem_responses(codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
 
 
 def protocol_operation(
-    app: FastAPI, name: str, summary: str, *codes: Code, **described: Any
+    app: FastAPI,
+    name: str,
+    summary: str,
+    *codes: Code,
+    answers: Mapping[int | str, dict[str, Any]] = MappingProxyType({}),
+    **described: Any,
 ) -> Callable[[Endpoint], Endpoint]:
-    """As `operation`, for one of the inference protocol that may be refused with `codes`, and with others anyway."""
-    found: dict[int | str, dict[str, Any]] = {}
-    for code in sorted({*codes, *EVERYWHERE, "unauthorized"}, key=lambda code: (STATUS[code], code)):
+    """As `operation`, for one of the inference protocol that may be refused with `codes`, and with others anyway.
+
+    `answers` are those that are no errors, by status, where there is more to say of them than their model.
+    """
+    found: dict[int | str, dict[str, Any]] = dict(answers)
+    keys: tuple[Code, ...] = () if OPERATIONS[name][1].access is Access.PUBLIC else ("unauthorized",)
+    for code in sorted({*codes, *EVERYWHERE, *keys}, key=lambda code: (STATUS[code], code)):
         status = STATUS[code]
         response = found.setdefault(status, {"model": ProtocolError, "description": f"{REASONS[status]}:"})
         response["description"] += f" `{code}`"
+        if status in _HEADERS:
+            response["headers"] = _HEADERS[status]
     return operation(app, name, tags=["inference protocol"], summary=summary, responses=found, **described)
 
 

@@ -89,6 +89,114 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
             assert (route.template, method.lower()) in described, route.template
 
 
+def test_what_any_request_may_be_refused_with_is_described(document: dict[str, Any]) -> None:
+    """The limit on connections and a stop refuse requests of every kind; keys are asked for where they are needed."""
+    for path, method, operation in operations(document):
+        answers = operation["responses"]
+        assert {"`overloaded`", "`not_ready`"} <= set(answers["503"]["description"].split()), (path, method)
+        assert "Retry-After" in answers["503"]["headers"]
+        assert ("401" in answers) == (operation.get("security") != []), (path, method)
+        assert "401" not in answers or "WWW-Authenticate" in answers["401"]["headers"]
+        codes = [code for answer in answers.values() for code in re.findall(r"`([a-z_]+)`", answer["description"])]
+        assert len(codes) == len(set(codes)), (path, method)
+
+
+ON_EVERY_ANSWER = {"content-length", "content-type", "date", "server-timing", "x-request-id"}
+OF_PAGES = {"content-security-policy", "referrer-policy", "x-content-type-options"}
+INFER = "/v2/models/{name}/infer"
+
+
+@pytest.fixture(scope="module")
+def table(server: Any) -> str:
+    """The name of a resident tensor of two rows."""
+    content = npy(np.zeros((2, 2), np.float32))
+    answer = server.shared_client().put("/tensors/openapi-table", content=content, headers={"content-type": NPY})
+    assert answer.status_code == 201
+    return "openapi-table"
+
+
+@pytest.mark.parametrize(
+    ("path", "last", "sent", "status"),
+    [
+        ("/", "", {}, 200),
+        ("/", "", {"if-none-match": "*"}, 304),
+        ("/", "", {"if-none-match": "x"}, 422),
+        ("/docs", "", {"if-none-match": "*"}, 304),
+        ("/docs/{asset}", "swagger-ui.css", {}, 200),
+        ("/docs/{asset}", "swagger-ui-bundle.js", {"if-none-match": "*"}, 304),
+        ("/assets/{asset}", "main.js", {}, 200),
+        ("/assets/{asset}", "page.css", {}, 200),
+        ("/assets/{asset}", "favicon.svg", {}, 200),
+        ("/assets/{asset}", "none", {}, 404),
+        ("/favicon.ico", "", {"if-none-match": "*"}, 304),
+        ("/errors", "", {"if-none-match": "*"}, 304),
+        ("/errors/{code}", "internal", {"if-none-match": "x"}, 422),
+        ("/tensors/{name}", "openapi-table", {"if-none-match": "*"}, 304),
+        ("/tensors/{name}/content", "openapi-table", {"if-none-match": "*"}, 304),
+        ("/tensors/{name}/content", "openapi-table", {"accept": NPY}, 200),
+    ],
+)
+def test_an_answer_to_a_get_is_described(
+    client: httpx.Client, document: dict[str, Any], table: str, path: str, last: str, sent: dict[str, str], status: int
+) -> None:
+    answer = client.get(re.sub(r"\{\w+\}", last, path), headers=sent)
+    assert answer.status_code == status
+    check_described(document["paths"][path]["get"], answer)
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "status"),
+    [
+        ("openapi-table", {"out_of_bounds": "clip"}, 200),
+        ("openapi-table", {"out_of_bounds": "error"}, 200),
+        ("lookup", {"lookup": '{"features":[{"tensor":"openapi-none"}]}'}, 404),
+        ("lookup", {"lookup": '{"features":[{"tensor":"openapi-table"}]}'}, 200),
+        ("lookup", {"lookup": '{"features":[{"tensor":"openapi-table","pooling":"sum"}]}'}, 422),
+    ],
+)
+def test_an_answer_to_an_infer_request_is_described(
+    server: Any, document: dict[str, Any], table: str, model: str, parameters: dict[str, Any], status: int
+) -> None:
+    inputs = [{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]}]
+    if model == "lookup":
+        inputs[0] |= {"name": "0.indices", "shape": [1]}
+        if status == 422:
+            inputs.append({"name": "0.offsets", "datatype": "INT64", "shape": [1], "data": [7]})
+    asked = {"inputs": inputs, "parameters": parameters}
+    headers = {"accept-encoding": "gzip"}
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
+        answer = client.post(INFER.format(name=model), json=asked, headers=headers)
+    assert answer.status_code == status, answer.text
+    check_described(document["paths"][INFER]["post"], answer)
+
+
+def test_what_was_made_is_where_the_description_says(client: httpx.Client, document: dict[str, Any]) -> None:
+    made = client.put("/tensors/openapi-made", content=npy(np.zeros(2)), headers={"content-type": NPY})
+    aliased = client.put("/aliases/openapi-alias", json={"tensor": "openapi-made@1"})
+    for path, answer in (("/tensors/{name}", made), ("/aliases/{alias}", aliased)):
+        assert answer.status_code == 201
+        assert "location" in answer.headers
+        check_described(document["paths"][path]["put"], answer)
+
+
+def check_described(operation: dict[str, Any], answer: httpx.Response) -> None:
+    """Status, code, media type and header fields of `answer` stand in the description of its operation."""
+    described = operation["responses"][str(answer.status_code)]
+    fields = {name.lower() for name in described.get("headers", {})} | ON_EVERY_ANSWER
+    if "pages" in operation["tags"]:
+        fields |= OF_PAGES
+    assert set(answer.headers) <= fields
+    if answer.content:
+        assert answer.headers["content-type"].partition(";")[0] in described["content"]
+    if answer.status_code >= 400:
+        assert f"`{answer.json()['code']}`" in described["description"]
+
+
+def test_the_deadline_of_a_caller_is_described(document: dict[str, Any]) -> None:
+    """In words: as a parameter of each operation it would be one more argument of the methods of generated clients."""
+    assert "`X-Gathernd-Timeout`" in document["info"]["description"]
+
+
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     for reference in re.findall(r'"\$ref": ?"([^"]+)"', json.dumps(document)):
         place: Any = document

@@ -8,8 +8,9 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
-from app.api.openapi_document import openapi_document, operation, problem_responses
+from app.api.openapi_document import openapi_document, operation
 from app.api.routes.front_page import WEB
+from app.api.schemas.page_routes_openapi import page_operation
 from app.api.static_files import StaticFiles
 from app.surrogate_safe_json import dump
 
@@ -36,7 +37,14 @@ def add_docs_routes(app: FastAPI) -> None:
             openapi["body"] = dump(openapi_document(app))
         return Response(openapi["body"], media_type="application/json")
 
-    @operation(app, "docs", tags=["pages"], summary="Interactive page", response_class=HTMLResponse)
+    @operation(
+        app,
+        "docs",
+        tags=["pages"],
+        summary="Interactive page",
+        response_class=HTMLResponse,
+        **page_operation(("text/html",)),
+    )
     async def docs(request: Request) -> Response:
         return pages.response(_PAGE, request)
 
@@ -46,10 +54,7 @@ def add_docs_routes(app: FastAPI) -> None:
         tags=["pages"],
         summary="Script or style of the interactive page",
         response_class=Response,
-        responses={
-            200: {"description": "The file", "content": {"application/octet-stream": {}}},
-            **problem_responses(("not_found",)),
-        },
+        **page_operation(("text/javascript", "text/css"), "not_found"),
     )
     async def docs_asset(asset: str, request: Request) -> Response:
         return assets.response(asset, request)

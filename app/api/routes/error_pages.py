@@ -13,7 +13,8 @@ from fastapi.responses import HTMLResponse
 from app.api.error_catalogue import CATALOGUE
 from app.api.error_examples import error_examples
 from app.api.error_responses import STATUS
-from app.api.openapi_document import operation, problem_responses
+from app.api.openapi_document import operation
+from app.api.schemas.page_routes_openapi import page_operation
 from app.api.static_files import StaticFile
 from app.errors import CODES, Code, GatherError
 from app.near_name import instead_of, near_name
@@ -85,7 +86,14 @@ def error_page(code: Code) -> str:
 def add_error_page_routes(app: FastAPI) -> None:
     """Add the pages of errors."""
 
-    @operation(app, "errors", tags=["pages"], summary="Every error", response_class=HTMLResponse)
+    @operation(
+        app,
+        "errors",
+        tags=["pages"],
+        summary="Every error",
+        response_class=HTMLResponse,
+        **page_operation(("text/html",)),
+    )
     async def errors(request: Request) -> Response:
         return StaticFile.of(catalogue_page().encode(), "errors.html").response(request)
 
@@ -95,7 +103,7 @@ def add_error_page_routes(app: FastAPI) -> None:
         tags=["pages"],
         summary="What an error means and how to mend it",
         response_class=HTMLResponse,
-        responses=problem_responses(("not_found",)),
+        **page_operation(("text/html",), "not_found"),
     )
     async def error(code: str, request: Request) -> Response:
         for known in CODES:

@@ -12,7 +12,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
 from app import __version__
-from app.api.openapi_document import operation, problem_responses
+from app.api.openapi_document import operation
+from app.api.schemas.page_routes_openapi import page_operation
 from app.api.static_files import StaticFile, StaticFiles
 from app.operators.backward_plan import FLOAT_TYPES
 from app.operators.backward_registry import BACKWARDS
@@ -85,7 +86,14 @@ def add_front_page_routes(app: FastAPI) -> None:
     assets = StaticFiles(file for file in WEB.iterdir() if not file.name.endswith(".html"))
     pages: dict[str, StaticFile] = {}
 
-    @operation(app, "frontPage", tags=["pages"], summary="Front page, with a playground", response_class=HTMLResponse)
+    @operation(
+        app,
+        "frontPage",
+        tags=["pages"],
+        summary="Front page, with a playground",
+        response_class=HTMLResponse,
+        **page_operation(("text/html",)),
+    )
     async def front(request: Request) -> Response:
         if not pages:
             pages["front"] = StaticFile.of(front_page().encode(), "index.html")
@@ -97,10 +105,7 @@ def add_front_page_routes(app: FastAPI) -> None:
         tags=["pages"],
         summary="Script, style or icon of a page",
         response_class=Response,
-        responses={
-            200: {"description": "The file", "content": {"application/octet-stream": {}}},
-            **problem_responses(("not_found",)),
-        },
+        **page_operation(("text/javascript", "text/css", "image/svg+xml"), "not_found"),
     )
     async def page_asset(asset: str, request: Request) -> Response:
         return assets.response(asset, request)
@@ -111,7 +116,7 @@ def add_front_page_routes(app: FastAPI) -> None:
         tags=["pages"],
         summary="The icon that browsers ask for by themselves",
         response_class=Response,
-        responses={200: {"description": "The icon", "content": {"image/svg+xml": {}}}},
+        **page_operation(("image/svg+xml",)),
     )
     async def favicon(request: Request) -> Response:
         return assets.response("favicon.svg", request)

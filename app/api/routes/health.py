@@ -18,13 +18,7 @@ def add_health_routes(app: FastAPI, readiness: Readiness, metrics: Metrics) -> N
     async def livez() -> Live:
         return Live(status="live")
 
-    @operation(
-        app,
-        "readyz",
-        tags=["health"],
-        summary="Whether requests should be sent here",
-        responses=problem_responses(("not_ready",)),
-    )
+    @operation(app, "readyz", tags=["health"], summary="Whether requests should be sent here")
     async def readyz() -> Ready:
         readiness.check()
         return Ready(status="ready")

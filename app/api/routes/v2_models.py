@@ -20,6 +20,7 @@ from app.api.schemas.v2_messages import (
 from app.api.schemas.v2_model_description import model_config, model_metadata
 from app.api.v2_model_lookup import Models, counted_as
 from app.errors import Code
+from app.operators.lookup import CODES as LOOKUP_CODES
 from app.operators.registry import OPERATORS
 from app.wire.request_schemas.v2_infer_request import infer_request
 
@@ -27,8 +28,23 @@ _INFER: Final[tuple[Code, ...]] = (
     "model_not_found", "payload_too_large", "unsupported_media_type", "invalid_field", "unsupported_dtype",
     "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded", "device_unavailable",
     "overloaded", "not_ready", "deadline_exceeded", "shard_unavailable", "tensor_damaged", "not_implemented",
+    "tensor_not_found", *LOOKUP_CODES,
     *(code for operator in OPERATORS.values() for code in operator.codes),
 )  # fmt: skip
+_INFER_HEADERS: Final = {
+    name: {"description": text, "schema": {"type": kind}}
+    for name, kind, text in (
+        ("X-Gathernd-Data-ETag", "string", "ETag of the resident data that was read."),
+        ("X-Gathernd-Data-Version", "string", "Number of the version of it that was read."),
+        (
+            "X-Gathernd-Replaced",
+            "string",
+            "How many components of the indices were out of bounds, unless that is an error.",
+        ),
+        ("Content-Encoding", "string", "gzip or deflate, where the request asks for that."),
+        ("Inference-Header-Content-Length", "integer", "Bytes of JSON at the start of a binary answer."),
+    )
+}
 
 T = TypeVar("T")
 Charge = Callable[[int], None]
@@ -136,8 +152,10 @@ def _add_model(app: FastAPI, models: Models, readiness: Readiness, suffix: str, 
         "Gather",
         *_INFER,
         description="Items may also follow the JSON in binary (binary tensor data extension): the header field "
-        "`Inference-Header-Content-Length` then says how long the JSON is, in the request and in the answer.",
+        "`Inference-Header-Content-Length` then says how long the JSON is, in the request and in the answer. An answer "
+        "is compressed where `Accept-Encoding` is exactly `gzip` or `deflate`.",
         response_model=InferAnswer,
+        answers={200: {"description": "The outputs", "headers": _INFER_HEADERS}},
     )
 
     async def infer(name: str, body: Any, version: str | None = Depends(version_of)) -> NoReturn:

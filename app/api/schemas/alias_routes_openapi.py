@@ -11,6 +11,7 @@ from app.api.routes.tensors import MAX_LIST
 from app.api.schemas.gather_answer import OpenModel
 from app.api.schemas.tensor_routes_openapi import (
     IF_CHANGED,
+    LOCATION,
     UNCHANGED,
     describe_tensor_route,
     header,
@@ -89,7 +90,7 @@ def add_alias_routes(app: FastAPI) -> None:
         ),
         {
             200: {"description": "Moved, or as it was", "headers": _ETAG},
-            201: {"description": "Made", "headers": _ETAG, "model": AliasBody},
+            201: {"description": "Made", "headers": _ETAG | LOCATION, "model": AliasBody},
         },
         description="One step for all workers: once the answer comes, every request through the alias reads that "
         "version. It keeps its ETag where it names the version already. What an alias names is not removed.",

@@ -64,6 +64,7 @@ IF_NONE_MATCH: Final = parameter(
     "If-None-Match", "header", "* where the tensor must not exist, or ETags it must not have."
 )
 IF_CHANGED: Final = parameter("If-None-Match", "header", "ETags at which the answer is 304 and empty.")
+LOCATION: Final = {"Location": header("Path of what was made.")}
 _UNCHANGED_ETAG: Final = {"ETag": header("That of the content as it is.")}
 UNCHANGED: Final[dict[int | str, Described]] = {
     304: {"description": "It has one of the ETags of If-None-Match", "headers": _UNCHANGED_ETAG}
@@ -159,7 +160,7 @@ def _add_changes(app: FastAPI) -> None:
         (*_BODY, "name_conflict", "not_implemented"),
         {
             200: {"description": "The next version of a tensor that was there", "headers": _ETAG},
-            201: {"description": "Created", "headers": _ETAG, "model": ResidentTensor},
+            201: {"description": "Created", "headers": _ETAG | LOCATION, "model": ResidentTensor},
         },
         {
             "required": True,
