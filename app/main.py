@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
@@ -45,13 +46,9 @@ from app.api.schemas.tensor_routes_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
 from app.cluster.process_link import KeyedLink
 from app.cluster.router.router import Router
+from app.cluster.router.router_files import RouterFiles
 from app.cluster.router.sharded_lookups import ShardedLookups
-from app.cluster.router.sharded_service import (
-    CoordinatedService,
-    ShardedService,
-    read_authorities,
-    sharded_service,
-)
+from app.cluster.router.sharded_service import CoordinatedService, ShardedService, is_ray, ray_link
 from app.data_plane_handlers import handlers_of, import_handlers, sharded_handlers
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
@@ -69,6 +66,7 @@ from app.lookup_service import LookupService
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import FreedMemoryLimit
 from app.security.authorizer import KeyAuthorizer, make_authorizer
+from app.security.file_watcher import LastGood
 from app.security.host_header_check import HostHeaderCheck, is_loopback_name
 from app.server import request_header_cache
 from app.server.application_interface import FurtherListener
@@ -167,14 +165,14 @@ def create_app(
     counters: Counters | None = None,
     *,
     store_token: str | None = None,
-    last_good_keys: str | None = None,
+    last_good: LastGood | None = None,
     coordinator: KeyedLink | None = None,
 ) -> Application:
     """Build the service. Kernels are compiled once the server has started, before /readyz says yes.
 
     A worker gets from its parent the `counters` that all workers share, the token of the process group that owns the
-    store, and the lines of the keys file as they last were valid. `coordinator` takes
-    the place of GATHERND_CLUSTER. Raises BadKeysFile and NoTracing.
+    store, and the files of keys and of a router as they were when last good. `coordinator` takes the place of
+    GATHERND_CLUSTER. Raises BadKeysFile, BadShardMap and NoTracing.
 
     It is long because each statement makes one part out of those before it: the order can be read in one place.
     """
@@ -210,23 +208,14 @@ def create_app(
         metrics.counters.add("gathernd_imported_bytes", size)
 
     sharded: ShardedService | CoordinatedService | None = None
-    if coordinator is not None:
-        tls = read_authorities(settings.cluster_ca)
-        keep = settings.keep_versions
-        sharded = CoordinatedService(
-            coordinator, settings.shard_timeout, limits, keep, store.upload, tls, metrics.counters
-        )
-    elif settings.cluster is not None:
-        sharded = sharded_service(
-            settings.cluster,
-            settings.shard_timeout,
-            settings.cluster_key_file,
-            limits,
-            settings.keep_versions,
-            store.upload,
-            settings.cluster_ca,
-            metrics.counters,
-        )
+    if coordinator is not None or settings.cluster is not None:
+        files = router_files(settings, last_good)
+        late_after, keep = settings.shard_timeout, settings.keep_versions
+        if files.shard_map is not None:
+            sharded = ShardedService(files.shard_map, late_after, files)
+        else:
+            link = coordinator or ray_link(str(settings.cluster))
+            sharded = CoordinatedService(link, late_after, limits, keep, store.upload, files, metrics.counters)
     tables = None if sharded is None else sharded.routed.tables
     disk_threads = DiskThreads()
     imports = ImportJobs(
@@ -257,7 +246,7 @@ def create_app(
     authorizer = make_authorizer(
         settings.api_keys_file,
         loopback=is_local(settings),
-        last_good=last_good_keys,
+        last_good=last_good,
         on_change=request_header_cache.clear,
     )
     damaged = count_damaged_tensors.DamagedCount()
@@ -352,6 +341,13 @@ def create_app(
     app.lookups = lookups
     app.removed_at_the_end = ExitStack()
     return app
+
+
+def router_files(settings: Settings, last_good: LastGood | None = None) -> RouterFiles:
+    """The files of a service that routes; the key's only beside a map's. Raises BadShardMap."""
+    if settings.cluster is None or is_ray(settings.cluster):
+        return RouterFiles(None, None, settings.cluster_ca, last_good)
+    return RouterFiles(Path(settings.cluster), settings.cluster_key_file, settings.cluster_ca, last_good)
 
 
 def is_local(settings: Settings) -> bool:

@@ -7,16 +7,15 @@ import logging.config
 import socket
 import sys
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from app.api.error_responses import render_error
 from app.api.route_table import HEALTH, path_of
-from app.cluster.router.sharded_service import MapFile, is_ray
 from app.cluster.shard_map import BadShardMap
-from app.main import Application, NoGrpc, check_grpc, create_app, grpc_listener, is_local, limits_of
+from app.main import Application, NoGrpc, check_grpc, create_app, grpc_listener, is_local, limits_of, router_files
 from app.security.api_keys import BadKeysFile
 from app.security.authorizer import KeyAuthorizer, make_authorizer
+from app.security.file_watcher import FileWatcher
 from app.server import listening_sockets, worker_process
 from app.server import serve as server
 from app.server.exit_codes import NOT_AVAILABLE, STARTUP_FAILURE
@@ -118,16 +117,15 @@ def serve(settings: Settings, app: Application) -> None:
 def serve_workers(settings: Settings) -> int:
     """Serve with several processes; returns the exit code.
 
-    What can be refused is refused before anything is made: the files of TLS and keys, then the port, then the store,
-    which is claimed here and used by the workers under this claim. Raises BadKeysFile, BadTls, NoTracing and
-    CannotListen; ends the process where the store cannot be had.
+    What can be refused is refused before anything is made: the files of TLS, keys and a router, then the port, then the
+    store, which is claimed here and used by the workers under this claim. Raises BadKeysFile, BadShardMap, BadTls,
+    NoTracing and CannotListen; ends the process where the store cannot be had.
     """
     options = server_options(settings)
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
     tls = None if options.tls is None else Tls(*options.tls)
     is_wanted(settings.otlp_endpoint)
-    if settings.cluster is not None and not is_ray(settings.cluster):
-        MapFile(Path(settings.cluster))
+    watchers: list[FileWatcher[Any]] = [] if settings.cluster is None else router_files(settings).watchers
     authorizer = make_authorizer(settings.api_keys_file, loopback=is_local(settings))
     listeners = _bind(settings)
     reserved = _reserve_grpc(settings, tls)
@@ -138,10 +136,13 @@ def serve_workers(settings: Settings) -> int:
         open_store(store)
         if own is not None:
             listeners.append(own.listen())
-        keys = authorizer if isinstance(authorizer, KeyAuthorizer) else None
+        if isinstance(authorizer, KeyAuthorizer):
+            watchers.append(authorizer.watcher)
+        if tls is not None:
+            watchers.append(tls.watcher)
         handed_on = settings.model_dump(mode="json")
         token = store.group.token
-        return Supervisor(options, listeners, WORKER_PROGRAM, handed_on, token, keys, addresses, tls).run()
+        return Supervisor(options, listeners, WORKER_PROGRAM, handed_on, token, watchers, addresses).run()
 
 
 def _bind(settings: Settings) -> list[socket.socket]:
@@ -187,7 +188,7 @@ def work(fd: int) -> None:
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
     counters = join(start.counters, start.slot)
     try:
-        app = create_app(settings, counters, store_token=start.store_token, last_good_keys=start.keys)
+        app = create_app(settings, counters, store_token=start.store_token, last_good=start.last_good)
         if start.grpc_addresses:
             app.further_listener = grpc_listener(app, start.grpc_addresses)
         worker_process.work(start, server_options(settings), app)

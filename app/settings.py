@@ -129,12 +129,12 @@ class Settings(BaseSettings):
     cluster_key_file: Path | None = Field(
         None,
         description="File of the API key, of scope `gather`, that the shards of a map's file are asked with, if they "
-        "ask for one.",
+        "ask for one. A changed file is in force within a second.",
     )
     cluster_ca: Path | None = Field(
         None,
         description="PEM file of the authorities of the shards' certificates; with it shards are asked over TLS only, "
-        "and a certificate has to name the address that the map has.",
+        "and a certificate has to name the address that the map has. A changed file is in force within a second.",
     )
     shard_timeout: float = Field(
         2.0,

@@ -89,7 +89,10 @@ def test_a_worker_is_handed_the_settings_as_they_are(monkeypatch: pytest.MonkeyP
         api_keys_file=tmp_path / "keys",
     )
     keys = "".join(f"{number:064x} gather key{number}\n" for number in range(20_000))
-    start = WorkerStart(settings.model_dump(mode="json"), [3, 4], 5, 6, 7, first=True, store_token="t", keys=keys)
+    last_good = {"keys file": {str(tmp_path / "keys"): keys}}
+    start = WorkerStart(
+        settings.model_dump(mode="json"), [3, 4], 5, 6, 7, first=True, store_token="t", last_good=last_good
+    )
     assert len(keys) > 1 << 20
     read = WorkerStart.read(start.write())
     monkeypatch.setenv("GATHERND_PORT", "no number")
@@ -104,7 +107,7 @@ def test_a_worker_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None
     group = CounterGroup(2)
     with ours, theirs:
         start = WorkerStart(
-            settings.model_dump(mode="json"), [], theirs.fileno(), group.fd, 1, first=True, store_token="t", keys=None
+            settings.model_dump(mode="json"), [], theirs.fileno(), group.fd, 1, first=True, store_token="t"
         )
         fd = start.write()
         done = subprocess.run(

@@ -6,6 +6,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.security.pem_files import openssl_reason, trust
+
 
 @dataclass(frozen=True, slots=True)
 class ShardTls:
@@ -20,18 +22,17 @@ class ShardTls:
     authorities: str
 
 
-def trusting(authorities: Path) -> ssl.SSLContext:
+def trusting(authorities: Path, content: bytes | None = None) -> ssl.SSLContext:
     """A client's context that takes certificates of these authorities alone, for the host that is asked.
 
-    Raises OSError, which names the file.
+    `content` is that of the file, where it has been read. Raises OSError, which names the file.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_verify_locations(authorities)
+        trust(context, authorities.read_bytes() if content is None else content)
     except ssl.SSLError as error:
-        reason = (error.reason or "not what OpenSSL reads").lower().replace("_", " ")
-        raise OSError(f"the authorities of shards in {authorities} cannot be used: {reason}") from None
+        raise OSError(f"the authorities of shards in {authorities} cannot be used: {openssl_reason(error)}") from None
     except OSError as error:
         raise OSError(f"the authorities of shards in {authorities} cannot be read: {error.strerror}") from None
     return context

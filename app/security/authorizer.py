@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from app.errors import GatherError
-from app.security.api_keys import BadKeysFile, Key, Scope, decode, parse, read_bytes
-from app.security.file_watcher import FileWatcher
+from app.security.api_keys import BadKeysFile, Key, Scope, decode, read_bytes
+from app.security.file_watcher import FileWatcher, LastGood
 
 logger = logging.getLogger("gathernd")
 
@@ -79,23 +79,20 @@ class KeyAuthorizer:
     the service runs.
     """
 
-    def __init__(self, path: Path, last_good: str | None = None, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, path: Path, last_good: LastGood | None = None, on_change: Callable[[], None] = lambda: None
+    ) -> None:
         """Read the file. Raises BadKeysFile: a service that is to ask for keys does not start without them.
 
-        A worker that starts while the file is broken takes `last_good`, the lines that its parent read before.
+        A worker that starts while the file is broken takes what its parent has read before, of `last_good`.
         """
         self.keys_version = object()
         self._keys: dict[bytes, Key] = {}
         self._on_change = on_change
-        self._watcher = FileWatcher(
+        self.watcher = FileWatcher(
             lambda: {path: read_bytes(path)}, _decode, BadKeysFile, "keys file", "the keys read before stay in force"
         )
-        try:
-            self.take(self._watcher.first())
-        except BadKeysFile:
-            if last_good is None:
-                raise
-            self.take(parse(last_good))
+        self.take(self.watcher.first(last_good))
 
     def check(self, method: str, access: Access, credential: bytes | None) -> None:
         """Raises unauthorized for a request without a known key, forbidden where its key has not the scope."""
@@ -119,11 +116,11 @@ class KeyAuthorizer:
 
     async def watch(self, interval: float = 1.0) -> None:
         """Take the keys of the file whenever it changes. Runs until it is cancelled."""
-        await self._watcher.watch(self.take, interval)
+        await self.watcher.watch(self.take, interval)
 
     def changed(self) -> list[Key] | None:
         """The keys of the file if it is another than the last time and sound, else None."""
-        return self._watcher.changed()
+        return self.watcher.changed()
 
     def take(self, found: Sequence[Key]) -> None:
         """Put these keys in force and no others."""
@@ -133,12 +130,6 @@ class KeyAuthorizer:
             self._keys = keys
             self.keys_version = object()
             self._on_change()
-
-    def text(self) -> str:
-        """The keys in force, as a file would give them."""
-        return "".join(
-            f"{key.digest.hex()} {','.join(sorted(key.scopes))} {key.label}\n" for key in self._keys.values()
-        )
 
 
 def _decode(contents: Mapping[Path, bytes]) -> list[Key]:
@@ -155,7 +146,11 @@ def _unauthorized(credential: bytes | None) -> GatherError:
 
 
 def make_authorizer(
-    path: Path | None, *, loopback: bool, last_good: str | None = None, on_change: Callable[[], None] = lambda: None
+    path: Path | None,
+    *,
+    loopback: bool,
+    last_good: LastGood | None = None,
+    on_change: Callable[[], None] = lambda: None,
 ) -> Authorizer | None:
     """The authorizer of a service with the keys file `path`, None where everything is allowed: on a loopback address.
 

@@ -1,7 +1,8 @@
-"""Small files that may be replaced while the service runs, such as API keys and certificates: read once a second.
+"""Files that may be replaced while the service runs, such as API keys and certificates: read once a second.
 
 What counts is their contents, since times and sizes may be those of a file that could not be read, or not yet. Contents
-that cannot be used leave the last good ones in force, and are logged once for each problem.
+that cannot be used leave the last good ones in force, and are logged once for each problem. The parent of several
+workers watches them too, and hands the last good ones on to workers that start.
 """
 
 from __future__ import annotations
@@ -20,15 +21,20 @@ logger = logging.getLogger("gathernd")
 LARGEST_FILE: Final = 1 << 20
 """Most bytes that are read of a file: some seven thousand keys, so that a wrong path does not fill the memory."""
 Contents = Mapping[Path, bytes]
+LastGood = Mapping[str, Mapping[str, str]]
+"""What a parent's watchers have in force: by the name of each, the paths of its files and their bytes as text."""
 Loaded = TypeVar("Loaded")
+_AS_TEXT: Final = "latin-1"
+"""In which any bytes are text."""
 
 
 class FileTooLarge(Exception):
-    """A file has more than LARGEST_FILE bytes."""
+    """A file has more bytes than are read."""
 
 
-def read_small_file(path: Path) -> bytes:
-    """The contents of a file, also by a link. Raises FileTooLarge, and OSError, also for what is no file.
+def read_small_file(path: Path, largest: int = LARGEST_FILE) -> bytes:
+    """The contents of a file of at most `largest` bytes, also by a link. Raises FileTooLarge, and OSError, also for
+    what is no file.
 
     A named pipe is opened without waiting for somebody to write to it.
     """
@@ -37,8 +43,8 @@ def read_small_file(path: Path) -> bytes:
         os.close(fd)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     with os.fdopen(fd, "rb") as file:
-        content = file.read(LARGEST_FILE + 1)
-    if len(content) > LARGEST_FILE:
+        content = file.read(largest + 1)
+    if len(content) > largest:
         raise FileTooLarge
     return content
 
@@ -58,20 +64,32 @@ class FileWatcher(Generic[Loaded]):
         name: str,
         kept: str,
     ) -> None:
+        self.name = name
         self.problem = ""
         self._read = read
         self._load = load
         self._refusal = refusal
-        self._name = name
         self._kept = kept
-        self._in_force: Contents | None = None
+        self._in_force: Contents = {}
 
-    def first(self) -> Loaded:
-        """Read the files for the first time. Raises the refusal of files that cannot be used."""
-        contents = self._read()
-        loaded = self._load(contents)
+    def first(self, last_good: LastGood | None = None) -> Loaded:
+        """Read the files for the first time. Those that cannot be used raise the refusal, unless this process is a
+        worker, whose parent has read them before: `last_good`.
+        """
+        try:
+            contents = self._read()
+            loaded = self._load(contents)
+        except self._refusal:
+            if last_good is None or self.name not in last_good:
+                raise
+            contents = {Path(path): text.encode(_AS_TEXT) for path, text in last_good[self.name].items()}
+            loaded = self._load(contents)
         self._in_force = contents
         return loaded
+
+    def text(self) -> dict[str, str]:
+        """The files in force, by their paths: a part of LastGood."""
+        return {str(path): content.decode(_AS_TEXT) for path, content in self._in_force.items()}
 
     def changed(self) -> Loaded | None:
         """What the files say now; None where their contents are those in force or cannot be used. May block."""
@@ -82,7 +100,7 @@ class FileWatcher(Generic[Loaded]):
             self._note(error)
             return None
         if self.problem:
-            logger.info("%s: the problem has gone", self._name)
+            logger.info("%s: the problem has gone", self.name)
             self.problem = ""
         self._in_force = contents
         return loaded
@@ -90,7 +108,7 @@ class FileWatcher(Generic[Loaded]):
     def _note(self, error: Exception) -> None:
         if str(error) != self.problem:
             self.problem = str(error)
-            logger.error("%s: %s; %s", self._name, error, self._kept)
+            logger.error("%s: %s; %s", self.name, error, self._kept)
 
     async def watch(self, take: Callable[[Loaded], object], interval: float = 1.0) -> None:
         """Hand what changed files say to `take`, from the event loop. Runs until it is cancelled."""

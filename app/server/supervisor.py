@@ -45,12 +45,11 @@ from time import monotonic, sleep
 from types import FrameType
 from typing import Any, Final
 
-from app.security.authorizer import KeyAuthorizer
+from app.security.file_watcher import FileWatcher
 from app.server import listening_sockets
 from app.server.exit_codes import STARTUP_FAILURE
 from app.server.serve import log_address, log_ready
 from app.server.server_options import ServerOptions
-from app.server.tls import Tls
 from app.server.worker_process import WorkerStart
 from app.telemetry.shared_counters import CounterGroup, SlotHeader, join
 
@@ -70,7 +69,7 @@ _SHORT_LIFE_S: Final = 1.0
 """A worker that ends so soon after it took connections counts as a start that failed."""
 
 _FILES_S: Final = 1.0
-"""Seconds between two readings of the files of keys and TLS."""
+"""Seconds between two readings of the files that workers read."""
 
 
 class Worker:
@@ -113,7 +112,7 @@ class Worker:
 
 class Supervisor:
     """The parent. A worker runs the Python text `program`, with the number of the descriptor of its `WorkerStart` as
-    argument; `settings` and `store_token` are handed on in that.
+    argument; `settings` and `store_token` are handed on in that, and what the `watchers` of files have in force.
     """
 
     def __init__(
@@ -123,9 +122,8 @@ class Supervisor:
         program: str,
         settings: dict[str, Any],
         store_token: str,
-        keys: KeyAuthorizer | None,
+        watchers: Sequence[FileWatcher[Any]] = (),
         grpc_addresses: Sequence[str] = (),
-        tls: Tls | None = None,
     ) -> None:
         self._options = options
         self._program = program
@@ -133,9 +131,8 @@ class Supervisor:
         self._listeners = listeners
         self._url = listening_sockets.url(options.scheme, options.host, listeners)
         self._store_token = store_token
-        self._keys = keys
+        self._watchers = watchers
         self._grpc_addresses = grpc_addresses
-        self._tls = tls
         self._workers: list[Worker] = []
         self._group = CounterGroup(2 * options.workers + 2)
         self._counters = join(self._group.fd, 0)
@@ -161,9 +158,8 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
         logger.info("parent process %d starts %d workers", os.getpid(), self._options.workers)
-        for watched in (self._keys, self._tls):
-            if watched is not None:
-                Thread(target=_watch, args=(watched,), daemon=True).start()
+        for watcher in self._watchers:
+            Thread(target=_watch, args=(watcher,), daemon=True).start()
         self._start(first=True)
         for _ in range(self._options.workers - 1):
             if self._stop_by is None:
@@ -221,9 +217,8 @@ class Supervisor:
                     slot=slot,
                     first=first,
                     store_token=self._store_token,
-                    keys=None if self._keys is None else self._keys.text(),
                     grpc_addresses=list(self._grpc_addresses),
-                    tls=None if self._tls is None else self._tls.text(),
+                    last_good={watcher.name: watcher.text() for watcher in self._watchers},
                 )
                 start_fd = start.write()
                 try:
@@ -424,19 +419,18 @@ class Supervisor:
                 worker.kill()
 
 
-def _watch(watched: KeyAuthorizer | Tls) -> None:
-    """Take files whenever they change, as workers do: one that starts while a file is broken has what the others have,
-    and no key that was removed. In a thread, since a file system may hang; an unexpected error is told and does not end
-    it.
+def _watch(watcher: FileWatcher[Any]) -> None:
+    """Read files again whenever they change, as workers do: one that starts while a file is broken has what the others
+    have, and no key that was removed. In a thread, since a file system may hang; an unexpected error is told and does
+    not end it.
     """
     while True:
         sleep(_FILES_S)
         try:
-            found: Any = watched.changed()
-            if found is not None:
-                watched.take(found)
+            if watcher.changed() is not None:
+                logger.info("%s: handed on to workers that start from now on", watcher.name)
         except Exception:
-            logger.exception("the files of keys or TLS could not be looked at")
+            logger.exception("%s: the files could not be looked at", watcher.name)
 
 
 def _shown(code: int) -> str:

@@ -1,7 +1,7 @@
-"""TLS: the context that connections are accepted with, and certificates that are renewed while the service runs.
+"""TLS: the context that connections are accepted with, and files that are renewed while the service runs.
 
-Every new handshake uses the files as they were read last. A certificate and a key that do not fit, as while one file
-is replaced after the other, leave the last good pair in force.
+Every new handshake uses the files as they were read last. Files that cannot be used, as a certificate and a key that do
+not fit while one is replaced after the other, leave the last good ones in force.
 
 A renewed pair gets a context of its own. OpenSSL keeps a pair for each kind of key, RSA and elliptic curves: in the
 context of a pair with a key of another kind the old one would stay beside it, for clients that prefer it.
@@ -10,14 +10,13 @@ context of a pair with a key of another kind the old one would stay beside it, f
 from __future__ import annotations
 
 import logging
-import os
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from app.security.file_watcher import LARGEST_FILE, Contents, FileTooLarge, FileWatcher, read_small_file
+from app.security.file_watcher import LARGEST_FILE, Contents, FileTooLarge, FileWatcher, LastGood, read_small_file
+from app.security.pem_files import memory_file, openssl_reason, trust
 from app.server.certificate_expiry import expiry
 
 logger = logging.getLogger("gathernd")
@@ -27,8 +26,6 @@ SHUTDOWN_S: Final = 2.0
 WRITE_BYTES: Final = 1 << 20
 """Bytes of one write of an answer: a write is encrypted whole, twice over, before the first of it is sent."""
 _ALPN: Final = ("http/1.1",)
-_AS_TEXT: Final = "latin-1"
-"""In which any bytes are text."""
 
 
 class BadTls(Exception):
@@ -63,11 +60,10 @@ class Loaded(NamedTuple):
 class Tls:
     """The TLS context of the service: its certificate and, with `client_ca`, the authorities of clients' certificates.
 
-    `key` may stand in the file of the certificate. TLS 1.2 and later. `context` is for the next connection: a renewed
-    certificate makes another one. Raises BadTls.
+    `key` may stand in the file of the certificate. TLS 1.2 and later. `context` is for the next connection: renewed
+    files make another one. Raises BadTls.
 
-    A worker that starts while certificate and key cannot be used takes `last_good`, the files that its parent read
-    before.
+    A worker that starts while the files cannot be used takes those that its parent has read before, of `last_good`.
     """
 
     def __init__(
@@ -76,7 +72,7 @@ class Tls:
         key: Path | None,
         password_file: Path | None,
         client_ca: Path | None,
-        last_good: Mapping[str, str] | None = None,
+        last_good: LastGood | None = None,
     ) -> None:
         self._certificate = certificate
         self._key = key
@@ -85,20 +81,15 @@ class Tls:
         if client_ca is not None:
             try:
                 self._client_ca = read_small_file(client_ca)
-                _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._client_ca)
+                trust(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._client_ca)
             except FileTooLarge:
                 raise BadTls(f"{client_ca.name} is larger than {LARGEST_FILE} bytes") from None
             except OSError as error:
                 raise BadTls(
                     f"the authorities of clients in {client_ca.name} cannot be read: {_reason(error)}"
                 ) from None
-        self._watcher = FileWatcher(self._read, self._load, BadTls, "TLS", "the certificate read before stays in force")
-        try:
-            self._in_force = self._watcher.first()
-        except BadTls:
-            if last_good is None:
-                raise
-            self._in_force = self._load({Path(path): text.encode(_AS_TEXT) for path, text in last_good.items()})
+        self.watcher = FileWatcher(self._read, self._load, BadTls, "TLS", "what was read before stays in force")
+        self._in_force = self.watcher.first(last_good)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -118,21 +109,13 @@ class Tls:
         return Pem(contents[self._key or self._certificate], contents[self._certificate], self._client_ca)
 
     async def watch(self, interval: float = 1.0) -> None:
-        """Take over a renewed certificate within a second. Runs until it is cancelled."""
-        await self._watcher.watch(self.take, interval)
-
-    def changed(self) -> Loaded | None:
-        """The files if they are others than the last time and can be used, else None."""
-        return self._watcher.changed()
+        """Take over renewed files within a second. Runs until it is cancelled."""
+        await self.watcher.watch(self.take, interval)
 
     def take(self, found: Loaded) -> None:
         """Put these files in force."""
         self._in_force = found
-        logger.info("TLS: a new certificate is in force")
-
-    def text(self) -> dict[str, str]:
-        """The files in force, by their paths: the `last_good` of a worker."""
-        return {str(path): content.decode(_AS_TEXT) for path, content in self._in_force.contents.items()}
+        logger.info("TLS: the renewed files are in force")
 
     def _read(self) -> Contents:
         """What the files hold. Raises BadTls where one cannot be read."""
@@ -155,13 +138,15 @@ class Tls:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(_ALPN)
         if self._client_ca is not None:
-            _trust(context, self._client_ca)
+            trust(context, self._client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
         password = found[self._password_file].rstrip(b"\r\n") if self._password_file is not None else b""
         try:
             with ExitStack() as opened:
                 # OpenSSL takes a pair from files only, and these may change between one reading and the next.
-                paths = [opened.enter_context(_file_of(found[path])) for path in (self._certificate, self._key) if path]
+                paths = [
+                    opened.enter_context(memory_file(found[path])) for path in (self._certificate, self._key) if path
+                ]
                 # A function, or OpenSSL would ask the terminal for the password of a key that has one.
                 context.load_cert_chain(paths[0], paths[1] if len(paths) > 1 else None, lambda: password)
         except (OSError, ValueError) as error:
@@ -170,24 +155,7 @@ class Tls:
         return Loaded(found, context, expiry(found[self._certificate]))
 
 
-def _trust(context: ssl.SSLContext, authorities: bytes) -> None:
-    """Have `context` trust these authorities, as PEM. Raises OSError."""
-    with _file_of(authorities) as path:
-        context.load_verify_locations(path)
-
-
-@contextmanager
-def _file_of(content: bytes) -> Iterator[str]:
-    """The path of a file in memory that holds `content`, and that only this process can open."""
-    fd = os.memfd_create("gathernd-tls", os.MFD_CLOEXEC)
-    try:
-        os.write(fd, content)
-        yield f"/proc/self/fd/{fd}"
-    finally:
-        os.close(fd)
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
-        return (error.reason or "not what OpenSSL reads").lower().replace("_", " ")
+        return openssl_reason(error)
     return error.strerror or "not readable" if isinstance(error, OSError) else str(error)

@@ -31,8 +31,7 @@ class WorkerStart:
 
     `listeners`, `channel` and `counters` are file descriptors, `slot` is the worker's place in the counters. The rest
     is for the program that makes the application: all settings, whatever the environment says, the token with which
-    the store is opened, the lines of the keys file when it was last good, None without one, and where gRPC listens.
-    `tls` has the files of TLS when they were last good, by their paths.
+    the store is opened, where gRPC listens, and the files of keys, TLS and a router as they were when last good.
     """
 
     settings: dict[str, Any]
@@ -42,9 +41,8 @@ class WorkerStart:
     slot: int
     first: bool
     store_token: str
-    keys: str | None
     grpc_addresses: list[str] = field(default_factory=list)
-    tls: dict[str, str] | None = None
+    last_good: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def write(self) -> int:
         """Write this to a new file and return its descriptor, which the caller closes. Raises OSError."""
@@ -69,7 +67,7 @@ class WorkerServer(Server):
     """A worker's server: it takes connections when the parent says so, and from the parent's socket."""
 
     def __init__(self, start: WorkerStart, options: ServerOptions, app: ServedApplication) -> None:
-        tls = None if options.tls is None else Tls(*options.tls, last_good=start.tls)
+        tls = None if options.tls is None else Tls(*options.tls, last_good=start.last_good)
         listeners = [socket.socket(fileno=fd) for fd in start.listeners]
         super().__init__(options, configure(options, app, tls), tls, listeners)
         self._channel = socket.socket(fileno=start.channel)

@@ -14,6 +14,7 @@ import pytest
 
 from app.cluster.coordinator.message_json import message_from_json, message_to_json
 from app.cluster.coordinator.messages import Change, Changed, MapAnswer, MapRequest
+from app.cluster.router.router_files import RouterFiles
 from app.cluster.router.sharded_service import CoordinatedService, RoutedTables
 from app.cluster.router.sharded_tensors import ShardedTensors
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
@@ -21,6 +22,8 @@ from app.store import LocalStore
 from app.telemetry.shared_counters import CounterGroup, join
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
+
+NO_FILES = RouterFiles(None, None, None)
 
 
 class Link:
@@ -45,7 +48,7 @@ class Link:
 
 def test_the_key_of_a_cluster_that_was_started_anew_is_taken(tmp_path: Path) -> None:
     link = Link()
-    service = CoordinatedService(link, 1.0, Limits(), 1, LocalStore(tmp_path, Limits()).upload)
+    service = CoordinatedService(link, 1.0, Limits(), 1, LocalStore(tmp_path, Limits()).upload, NO_FILES)
     service.connect()
     assert service.routed.fetcher.fields == b"authorization: Bearer first\r\n"
     link.its_key, link.generation = "second", 2
@@ -92,7 +95,7 @@ def workers(tmp_path: Path) -> Iterator[list[CoordinatedService]]:
     found = []
     for number in range(2):
         spool = LocalStore(tmp_path / str(number), Limits()).upload
-        one = CoordinatedService(link, 1.0, Limits(), 1, spool, None, join(group.fd, number))
+        one = CoordinatedService(link, 1.0, Limits(), 1, spool, NO_FILES, join(group.fd, number))
         one.connect()
         found.append(one)
     ends = Event()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from app.cluster.coordinator.messages import RangeKey
-from app.cluster.router.sharded_service import read_authorities
+from app.cluster.router.router_files import RouterFiles
 from app.cluster.shard.shard_http import ShardClient, ShardFailed
 from app.cluster.shard_map import BadShardMap
 from app.cluster.shard_tls import trusting
@@ -96,8 +96,8 @@ def test_a_range_is_copied_only_from_a_shard_that_can_be_verified(secured: Secur
 
 def test_authorities_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadShardMap, match="cannot be read"):
-        read_authorities(tmp_path / "missing.pem")
+        RouterFiles(None, None, tmp_path / "missing.pem")
     (tmp_path / "empty.pem").write_text("no certificate")
     with pytest.raises(BadShardMap, match="cannot be used"):
-        read_authorities(tmp_path / "empty.pem")
-    assert read_authorities(None) is None
+        RouterFiles(None, None, tmp_path / "empty.pem")
+    assert RouterFiles(None, None, None).tls is None

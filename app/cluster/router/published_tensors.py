@@ -50,7 +50,7 @@ class PublishedTensors(ShardedTensors):
     ) -> None:
         super().__init__(shard_map)
         self._spool = spool
-        self._tls = tls
+        self.tls = tls
         self.client = client
         self.limits = limits
         self._keep = keep
@@ -100,7 +100,7 @@ class PublishedTensors(ShardedTensors):
                 def publish(expected: str, sha256: str) -> RunningPublication:
                     return self.client.publish(replace(asked, expected=expected, sha256=sha256))
 
-                return VersionWriter(dtype, shape, size, bytes_before, publish, self.key, self._tls)
+                return VersionWriter(dtype, shape, size, bytes_before, publish, self.key, self.tls)
 
             return self._changed(begin_by)
 

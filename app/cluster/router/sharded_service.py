@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from ssl import SSLContext
 from threading import Event
 from time import monotonic
@@ -21,16 +19,14 @@ from app.cluster.process_link import KeyedLink, ProcessLink
 from app.cluster.router.fetch_rows import RowFetcher
 from app.cluster.router.newest_map import NewestMap
 from app.cluster.router.published_tensors import PublishedTensors
+from app.cluster.router.router_files import RouterFiles
 from app.cluster.router.sharded_tensors import ShardedTensors
 from app.cluster.router.sharded_upload import Spool
 from app.cluster.router.shards import Shards
 from app.cluster.shard_map import BadShardMap, ShardMap
-from app.cluster.shard_tls import trusting
-from app.security.file_watcher import FileWatcher
 from app.telemetry.shared_counters import Counters, SlotHeader, unshared_counters
 from app.tensors.shape_limits import Limits
 
-MAX_FILE_BYTES: Final = 1 << 26
 COUNT_INTERVAL_S: Final = 0.25
 _ASK_S: Final = 0.5
 """How often the coordinator is asked for a newer map."""
@@ -44,109 +40,38 @@ _WORKERS_S: Final = 2.0
 logger = logging.getLogger("gathernd")
 
 
-class MapFile:
-    """A static map: a file, read again when it changes. One that cannot be used leaves the last good map in force."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises BadShardMap where the file cannot be read or is no sound map."""
-        self._path = path
-        self._watcher = FileWatcher(
-            self._read, self._load, BadShardMap, f"the map of shards {path}", "the last good map stays in force"
-        )
-        self.shard_map = self._watcher.first()
-
-    def _read(self) -> dict[Path, bytes]:
-        try:
-            with self._path.open("rb") as file:
-                content = file.read(MAX_FILE_BYTES + 1)
-        except OSError as error:
-            raise BadShardMap(f"the file cannot be read: {error.strerror}") from None
-        if len(content) > MAX_FILE_BYTES:
-            raise BadShardMap(f"the file has more than {MAX_FILE_BYTES} bytes")
-        return {self._path: content}
-
-    def _load(self, contents: object) -> ShardMap:
-        assert isinstance(contents, dict)
-        return ShardMap.from_json(contents[self._path])
-
-    async def watch(self, take: Callable[[ShardMap], None]) -> None:
-        """Hand what the file says to `take` when it changes. Runs until it is cancelled."""
-
-        def newer(found: ShardMap) -> None:
-            # A file need not count its generations: what it says now is newer than what it said before.
-            if found.generation <= self.shard_map.generation:
-                found = replace(found, generation=self.shard_map.generation + 1)
-            self.shard_map = found
-            take(found)
-
-        await self._watcher.watch(newer)
-
-
-def read_key(path: Path | None) -> str | None:
-    """The key in a file, None without one. Raises BadShardMap where the file cannot be read or has no key."""
-    if path is None:
-        return None
-    try:
-        key = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadShardMap(f"the key in {path} cannot be read: {error}") from None
-    if not re.fullmatch("[!-~]{1,1024}", key):
-        raise BadShardMap(f"{path} holds no key: it is one line of visible characters")
-    return key
-
-
-def read_authorities(path: Path | None) -> SSLContext | None:
-    """What shards are asked with over TLS, None without a file. Raises BadShardMap where it has no certificates."""
-    try:
-        return None if path is None else trusting(path)
-    except OSError as error:
-        raise BadShardMap(str(error)) from None
-
-
 def is_ray(cluster: str) -> bool:
     """Whether this value of GATHERND_CLUSTER is the address of a Ray cluster, and not a map's file."""
     return cluster == "auto" or cluster.startswith("ray://")
 
 
-def sharded_service(
-    cluster: str,
-    late_after: float,
-    key_file: Path | None,
-    limits: Limits,
-    keep: int,
-    spool: Spool,
-    authorities: Path | None = None,
-    counters: Counters | None = None,
-) -> ShardedService | CoordinatedService:
-    """The tables that this value of GATHERND_CLUSTER stands for. Raises BadShardMap.
-
-    Shards are asked over TLS where the file of their `authorities` is given.
-    """
-    tls = read_authorities(authorities)
-    if not is_ray(cluster):
-        return ShardedService(Path(cluster), late_after, key_file, tls)
+def ray_link(cluster: str) -> KeyedLink:
+    """The link to the coordinator of a Ray cluster. Raises BadShardMap where Ray is not installed."""
     if find_spec("ray") is None:
         raise BadShardMap("Ray is not installed: pip install 'gathernd-server[cluster]'")
-    link = ProcessLink([sys.executable, "-m", "app.cluster.ray_link", cluster])
-    return CoordinatedService(link, late_after, limits, keep, spool, tls, counters)
+    return ProcessLink([sys.executable, "-m", "app.cluster.ray_link", cluster])
 
 
 class ShardedService:
-    """The tables of a static map file and the shards that have them; `late_after` is in seconds."""
+    """The tables of a static map and the shards that have them; `late_after` is in seconds."""
 
-    def __init__(
-        self, path: Path, late_after: float, key_file: Path | None = None, tls: SSLContext | None = None
-    ) -> None:
-        """`key_file` has the key that shards are asked with. Raises BadShardMap."""
-        self.file = MapFile(path)
-        self.routed = RoutedTables(ShardedTensors(self.file.shard_map), late_after, read_key(key_file), tls)
+    def __init__(self, shard_map: ShardMap, late_after: float, files: RouterFiles) -> None:
+        """`shard_map` is what the file of `files` says."""
+        self._files = files
+        self._newest = shard_map.generation
+        self.routed = RoutedTables(ShardedTensors(shard_map), late_after, files.key, files.tls)
 
     def connect(self) -> None:
         """There is nothing to wait for: the map has been read."""
 
     async def watch(self) -> None:
-        """Take changes of the file into use. Runs until it is cancelled."""
-        await self.file.watch(self.routed.use_map)
+        """Take changes of the files into use. Runs until it is cancelled."""
+        await self._files.watch(self._use, self.routed.fetcher.use_key, self.routed.shards.use_tls)
+
+    def _use(self, found: ShardMap) -> None:
+        # A file need not count its generations: what it says now is newer than what it said before.
+        self._newest = max(found.generation, self._newest + 1)
+        self.routed.use_map(replace(found, generation=self._newest))
 
     def close(self) -> None:
         """Close the connections to the shards."""
@@ -163,20 +88,21 @@ class CoordinatedService:
         limits: Limits,
         keep: int,
         spool: Spool,
-        tls: SSLContext | None = None,
+        files: RouterFiles,
         counters: Counters | None = None,
     ) -> None:
         """`counters` are those that the workers of a router share: all serve a change when one acknowledges it."""
         self._link = link
+        self._files = files
         self._counters = counters or unshared_counters()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = Event()
         self._answers = True
         client = CoordinatorClient(link, self._take)
-        self._tables = PublishedTensors(ShardMap(), client, limits, keep, None, spool, tls)
+        self._tables = PublishedTensors(ShardMap(), client, limits, keep, None, spool, files.tls)
         self._newest = NewestMap(self._tables.shard_map)
         self._client = client
-        self.routed = RoutedTables(self._tables, late_after, None, tls)
+        self.routed = RoutedTables(self._tables, late_after, None, files.tls)
         self.routed.fetcher.refresh = self._refresh
         self._refreshed: list[Callable[[], None]] = []
         self._refreshing: asyncio.Task[None] | None = None
@@ -199,7 +125,13 @@ class CoordinatedService:
             self._closing.wait(_ASK_S)
 
     async def watch(self) -> None:
-        """Ask for newer maps. Runs until it is cancelled."""
+        """Ask for newer maps, and take changes of files into use. Runs until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._ask_again())
+            # Map and key are the coordinator's: of files there are the authorities at most.
+            group.create_task(self._files.watch(self._use, self._use_key, self._use_tls))
+
+    async def _ask_again(self) -> None:
         self._loop = asyncio.get_running_loop()
         pause = _LOOK_S if self._counters.shared else _ASK_S
         due, asked_for = 0.0, 0
@@ -233,6 +165,10 @@ class CoordinatedService:
     def _use_key(self, key: str | None) -> None:
         self._tables.key = key
         self.routed.fetcher.use_key(key)
+
+    def _use_tls(self, tls: SSLContext) -> None:
+        self._tables.tls = tls
+        self.routed.shards.use_tls(tls)
 
     def _silent(self, error: OSError) -> None:
         if self._answers:

@@ -149,7 +149,7 @@ class Ask:
 
 
 class Shard:
-    """A shard by its address, host:port, over TLS where `tls` is given.
+    """A shard by its address, host:port, over TLS where `tls` is given; new connections are opened with it.
 
     `idle` are its connections that are free, `open` counts those that are open or being opened, `waiting` are asks that
     wait for one. `outcomes` counts its answers by "ok" or the kind of failure, `seconds` how long they took.
@@ -157,7 +157,7 @@ class Shard:
 
     def __init__(self, address: str, tls: SSLContext | None = None) -> None:
         self.address = address
-        self._tls = tls
+        self.tls = tls
         host, _, port = address.rpartition(":")
         self._host, self._port = host.strip("[]"), int(port)
         self.idle: list[ShardConnection] = []
@@ -196,7 +196,7 @@ class Shard:
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, connection = await loop.create_connection(
-                    lambda: ShardConnection(self._on_end), self._host, self._port, ssl=self._tls
+                    lambda: ShardConnection(self._on_end), self._host, self._port, ssl=self.tls
                 )
         except (OSError, ValueError) as error:  # ValueError for a host that is none
             self._not_opened(getattr(error, "strerror", None) or str(error) or "nothing answers")
@@ -245,6 +245,12 @@ class Shards:
         if shard is None:
             shard = self._shards[address] = Shard(address, self._tls)
         return shard
+
+    def use_tls(self, tls: SSLContext) -> None:
+        """Open new connections with `tls`; those that are open stay."""
+        self._tls = tls
+        for shard in self._shards.values():
+            shard.tls = tls
 
     def known(self) -> list[Shard]:
         """Those that have been asked."""

@@ -1,0 +1,102 @@
+"""The files that a router reads: a static map, the key that shards are asked with, and their authorities.
+
+Each is read again when it changes. One that cannot be used leaves what it said last in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+from ssl import SSLContext
+from typing import Any, Final, TypeVar
+
+from app.cluster.shard_map import BadShardMap, ShardMap
+from app.cluster.shard_tls import trusting
+from app.security.file_watcher import LARGEST_FILE, Contents, FileTooLarge, FileWatcher, LastGood, read_small_file
+
+MAX_MAP_BYTES: Final = 1 << 26
+Loaded = TypeVar("Loaded")
+
+
+class RouterFiles:
+    """`shard_map`, `key` and `tls` are what the files said at first, each None without its file; `tls` is what shards
+    are asked with where there are authorities. `watchers` has a watcher of each file.
+
+    A worker that starts while one cannot be used takes what its parent has read before, of `last_good`.
+    """
+
+    def __init__(
+        self, static_map: Path | None, key: Path | None, authorities: Path | None, last_good: LastGood | None = None
+    ) -> None:
+        """Raises BadShardMap."""
+        self._map = None if static_map is None else _map_watcher(static_map)
+        self._key = None if key is None else _key_watcher(key)
+        self._authorities = None if authorities is None else _authorities_watcher(authorities)
+        self.watchers: list[FileWatcher[Any]] = [
+            watcher for watcher in (self._map, self._key, self._authorities) if watcher is not None
+        ]
+        self.shard_map = None if self._map is None else self._map.first(last_good)
+        self.key = None if self._key is None else self._key.first(last_good)
+        self.tls = None if self._authorities is None else self._authorities.first(last_good)
+
+    async def watch(
+        self,
+        use_map: Callable[[ShardMap], object],
+        use_key: Callable[[str], object],
+        use_tls: Callable[[SSLContext], object],
+    ) -> None:
+        """Hand what changed files say to these. Runs until it is cancelled; returns at once where there are none."""
+        async with asyncio.TaskGroup() as group:
+            if self._map is not None:
+                group.create_task(self._map.watch(use_map))
+            if self._key is not None:
+                group.create_task(self._key.watch(use_key))
+            if self._authorities is not None:
+                group.create_task(self._authorities.watch(use_tls))
+
+
+def _map_watcher(path: Path) -> FileWatcher[ShardMap]:
+    def read() -> Contents:
+        return {path: _read(path, "the file", MAX_MAP_BYTES)}
+
+    def load(contents: Contents) -> ShardMap:
+        return ShardMap.from_json(contents[path])
+
+    return FileWatcher(read, load, BadShardMap, f"the map of shards {path}", "the last good map stays in force")
+
+
+def _key_watcher(path: Path) -> FileWatcher[str]:
+    def read() -> Contents:
+        return {path: _read(path, f"the key in {path}")}
+
+    def load(contents: Contents) -> str:
+        key = contents[path].strip()
+        if not re.fullmatch(b"[!-~]{1,1024}", key):
+            raise BadShardMap(f"{path} holds no key: it is one line of visible characters")
+        return key.decode()
+
+    return FileWatcher(read, load, BadShardMap, "the key of shards", "the key read before stays in force")
+
+
+def _authorities_watcher(path: Path) -> FileWatcher[SSLContext]:
+    def read() -> Contents:
+        return {path: _read(path, f"the authorities of shards in {path}")}
+
+    def load(contents: Contents) -> SSLContext:
+        try:
+            return trusting(path, contents[path])
+        except OSError as error:
+            raise BadShardMap(str(error)) from None
+
+    return FileWatcher(read, load, BadShardMap, "the authorities of shards", "those read before stay in force")
+
+
+def _read(path: Path, what: str, largest: int = LARGEST_FILE) -> bytes:
+    try:
+        return read_small_file(path, largest)
+    except FileTooLarge:
+        raise BadShardMap(f"{what} cannot be read: it has more than {largest} bytes") from None
+    except OSError as error:
+        raise BadShardMap(f"{what} cannot be read: {error.strerror}") from None

@@ -1,0 +1,89 @@
+"""The files that a router reads: taken when they are renewed, and kept as they were last while they cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from ssl import SSLContext
+
+import pytest
+
+from app.cluster.router.router_files import RouterFiles
+from app.cluster.router.sharded_service import ShardedService
+from app.cluster.shard_map import ShardMap
+from tests.http.conftest import Start, start
+from tests.http.server import TWO_WORKERS
+from tests.http.test_tls import make_pair, until
+
+__all__ = ["start"]
+VERSION = {
+    "number": 1, "content_id": "c1", "dtype": "float32", "shape": [4, 2],
+    "ranges": [{"start": 0, "stop": 4, "replicas": [{"address": "127.0.0.1:1"}]}],
+}  # fmt: skip
+
+
+def map_text(name: str, generation: int = 1) -> str:
+    return json.dumps({"generation": generation, "tables": {name: {"versions": [VERSION]}}})
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")
+def test_a_worker_that_starts_while_the_files_of_a_router_are_broken_has_what_the_others_have(
+    start: Start, tmp_path: Path
+) -> None:
+    placed, key = tmp_path / "map.json", tmp_path / "key"
+    authorities = make_pair(tmp_path / "ca", "authority").certificate
+    placed.write_text(map_text("first"))
+    key.write_text("gnd_key\n")
+    flags = ("--cluster", str(placed), "--cluster-key-file", str(key), "--cluster-ca", str(authorities))
+    with start(*TWO_WORKERS, *flags) as server:
+        placed.write_text(map_text("second", 2))
+        until(lambda: f"the map of shards {placed}: handed on to workers" in server.log_text())
+        for broken in (placed, key, authorities):
+            broken.write_text("")
+        parent = server.process.pid
+        for worker in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            os.kill(int(worker), signal.SIGKILL)
+        until(lambda: server.log_text().count("takes connections") == 4, 30)
+        with server.client() as client:
+            listed = client.get("/tensors").json()["tensors"]
+        assert [one["name"] for one in listed] == ["second"]
+        assert "Traceback" not in server.log_text()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")
+def test_renewed_files_of_a_router_are_taken_each_by_itself(tmp_path: Path) -> None:
+    placed, key = tmp_path / "map.json", tmp_path / "key"
+    first, second = (make_pair(tmp_path / name, name).certificate for name in ("1", "2"))
+    placed.write_text(map_text("first"))
+    key.write_text("first\n")
+    files = RouterFiles(placed, key, first)
+    assert files.shard_map is not None
+    assert files.tls is not None
+
+    async def renew(files: RouterFiles, shard_map: ShardMap) -> None:
+        service = ShardedService(shard_map, 1.0, files)
+        routed, known = service.routed, service.routed.shards.get("127.0.0.1:1")
+        watching = asyncio.create_task(service.watch())
+        key.write_text("not one word")
+        placed.write_text(map_text("second"))
+        await asyncio.to_thread(until, lambda: routed.tables.shard_map.find("second") is not None)
+        assert routed.fetcher.shard_map.generation == 2
+        assert routed.fetcher.fields == b"authorization: Bearer first\r\n"
+        second.replace(first)
+        key.write_text("second")
+        await asyncio.to_thread(until, lambda: b"second" in routed.fetcher.fields and known.tls is not files.tls)
+        authorities = [known.tls, routed.shards.get("127.0.0.1:2").tls]
+        watching.cancel()
+        service.close()
+        assert all(one is not None and names(one) == {"2"} for one in authorities)
+
+    asyncio.run(asyncio.wait_for(renew(files, files.shard_map), 20))
+
+
+def names(context: SSLContext) -> set[str]:
+    """The names of the authorities that a context takes."""
+    return {str(part[0][1]) for one in context.get_ca_certs() for part in one["subject"]}
