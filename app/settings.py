@@ -251,7 +251,9 @@ class Settings(BaseSettings):
     )
     tls_key_password_file: Path | None = Field(None, description="File of the private key's password, if it has one.")
     tls_client_ca: Path | None = Field(
-        None, description="PEM file of authorities; with it every caller must show a certificate of one of them."
+        None,
+        description="PEM file of authorities; with it every caller must show a certificate of one of them. A changed "
+        "file is in force within a second.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line printed."

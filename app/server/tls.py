@@ -77,17 +77,7 @@ class Tls:
         self._certificate = certificate
         self._key = key
         self._password_file = password_file
-        self._client_ca: bytes | None = None
-        if client_ca is not None:
-            try:
-                self._client_ca = read_small_file(client_ca)
-                trust(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._client_ca)
-            except FileTooLarge:
-                raise BadTls(f"{client_ca.name} is larger than {LARGEST_FILE} bytes") from None
-            except OSError as error:
-                raise BadTls(
-                    f"the authorities of clients in {client_ca.name} cannot be read: {_reason(error)}"
-                ) from None
+        self._client_ca = client_ca
         self.watcher = FileWatcher(self._read, self._load, BadTls, "TLS", "what was read before stays in force")
         self._in_force = self.watcher.first(last_good)
 
@@ -106,7 +96,8 @@ class Tls:
         if self._password_file is not None:
             raise BadTls("gRPC takes no key with a password: leave out GATHERND_TLS_KEY_PASSWORD_FILE or gRPC")
         contents = self._in_force.contents
-        return Pem(contents[self._key or self._certificate], contents[self._certificate], self._client_ca)
+        authorities = None if self._client_ca is None else contents[self._client_ca]
+        return Pem(contents[self._key or self._certificate], contents[self._certificate], authorities)
 
     async def watch(self, interval: float = 1.0) -> None:
         """Take over renewed files within a second. Runs until it is cancelled."""
@@ -120,7 +111,7 @@ class Tls:
     def _read(self) -> Contents:
         """What the files hold. Raises BadTls where one cannot be read."""
         found = {}
-        for path in (self._certificate, self._key, self._password_file):
+        for path in (self._certificate, self._key, self._password_file, self._client_ca):
             if path is not None:
                 try:
                     found[path] = read_small_file(path)
@@ -138,7 +129,12 @@ class Tls:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(_ALPN)
         if self._client_ca is not None:
-            trust(context, self._client_ca)
+            try:
+                trust(context, found[self._client_ca])
+            except OSError as error:
+                raise BadTls(
+                    f"the authorities of clients in {self._client_ca.name} cannot be used: {_reason(error)}"
+                ) from None
             context.verify_mode = ssl.CERT_REQUIRED
         password = found[self._password_file].rstrip(b"\r\n") if self._password_file is not None else b""
         try:

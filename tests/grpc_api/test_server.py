@@ -71,14 +71,21 @@ def test_tls_and_a_renewed_certificate(start_grpc: StartGrpc, pair: Pair, tmp_pa
 
 @pytest.mark.slow
 def test_clients_with_certificates(start_grpc: StartGrpc, pair: Pair, tmp_path: Path) -> None:
-    client = make_pair(tmp_path / "client", "client")
-    flags = (*pair.flags(), "--tls-client-ca", str(client.certificate))
+    client, later = make_pair(tmp_path / "client", "client"), make_pair(tmp_path / "later", "later")
+    authorities = Path(shutil.copy(client.certificate, tmp_path))
+    flags = (*pair.flags(), "--tls-client-ca", str(authorities))
     context = pair.trusting()
     context.load_cert_chain(client.certificate, client.key)
     with start_grpc(*flags, tls=context) as server:
         assert works(server.address, credentials(pair, client))
         assert not works(server.address, credentials(pair))
         assert not works(server.address, credentials(pair, pair))
+        assert not works(server.address, credentials(pair, later))
+        shutil.copy(later.certificate, authorities)
+        end = monotonic() + 20
+        while not works(server.address, credentials(pair, later)):
+            assert monotonic() < end, server.http.log_text()
+        assert not works(server.address, credentials(pair, client))
 
 
 @pytest.mark.slow

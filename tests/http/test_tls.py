@@ -323,6 +323,40 @@ def test_callers_need_a_certificate_where_authorities_are_named(start: Start, pa
                 httpx.get(f"{server.url}/livez", verify=refused, trust_env=False, timeout=60)
 
 
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_renewed_authorities_of_clients_are_taken_without_a_restart(
+    start: Start, pair: Pair, workers: str, tmp_path: Path
+) -> None:
+    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second")
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_bytes(first.certificate.read_bytes())
+    contexts = [pair.trusting(), pair.trusting()]
+    for context, shown in zip(contexts, (first, second), strict=True):
+        context.load_cert_chain(shown.certificate, shown.key)
+
+    def is_let_in(server: Server, number: int) -> bool:
+        try:
+            return httpx.get(f"{server.url}/livez", verify=contexts[number], trust_env=False, timeout=60).is_success
+        except (httpx.TransportError, ssl.SSLError):
+            return False
+
+    flags = ("--workers", workers, *LIGHT, *pair.flags(), "--tls-client-ca", str(authorities))
+    with start(*flags, tls=contexts[0]) as server:
+        whole = second.certificate.read_bytes()
+        authorities.write_bytes(whole[: len(whole) // 2])
+        until(lambda: server.log_text().count("what was read before stays in force") == {"1": 1, "2": 3}[workers])
+        if workers == "2":
+            parent = server.process.pid
+            for worker in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+                os.kill(int(worker), signal.SIGKILL)
+            until(lambda: server.log_text().count("takes connections") == 4)
+        assert [is_let_in(server, number) for number in (0, 1, 0, 1)] == [True, False, True, False]
+        authorities.write_bytes(whole)
+        until(lambda: is_renewed(server, 1, int(workers)))
+        assert [is_let_in(server, number) for number in (0, 1, 0, 1)] == [False, True, False, True]
+        assert "Traceback" not in server.log_text()
+
+
 def test_a_key_with_a_password_and_one_file_for_both(start: Start, tmp_path: Path) -> None:
     locked = make_pair(tmp_path / "locked", "locked", "-passout", f"pass:{PASSWORD}")
     password = tmp_path / "password"
