@@ -72,7 +72,7 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("shard", "outcome"),
         "Requests to shards for rows of tables in row ranges, by the shard's address and what came of them: ok, or why "
         "another replica was asked: refused, lost, late, busy, starting, deadline, stale, broken; dropped, nobody "
-        "waited any more.",
+        "waited any more. Of an address with more than 128 characters the label has the first 111 and a checksum.",
     ),
     "gathernd_shard_seconds": (("shard",), "Seconds that requests to shards took, added up."),
     "gathernd_imports": (("outcome",), "Imports that have ended, by how: done, failed or cancelled."),

@@ -19,7 +19,7 @@ from app.cluster.router.sharded_service import CoordinatedService, RoutedTables
 from app.cluster.router.sharded_tensors import ShardedTensors
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.store import LocalStore
-from app.telemetry.shared_counters import CounterGroup, join
+from app.telemetry.shared_counters import CounterGroup, join, unshared_counters
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 
@@ -185,6 +185,31 @@ def test_a_shard_that_leaves_the_map_and_comes_back_is_counted_on() -> None:
         patched.setattr("app.cluster.router.sharded_service.COUNT_INTERVAL_S", 0.01)
         asyncio.run(work())
     assert counted == {f"gathernd_shard_requests|{address}|ok": 10.0}
+
+
+def test_shards_with_long_addresses_are_counted_each_by_itself() -> None:
+    """As the pods of Kubernetes may have: a name of DNS has up to 253 characters."""
+    host = ".".join(["shards-of-the-recommendations" * 2] * 4)
+    addresses = [f"{host}:{port}" for port in (8080, 8081)]
+    ranges = (RowRange(0, 5, "t@1", tuple(map(Replica, addresses))),)
+    shard_map = ShardMap(1, {"t": ShardedTable((ShardedVersion(1, "c", DTYPES["float32"], (5,), ranges),), 1)})
+    counters = unshared_counters()
+
+    async def work() -> None:
+        routed = RoutedTables(ShardedTensors(shard_map), 1.0, None)
+        for number, address in enumerate(addresses, 1):
+            routed.shards.get(address).outcomes["starting"] = number
+        counting = asyncio.create_task(routed.count(counters.add))
+        await asyncio.sleep(0.03)
+        assert not counting.done(), counting.exception()
+        counting.cancel()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("app.cluster.router.sharded_service.COUNT_INTERVAL_S", 0.01)
+        asyncio.run(work())
+    counted = {name.split("|")[1]: number for name, number in counters.totals().items()}
+    assert sorted(counted.values()) == [1.0, 2.0]
+    assert all(name.startswith(host[:100]) and len(name) <= 128 for name in counted), counted
 
 
 def test_a_lookup_in_a_thread_that_meets_a_newer_map_leaves_nothing_of_the_older_one(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from hashlib import sha256
 from importlib.util import find_spec
 from ssl import SSLContext
 from threading import Event
@@ -37,6 +38,9 @@ _LOOK_S: Final = 0.01
 """How often a worker looks whether another one has a newer map."""
 _WORKERS_S: Final = 2.0
 """How long a change waits for the other workers to serve by its map: one that hangs answers nobody."""
+_MAX_LABEL: Final = 128
+"""Most characters of a shard's address in the names of counters, which have `shared_counters.NAME_BYTES`."""
+_LABEL_DIGITS: Final = 16
 logger = logging.getLogger("gathernd")
 
 
@@ -225,6 +229,16 @@ class CoordinatedService:
         self._link.close()
 
 
+def address_label(address: str) -> str:
+    """How metrics name a shard: by its address; where that is too long for a counter, by its beginning and digits of
+    its SHA-256, which tell apart those that begin alike.
+    """
+    if len(address) <= _MAX_LABEL:
+        return address
+    digits = sha256(address.encode()).hexdigest()[:_LABEL_DIGITS]
+    return f"{address[: _MAX_LABEL - _LABEL_DIGITS - 1]}~{digits}"
+
+
 class RoutedTables:
     """The tables of the newest map and the shards that have them, and what is counted of these."""
 
@@ -247,8 +261,9 @@ class RoutedTables:
         while True:
             await asyncio.sleep(COUNT_INTERVAL_S)
             for shard in self.shards.known():
-                numbers = {f"gathernd_shard_requests|{shard.address}|{key}": n for key, n in shard.outcomes.items()}
-                for name, number in (numbers | {f"gathernd_shard_seconds|{shard.address}": shard.seconds}).items():
+                label = address_label(shard.address)
+                numbers = {f"gathernd_shard_requests|{label}|{key}": n for key, n in shard.outcomes.items()}
+                for name, number in (numbers | {f"gathernd_shard_seconds|{label}": shard.seconds}).items():
                     before = self._counted.get(name, 0.0)
                     if number < before:  # it left the map, and came back
                         before = 0.0
