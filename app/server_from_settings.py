@@ -19,7 +19,6 @@ from app.security.file_watcher import FileWatcher
 from app.server import listening_sockets, worker_process
 from app.server import serve as server
 from app.server.exit_codes import NOT_AVAILABLE, STARTUP_FAILURE
-from app.server.listening_sockets import CannotListen
 from app.server.server_options import ServerOptions
 from app.server.supervisor import Supervisor
 from app.server.timeouts import Timeouts
@@ -140,9 +139,16 @@ def serve_workers(settings: Settings) -> int:
             watchers.append(authorizer.watcher)
         if tls is not None:
             watchers.append(tls.watcher)
-        handed_on = settings.model_dump(mode="json")
+        handed_on = worker_settings(settings)
         token = store.group.token
         return Supervisor(options, listeners, WORKER_PROGRAM, handed_on, token, watchers, addresses).run()
+
+
+def worker_settings(settings: Settings) -> dict[str, Any]:
+    """The settings as JSON, of which a worker makes equal ones. Without HTTP on a port those of the port are left out,
+    since they would ask for it.
+    """
+    return settings.model_dump(mode="json", exclude=None if settings.serves_tcp else {"host", "port"})
 
 
 def _bind(settings: Settings) -> list[socket.socket]:
@@ -158,12 +164,6 @@ def _reserve_grpc(settings: Settings, tls: Tls | None) -> list[socket.socket]:
         return []
     if tls is not None:
         tls.pem()
-    if settings.serves_tcp and settings.grpc_port == settings.port != 0:
-        # Sockets that do not listen yet may share a port.
-        raise CannotListen(
-            f"gRPC cannot listen on port {settings.port}, which is that of HTTP; "
-            "GATHERND_GRPC_PORT (--grpc-port) sets another port"
-        )
     return listening_sockets.reserve(settings.host, settings.grpc_port)
 
 
@@ -172,8 +172,6 @@ def _unix_socket(settings: Settings, name: str, removed_at_the_end: ExitStack) -
     path = getattr(settings, name)
     if path is None:
         return None
-    if name == "grpc_uds" and settings.uds is not None and settings.uds.resolve() == path.resolve():
-        raise CannotListen(f"gRPC cannot listen on {path}, which is that of HTTP; GATHERND_GRPC_UDS sets another path")
     permissions = Permissions(int(settings.uds_mode, 8), settings.uds_owner)
     return removed_at_the_end.enter_context(UnixSocket(path, permissions, f"GATHERND_{name.upper()}"))
 

@@ -9,10 +9,10 @@ import os
 import re
 import resource
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from platformdirs import user_cache_path, user_data_path
-from pydantic import ByteSize, Field, ValidationInfo, field_validator
+from pydantic import ByteSize, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -303,6 +303,15 @@ class Settings(BaseSettings):
             raise ValueError("is served by one worker, GATHERND_WORKERS=1; several share GATHERND_GRPC_PORT")
         return value
 
+    @model_validator(mode="after")
+    def _grpc_has_a_place_of_its_own(self) -> Self:
+        """Sockets that do not listen yet may share a port: nothing else would refuse it."""
+        if self.serves_tcp and self.grpc_port == self.port != 0:
+            raise _refusal("grpc_port", self.grpc_port, f"{self.grpc_port} is the port of HTTP, GATHERND_PORT")
+        if self.uds is not None and self.grpc_uds is not None and self.uds.resolve() == self.grpc_uds.resolve():
+            raise _refusal("grpc_uds", self.grpc_uds, f"{self.grpc_uds} is the socket of HTTP, GATHERND_UDS")
+        return self
+
     @field_validator("max_connections", "grpc_max_connections")
     @classmethod
     def _fits_the_files(cls, value: int) -> int:
@@ -360,6 +369,13 @@ class Settings(BaseSettings):
                     f"{origin!r} is no origin: it has the form https://app.example or http://app.example:81"
                 )
         return value
+
+
+def _refusal(name: str, value: object, why: str) -> ValidationError:
+    """What refuses a setting for the sake of others, told as that of the setting's own checks."""
+    return ValidationError.from_exception_data(
+        "Settings", [{"type": "value_error", "loc": (name,), "input": value, "ctx": {"error": ValueError(why)}}]
+    )
 
 
 TOPICS: Final = {

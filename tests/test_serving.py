@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from app.server.exit_codes import STARTUP_FAILURE
 from app.server.worker_process import WorkerStart
-from app.server_from_settings import WORKER_PROGRAM
+from app.server_from_settings import WORKER_PROGRAM, worker_settings
 from app.settings import Settings
 from app.telemetry.shared_counters import CounterGroup
 from benchmarks.common import free_port
@@ -38,8 +39,8 @@ def prepared(fault: str, folder: Path) -> Iterator[tuple[list[str], list[str]]]:
         "certificate": (["--tls-cert", missing], ["GATHERND_TLS_CERT", "there is no file missing"]),
         "keys": (["--api-keys-file", missing], ["GATHERND_API_KEYS_FILE", missing, "No such file"]),
         "setting": (["--threads", "0"], ["--threads", "GATHERND_THREADS"]),
-        "gRPC's port": (["--port", port, "--grpc-port", port], ["gRPC", port, "GATHERND_GRPC_PORT"]),
-        "gRPC's path": (["--uds", missing, "--grpc-uds", missing], ["gRPC", missing, "GATHERND_GRPC_UDS"]),
+        "gRPC's port": (["--port", port, "--grpc-port", port], ["--grpc-port (GATHERND_GRPC_PORT)", port, "HTTP"]),
+        "gRPC's path": (["--uds", missing, "--grpc-uds", missing], ["--grpc-uds (GATHERND_GRPC_UDS)", missing, "HTTP"]),
         "gpu": (["--device", "gpu", "--workers", "2"], ["GATHERND_DEVICE", "several workers"]),
     }[fault]
 
@@ -54,9 +55,9 @@ def prepared(fault: str, folder: Path) -> Iterator[tuple[list[str], list[str]]]:
         ("certificate", "1", 2),
         pytest.param("keys", "2", 2, marks=pytest.mark.slow),
         pytest.param("setting", "2", 2, marks=pytest.mark.slow),
-        ("gRPC's port", "1", 1),
-        pytest.param("gRPC's port", "2", 1, marks=pytest.mark.slow),
-        ("gRPC's path", "1", 1),
+        ("gRPC's port", "1", 2),
+        pytest.param("gRPC's port", "2", 2, marks=pytest.mark.slow),
+        ("gRPC's path", "1", 2),
         ("gpu", "2", 2),
     ],
 )
@@ -90,15 +91,24 @@ def test_a_worker_is_handed_the_settings_as_they_are(monkeypatch: pytest.MonkeyP
     )
     keys = "".join(f"{number:064x} gather key{number}\n" for number in range(20_000))
     last_good = {"keys file": {str(tmp_path / "keys"): keys}}
-    start = WorkerStart(
-        settings.model_dump(mode="json"), [3, 4], 5, 6, 7, first=True, store_token="t", last_good=last_good
-    )
+    start = WorkerStart(worker_settings(settings), [3, 4], 5, 6, 7, first=True, store_token="t", last_good=last_good)
     assert len(keys) > 1 << 20
     read = WorkerStart.read(start.write())
     monkeypatch.setenv("GATHERND_PORT", "no number")
     monkeypatch.setenv("GATHERND_MAX_TENSORS", "5")
     assert Settings(**read.settings) == settings
     assert read == start
+
+
+def test_a_worker_serves_http_on_a_port_where_its_parent_does(tmp_path: Path) -> None:
+    """And may have gRPC on the default port of HTTP where that is on a Unix socket alone."""
+    alone = Settings(uds=tmp_path / "http", grpc_port=8080, workers=2)
+    assert Settings(**worker_settings(alone)) == alone
+    assert not Settings(**worker_settings(alone)).serves_tcp
+    both = Settings(uds=tmp_path / "http", port=8080)
+    assert Settings(**worker_settings(both)).serves_tcp
+    with pytest.raises(ValidationError, match="8080 is the port of HTTP"):
+        Settings(uds=tmp_path / "http", port=8080, grpc_port=8080)
 
 
 def test_a_worker_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
