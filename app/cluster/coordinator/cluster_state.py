@@ -9,13 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from app.cluster.coordinator.messages import Change, RangeKey
 from app.cluster.shard_map import AliasTimes, Replica, RowRange, ShardedTable, ShardedVersion, ShardMap, shard_tensor
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import check_new_name, split_reference
+
+REMEMBERED: Final = 10_000
+"""Records that are kept of tables without a version, and of changes of aliases and nodes that are gone: the last."""
+
+
+Record = TypeVar("Record")
 
 
 class ChangeRefused(Exception):
@@ -46,7 +52,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """What is known of a table, also when all its versions are gone."""
+    """What is known of a table, also when all its versions are gone, until REMEMBERED others have gone after it."""
 
     last_number: int
     """No later version has this number or a lower one."""
@@ -78,7 +84,9 @@ class ClusterState:
     """One record of the coordinator, whose number is the generation of its map.
 
     `coordinator` is the one that made it, in `term`, which is the generation of its first record. `changes` has the
-    last change by `alias:NAME` and `node:NAME`. `unknown` are members that another version of the service has written:
+    last change by `alias:NAME` and `node:NAME`. `forgotten` has the highest number and the last removal of the tables
+    that `tables` has no more, and stands for every table that it has not; `forgotten_change` is the generation of the
+    last change that `changes` has no more. `unknown` are members that another version of the service has written:
     they are written back as they were.
     """
 
@@ -89,12 +97,18 @@ class ClusterState:
     tables: Mapping[str, TableRecord] = field(default_factory=dict)
     contents: Mapping[str, Content] = field(default_factory=dict)
     changes: Mapping[str, LastChange] = field(default_factory=dict)
+    forgotten: TableRecord = TableRecord(0, 0)
+    forgotten_change: int = 0
     unknown: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def generation(self) -> int:
         """The number of the record."""
         return self.map.generation
+
+    def table_record(self, name: str) -> TableRecord:
+        """What is known of a table, also of one that never was."""
+        return self.tables.get(name, self.forgotten)
 
     @cached_property
     def listed(self) -> tuple[ListedRange, ...]:
@@ -140,7 +154,7 @@ def publish(
     """
     check_publishable(state, content)
     table = state.map.tables.get(content.table)
-    record = state.tables.get(content.table, TableRecord(0, 0))
+    record = state.table_record(content.table)
     number = record.last_number + 1
     version = ShardedVersion(
         number,
@@ -224,10 +238,11 @@ def _changed_once(
     last = state.changes.get(subject)
     if last is not None and last.request_id == asked.request_id:
         return state
-    if last is not None and last.generation > asked.known:
-        raise ChangeRefused("stale_map", f"{subject.partition(':')[2]!r} has been changed meanwhile")
+    if (state.forgotten_change if last is None else last.generation) > asked.known:
+        detail = f"{subject.partition(':')[2]!r} has been changed meanwhile"
+        raise ChangeRefused("stale_map", detail if last is not None else f"{detail}, or may have been")
     record = LastChange(state.generation + 1, asked.request_id)
-    return replace(made(state, asked), changes={**state.changes, subject: record})
+    return _forget_changes(replace(made(state, asked), changes={**state.changes, subject: record}))
 
 
 def _put_alias(state: ClusterState, asked: Change) -> ClusterState:
@@ -276,7 +291,37 @@ def _remove_versions(state: ClusterState, name: str, numbers: Collection[int]) -
     live = table.live if table.live not in going else max((one.number for one in kept), default=0)
     changed = _with_table(state, name, ShardedTable(kept, live, _created(table)))
     record = replace(state.tables[name], removed_at=state.generation + 1)
-    return replace(changed, tables={**state.tables, name: record})
+    return _forget_tables(replace(changed, tables={**state.tables, name: record}))
+
+
+# What is forgotten
+
+
+def _forget_tables(state: ClusterState) -> ClusterState:
+    """The state without the records of tables that were removed before REMEMBERED others."""
+    gone = [name for name in state.tables if name not in state.map.tables]
+    going = sorted(gone, key=lambda name: state.tables[name].removed_at)[: max(0, len(gone) - REMEMBERED)]
+    if not going:
+        return state
+    records = [state.forgotten, *(state.tables[name] for name in going)]
+    forgotten = TableRecord(max(one.last_number for one in records), max(one.removed_at for one in records))
+    return replace(state, forgotten=forgotten, tables=_without(state.tables, going))
+
+
+def _forget_changes(state: ClusterState) -> ClusterState:
+    """The state without changes of what is gone, aliases and the draining of nodes, but for the last REMEMBERED."""
+    kept = {f"alias:{name}" for name in state.map.aliases} | {f"node:{name}" for name in state.draining}
+    gone = [subject for subject in state.changes if subject not in kept]
+    going = sorted(gone, key=lambda subject: state.changes[subject].generation)[: max(0, len(gone) - REMEMBERED)]
+    if not going:
+        return state
+    last = max(state.forgotten_change, *(state.changes[subject].generation for subject in going))
+    return replace(state, forgotten_change=last, changes=_without(state.changes, going))
+
+
+def _without(mapping: Mapping[str, Record], going: Collection[str]) -> dict[str, Record]:
+    left = set(going)
+    return {name: one for name, one in mapping.items() if name not in left}
 
 
 # Parts of a state

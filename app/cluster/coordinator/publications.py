@@ -145,8 +145,7 @@ class Publications:
         now: float,
     ) -> Publication | None:
         """None where there may be room soon: the router asks again. Raises ChangeRefused."""
-        record = state.tables.get(asked.table)
-        if record is not None and asked.known < record.removed_at:
+        if asked.known < state.table_record(asked.table).removed_at:
             # It may be a late repetition of what was published, and removed, long ago.
             raise ChangeRefused("stale_map", "versions of this table have been removed meanwhile")
         cluster_state.check_publishable(state, _content(asked, ()))

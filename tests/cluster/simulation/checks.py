@@ -86,7 +86,7 @@ class Checks:
         old, new = before.map.tables.get(name), record.map.tables.get(name)
         had = {one.number: one.content_id for one in old.versions} if old else {}
         has = {one.number: one.content_id for one in new.versions} if new else {}
-        ever = before.tables[name].last_number if name in before.tables else 0
+        ever = before.table_record(name).last_number
         fresh = sorted(set(has) - set(had))
         if fresh and fresh[0] <= ever:
             raise Violation(f"{name}@{fresh[0]} has a number that was used before")
