@@ -21,7 +21,7 @@ from app.server.tls import Tls
 from app.telemetry.shared_counters import SlotHeader
 
 _BEAT_S: Final = 0.1
-"""As often as the event loop ticks before a worker ends."""
+"""Seconds between two beats of a worker's heart."""
 logger = logging.getLogger("gathernd")
 
 
@@ -76,6 +76,7 @@ class WorkerServer(Server):
         self._may_start = asyncio.Event()
         self._acceptor: Acceptor | None = None
         self._starting: asyncio.Future[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
         if self._first:
             app.readiness.waiting_for.append("workers")
 
@@ -101,6 +102,7 @@ class WorkerServer(Server):
             self.limit,
         )
         self.started = True
+        self._beating = asyncio.create_task(self._beat())
         self.watch()
         if self._first:
             self._acceptor.start()
@@ -171,21 +173,18 @@ class WorkerServer(Server):
             await asyncio.wait((self._starting,))  # what has not begun to listen yet could not be stopped
         if self._acceptor is not None:
             await self._acceptor.finish_setup()
-        beating = asyncio.create_task(self._beat_on())
-        try:
-            await super().shutdown(sockets)
-        finally:
-            beating.cancel()
+        await super().shutdown(sockets)
+        if self._beating is not None:
+            self._beating.cancel()
 
-    async def _beat_on(self) -> None:
-        """Show the parent that this worker does not hang, while requests finish: nothing ticks any more."""
+    async def _beat(self) -> None:
+        """Show the parent that this worker's event loop runs, from its start until its last request has finished."""
         while True:
             await asyncio.sleep(_BEAT_S)
             self._counters.header[SlotHeader.HEARTBEAT] += 1
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second."""
-        self._counters.header[SlotHeader.HEARTBEAT] += 1
+        """Called ten times a second until the worker stops."""
         if self._acceptor is not None and self._acceptor.accepting:
             self._acceptor.publish_count()
             if counter % 10 == 0:

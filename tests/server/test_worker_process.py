@@ -26,6 +26,11 @@ def test_a_worker_whose_requests_finish_does_not_look_as_if_it_hung(monkeypatch:
     server._counters = unshared_counters()
     server._starting = server._acceptor = None
     monkeypatch.setattr(server, "stop_listening", lambda: None)
-    asyncio.run(server.shutdown())
+
+    async def stop() -> None:
+        server._beating = asyncio.create_task(server._beat())
+        await server.shutdown()
+
+    asyncio.run(stop())
     assert seen == sorted(set(seen)), "it goes up each time"
     assert seen[0] > 0
