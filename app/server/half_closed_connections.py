@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.server import peer_state
 from app.server.connection_interface import Connection
 from app.server.expect_continue import send_continue
+from app.server.peer_state import PeerState, peer_state
 
 FIRST_S: Final = 0.1
 LONGEST_S: Final = 5.0
@@ -27,7 +27,7 @@ def _probe(connection: Connection, interval: float) -> None:
     if connection.transport.is_closing() or running is None or running.response_complete:
         return
     if running.on_disconnect is not None and not running.response_started and running.scope["http_version"] == "1.1":
-        if peer_state.has_gone(connection.transport.get_extra_info("socket")):
+        if peer_state(connection.transport.get_extra_info("socket")) is PeerState.GONE:
             connection.transport.abort()
             return
         send_continue(running)

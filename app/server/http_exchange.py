@@ -20,9 +20,10 @@ from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.errors import Code
-from app.server import body_reader, peer_state, whole_answer_response
+from app.server import body_reader, whole_answer_response
 from app.server.connection_interface import Connection
 from app.server.expect_continue import send_continue
+from app.server.peer_state import PeerState, peer_state
 from app.server.write_batch import flush
 
 
@@ -138,12 +139,11 @@ class HttpExchange(RequestResponseCycle):
         connection = self.transport.get_extra_info("socket")
         if connection is None or not self.more_body or not sys.platform.startswith("linux"):
             return False
-        if peer_state.has_gone(connection):
-            return True
+        state = peer_state(connection)
+        if state is not PeerState.SENDS_NO_MORE:
+            return state is PeerState.GONE
         length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
-        if not peer_state.sends_no_more(connection) or not length.isdigit():
-            return False
-        return self.received + self.unread() < int(length)
+        return length.isdigit() and self.received + self.unread() < int(length)
 
     def ask_for_it(self) -> None:
         """Have a client that waits for 100 Continue send the body."""
