@@ -166,7 +166,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Credentials that take the certificate in force at each handshake."""
+    """Credentials that take the certificate and the authorities in force at each handshake."""
     last = tls.pem()
 
     def configuration() -> Any:

@@ -118,10 +118,6 @@ class KeyAuthorizer:
         """Take the keys of the file whenever it changes. Runs until it is cancelled."""
         await self.watcher.watch(self.take, interval)
 
-    def changed(self) -> list[Key] | None:
-        """The keys of the file if it is another than the last time and sound, else None."""
-        return self.watcher.changed()
-
     def take(self, found: Sequence[Key]) -> None:
         """Put these keys in force and no others."""
         keys = {key.digest: key for key in found}

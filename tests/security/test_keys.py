@@ -190,11 +190,11 @@ def test_a_change_is_noticed_and_a_removed_key_forgotten(tmp_path: Path) -> None
     assert refusal(judge, request(key=old)) is None
     new = api_keys.add(path, "new", ["gather"])
     assert refusal(judge, request(key=new)) == "unauthorized"
-    judge.take(judge.changed() or [])
+    judge.take(judge.watcher.changed() or [])
     assert refusal(judge, request(key=new)) is None
     assert refusal(judge, request(key=old)) is None
     api_keys.remove(path, "old")
-    judge.take(judge.changed() or [])
+    judge.take(judge.watcher.changed() or [])
     assert refusal(judge, request(key=old)) == "unauthorized"
     assert refusal(judge, request(key=new)) is None
 
@@ -205,7 +205,7 @@ def test_a_change_of_scope_is_noticed(tmp_path: Path) -> None:
     judge = KeyAuthorizer(path)
     assert refusal(judge, request(key=key)) is None
     path.write_text(path.read_text().replace(" gather ", " tensors "))
-    judge.take(judge.changed() or [])
+    judge.take(judge.watcher.changed() or [])
     assert refusal(judge, request(key=key)) == "forbidden"
 
 
@@ -216,7 +216,7 @@ def test_a_second_write_within_one_tick_of_the_clock_is_noticed(tmp_path: Path) 
     status = path.stat()
     path.write_text(f"{OTHER} gather a\n")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    found = judge.changed()
+    found = judge.watcher.changed()
     assert found is not None
     assert found[0].digest.hex() == OTHER
 
@@ -237,15 +237,15 @@ def test_a_broken_file_keeps_the_last_good_keys_and_is_logged_once(
     elif harm == "text":
         path.write_bytes(b"\xff")
     with caplog.at_level(logging.INFO, "gathernd"):
-        assert judge.changed() is None
-        assert judge.changed() is None
+        assert judge.watcher.changed() is None
+        assert judge.watcher.changed() is None
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
     assert refusal(judge, request(key=key)) is None
     if harm == "unreadable":
         path.rmdir()
     path.write_bytes(good + f"{OTHER} gather b\n".encode())
     with caplog.at_level(logging.INFO, "gathernd"):
-        judge.take(judge.changed() or [])
+        judge.take(judge.watcher.changed() or [])
     assert caplog.records[-1].getMessage() == "keys file: 2 keys in force"
 
 
