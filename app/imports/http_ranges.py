@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import re
 from abc import ABC, abstractmethod
@@ -25,6 +24,8 @@ from app.imports.source_interface import HEAD_BYTES, Checksum
 
 LATER: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Statuses after which a request is sent again."""
+FIELDS: Final = "latin-1"
+"""How header fields are decoded and encoded: an ETag may have any octets, and goes back as it came."""
 _TIMEOUT: Final = httpx.Timeout(30, connect=10)
 _GRACE_S: Final = 60.0
 """Seconds for the first bytes, and for each range besides what it may take at `_SLOWEST`."""
@@ -32,7 +33,9 @@ _SLOWEST: Final = 1 << 14
 """Bytes a second that a range must come with on average, in its first minute none."""
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 _EMPTY_RANGE: Final = re.compile(r"bytes \*/0")
-_SHA256: Final = re.compile(r"(?:^|,)\s*sha-256=(?::([A-Za-z0-9+/]{43}=):|([A-Za-z0-9+/]{43}=))", re.IGNORECASE)
+_SHA256: Final = re.compile(
+    r"(?:^|,)\s*sha-256=(?::([A-Za-z0-9+/]{43}=):|([A-Za-z0-9+/]{43}=))", re.IGNORECASE | re.ASCII
+)
 
 
 # What httpx asks a connection for at once. By default it is a quarter of what asyncio reads, whose rest is then copied
@@ -54,7 +57,7 @@ class HttpRanges(ABC):
     async def _ask(self, stack: AsyncExitStack, headers: dict[str, str]) -> httpx.Response:
         """The answer to a GET with these fields, whose body is to be read yet: 200, 206, 412 or 416.
 
-        Raises Interrupted and SourceFailed.
+        Its fields, and those of the request, are bytes in FIELDS. Raises Interrupted and SourceFailed.
         """
 
     @abstractmethod
@@ -199,7 +202,7 @@ def amazon_checksum(headers: httpx.Headers) -> Checksum | None:
         return None
     try:
         digest = base64.b64decode(given, validate=True)
-    except binascii.Error:
+    except ValueError:  # it is not base64, or not ASCII
         return None
     return Checksum("sha256", digest) if len(digest) == 32 else None
 

@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 import httpx
 
 from app.imports.checked_addresses import checked_addresses
-from app.imports.http_ranges import LATER, HttpRanges, client, cut, seconds
+from app.imports.http_ranges import FIELDS, LATER, HttpRanges, client, cut, seconds
 from app.imports.source_errors import Interrupted, SourceFailed
 from app.imports.source_urls import AllowedSources, BadUrl, SourceUrl, parse
 
@@ -86,6 +86,7 @@ class HttpsSource(HttpRanges):
         except (httpx.InvalidURL, ValueError):  # httpx reads the field Location, too
             raise SourceFailed("the server's answer could not be read") from None
         stack.push_async_callback(answer.aclose)
+        answer.headers.encoding = FIELDS
         return answer
 
 
@@ -110,7 +111,7 @@ class _Host:
         )
         extensions = {} if url.address is not None else {"sni_hostname": url.host}
         return self.client.build_request(
-            "GET", target, headers={"host": url.authority, **headers}, extensions=extensions
+            "GET", target, headers=httpx.Headers({"host": url.authority, **headers}, FIELDS), extensions=extensions
         )
 
     def forget_address(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import httpx
 
-from app.imports.http_ranges import LATER, HttpRanges, amazon_checksum, client, cut, seconds, validators_of
+from app.imports.http_ranges import FIELDS, LATER, HttpRanges, amazon_checksum, client, cut, seconds, validators_of
 from app.imports.source_errors import CHANGED, Interrupted, SourceFailed
 from app.imports.source_interface import Checksum
 from app.imports.source_urls import SourceUrl
@@ -100,8 +100,9 @@ class S3Source(HttpRanges):
             raise self._failure(error) from None
         if not self._is_signed:
             signed = signed.partition("?")[0]
+        fields = httpx.Headers(headers, FIELDS)
         try:
-            answer = await self._client.send(self._client.build_request(method, signed, headers=headers), stream=True)
+            answer = await self._client.send(self._client.build_request(method, signed, headers=fields), stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout):
             raise Interrupted("the service that has it did not answer") from None
         except httpx.TransportError:
@@ -109,6 +110,7 @@ class S3Source(HttpRanges):
         except (httpx.InvalidURL, ValueError):  # httpx reads the field Location, too
             raise SourceFailed("the answer of the service that has it could not be read") from None
         stack.push_async_callback(answer.aclose)
+        answer.headers.encoding = FIELDS
         return answer
 
     def _failure(self, error: Exception) -> SourceFailed | Interrupted:

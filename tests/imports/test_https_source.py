@@ -21,6 +21,7 @@ from app.imports.source_urls import AllowedSources, parse, parse_prefix
 from tests.imports.range_server import RangeServer, range_server
 from tests.imports.sources import read_all
 
+LONG_S = "\u017f".encode().decode("latin-1")
 CONTENT = random.Random(1).randbytes(3 * PIECE_BYTES + 12345)
 
 
@@ -291,3 +292,34 @@ def test_an_expired_redirect_is_followed_anew(server: RangeServer) -> None:
     server.respond = respond
     assert read_all(source(server, "/start")) == CONTENT
     assert valid[0] >= 2
+
+
+@pytest.mark.parametrize("etag", ['"caf\xe9"', '"\xc3\xa9"'])
+def test_an_etag_is_sent_back_byte_for_byte(server: RangeServer, etag: str) -> None:
+    server.etag, server.fields = False, {"ETag": etag}
+
+    def respond(handler: Any) -> bool:
+        if handler.headers["If-Range"] not in (None, etag):
+            return bool(handler.answer(200, CONTENT))
+        del handler.headers["If-Range"]  # the server of files makes another ETag
+        return False
+
+    server.respond = respond
+    assert read_all(source(server)) == CONTENT
+    assert {one.get("if-range") for one in server.headers} == {None, etag}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"X-Amz-Checksum-SHA256": "caf\xe9"},
+        # Where the case of letters does not count, a long s is an s to patterns of text.
+        {"Repr-Digest": "sha-256=:" + LONG_S * 43 + "=:"},
+        {"Digest": "sha-256=" + LONG_S * 43 + "="},
+    ],
+)
+def test_a_checksum_of_other_letters_is_none(server: RangeServer, fields: dict[str, str]) -> None:
+    server.fields = fields
+    opened = source(server, "/small")
+    assert read_all(opened) == CONTENT[:100]
+    assert opened.checksum is None
