@@ -69,14 +69,21 @@ def _escaped(character: str) -> str:
 
 
 def traceback_lines(error: BaseException) -> Iterator[str]:
-    """The lines of an exception and of its causes: module:function:line for each frame, then type and text."""
+    """The lines of an exception and of its causes: module:function:line for each frame, then type and text.
+
+    What an exception was raised `from None` to hide is left out: it may quote credentials.
+    """
     chain = [error]
-    while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None and earlier not in chain:
+    while (earlier := _earlier(chain[-1])) is not None and earlier not in chain:
         chain.append(earlier)
     for one in reversed(chain):
         for frame, line in walk_tb(one.__traceback__):
             yield f"{frame.f_globals.get('__name__', '?')}:{frame.f_code.co_qualname}:{line}"
         yield printable(f"{type(one).__name__}: {one}"[:LONGEST])
+
+
+def _earlier(error: BaseException) -> BaseException | None:
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def printable(text: str) -> str:

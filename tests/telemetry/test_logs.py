@@ -175,6 +175,23 @@ def test_an_exception_is_told_without_the_folders_of_this_machine() -> None:
     assert all(line.startswith("  ") for line in text.splitlines()[2:])
 
 
+def test_what_an_exception_was_raised_from_none_to_hide_is_not_told() -> None:
+    try:
+        try:
+            try:
+                int("a secret")
+            except ValueError:
+                raise RuntimeError("in our words") from None
+        except RuntimeError:
+            raise OSError("while that was handled")  # noqa: B904
+    except OSError:
+        made = logging.LogRecord("gathernd", logging.ERROR, "file.py", 1, "failed", (), sys.exc_info())
+    for line in (TextFormatter().format(made), JsonFormatter().format(made)):
+        assert "while that was handled" in line
+        assert "in our words" in line
+        assert "secret" not in line
+
+
 @pytest.mark.parametrize(
     ("field", "found"),
     [
