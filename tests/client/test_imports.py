@@ -185,6 +185,127 @@ def test_a_file_without_etag_that_changes_meanwhile_is_not_put_together(
         pass
 
 
+def of_range(handler: Any, size: int) -> tuple[int, int, str]:
+    """Begin and end of the range that is asked for, and the field that answers it."""
+    first, last = map(int, handler.headers["Range"].removeprefix("bytes=").split("-"))
+    end = min(last + 1, size)
+    return first, end, f"bytes {first}-{end - 1}/{size}"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gathernd_cli.url_files.sleep", lambda seconds: None)
+
+
+@pytest.mark.parametrize("field", ["ETag", "Last-Modified"])
+@pytest.mark.parametrize("value", ['"{}"', 'W/"{}"'])
+def test_what_a_server_says_of_another_content_is_believed(source: RangeServer, field: str, value: str) -> None:
+    size = len(source.files["/t/a.npy"])
+
+    def respond(handler: Any) -> bool:
+        first, end, came = of_range(handler, size)
+        fields = {"Content-Range": came, field: value.format(len(source.asked))}
+        return bool(handler.answer(206, source.files["/t/a.npy"][first:end], **fields))
+
+    source.respond = respond
+    with (
+        pytest.raises(OSError, match="changed meanwhile"),
+        url_files.fetched(f"{source.url}/t/a.npy", None, lambda *done: None),
+    ):
+        pass
+
+
+def test_an_etag_is_sent_back_byte_for_byte(source: RangeServer) -> None:
+    whole, etag = source.files["/t/a.npy"], '"caf\xe9"'
+
+    def respond(handler: Any) -> bool:
+        assert handler.headers["If-Range"] in (None, etag)
+        first, end, came = of_range(handler, len(whole))
+        return bool(handler.answer(206, whole[first:end], Content_Range=came, ETag=etag))
+
+    source.respond = respond
+    with url_files.fetched(f"{source.url}/t/a.npy", None, lambda *done: None) as path:
+        assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(("sent", "why"), [(0, "cut 6 times in a row"), (1 << 30, "more than it was asked for")])
+@pytest.mark.usefixtures("quick")
+def test_a_server_that_sends_nothing_or_no_end_is_given_up(
+    source: RangeServer, monkeypatch: pytest.MonkeyPatch, sent: int, why: str
+) -> None:
+    monkeypatch.setattr(source, "etag", False)
+    size, went = len(source.files["/t/a.npy"]), 0
+
+    def respond(handler: Any) -> bool:
+        nonlocal went
+        _, end, came = of_range(handler, size)
+        if end == 1:
+            return False
+        handler.send_response(206)
+        handler.send_header("Content-Range", came)
+        handler.send_header("Content-Length", str(sent))
+        handler.end_headers()
+        while went < sent:
+            handler.wfile.write(bytes(1 << 20))
+            went += 1 << 20
+        return True
+
+    source.respond = respond
+    with pytest.raises(OSError, match=why), url_files.fetched(f"{source.url}/t/a.npy", None, lambda *done: None):
+        pass
+    assert len(source.asked) <= 2 * url_files.ATTEMPTS
+    assert went < 1 << 26
+
+
+def test_a_compressed_answer_is_refused(source: RangeServer) -> None:
+    whole = source.files["/t/a.npy"]
+
+    def respond(handler: Any) -> bool:
+        first, end, came = of_range(handler, len(whole))
+        return bool(handler.answer(206, whole[first:end], Content_Range=came, Content_Encoding="gzip"))
+
+    source.respond = respond
+    with (
+        pytest.raises(ValueError, match="compressed"),
+        url_files.fetched(f"{source.url}/t/a.npy", None, lambda *done: None),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://127.0.0.1:1/a.npy?SECRET", "could not be reached"),
+        ("{}/t/cut.npy?SECRET", "could not be reached"),
+        ("{}/t/circle.npy?SECRET", "redirects"),
+        ("{}/t/nowhere.npy?SECRET", "could not be reached"),
+        ("http://user:SECRET@{port}/t/missing.npy", "404"),
+        ("http://user:SECRET@127.0.0.1:1/t/missing.npy", "could not be reached"),
+        ("{}/t/deep.safetensors?SECRET", "not a sound safetensors file"),
+    ],
+)
+def test_a_url_that_cannot_be_read_ends_the_command_with_a_line(source: RangeServer, url: str, why: str) -> None:
+    source.files["/t/deep.safetensors"] = (100_005).to_bytes(8, "little") + b'{"a":' + b"[" * 100_000
+
+    def respond(handler: Any) -> bool:
+        if handler.path.startswith("/t/cut"):
+            handler.close_connection = True
+            return True
+        if handler.path.startswith(("/t/missing", "/t/deep")):
+            return False
+        location = handler.path if "circle" in handler.path else "ftp://127.0.0.1/a.npy"
+        return bool(handler.answer(302, Location=location))
+
+    source.respond = respond
+    address = url.format(source.url, port=source.url.partition("//")[2])
+    done = run("tensors", "put", "wrong", address, "--url", "http://127.0.0.1:1")
+    assert done.exit_code == 1
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert why in done.stderr
+    assert "SECRET" not in done.output + done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_an_object_store_is_read_with_the_library(moto: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import httpx
 
@@ -204,3 +325,24 @@ def test_an_object_store_is_read_with_the_library(moto: str, monkeypatch: pytest
         url_files.fetched("s3://of-client/missing", None, lambda *done: None),
     ):
         pass
+
+
+@pytest.mark.parametrize(("change", "why"), [("put", "changed meanwhile"), ("delete", "cannot be read")])
+def test_an_object_that_changes_or_goes_while_it_is_read(
+    moto: str, monkeypatch: pytest.MonkeyPatch, change: str, why: str
+) -> None:
+    import httpx
+
+    signed = {"authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request"}
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", "ours"), ("AWS_SECRET_ACCESS_KEY", "secret"), ("AWS_REGION", "us-east-1"),
+        ("AWS_ENDPOINT_URL", moto),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with httpx.Client(base_url=f"{moto}/going", headers=signed, trust_env=False, timeout=60) as bucket:
+        bucket.put("")
+        bucket.put("/a.npy", content=npy(TABLE))
+        opened = url_files._Stored("s3://going/a.npy")
+        bucket.request(change, "/a.npy", content=npy(TABLE + 1) if change == "put" else None)
+        with pytest.raises(OSError, match=f"^s3://going/a.npy.* {why}"):
+            opened.read(0, 100)

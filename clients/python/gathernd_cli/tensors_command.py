@@ -17,7 +17,7 @@ import typer
 
 from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
 from .tables import Column, Field, human_bytes, print_fields, print_rows, short_etag
-from .url_files import fetched, is_url, split_fragment
+from .url_files import fetched, is_url, shown_url, split_fragment
 
 if TYPE_CHECKING:
     from gathernd import Client, TensorInfo
@@ -132,7 +132,7 @@ def _fetch_and_upload(service: Client, name: str, url: str, tensor: str | None, 
 
         def show(done: int, total: int) -> None:
             if not bars:
-                bars.append(stack.enter_context(_progress_bar(url.partition("?")[0], total)))
+                bars.append(stack.enter_context(_progress_bar(shown_url(url), total)))
             bars[0](done)
 
         path = stack.enter_context(fetched(url, tensor, show))

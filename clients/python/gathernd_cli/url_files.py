@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from time import sleep
@@ -26,6 +26,8 @@ ATTEMPTS: Final = 6
 _URL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
 MAX_HEADER: Final = 100 << 20
+_FIELDS: Final = "latin-1"
+"""How header fields are decoded and encoded: an ETag may have any octets, and goes back as it came."""
 
 
 class _Ranges(Protocol):
@@ -84,11 +86,11 @@ def _wanted(source: _Ranges, head: bytes, tensor: str | None, url: str) -> tuple
     """What the temporary file begins with, and the span of the source that follows."""
     if head.startswith(b"\x93NUMPY"):
         if tensor is not None:
-            raise ValueError(f"{_shown(url)} is an npy file, which has one tensor and no names")
+            raise ValueError(f"{shown_url(url)} is an npy file, which has one tensor and no names")
         return b"", 0, source.size
     size = int.from_bytes(head[:8], "little")
     if head[8:9] != b"{" or size > min(MAX_HEADER, source.size - 8):
-        raise ValueError(f"{_shown(url)} is neither an npy nor a safetensors file")
+        raise ValueError(f"{shown_url(url)} is neither an npy nor a safetensors file")
     header = head[8 : 8 + size]
     if len(header) < size:
         header += bytes(source.read(8 + len(header), 8 + size))
@@ -98,14 +100,14 @@ def _wanted(source: _Ranges, head: bytes, tensor: str | None, url: str) -> tuple
             (tensor,) = entries
         if tensor is None or tensor not in entries:
             names = ", ".join(list(entries)[:20]) + (", …" if len(entries) > 20 else "")
-            raise ValueError(f"{_shown(url)} has the tensors {names}; URL#NAME says which of them to upload")
+            raise ValueError(f"{shown_url(url)} has the tensors {names}; URL#NAME says which of them to upload")
         entry = entries[tensor]
         begin, end = entry["data_offsets"]
         if not 0 <= begin <= end <= source.size - 8 - size:
-            raise ValueError(f"{_shown(url)} is shorter than its header says")
+            raise ValueError(f"{shown_url(url)} is shorter than its header says")
         one = json.dumps({tensor: {**entry, "data_offsets": [0, end - begin]}}).encode()
-    except (KeyError, TypeError, AttributeError):
-        raise ValueError(f"{_shown(url)} is not a sound safetensors file") from None
+    except (KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError(f"{shown_url(url)} is not a sound safetensors file") from None
     return len(one).to_bytes(8, "little") + one, 8 + size + begin, 8 + size + end
 
 
@@ -126,7 +128,7 @@ def _copy(source: _Ranges, begin: int, end: int, fd: int, place: int, progress: 
 
 
 class _Https:
-    """A file of a server, resumed where a connection is cut. A server without ranges is not read."""
+    """A file of a server, of one content, resumed where a connection is cut. A server without ranges is not read."""
 
     def __init__(self, url: str) -> None:
         import httpx  # noqa: PLC0415  (an upload of a file needs it not)
@@ -134,10 +136,13 @@ class _Https:
         self._library = httpx
         self._client = httpx.Client(timeout=30, follow_redirects=True, headers={"accept-encoding": "identity"})
         self._url = url
-        self._etag: str | None = None
+        self._validators: dict[str, str] = {}
         self.size = 0
         try:
             answer = self._ask(0, 1)
+        except httpx.TransportError as error:
+            self.close()
+            raise OSError(f"{shown_url(url)} could not be reached: {error}") from None
         except BaseException:
             self.close()
             raise
@@ -145,52 +150,82 @@ class _Https:
         answer.close()
         if found is None:
             self.close()
-            raise ValueError(f"{_shown(url)} is empty, or its server answers no ranges: download it first")
+            raise ValueError(f"{shown_url(url)} is empty, or its server answers no ranges: download it first")
         self.size = int(found[2])
-        etag = answer.headers.get("etag", "")
-        self._etag = etag if etag.startswith('"') else None
+        self._validators = _validators(answer.headers)
 
     def read(self, begin: int, end: int) -> bytearray:
         content = bytearray(end - begin)
         done = failures = 0
         while done < len(content):
             came = done
-            try:
+            with suppress(self._library.TransportError):
                 answer = self._ask(begin + done, end)
                 try:
                     for piece in answer.iter_raw():
+                        if done + len(piece) > len(content):
+                            raise OSError(f"{shown_url(self._url)}: the server sends more than it was asked for")
                         content[done : done + len(piece)] = piece
                         done += len(piece)
                 finally:
                     answer.close()
-            except self._library.TransportError:
+            if done < len(content):  # an answer that ends early is a connection that was cut
                 failures = 1 if done > came else failures + 1
                 if failures >= ATTEMPTS:
-                    raise OSError(f"{_shown(self._url)}: the connection was cut {failures} times in a row") from None
+                    raise OSError(f"{shown_url(self._url)}: the connection was cut {failures} times in a row")
                 sleep(0.1 * 2**failures)
-        if len(content) != end - begin:
-            raise OSError(f"{_shown(self._url)}: the server sends more than it was asked for")
         return content
 
     def close(self) -> None:
         self._client.close()
 
     def _ask(self, begin: int, end: int) -> Any:
-        headers = {"range": f"bytes={begin}-{end - 1}"} | ({} if self._etag is None else {"if-range": self._etag})
+        headers = {"range": f"bytes={begin}-{end - 1}"}
+        if "etag" in self._validators:
+            headers["if-range"] = self._validators["etag"]
         for attempt in range(ATTEMPTS):
-            answer = self._client.send(self._client.build_request("GET", self._url, headers=headers), stream=True)
+            answer = self._send(headers)
             if answer.status_code not in (429, 500, 502, 503, 504):
                 break
             answer.close()
             sleep(0.1 * 2**attempt)
+        problem: Exception | None = None
         if answer.status_code not in (200, 206, 416):
+            problem = OSError(f"{shown_url(self._url)}: the server answered {answer.status_code}")
+        elif self.size and not self._is_of_same_content(answer, begin):
+            problem = OSError(f"{shown_url(self._url)} was changed meanwhile")
+        elif answer.headers.get("content-encoding", "identity").lower() != "identity":
+            problem = ValueError(f"{shown_url(self._url)} is sent compressed: download it first")
+        if problem is not None:
             answer.close()
-            raise OSError(f"{_shown(self._url)}: the server answered {answer.status_code}")
-        came = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "")) if answer.status_code == 206 else None
-        if self.size and (came is None or (int(came[1]), int(came[2])) != (begin, self.size)):
-            answer.close()
-            raise OSError(f"{_shown(self._url)} was changed meanwhile")
+            raise problem
         return answer
+
+    def _send(self, headers: dict[str, str]) -> Any:
+        """The answer, whose body is yet to be read. Raises OSError, and TransportError for what may pass."""
+        fields = self._library.Headers(headers, _FIELDS)
+        try:
+            answer = self._client.send(self._client.build_request("GET", self._url, headers=fields), stream=True)
+        except self._library.TooManyRedirects:
+            raise OSError(f"{shown_url(self._url)}: there are too many redirects") from None
+        except self._library.InvalidURL:
+            raise OSError(f"{shown_url(self._url)} is no URL, or redirects to none") from None
+        answer.headers.encoding = _FIELDS
+        return answer
+
+    def _is_of_same_content(self, answer: Any, begin: int) -> bool:
+        came = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "")) if answer.status_code == 206 else None
+        if came is None or (int(came[1]), int(came[2])) != (begin, self.size):
+            return False
+        return _validators(answer.headers) == self._validators
+
+
+def _validators(headers: Any) -> dict[str, str]:
+    """What tells contents apart: a strong ETag, else a weak one and the time of the last change."""
+    etag = headers.get("etag", "")
+    if etag.startswith('"'):
+        return {"etag": etag}
+    return {"weak etag": etag, "last-modified": headers.get("last-modified", "")}
 
 
 class _Stored:
@@ -201,8 +236,9 @@ class _Stored:
             import obstore  # noqa: PLC0415  (of an extra)
             import obstore.store  # noqa: PLC0415
         except ImportError:
-            raise ValueError(f"{_shown(url)} needs obstore: pip install 'gathernd[cloud]'") from None
+            raise ValueError(f"{shown_url(url)} needs obstore: pip install 'gathernd[cloud]'") from None
         parts = urlsplit(url)
+        self._url = url
         self._library: Any = obstore
         self._path = unquote(parts.path).removeprefix("/")
         options: Any = {}
@@ -212,7 +248,7 @@ class _Stored:
             self._store = obstore.store.from_url(f"{parts.scheme}://{parts.netloc}", **options)
             found = self._library.head(self._store, self._path)
         except Exception as error:
-            raise OSError(f"{_shown(url)} cannot be read: {type(error).__name__}") from error
+            raise OSError(f"{shown_url(url)} cannot be read: {type(error).__name__}") from error
         self.size: int = found["size"]
         self._etag = found["e_tag"]
 
@@ -220,12 +256,24 @@ class _Stored:
         options: dict[str, Any] = {"range": (begin, end)}
         if self._etag is not None:
             options["if_match"] = self._etag
-        return self._library.get(self._store, self._path, options=options).bytes()
+        try:
+            content = self._library.get(self._store, self._path, options=options).bytes()
+        except Exception as error:  # the library's errors share no class, and their texts may quote secrets
+            name = type(error).__name__
+            changed = name == "PreconditionError"
+            raise OSError(
+                f"{shown_url(self._url)} {'was changed meanwhile' if changed else f'cannot be read: {name}'}"
+            ) from error
+        if len(content) != end - begin:
+            raise OSError(f"{shown_url(self._url)} was changed meanwhile")
+        return content
 
     def close(self) -> None:
         pass
 
 
-def _shown(url: str) -> str:
-    """A URL without its query, which may be a signature."""
-    return url.partition("?")[0]
+def shown_url(url: str) -> str:
+    """A URL without its query, which may be a signature, and without user and password."""
+    scheme, mark, rest = url.partition("?")[0].partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{authority.rpartition('@')[2]}{slash}{path}"
