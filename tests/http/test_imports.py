@@ -225,6 +225,16 @@ def test_what_is_wrong_is_said_at_once(
     assert client.get("/imports").status_code == 200
 
 
+def test_a_name_that_is_no_text_is_refused(client: httpx.Client, source: RangeServer) -> None:
+    header = b'{"\\ud800":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+    source.files["/tables/odd.safetensors"] = len(header).to_bytes(8, "little") + header + bytes(8)
+    body = b'{"url": "%b/tables/odd.safetensors", "tensor": "\\ud800"}' % source.url.encode()
+    answer = client.post("/tensors/odd/import", content=body)
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (422, "invalid_field"), answer.text
+    assert problem["errors"][0]["pointer"] == "/tensor"
+
+
 def test_a_checksum_that_does_not_match_fails_the_import(client: httpx.Client, source: RangeServer) -> None:
     source.fields = {"Repr-Digest": f"sha-256=:{b64encode(bytes(32)).decode()}:"}
     found = ended(client, begin(client, "checked", f"{source.url}/tables/a.npy?token=SECRET"))

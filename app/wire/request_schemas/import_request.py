@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
+from app.errors import invalid_field
 from app.wire.request_schemas.invalid_fields import InvalidFields
 from app.wire.request_schemas.members import ABSENT, Detail, JsonString, RequestModel
 
@@ -30,4 +31,6 @@ def import_source(document: Any) -> tuple[str, str | None]:
         found = ImportRequest.model_validate(document)
     except ValidationError as refusal:
         raise InvalidFields(refusal, ImportRequest, document).first() from None
+    if any("\ud800" <= sign <= "\udfff" for sign in found.tensor or ""):
+        raise invalid_field("/tensor", "tensor has a lone surrogate, which no name in a file can have")
     return found.url, found.tensor
