@@ -14,7 +14,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from threading import Event, Thread
-from typing import Final
+from typing import Final, get_args
 
 from fastapi import FastAPI
 
@@ -203,9 +203,13 @@ def create_app(
         settings.keep_versions,
     )
 
+    # Named here: imports are counted on a thread of their own, and cells are named on the event loop alone.
+    import_cells = {state: metrics.counters.cell(f"gathernd_imports|{state}") for state in get_args(State)}
+    imported_bytes = metrics.counters.cell("gathernd_imported_bytes")
+
     def count_import(state: State, size: int) -> None:
-        metrics.counters.add(f"gathernd_imports|{state}")
-        metrics.counters.add("gathernd_imported_bytes", size)
+        metrics.counters.values[import_cells[state]] += 1
+        metrics.counters.values[imported_bytes] += size
 
     sharded: ShardedService | CoordinatedService | None = None
     if coordinator is not None or settings.cluster is not None:
