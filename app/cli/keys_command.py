@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -62,7 +64,14 @@ def keys_add(
     with _keys_file(file) as path:
         scopes = [name for name in api_keys.SCOPES if KeyScope(name) in (scope or [KeyScope.GATHER])]
         text = api_keys.add(path, label, scopes)
-    typer.echo(text)
+    try:
+        if sys.stdout is None:  # it was closed before the command began
+            raise OSError(errno.EBADF, "standard output is closed")
+        typer.echo(text)
+    except OSError:
+        with _keys_file(path):
+            api_keys.remove(path, label)  # nobody knows this key, and its label is free again
+        raise
 
 
 @app.command("ls")

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from app.cli import run_service
 from app.settings import TOPICS, Settings, topics
 from gathernd_cli import command_line
+from gathernd_cli.connect_or_exit import connect_or_exit
 from tests.commands import command_names
 
 
@@ -40,6 +42,21 @@ def test_a_command_imports_only_what_it_needs(command: str, unneeded: set[str]) 
     command_words = [sys.executable, "-c", program, *command.split()]
     done = subprocess.run(command_words, capture_output=True, text=True, timeout=60, check=True)
     assert not unneeded & eval(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("command", ["version", "settings", "openapi"])
+def test_an_output_that_cannot_be_written_is_told_in_a_line(command: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gathernd_cli", command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "gathernd: No space left on device\n")
+
+
+def test_a_reader_who_wants_no_more_is_no_error_of_the_service() -> None:
+    with pytest.raises(BrokenPipeError), connect_or_exit("http://127.0.0.1:1", None):
+        raise BrokenPipeError
 
 
 def test_the_nearest_command_is_proposed_for_a_misspelt_one_of_the_service() -> None:

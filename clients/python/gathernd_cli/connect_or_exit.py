@@ -37,6 +37,8 @@ def connect_or_exit(url: str, key: str | None) -> Iterator[Client]:
         for note in getattr(error, "__notes__", ()):  # the service's hint, and what the client adds to it
             typer.echo(f"  {note}", err=True)
         raise typer.Exit(1) from None
+    except BrokenPipeError:
+        raise  # who reads the output wants no more: typer ends the command without a word
     except (GatherNDError, OSError, TypeError, ValueError) as error:
         text = str(error)
         if isinstance(error, OSError) and error.filename and error.strerror:
