@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -20,6 +21,18 @@ def warm_command(
     ] = None,
 ) -> None:
     """Compile kernels and readers into the cache folder, so that the next start is fast."""
-    rest = warm(cache_dir or read_settings().cache_dir, lambda name: typer.echo(f"ready: {name}"))
+    folder = cache_dir or read_settings().cache_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _fail(folder, os.strerror(error.errno or 0))
+    rest = warm(folder, lambda name: typer.echo(f"ready: {name}"))
     if rest is not None:
         rest()
+    if not any(folder.rglob("*.nbi")):  # Numba turns to another folder where it cannot write into this one
+        _fail(folder, "what was compiled could not be kept there")
+
+
+def _fail(folder: Path, why: str) -> NoReturn:
+    typer.echo(f"gathernd: {folder}: {why}", err=True)
+    raise typer.Exit(1)
