@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from email.message import Message
 from io import BytesIO
@@ -418,3 +419,22 @@ def test_a_transfer_that_is_killed_is_given_again_without_harm(
     assert run("tensors", "get", "again", "back.npy").exit_code == 0
     assert same(np.load("back.npy"), table)
     service.delete("again")
+
+
+def test_a_signal_leaves_no_part_of_a_download(tmp_path: Path) -> None:
+    program = """
+import sys, time
+from pathlib import Path
+from gathernd_cli.npy_files import replacing
+with replacing(Path(sys.argv[1])) as one, replacing(Path(sys.argv[2])) as other:
+    print(flush=True)
+    time.sleep(60)
+"""
+    files = [str(tmp_path / name) for name in ("a.npy", "b.npy")]
+    with subprocess.Popen([sys.executable, "-c", program, *files], stdout=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        command.stdout.readline()
+        assert len(list(tmp_path.iterdir())) == 2
+        command.terminate()
+        assert command.wait(20) == -signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -304,6 +309,27 @@ def test_a_url_that_cannot_be_read_ends_the_command_with_a_line(source: RangeSer
     assert why in done.stderr
     assert "SECRET" not in done.output + done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_temporary_file(source: RangeServer, tmp_path: Path, number: signal.Signals) -> None:
+    going = Event()
+    source.files["/t/held.npy"] = npy(np.zeros(1 << 18))
+    source.respond = lambda handler: len(source.asked) > 2 and going.wait(60) and False
+    command = subprocess.Popen(
+        [sys.executable, "-m", "gathernd_cli", "tensors", "put", "held", f"{source.url}/t/held.npy"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    while len(source.asked) < 3 and command.poll() is None:
+        sleep(0.01)
+    assert len(list(tmp_path.iterdir())) == 1
+    command.send_signal(number)
+    try:
+        assert command.wait(20) == -number
+    finally:
+        going.set()
+        command.kill()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_object_store_is_read_with_the_library(moto: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
+
+from .temporary_files import temporary_file
 
 NPY_MAGIC: Final = b"\x93NUMPY"
 ZIP_MAGIC: Final = b"PK\x03\x04"
@@ -42,17 +43,15 @@ def load(path: Path) -> NDArray[Any]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that is renamed to `path` at the end; an exception removes it instead."""
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False) as made:
+    """A temporary file beside `path` that is renamed to `path` at the end, or removed by an exception or a signal."""
+    with temporary_file(dir=path.parent, prefix=f".{path.name}.", suffix=".part") as made:
+        made.close()
         temporary = Path(made.name)
-    try:
         yield temporary
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def storable(array: NDArray[Any]) -> NDArray[Any]:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from time import sleep
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
+
+from .temporary_files import temporary_file
 
 PIECE_BYTES: Final = 8 << 20
 AT_ONCE: Final = 4
@@ -71,15 +72,11 @@ def fetched(url: str, tensor: str | None, progress: Callable[[int, int], None]) 
 def _fetched(source: _Ranges, url: str, tensor: str | None, progress: Callable[[int, int], None]) -> Iterator[Path]:
     head = bytes(source.read(0, min(HEAD_BYTES, source.size))) if source.size else b""
     prologue, begin, end = _wanted(source, head, tensor, url)
-    with NamedTemporaryFile(prefix="gathernd-", delete=False) as file:
-        path = Path(file.name)
-        try:
-            file.write(prologue)
-            file.flush()
-            _copy(source, begin, end, file.fileno(), len(prologue), progress)
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
+    with temporary_file(prefix="gathernd-") as file:
+        file.write(prologue)
+        file.flush()
+        _copy(source, begin, end, file.fileno(), len(prologue), progress)
+        yield Path(file.name)
 
 
 def _wanted(source: _Ranges, head: bytes, tensor: str | None, url: str) -> tuple[bytes, int, int]:
