@@ -42,7 +42,8 @@ def running_server(cache_dir: Path) -> Iterator[int]:
     """Run a server until the block ends, however it ends; yields its port on 127.0.0.1.
 
     Its store is a temporary folder; what it compiles and calibrates is kept in `cache_dir`, as a service's is. SIGTERM
-    and SIGHUP end the block by SystemExit. Raises BenchFailed where the server ends early or is not ready in time.
+    and SIGHUP end the block by SystemExit, unless they are ignored. Raises BenchFailed where the server ends early or
+    is not ready in time.
     """
     with _signals_end_the_block(), _temporary_folder() as folder:
         log = folder / "log"
@@ -92,7 +93,11 @@ def _signals_end_the_block() -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, end)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN  # as nohup has it
+    }
     try:
         yield
     finally:

@@ -201,6 +201,16 @@ def bench_in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments
     return CliRunner().invoke(app, ["bench", "--cache-dir", str(tmp_path / "cache"), *arguments])
 
 
+def test_a_signal_that_is_ignored_does_not_end_it() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with bench_server._signals_end_the_block():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_server_that_does_not_start_is_an_error_with_its_last_words(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
