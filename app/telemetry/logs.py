@@ -111,6 +111,8 @@ def configuration(form: str, level: str) -> dict[str, Any]:
     loggers: dict[str, Any] = {"": {"handlers": ["stderr"], "level": level.upper()}}
     # These log each request with its URL, whose query may hold credentials.
     loggers |= {name: {"level": "WARNING"} for name in ("httpx", "httpcore")}
+    # It warns of malformed trace fields and quotes them: callers could fill the log with lines that no rate limits.
+    loggers["opentelemetry.trace"] = {"level": "ERROR"}
     if level.upper() == "DEBUG":
         loggers["numba"] = {"level": "INFO"}
     return {

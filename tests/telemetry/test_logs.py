@@ -222,3 +222,17 @@ def test_debug_is_the_level_of_the_service_and_not_of_its_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"
+
+
+@pytest.mark.parametrize("field", [{"tracestate": "no state" * 50}, {"long": "x" * 600}])
+def test_what_callers_write_into_trace_fields_makes_no_lines_of_the_library(field: dict[str, str]) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
+    fields = {"traceparent": f"01-{TRACE}-b7ad6b7169203331-01-{field.pop('long', '')}", **field}
+    script = (
+        "import logging.config, sys; from app.telemetry.logs import configuration; "
+        "logging.config.dictConfig(configuration('json', 'info')); "
+        "from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator; "
+        f"TraceContextTextMapPropagator().extract({fields})"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
