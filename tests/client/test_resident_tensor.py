@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gathernd import AsyncClient, Client, errors
-from gathernd._resident_tensor import ResidentTensor
+from gathernd._answers import TensorInfo
+from gathernd._resident_tensor import AsyncResidentTensor, ResidentTensor
 from tests.client.test_gathers import same
 from tests.http.server import Server
 
@@ -54,6 +56,51 @@ def test_an_index_outside_is_an_index_error(items: ResidentTensor, key: Any) -> 
 def test_another_index_is_a_type_error(items: ResidentTensor, key: Any) -> None:
     with pytest.raises(TypeError):
         items[key]
+
+
+@pytest.mark.parametrize("key", [slice(-5, None), slice(5, 1000), slice(None, None, -3)], ids=str)
+@pytest.mark.parametrize("kept", [1, 2])
+@pytest.mark.parametrize("name", ["indexed", "alias"])
+def test_rows_are_those_of_the_shape_that_was_asked_for_though_the_tensor_is_replaced(
+    items: ResidentTensor, monkeypatch: pytest.MonkeyPatch, name: str, kept: int, key: slice
+) -> None:
+    client = items._client
+    later = np.arange(100, dtype=np.float32).reshape(20, 5) + 1000
+    info, info_awaited = ResidentTensor.info, AsyncResidentTensor.info
+
+    def put(array: NDArray[Any], keep: int) -> None:
+        client.put_alias("alias", f"indexed@{client.put('indexed', array, keep=keep).version}")
+
+    def replace() -> None:
+        monkeypatch.undo()
+        put(later, 2)
+        if kept == 1:  # what an alias named before it was moved goes at the next upload
+            put(later, 1)
+
+    def replaced(self: ResidentTensor) -> TensorInfo:
+        found = info(self)
+        replace()
+        return found
+
+    async def replaced_awaited(self: AsyncResidentTensor) -> TensorInfo:
+        found = await info_awaited(self)
+        replace()
+        return found
+
+    async def awaited() -> Any:
+        async with AsyncClient(client._transport._settings.address.url) as other:
+            return await other[name][key]
+
+    try:
+        for kind, method, read in (
+            (ResidentTensor, replaced, lambda: client[name][key]),
+            (AsyncResidentTensor, replaced_awaited, lambda: asyncio.run(awaited())),
+        ):
+            put(TABLE, 1)
+            monkeypatch.setattr(kind, "info", method)
+            assert same(np.asarray(read()), (TABLE if kept == 2 else later)[key])
+    finally:
+        client.delete_alias("alias")
 
 
 def test_the_whole_tensor_is_an_array_and_its_name_stands_for_it(items: ResidentTensor) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._arrays_of_others import as_indices
-from .errors import RangeNotSatisfiable
+from .errors import RangeNotSatisfiable, TensorNotFound
 
 if TYPE_CHECKING:
     from ._answers import TensorInfo
@@ -67,6 +67,11 @@ def _integers(entry: Any) -> NDArray[Any]:
     return array.astype(np.int64)
 
 
+def _version_of(info: TensorInfo) -> str:
+    """The reference to the version that is described: rows that its shape was asked for are not another one's."""
+    return f"{info.name}@{info.version}"
+
+
 class NamedTensor:
     """A resident tensor by its name; gathers take it as data, in place of the name."""
 
@@ -96,12 +101,23 @@ class ResidentTensor(NamedTensor):
                 return self._client.get(self.name, rows=found.argument)
             except RangeNotSatisfiable:  # a slice may end beyond the last row
                 found = None
-        if found is None:
-            found = select(key, self.info().shape)
+        if found is not None:
+            return self._read(self.name, found)
+        info = self.info()
+        while True:
+            found = select(key, info.shape)
             assert found is not None
+            try:
+                return self._read(_version_of(info), found)
+            except TensorNotFound:  # the tensor was replaced meanwhile, or removed
+                before, info = info, self.info()
+                if info.version == before.version:
+                    raise
+
+    def _read(self, name: str, found: Selection) -> NDArray[Any]:
         if found.call == "get":
-            return self._client.get(self.name, rows=found.argument)
-        return (self._client.gather if found.call == "gather" else self._client.gathernd)(self.name, found.argument)
+            return self._client.get(name, rows=found.argument)
+        return (self._client.gather if found.call == "gather" else self._client.gathernd)(name, found.argument)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         found = self._client.get(self.name)
@@ -126,13 +142,24 @@ class AsyncResidentTensor(NamedTensor):
                 return await self._client.get(self.name, rows=found.argument)
             except RangeNotSatisfiable:  # a slice may end beyond the last row
                 found = None
-        if found is None:
-            found = select(key, (await self.info()).shape)
+        if found is not None:
+            return await self._read(self.name, found)
+        info = await self.info()
+        while True:
+            found = select(key, info.shape)
             assert found is not None
+            try:
+                return await self._read(_version_of(info), found)
+            except TensorNotFound:  # the tensor was replaced meanwhile, or removed
+                before, info = info, await self.info()
+                if info.version == before.version:
+                    raise
+
+    async def _read(self, name: str, found: Selection) -> NDArray[Any]:
         if found.call == "get":
-            return await self._client.get(self.name, rows=found.argument)
+            return await self._client.get(name, rows=found.argument)
         gather = self._client.gather if found.call == "gather" else self._client.gathernd
-        return await gather(self.name, found.argument)
+        return await gather(name, found.argument)
 
     async def info(self) -> TensorInfo:
         """Type, shape, ETag and times of the tensor."""
