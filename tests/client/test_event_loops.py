@@ -53,6 +53,29 @@ def test_calls_at_once_get_their_own_answers_on_one_loop_after_the_other(server:
         gc.collect()
 
 
+def test_a_client_that_uses_a_proxy_serves_one_loop_after_the_other(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", server.url)  # it takes requests as they are sent to a proxy
+    monkeypatch.setenv("no_proxy", "")
+    client = AsyncClient(server.url, retries=0)
+
+    async def run() -> None:
+        assert np.array_equal(await client.gather(DATA, [3, 5]), DATA[[3, 5]])
+
+    async def last() -> None:
+        async with client:
+            await run()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # a loop that has ended cannot close what it leaves
+        asyncio.run(run())
+        asyncio.run(last())
+        with pytest.raises(RuntimeError, match="closed"):
+            asyncio.run(run())
+        gc.collect()
+
+
 def test_uvloop_serves_as_well(server: Server) -> None:
     uvloop = pytest.importorskip("uvloop", reason="needs the package uvloop")
 

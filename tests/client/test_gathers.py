@@ -327,6 +327,30 @@ class TestFunctions:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("proxied", [False, True], ids=["direct", "over httpx"])
+def test_a_forked_child_has_connections_of_its_own(server: Server, proxied: bool) -> None:
+    program = (
+        "import os, sys, gathernd\n"
+        "client = gathernd.Client(sys.argv[1], timeout=20, retries=0)\n"
+        "numbers = list(range(1000))\n"
+        "assert client.gather(numbers, [3]).tolist() == [3]\n"
+        "child = os.fork()\n"
+        "for number in range(0 if child else 500, 1000, 2):\n"
+        "    assert client.gather(numbers, [number]).tolist() == [number]\n"
+        "client.close()\n"
+        "if not child:\n"
+        "    os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    # The service itself takes requests as they are sent to a proxy.
+    proxies = {"http_proxy": server.url, "no_proxy": ""} if proxied else {"no_proxy": "*"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, server.url],
+        cwd=ROOT, env=os.environ | proxies, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, max_side=4)
 
 

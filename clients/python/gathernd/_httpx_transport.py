@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from time import monotonic
 from typing import Any, Final
@@ -31,17 +33,24 @@ def _options(settings: ConnectionSettings) -> dict[str, Any]:
 
 
 class HttpxTransport:
-    """Sends requests by an httpx client; `transport` is the one to give it, or None."""
+    """Sends requests by an httpx client; `transport` is the one to give it, or None.
+
+    The child of a fork has an httpx client of its own, unless a `transport` is given, of which there is only one.
+    """
 
     def __init__(self, settings: ConnectionSettings, transport: httpx.BaseTransport | None) -> None:
         self._settings = settings
-        self._http = httpx.Client(transport=transport, **_options(settings))
+        self._is_given = transport is not None
+        self._options = _options(settings)
+        self._http = httpx.Client(transport=transport, **self._options)
+        self._process = os.getpid()
+        self._parents: list[httpx.Client] = []
 
     def send(self, request: Request[Any], until: float | None, headers: dict[str, str]) -> Answer:
         """Send `request` with further `headers` and return its answer, at `until` (of `monotonic`) at the latest."""
-        begun = monotonic()
+        begun, http = monotonic(), self._own()
         try:
-            response = self._http.send(_build(self._http, request, until, headers), stream=True)
+            response = http.send(_build(http, request, until, headers), stream=True)
             try:
                 receiver = _BodyReceiver(response, request, until)
                 assert isinstance(response.stream, httpx.SyncByteStream)
@@ -55,21 +64,36 @@ class HttpxTransport:
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self._own().close()
+
+    def _own(self) -> httpx.Client:
+        """The httpx client of this process."""
+        if self._process != os.getpid() and not (self._is_given or self._http.is_closed):
+            # That of the parent is kept as it is: a thread that is not here may have left it locked.
+            self._parents.append(self._http)
+            self._http = httpx.Client(**self._options)
+            self._process = os.getpid()
+        return self._http
 
 
 class AsyncHttpxTransport:
-    """Sends requests by an httpx client of asyncio; `transport` is the one to give it, or None."""
+    """Sends requests by an httpx client of asyncio; `transport` is the one to give it, or None.
+
+    Each event loop has an httpx client of its own, unless a `transport` is given, of which there is only one.
+    """
 
     def __init__(self, settings: ConnectionSettings, transport: httpx.AsyncBaseTransport | None) -> None:
         self._settings = settings
-        self._http = httpx.AsyncClient(transport=transport, **_options(settings))
+        self._is_given = transport is not None
+        self._options = _options(settings)
+        self._http = httpx.AsyncClient(transport=transport, **self._options)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def send(self, request: Request[Any], until: float | None, headers: dict[str, str]) -> Answer:
         """Send `request` with further `headers` and return its answer, at `until` (of `monotonic`) at the latest."""
-        begun = monotonic()
+        begun, http = monotonic(), self._own()
         try:
-            response = await self._http.send(_build(self._http, request, until, headers), stream=True)
+            response = await http.send(_build(http, request, until, headers), stream=True)
             try:
                 receiver = _BodyReceiver(response, request, until)
                 assert isinstance(response.stream, httpx.AsyncByteStream)
@@ -83,7 +107,15 @@ class AsyncHttpxTransport:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._own().aclose()
+
+    def _own(self) -> httpx.AsyncClient:
+        """The httpx client of the event loop that runs."""
+        if not (self._is_given or self._http.is_closed) and self._loop is not asyncio.get_running_loop():
+            if self._loop is not None:  # else it has no connection yet
+                self._http = httpx.AsyncClient(**self._options)
+            self._loop = asyncio.get_running_loop()
+        return self._http
 
 
 def _build(
