@@ -1,11 +1,13 @@
 """The gradient of a gather in plain NumPy (see `BackwardPlan`).
 
 Tuples are sorted by the place that they name, in the order of the indices where they name the same; then the slices of
-each place are added up, so many places at a time that the sums take a few MiB.
+each place are added up, so many places at a time that the sums take a few MiB. Place and number of a tuple are one
+integer, so that sorting takes no memory beside the plan's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import ml_dtypes
@@ -56,25 +58,56 @@ def run(
     if plan.sparse:
         assert places is not None
         assert count is not None
-        order, starts = _grouped(found)
-        named = found[order[starts[:-1]]]
-        places[: len(named)] = named
-        count[0] += len(named)
-        _write_sums(plan, data, order, starts, out, None)
+        groups = _grouped(plan, found, scratch[len(found) :])
+        for block in _blocks(groups.number, _BLOCK_COMPONENTS):
+            places[block] = groups.places(block)
+        count[0] += groups.number
+        _write_sums(plan, data, groups, out)
         return -1
     _fill(plan, out)
     if not data.size:
         return -1
-    order, starts = _grouped(found)
-    named = found[order[starts[:-1]]]
+    groups = _grouped(plan, found, scratch[len(found) :])
     if not plan.broadcast_indices:
-        _write_sums(plan, data, order, starts, out, named)
+        _write_sums(plan, data, groups, out)
         return -1
     for batch in range(plan.batches):
         read = data[batch * plan.tuples * plan.slice_items : (batch + 1) * plan.tuples * plan.slice_items]
         written = out[batch * plan.block_items : (batch + 1) * plan.block_items]
-        _write_sums(plan, read, order, starts, written, named)
+        _write_sums(plan, read, groups, written)
     return -1
+
+
+class _Groups:
+    """Tuples in groups that name the same place, both ascending: `number` groups, of which `starts` has where each
+    begins among the tuples, and their end behind them.
+
+    `pairs` has for each tuple its place times how many there are, plus its own number; where that would be too large,
+    instead of a place how many of `named` are smaller, which has those of all tuples, sorted.
+    """
+
+    def __init__(
+        self, pairs: NDArray[np.int64], starts: NDArray[np.int64], named: NDArray[np.int64] | None, number: int
+    ) -> None:
+        self._pairs = pairs
+        self._named = named
+        self.number = number
+        self.starts = starts[: number + 1]
+
+    def tuples(self, part: slice) -> NDArray[np.int64]:
+        """The numbers of some of the tuples, in their order."""
+        return self._pairs[part] % len(self._pairs)
+
+    def places(self, part: slice) -> NDArray[np.int64]:
+        """The places that some of the groups name."""
+        found: NDArray[np.int64] = self._pairs[self.starts[:-1][part]] // len(self._pairs)
+        return found if self._named is None else self._named[found]
+
+
+def _blocks(count: int, step: int) -> Iterator[slice]:
+    """The numbers below `count`, so many at a time."""
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
 
 
 def _flat_places(plan: BackwardPlan, indices: NDArray[Any], target: NDArray[np.int64]) -> int | NDArray[np.int64]:
@@ -97,43 +130,50 @@ def _flat_places(plan: BackwardPlan, indices: NDArray[Any], target: NDArray[np.i
     return target
 
 
-def _grouped(found: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Tuples by the place that they name, and where each other place begins among them, and the end."""
-    order = np.argsort(found, kind="stable")
-    named = found[order]
-    begins = np.flatnonzero(named[1:] != named[:-1]) + 1
-    return order, np.concatenate(([0] if len(found) else [], begins, [len(found)])).astype(np.int64)
+def _grouped(plan: BackwardPlan, found: NDArray[np.int64], starts: NDArray[np.int64]) -> _Groups:
+    """Groups of the tuples whose places were `found`, which is overwritten; and so are `starts`."""
+    total, number, named = len(found), 0, None
+    if plan.has_long_pairs:
+        named = np.sort(found)
+    for part in _blocks(total, _BLOCK_COMPONENTS):
+        if named is not None:
+            found[part] = np.searchsorted(named, found[part])
+        found[part] *= total
+        found[part] += np.arange(part.start, part.stop)
+    found.sort()
+    before = -1
+    for part in _blocks(total, _BLOCK_COMPONENTS):
+        block = found[part] // total
+        begins = np.flatnonzero(np.diff(block, prepend=before))
+        starts[number : number + len(begins)] = begins + part.start
+        number += len(begins)
+        before = block[-1]
+    starts[number] = total
+    return _Groups(found, starts, named, number)
 
 
-def _write_sums(
-    plan: BackwardPlan,
-    data: NDArray[Any],
-    order: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    out: NDArray[Any],
-    named: NDArray[np.int64] | None,
-) -> None:
-    """Write the sum of each group of tuples to its place of `out`, one behind the other where there are no `named`."""
+def _write_sums(plan: BackwardPlan, data: NDArray[Any], groups: _Groups, out: NDArray[Any]) -> None:
+    """Write the sum of each group of tuples to its place of `out`, one behind the other where the plan is sparse."""
     width = plan.slice_items
-    if not width or not len(order):
+    if not width or not groups.number:
         return
     item, sum_type = _TYPES[plan.float_type]
     source, target = data.view(item).reshape(-1, width), out.view(item).reshape(-1, width)
-    groups = len(starts) - 1
-    columns = min(width, _BLOCK_SUMS)
+    starts, columns = groups.starts, min(width, _BLOCK_SUMS)
     rows = max(1, _BLOCK_SUMS // columns)
-    for first in range(0, groups, rows):
-        last = min(first + rows, groups)
-        to = slice(first, last) if named is None else named[first:last]
+    for part in _blocks(groups.number, rows):
+        to = part if plan.sparse else groups.places(part)
+        first, last = starts[part.start], starts[part.stop]
         for left in range(0, width, columns):
             right = min(left + columns, width)
-            sums = np.zeros((last - first, right - left), sum_type)
-            for start in range(starts[first], starts[last], rows):
-                tuples = np.arange(start, min(start + rows, starts[last]))
-                group = np.searchsorted(starts[first : last + 1], tuples, side="right") - 1
-                # Not buffered: one slice after the other, in the order of `tuples`.
+            sums = np.zeros((part.stop - part.start, right - left), sum_type)
+            for start in range(first, last, rows):
+                end = min(start + rows, last)
+                group = np.searchsorted(starts[part.start : part.stop], np.arange(start, end), side="right") - 1
+                # Not buffered: one slice after the other, in the order of the tuples.
                 with np.errstate(all="ignore"):
-                    np.add.at(sums, group, source[order[tuples], left:right].astype(sum_type))
+                    added = source[groups.tuples(slice(start, end)), left:right].astype(sum_type)
+                    np.add.at(sums, group, added)
             target[to, left:right] = _finished(sums, plan.coefficient, item)
 
 

@@ -127,6 +127,15 @@ class BackwardPlan:
         return 2 * (self.index_tuples + 1) + SCRATCH_HEAD
 
     @property
+    def has_long_pairs(self) -> bool:
+        """Whether a place of grad_data times the number of tuples, plus that of a tuple, can be too large for int64.
+
+        To sort such pairs `numpy_backward` takes memory beside scratch, of another item for each tuple.
+        """
+        places = prod(self.dims) * (1 if self.broadcast_indices else self.batches)
+        return places * self.index_tuples >= 1 << 63
+
+    @property
     def scratch_bytes(self) -> int:
-        """Bytes of that memory."""
-        return 8 * self.scratch_items
+        """Bytes of that memory, and of what a kernel takes beside it."""
+        return 8 * (self.scratch_items + (self.index_tuples if self.has_long_pairs else 0))

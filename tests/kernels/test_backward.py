@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.kernels import ALWAYS_AHEAD, Kernel
+from app.kernels import ALWAYS_AHEAD, Kernel, numpy_backward
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.backward_job import COLUMN_BLOCKS, INTO_OWN_ZEROS, INTO_ZEROS, ROW_BLOCKS, UNSORTED
 from app.kernels.numba_cpu.run_job import ZEROS_PAST_CACHES_FROM
@@ -29,6 +29,7 @@ from app.tensors.dtypes import DTYPES
 from tests.conftest import SOAK, samples, slow_but_for
 from tests.for_each import for_each
 from tests.kernels.reference import EXTREMES
+from tests.traced_memory import peak_of
 
 ITEMS = {
     "float16": np.dtype(np.float16),
@@ -581,3 +582,31 @@ def test_nothing_is_touched_beyond_the_arrays(name: str, cases: int, compiled: P
         command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False, timeout=3000
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("rows", "sparse"),
+    # The last one times the number of tuples is beyond int64.
+    [(1000, False), (1000, True), (1 << 20, False), (1 << 20, True), (1 << 44, True)],
+)
+def test_numpys_sorting_takes_no_more_memory_for_a_tuple_than_is_charged(rows: int, sparse: bool) -> None:
+    chance, tuples = np.random.default_rng(5), 1 << 21
+    plan = BackwardPlan(GatherPlan(1, tuples, (rows,), 1, 8, False, True), "float64", sparse)
+    indices = chance.integers(-rows, rows, tuples)
+    indices[::3] = chance.integers(0, 50, len(indices[::3]))
+    grad_output, out = chance.random(tuples).view(np.uint64), np.zeros(plan.output_items, np.uint64)
+    further = {"scratch": np.zeros(plan.scratch_items, np.int64)}
+    if sparse:
+        further |= {"places": np.zeros(plan.rows, np.int64), "count": np.zeros(1, np.int64)}
+    peak = peak_of(lambda: numpy_backward.run(plan, grad_output, indices, out, **further))
+    blocks = 16 << 20  # of sums and of tuples, however many there are
+    assert peak < blocks + plan.scratch_bytes - further["scratch"].nbytes
+    named, group = np.unique(indices % rows, return_inverse=True)
+    sums = np.zeros(len(named))
+    np.add.at(sums, group, grad_output.view(np.float64))
+    if sparse:
+        count = int(further["count"][0])
+        assert np.array_equal(further["places"][:count], named)
+        assert np.array_equal(out[:count].view(np.float64), sums)
+    else:
+        assert np.array_equal(out.view(np.float64)[named], sums)
