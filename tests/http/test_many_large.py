@@ -103,6 +103,39 @@ def test_a_hundred_large_requests_at_once_stay_within_the_budget_and_most_are_an
 
 
 @pytest.mark.slow
+def test_a_hundred_bodies_of_unknown_length_at_once_stay_within_the_budget(narrow: Server) -> None:
+    """Nothing is known of them when they are let in: what comes is charged before memory is taken for it."""
+    work = large(7, 3072)  # 12 MiB
+    before = reset_peak(narrow)
+    with ThreadPoolExecutor(100) as pool:
+        statuses = Counter(pool.map(lambda _: answer_to_chunks(narrow, *work), range(100)))
+    assert set(statuses) <= {200, 503}
+    assert statuses[200] >= 1, statuses
+    grown = memory(narrow, "VmHWM") - before
+    assert grown <= BUDGET + max(BUDGET // 8, 16 * MIB) + CONSTANT, f"{grown / MIB:.0f} MiB"
+    wait_until_free(narrow)
+    assert answer(narrow, *work).status == 200
+
+
+def answer_to_chunks(server: Server, body: bytes, expected: bytes) -> int:
+    """The status of the answer to a request whose body comes in chunks: right, or a refusal."""
+    with Wire(server, timeout=60) as wire:
+        wire.send(request(b"", "Transfer-Encoding: chunked", BINARY, length=False))
+        for start in range(0, len(body), MIB):
+            piece = body[start : start + MIB]
+            with suppress(ConnectionError):
+                wire.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        with suppress(ConnectionError):
+            wire.send(b"0\r\n\r\n")
+        found = wire.read()
+    if found.status == 200:
+        assert load(found.body)["output"].tobytes() == expected
+    else:
+        assert json.loads(found.body)["code"] == "overloaded"
+    return found.status
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("expect", [False, True], ids=["sent", "asked for"])
 def test_requests_of_which_few_fit_the_budget_wait_for_each_other(narrow: Server, expect: bool) -> None:
     work = large(6, 3072)  # 12 MiB, and as many to come back
