@@ -132,6 +132,7 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
         "limit.",
         (
             "Send at most {maximum} bytes, or have the operator raise {setting}.",
+            "Send at most {maximum} bytes: the limit {limit} is fixed.",
             "Send fewer bytes, or upload the data once as a resident tensor.",
         ),
     ),
@@ -401,6 +402,7 @@ SETTING_OF_LIMIT: Final[Mapping[str, str]] = {
     "imports": "GATHERND_MAX_IMPORTS",
     "json_bytes": "GATHERND_MAX_JSON_BYTES",
     "memory_budget": "GATHERND_MEMORY_BUDGET",
+    "message_bytes": "GATHERND_GRPC_MAX_MESSAGE_BYTES",
     "output_bytes": "GATHERND_MAX_OUTPUT_BYTES",
     "queue": "GATHERND_MAX_QUEUE",
     "queue_timeout": "GATHERND_QUEUE_TIMEOUT",

@@ -10,38 +10,38 @@ import numpy as np
 from app.api.asgi_request import RequestContext
 from app.api.caller_deadline import TIMEOUT
 from app.api.content_codings import inflater
-from app.api.unknown_length_body import UnknownLengthBody, too_large
+from app.api.unknown_length_body import BODY_BYTES, UnknownLengthBody, too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES
 from app.dispatch.request_thread_pool import ClientGone
 from app.tensors.buffer_type import Buffer
 from app.wire.little_endian_items import Memory
 
 
-async def read_body(context: RequestContext, limit: int, lead: int = 0) -> Buffer:
+async def read_body(context: RequestContext, limit: int, lead: int = 0, name: str = BODY_BYTES) -> Buffer:
     """The body as sent, charged to the budget as it arrives; in one block of memory unless it came in one piece.
 
     A body in several pieces starts `lead` bytes, modulo 16, behind an aligned address, so that arrays whose place in
-    the body is known are aligned and need no copy. Raises payload_too_large above `limit` bytes (before reading, if the
-    length is declared), overloaded, and ClientGone.
+    the body is known are aligned and need no copy. Raises payload_too_large above `limit` bytes, the limit of this
+    `name` (before reading, if the length is declared), overloaded, and ClientGone.
     """
     if context.exchange is not None and (body := context.exchange.whole_body()) is not None:
         if len(body) > limit:
-            raise too_large(limit)
+            raise too_large(limit, name)
         context.reservation.charge(len(body))
         return body
     declared = context.content_length()
     if declared is not None and declared > limit:
-        raise too_large(limit)
+        raise too_large(limit, name)
     context.admission.admit(declared)
     begun = perf_counter()
     if context.exchange is None or (declared is not None and declared <= SMALL_BODY_BYTES):
-        found = await _receive(context, declared, limit, lead)
+        found = await _receive(context, declared, limit, lead, name)
     else:
         body_reads = context.admission.body_reads
         patience = context.timings.deadline - begun if TIMEOUT in context.headers else inf
         await body_reads.acquire(context.exchange, declared, patience)
         try:
-            found = await _receive(context, declared, limit, lead)
+            found = await _receive(context, declared, limit, lead, name)
             body_reads.expect_answer(context.reservation, len(found))
         finally:
             body_reads.release(context.exchange)
@@ -54,7 +54,7 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0) -> Buffe
     return found
 
 
-async def _receive(context: RequestContext, declared: int | None, limit: int, lead: int) -> Buffer:
+async def _receive(context: RequestContext, declared: int | None, limit: int, lead: int, name: str) -> Buffer:
     """The body as it arrives, into memory of the declared size or into a growing block."""
     if context.exchange is not None and TIMEOUT in context.headers:
         context.exchange.deadline = monotonic() + context.timings.deadline - perf_counter()
@@ -63,7 +63,7 @@ async def _receive(context: RequestContext, declared: int | None, limit: int, le
         raise ClientGone
     first: bytes = message["body"]
     if len(first) > limit:
-        raise too_large(limit)
+        raise too_large(limit, name)
     if not message["more_body"]:
         context.reservation.charge(len(first))
         return first
@@ -75,7 +75,7 @@ async def _receive(context: RequestContext, declared: int | None, limit: int, le
         if not await context.exchange.read_into(view[len(first) :], context.reservation.charge):
             raise ClientGone
         return view
-    grown = UnknownLengthBody(context.reservation, limit, lead)
+    grown = UnknownLengthBody(context.reservation, limit, lead, name)
     grown.add(first)
     del first, message
     await _collect(context, grown)
@@ -97,17 +97,17 @@ async def _collect(context: RequestContext, grown: UnknownLengthBody) -> None:
             return
 
 
-def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int = 0) -> Buffer:
+def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int = 0, name: str = BODY_BYTES) -> Buffer:
     """The body without its Content-Encoding (gzip or deflate, with or without the zlib header).
 
-    Never holds more than `limit` bytes of result, of which `memory` is told before they are taken; `lead` as in
-    `read_body`. Raises payload_too_large, unsupported_media_type, overloaded, and malformed_request for a stream that
-    is damaged, cut short or followed by other bytes.
+    Never holds more than `limit` bytes of result, of which `memory` is told before they are taken; `lead` and
+    `name` as in `read_body`. Raises payload_too_large, unsupported_media_type, overloaded, and malformed_request for a
+    stream that is damaged, cut short or followed by other bytes.
     """
     stream = inflater(encoding)
     if stream is None:
         return body
-    grown = UnknownLengthBody(memory, limit, lead)
+    grown = UnknownLengthBody(memory, limit, lead, name)
     for piece in stream.pieces(body):
         grown.add(piece)
     stream.finish()

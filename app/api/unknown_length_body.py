@@ -9,6 +9,15 @@ import numpy as np
 from app.errors import GatherError
 from app.wire.little_endian_items import Memory
 
+BODY_BYTES: Final = "body_bytes"
+_LIMITED: Final = {
+    BODY_BYTES: "body",
+    "json_bytes": "JSON of the request",
+    "message_bytes": "message",
+    "small_body_bytes": "body",
+    "upload_bytes": "upload",
+}
+"""What each limit on bytes is for, by its name."""
 _DOUBLED: Final = 1 << 20
 _MOST: Final = 1 << 22
 
@@ -16,12 +25,13 @@ _MOST: Final = 1 << 22
 class UnknownLengthBody:
     """Bytes that are added piece by piece, in one block of memory of which `memory` is told before it grows.
 
-    It holds `limit` bytes at most, behind `lead` bytes that the body does not have.
+    It holds `limit` bytes at most, the limit of this `name`, behind `lead` bytes that the body does not have.
     """
 
-    def __init__(self, memory: Memory, limit: int, lead: int = 0) -> None:
+    def __init__(self, memory: Memory, limit: int, lead: int = 0, name: str = BODY_BYTES) -> None:
         self._memory = memory
         self._limit = limit
+        self._name = name
         self._lead = lead
         self._block = np.empty(lead, np.uint8)
         self._size = lead
@@ -33,7 +43,7 @@ class UnknownLengthBody:
         if end > room:
             most = self._limit + self._lead
             if end > most:
-                raise too_large(self._limit)
+                raise too_large(self._limit, self._name)
             # Twice as much each time, then an eighth more, so that moving it takes a time linear in its size.
             ahead = room if room < _DOUBLED else min(max(_DOUBLED, room // 8), _MOST)
             grown = min(max(end, room + ahead), most)
@@ -54,10 +64,10 @@ class UnknownLengthBody:
         self._block.resize(size, refcheck=False)
 
 
-def too_large(maximum: int, what: str = "body", limit: str = "body_bytes") -> GatherError:
-    """The refusal of a body, or `what` it is, of more than `maximum` bytes, by the limit of this name."""
+def too_large(maximum: int, name: str = BODY_BYTES) -> GatherError:
+    """The refusal of a body of more than `maximum` bytes, by the limit of this name."""
     return GatherError(
         "payload_too_large",
-        f"the {what} is larger than the limit of {maximum} bytes",
-        facts={"limit": limit, "maximum": maximum},
+        f"the {_LIMITED[name]} is larger than the limit of {maximum} bytes",
+        facts={"limit": name, "maximum": maximum},
     )

@@ -128,4 +128,4 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
 
 def upload_too_large(maximum: int) -> GatherError:
     """The refusal of an upload of more than `maximum` bytes."""
-    return too_large(maximum, "upload", "upload_bytes")
+    return too_large(maximum, "upload_bytes")

@@ -169,7 +169,7 @@ class Calls(grpc.GenericRpcHandler):
         """A message that came compressed. Raises payload_too_large above the limit, and malformed_request."""
 
         def inflated() -> bytes:
-            whole = inflate(message, coding, self._max_message_bytes, request.reservation)
+            whole = inflate(message, coding, self._max_message_bytes, request.reservation, name="message_bytes")
             request.reservation.charge(len(whole))
             return bytes(whole)
 

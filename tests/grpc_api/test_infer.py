@@ -17,7 +17,7 @@ from app.wire.v2_grpc_request import read_grpc_request, split
 from benchmarks.read_body import MODEL
 from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc
-from tests.grpc_api.messages import FIELDS, Channel, example, output, pb, request
+from tests.grpc_api.messages import FIELDS, Channel, example, judged, output, pb, request
 from tests.http.forms import octets, unpacked
 from tests.http.forms import same as same_values
 from tests.http.known_cases import KnownCase, own_cases
@@ -275,7 +275,12 @@ def test_limits_of_messages_outputs_and_metadata(start_grpc: StartGrpc) -> None:
         bomb: Arrays = {"data": ("FP32", np.zeros(10_000_000, np.float32)), "indices": ("INT64", np.array([[0]]))}
         with pytest.raises(grpc.RpcError) as caught:
             compressed(request(bomb), timeout=20, compression=grpc.Compression.Gzip)
-        assert caught.value.code().name == "RESOURCE_EXHAUSTED"
+        status, problem = judged(caught.value)
+        assert (status, problem["limit"], problem["maximum"]) == ("RESOURCE_EXHAUSTED", "message_bytes", 65536)
+        assert problem["detail"] == "the message is larger than the limit of 65536 bytes"
+        assert (
+            problem["hint"] == "Send at most 65536 bytes, or have the operator raise GATHERND_GRPC_MAX_MESSAGE_BYTES."
+        )
         many: Arrays = {
             "data": ("FP32", np.zeros((2, 5000), np.float32)),
             "indices": ("INT64", np.zeros((100, 1), np.int64)),

@@ -54,10 +54,10 @@ class AliasesRoute:
         safetensors.read_query(context.query, ())
         check_json_type(context.headers.get(b"content-type", JSON))
         conditions = read_conditions(context.headers)
-        body = await read_body(context, _MAX_BYTES)
+        body = await read_body(context, _MAX_BYTES, name="small_body_bytes")
         encoding = context.headers.get(b"content-encoding")
         if encoding is not None:
-            body = inflate(body, encoding, _MAX_BYTES, context.reservation)
+            body = inflate(body, encoding, _MAX_BYTES, context.reservation, name="small_body_bytes")
         target = read_alias_target(body)
         alias, created = await self.threads.change(name, lambda: self.store.put_alias(name, target, conditions))
         where = ((b"location", context.path.encode()),) if created else ()

@@ -44,10 +44,10 @@ class ImportsRoute:
         prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
         check_json_type(context.headers.get(b"content-type", JSON))
         conditions = read_conditions(context.headers)
-        body = await read_body(context, _MAX_BYTES)
+        body = await read_body(context, _MAX_BYTES, name="small_body_bytes")
         encoding = context.headers.get(b"content-encoding")
         if encoding is not None:
-            body = inflate(body, encoding, _MAX_BYTES, context.reservation)
+            body = inflate(body, encoding, _MAX_BYTES, context.reservation, name="small_body_bytes")
         text, tensor = read_import_source(body)
         url = self.jobs.allowed.check(text)
         etag = await self.threads.look_up(name, lambda: self.tensors.etag_to_replace(name))

@@ -128,7 +128,7 @@ class InferRoute:
         limit, lead = self.max_json_bytes, 0
         if json_size is not None:
             if json_size > limit:
-                raise too_large(limit, "JSON of the request", "json_bytes")
+                raise too_large(limit, "json_bytes")
             limit, lead = self.max_body_bytes, -json_size % _ALIGNMENT
         body = await read_body(context, limit, lead)
         arrived = perf_counter()

@@ -108,7 +108,7 @@ def _index_entry(name: str, version: str, is_newest: bool, models: Models, readi
 
 async def _wants_ready(context: RequestContext) -> bool:
     """Whether the body of a repository index request asks for ready models only; the body may be empty."""
-    body = await read_body(context, _INDEX_BYTES)
+    body = await read_body(context, _INDEX_BYTES, name="small_body_bytes")
     if not body:
         return False
     try:
