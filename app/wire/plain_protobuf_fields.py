@@ -32,6 +32,8 @@ _FIXED: Final = {FIXED64: 8, FIXED32: 4}
 
 def read_varint(message: memoryview, at: int) -> tuple[int, int]:
     """The varint at `at`, modulo 2^64, and where it ends: -1 where it does not."""
+    if at < len(message) and message[at] < 0x80:  # as most are
+        return message[at], at + 1
     value = shift = 0
     for place in range(at, min(at + LONGEST, len(message))):
         octet = message[place]
@@ -56,6 +58,11 @@ def varint(value: int) -> bytes:
 
 def _field_at(message: memoryview, at: int, end: int) -> tuple[int, int, int, int]:
     """See `compiled_protobuf_fields.field_at`."""
+    if at + 1 < min(end, len(message)):
+        tag, length = message[at], message[at + 1]
+        after = at + 2 + length
+        if tag & 0x87 == BYTES and tag > BYTES and length < 0x80 and after <= end:  # as of most short fields
+            return FINE, tag, at + 2, after
     tag, begin = read_varint(message, at)
     if begin < 0:
         return NO_END, 0, at, at
@@ -125,15 +132,16 @@ def find_fields(
 
 def copy_strings(octets: NDArray[np.uint8], words: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
     """See `compiled_protobuf_fields.copy_strings`."""
-    message, target = octets.data, 0
-    for _, _, _, at, after, *_ in words.reshape(-1, ROW).tolist():
+    message, target, pieces = octets.data, 0, list[bytes | memoryview]()
+    for at, after in words.reshape(-1, ROW)[:, 3:5].tolist():
         size = after - at
         if at < 0 or size < 0 or after > octets.size or HEAD + size > out.size - target:
             return -1
-        out.data[target : target + HEAD] = size.to_bytes(HEAD, "little")
-        target += HEAD
-        out.data[target : target + size] = message[at:after]
-        target += size
+        pieces.append(size.to_bytes(HEAD, "little"))
+        if size:
+            pieces.append(message[at:after])
+        target += HEAD + size
+    out.data[:target] = b"".join(pieces)
     return target
 
 

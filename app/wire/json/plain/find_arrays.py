@@ -187,6 +187,7 @@ def _skip_value(body: memoryview, place: int, depth: int) -> tuple[int, int]:
 def _skip_nested(body: memoryview, place: int, depth: int) -> int:
     """`place` is at an opening bracket or brace, `depth` levels deep: the place after the one that closes it, or -1."""
     outside, end = depth, len(body)
+    runs = [_run(True, OTHER_NUMBERS, nested).match for nested in (False, True)]
     while place < end and (c := body[place]) != _QUOTE:
         place += 1
         if c in (_OPENING_BRACKET, _OPENING_BRACE):
@@ -197,5 +198,5 @@ def _skip_nested(body: memoryview, place: int, depth: int) -> int:
             depth -= 1
             if depth == outside:
                 return place
-        place = _run(True, OTHER_NUMBERS, depth <= MAX_DEPTH - _NESTED).match(body, place).end()  # type: ignore[union-attr]
+        place = runs[depth <= MAX_DEPTH - _NESTED](body, place).end()  # type: ignore[union-attr]
     return -1
