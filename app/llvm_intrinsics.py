@@ -100,6 +100,14 @@ def short_entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
     return cast(Compiled[_P, _R], _njit(no_cfunc_wrapper=True)(function))
 
 
+def folder_of(cache_dir: Path, name: str, sources: Iterable[str]) -> Path:
+    """The folder of `cache_dir` for what is compiled from these files: another one when any of them has changed."""
+    digest = sha256()
+    for path in sorted(sources):
+        digest.update(Path(path).read_bytes())
+    return cache_dir / f"{name}-{digest.hexdigest()[:16]}"
+
+
 def keep_compiled(
     cache_dir: Path, name: str, modules: Iterable[ModuleType], functions: Sequence[Compiled[..., object]]
 ) -> Path:
@@ -110,11 +118,8 @@ def keep_compiled(
     """
     compilers = inner_function_compiler, remembered_call_types
     paths = {str(module.__file__) for module in (*modules, *compilers)} | {__file__}
-    digest = sha256()
-    for path in sorted(paths | {function.py_func.__code__.co_filename for function in functions}):
-        digest.update(Path(path).read_bytes())
+    folder = folder_of(cache_dir, name, paths | {function.py_func.__code__.co_filename for function in functions})
     before = _config.CACHE_DIR
-    folder = cache_dir / f"{name}-{digest.hexdigest()[:16]}"
     _config.CACHE_DIR = str(folder)
     for function in functions:
         function.enable_caching()  # takes the folder of this moment

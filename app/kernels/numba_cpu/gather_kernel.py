@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -138,11 +137,8 @@ def configure(cache_dir: Path) -> Path:
     if _dispatchers.cache_info().currsize:
         raise RuntimeError("the kernel has its cache directory already: configure it first")
     # Numba's cache sees a change of the compiled function's own file only, so the folder is named by all of them.
-    digest = sha256()
-    others = [Path(str(module.__file__)) for module in _COMPILED_FROM]
-    for source in (*sorted(Path(__file__).parent.glob("*.py")), *others):
-        digest.update(source.read_bytes())
-    folder = cache_dir / f"numba-{digest.hexdigest()[:16]}"
+    own = map(str, Path(__file__).parent.glob("*.py"))
+    folder = llvm_intrinsics.folder_of(cache_dir, "numba", [*own, *(str(one.__file__) for one in _COMPILED_FROM)])
     numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
     _dispatchers()
     return folder
