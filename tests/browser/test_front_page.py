@@ -162,7 +162,7 @@ def test_an_upload_can_be_cancelled(open_page: Open, server: Server, tmp_path: P
     assert server.shared_client().get("/tensors/late").status_code == 404
 
 
-_DROP = """([name, bytes]) => {
+DROP = """([name, bytes]) => {
     const data = new DataTransfer();
     data.items.add(new File([new Uint8Array(bytes)], name));
     const zone = document.getElementById("drop-zone");
@@ -184,7 +184,7 @@ def test_a_file_is_uploaded_by_dropping_it(
     open_page: Open, server: Server, name: str, content: bytes, fields: dict[str, str]
 ) -> None:
     page = open_page()
-    page.evaluate(_DROP, [name, list(content)])
+    page.evaluate(DROP, [name, list(content)])
     given = page.locator("#upload-name").input_value()
     assert given in ("my_table_", "dropped")
     assert page.locator("#upload-raw").is_visible() == bool(fields)
@@ -310,7 +310,7 @@ def test_a_key_is_asked_for_and_kept_in_memory_alone(open_page: Open, start: Sta
         assert form.is_hidden()
         page.locator("#run").click()
         until(page, "document.getElementById('outcome').textContent")
-        page.evaluate(_DROP, ["kept.npy", list(npy(ARRAY))])
+        page.evaluate(DROP, ["kept.npy", list(npy(ARRAY))])
         page.get_by_role("button", name="Upload", exact=True).click()
         page.get_by_text("kept is here").wait_for()
         assert "Bearer $GATHERND_API_KEY" in page.locator("#curl-code").inner_text()
@@ -341,7 +341,7 @@ def test_the_pages_work_below_a_prefix(open_page: Open, server: Server) -> None:
         page.locator("#run").click()
         until(page, "document.getElementById('outcome').textContent")
         assert f"http://{NAME}:{port}{PREFIX}/gathernd " in page.locator("#curl-code").inner_text()
-        page.evaluate(_DROP, ["below.npy", list(npy(ARRAY))])
+        page.evaluate(DROP, ["below.npy", list(npy(ARRAY))])
         page.get_by_role("button", name="Upload", exact=True).click()
         page.get_by_text("below is here").wait_for()
         page.goto(f"http://{NAME}:{port}{PREFIX}/docs")

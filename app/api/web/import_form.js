@@ -1,7 +1,7 @@
 /* Imports: the service reads a tensor from a URL, and this shows how far it is. */
 
 import { byId, make, problemParagraphs } from "./elements.js";
-import { ask, postJson, Problem } from "./service.js";
+import { ask, jsonOf, postJson, Problem } from "./service.js";
 import { shapeText, sizeText } from "./tensor_values.js";
 
 /** Milliseconds between two questions how far an import is. */
@@ -39,7 +39,7 @@ export class ImportForm {
     this.#say();
     byId("import-send").disabled = true;
     try {
-      const begun = await (await postJson(`tensors/${encodeURIComponent(name)}/import`, body)).json();
+      const begun = await jsonOf(await postJson(`tensors/${encodeURIComponent(name)}/import`, body));
       const path = `imports/${begun.id}`;
       this.cancel = () => ask(path, { method: "DELETE" }).catch((problem) => this.#say(problemParagraphs(problem), true));
       byId("import-running").hidden = false;
@@ -70,7 +70,7 @@ export class ImportForm {
       bar.value = found.bytes_done;
       byId("import-progress-text").textContent = `${sizeText(found.bytes_done)} of ${sizeText(found.bytes_total)}`;
       await new Promise((resolve) => setTimeout(resolve, PAUSE));
-      found = await (await ask(path)).json();
+      found = await jsonOf(await ask(path));
     }
     return found;
   }

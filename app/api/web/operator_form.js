@@ -3,7 +3,7 @@
 
 import { curlText } from "./code_examples.js";
 import { byId, make, problemParagraphs } from "./elements.js";
-import { postJson, Problem } from "./service.js";
+import { jsonOf, parsed, postJson, Problem, textOf } from "./service.js";
 import { TensorGrid } from "./tensor_grid.js";
 import { elementsOf, parseExactly, shapeText, sizeText } from "./tensor_values.js";
 
@@ -53,7 +53,7 @@ export class OperatorForm {
     button.setAttribute("aria-busy", "true");
     this.#clear();
     try {
-      const { explanation } = await (await postJson(`${path}?explain=true`, body)).json();
+      const { explanation } = await jsonOf(await postJson(`${path}?explain=true`, body));
       if (this.asked !== asked) return;
       if (explanation.output_bytes > MOST_BYTES) {
         this.outcome.textContent =
@@ -61,9 +61,9 @@ export class OperatorForm {
         return;
       }
       const began = performance.now();
-      const text = await (await postJson(path, body)).text();
+      const text = await textOf(await postJson(path, body));
       if (this.asked !== asked) return;
-      const answer = parseExactly(text);
+      const answer = parsed(text, parseExactly);
       const outputs = this.outputsOf(answer).map(([name, tensor]) => [name, tensor, tensor.shape.map(Number)]);
       for (const output of outputs) this.#showOutput(...output);
       const replaced = answer.replaced === undefined ? "" : ` Replaced components: ${answer.replaced}.`;

@@ -5,7 +5,7 @@ import { byId, make, problemParagraphs } from "./elements.js";
 import { EXAMPLES } from "./examples.js";
 import { GatherDrawing } from "./gather_drawing.js";
 import { offer } from "./operator_form.js";
-import { postJson, Problem } from "./service.js";
+import { jsonOf, parsed, postJson, Problem, textOf } from "./service.js";
 import { elementsOf, flatten, parseExactly, shapeText, sizeText } from "./tensor_values.js";
 
 /** Outputs up to this many bytes are asked for and drawn. */
@@ -124,7 +124,7 @@ export class Playground {
     button.setAttribute("aria-busy", "true");
     this.#clearProblem();
     try {
-      const { explanation, output: expected } = await (await postJson(`${operator}?explain=true`, body)).json();
+      const { explanation, output: expected } = await jsonOf(await postJson(`${operator}?explain=true`, body));
       if (explanation.output_bytes > MOST_BYTES) {
         if (isCurrent()) {
           this.outcome.textContent =
@@ -135,10 +135,10 @@ export class Playground {
       }
       const began = performance.now();
       const response = await postJson(operator, body);
-      const text = await response.text();
+      const text = await textOf(response);
       const milliseconds = performance.now() - began;
       if (!isCurrent()) return;
-      const answer = parseExactly(text);
+      const answer = parsed(text, parseExactly);
       const shape = answer.output.shape.map(Number);
       const { dtype } = answer.output;
       this.#draw({ shape, dtype, elements: elementsOf(answer.output, dtype.startsWith("complex")) });

@@ -1,7 +1,7 @@
 /* The resident tensors: their list, a look at their rows and their versions, and uploads with progress. */
 
 import { byId, make, problemParagraphs } from "./elements.js";
-import { ask, firstBytes, Problem, upload } from "./service.js";
+import { ask, firstBytes, jsonOf, Problem, upload } from "./service.js";
 import { product } from "./source_positions.js";
 import { TensorHistory } from "./tensor_history.js";
 import { readElements, shapeText, sizeText } from "./tensor_values.js";
@@ -44,7 +44,7 @@ export class ResidentTensors {
     let page;
     try {
       const from = after === null ? "" : `&after=${encodeURIComponent(after)}`;
-      page = await (await ask(`tensors?limit=${PAGE}${from}`)).json();
+      page = await jsonOf(await ask(`tensors?limit=${PAGE}${from}`));
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
       this.note.textContent = problem.message;

@@ -32,14 +32,43 @@ function problemOf(status, text) {
   try {
     body = JSON.parse(text);
   } catch {
-    body = {};
+    body = null;
   }
+  if (typeof body?.detail !== "string") body = { detail: `the answer has status ${status}` };
   if (status === 401) askForKey();
-  return new Problem(status, { ...body, detail: body.detail ?? `the answer has status ${status}` });
+  return new Problem(status, body);
 }
 
 const unreachable = () =>
   new Problem(0, { title: "No answer", detail: `no answer from ${address()}: is the service running?` });
+
+/** What `read` makes of an answer's body. Throws Problem where the body breaks off. */
+async function bodyOf(response, read) {
+  try {
+    return await read(response);
+  } catch {
+    throw new Problem(0, { title: "No whole answer", detail: `the answer from ${address()} broke off` });
+  }
+}
+
+/** The body of an answer as text. Throws Problem where it breaks off. */
+export const textOf = (response) => bodyOf(response, () => response.text());
+
+/** An answer of something on the way here, such as a page to sign in. */
+export const foreign = () =>
+  new Problem(0, { title: "Not an answer of the service", detail: `the answer from ${address()} is not the service's` });
+
+/** A body's JSON, read by `parse`. Throws Problem for what is none. */
+export function parsed(text, parse = JSON.parse) {
+  try {
+    return parse(text);
+  } catch {
+    throw foreign();
+  }
+}
+
+/** The JSON of an answer. Throws Problem where it breaks off or is none. */
+export const jsonOf = async (response) => parsed(await textOf(response));
 
 /** The answer to a request. Throws Problem for every answer that is an error. */
 export async function ask(path, options = {}) {
@@ -51,7 +80,7 @@ export async function ask(path, options = {}) {
     if (error.name === "AbortError") throw error;
     throw unreachable();
   }
-  if (!response.ok) throw problemOf(response.status, await response.text());
+  if (!response.ok) throw problemOf(response.status, await textOf(response));
   return response;
 }
 
@@ -75,18 +104,24 @@ export function upload(path, file, contentType, onProgress) {
     if (key) request.setRequestHeader("Authorization", `Bearer ${key}`);
     request.upload.onprogress = (event) => onProgress(event.loaded, event.total);
     request.onload = () => {
-      if (request.status < 300) resolve(JSON.parse(request.responseText));
-      else reject(problemOf(request.status, request.responseText));
+      try {
+        if (request.status >= 300) throw problemOf(request.status, request.responseText);
+        resolve(parsed(request.responseText));
+      } catch (problem) {
+        reject(problem);
+      }
     };
-    request.onerror = () => reject(unreachable());
+    const unreadable = () => new Problem(0, { title: "No file", detail: `${file.name} cannot be read: has it changed?` });
+    request.onerror = () =>
+      file.slice(0, 1).arrayBuffer().then(() => reject(unreachable()), () => reject(unreadable()));
     request.onabort = () => reject(new Problem(0, { title: "Cancelled", detail: "the upload was cancelled" }));
     request.send(file);
   });
   return { done, cancel: () => request.abort() };
 }
 
-/** At most `limit` bytes from the start of an answer's body; the rest is not fetched. */
-export async function firstBytes(response, limit) {
+/** At most `limit` bytes from the start of an answer's body; the rest is not fetched. Throws Problem as `textOf` does. */
+export const firstBytes = (response, limit) => bodyOf(response, async () => {
   const reader = response.body.getReader();
   const pieces = [];
   let size = 0;
@@ -98,4 +133,4 @@ export async function firstBytes(response, limit) {
   }
   await reader.cancel();
   return new Uint8Array(await new Blob(pieces).arrayBuffer());
-}
+});

@@ -1,7 +1,7 @@
 /* The history of a resident tensor: the versions that are kept, the aliases that name them, and a click to move one. */
 
 import { make, problemParagraphs } from "./elements.js";
-import { ask, Problem, putJson } from "./service.js";
+import { ask, jsonOf, Problem, putJson } from "./service.js";
 import { shapeText, sizeText } from "./tensor_values.js";
 
 const MOST_VERSIONS = 50;
@@ -22,10 +22,10 @@ export class TensorHistory {
   async refresh() {
     this.host.setAttribute("aria-busy", "true");
     try {
-      const { versions } = await (await ask(`tensors/${encodeURIComponent(this.name)}`)).json();
+      const { versions } = await jsonOf(await ask(`tensors/${encodeURIComponent(this.name)}`));
       this.hidden = Math.max(0, versions.length - MOST_VERSIONS);
       const numbers = versions.slice(-MOST_VERSIONS).reverse();
-      const page = await (await ask(`aliases?limit=${MOST_ALIASES}`)).json();
+      const page = await jsonOf(await ask(`aliases?limit=${MOST_ALIASES}`));
       this.aliases = page.aliases.filter((alias) => alias.tensor.startsWith(`${this.name}@`));
       this.versions = await Promise.all(numbers.map((number) => this.#version(number)));
       this.#draw();
@@ -40,7 +40,7 @@ export class TensorHistory {
   /** What is known of a version; of a damaged one only its number. */
   async #version(number) {
     try {
-      return await (await ask(`tensors/${encodeURIComponent(`${this.name}@${number}`)}`)).json();
+      return await jsonOf(await ask(`tensors/${encodeURIComponent(`${this.name}@${number}`)}`));
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
       return { version: number, damaged: true };

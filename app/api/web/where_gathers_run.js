@@ -1,7 +1,7 @@
 /* Where gathers run: what was predicted for the last one of the playground, and what the metrics count of all. */
 
 import { byId, make } from "./elements.js";
-import { ask, Problem } from "./service.js";
+import { ask, Problem, textOf } from "./service.js";
 
 const ROUTES = {
   loop: "on the event loop, at once",
@@ -46,7 +46,7 @@ export async function showMetrics() {
   const note = byId("metrics-note");
   let text;
   try {
-    text = await (await ask("metrics")).text();
+    text = await textOf(await ask("metrics"));
   } catch (problem) {
     if (!(problem instanceof Problem)) throw problem;
     note.textContent = problem.message;
