@@ -43,6 +43,9 @@ for (const button of document.querySelectorAll("[data-copies]")) {
   });
 }
 
-askForKeys(load);
+askForKeys(() => {
+  for (const form of forms) form.refreshIfChanged();
+  load();
+});
 watchReadiness();
 await load();

@@ -53,6 +53,11 @@ export class Playground {
     else this.#writeCode();
   }
 
+  /** A key was entered: the code says where it is to be put. */
+  refreshIfChanged() {
+    this.#writeCode();
+  }
+
   /** Put a version of a resident tensor, `name` with @ and its number, into the form. */
   useVersion(name, dtype, shape) {
     if (!this.residents.has(name)) {

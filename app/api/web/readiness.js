@@ -37,6 +37,7 @@ export function askForKeys(onKey) {
       ? "The service does not know this key."
       : "This service asks for an API key. It stays in this page's memory and is forgotten when you leave.";
     form.hidden = false;
+    if (hasKey() && document.activeElement === document.body) input.focus(); // it was there when the form was hidden
   });
   form.addEventListener("submit", (event) => {
     event.preventDefault();

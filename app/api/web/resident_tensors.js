@@ -47,7 +47,7 @@ export class ResidentTensors {
       page = await jsonOf(await ask(`tensors?limit=${PAGE}${from}`));
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
-      this.note.textContent = problem.message;
+      if (list === this.tensors) this.note.textContent = problem.message;
       return;
     }
     if (list !== this.tensors || after !== this.next) return; // the list is read anew, or this page is there already

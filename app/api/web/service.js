@@ -27,7 +27,8 @@ export class Problem extends Error {
   }
 }
 
-function problemOf(status, text) {
+/** The error of an answer to a request with `sentKey`: another key may have been entered since. */
+function problemOf(status, text, sentKey) {
   let body;
   try {
     body = JSON.parse(text);
@@ -35,7 +36,7 @@ function problemOf(status, text) {
     body = null;
   }
   if (typeof body?.detail !== "string") body = { detail: `the answer has status ${status}` };
-  if (status === 401) askForKey();
+  if (status === 401 && sentKey === key) askForKey();
   return new Problem(status, body);
 }
 
@@ -72,6 +73,7 @@ export const jsonOf = async (response) => parsed(await textOf(response));
 
 /** The answer to a request. Throws Problem for every answer that is an error. */
 export async function ask(path, options = {}) {
+  const sentKey = key;
   const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
   let response;
   try {
@@ -80,7 +82,7 @@ export async function ask(path, options = {}) {
     if (error.name === "AbortError") throw error;
     throw unreachable();
   }
-  if (!response.ok) throw problemOf(response.status, await textOf(response));
+  if (!response.ok) throw problemOf(response.status, await textOf(response), sentKey);
   return response;
 }
 
@@ -98,6 +100,7 @@ export const putJson = (path, body, headers = {}) =>
  */
 export function upload(path, file, contentType, onProgress) {
   const request = new XMLHttpRequest(); // fetch tells nothing of how far an upload has come
+  const sentKey = key;
   const done = new Promise((resolve, reject) => {
     request.open("PUT", path);
     request.setRequestHeader("Content-Type", contentType);
@@ -105,7 +108,7 @@ export function upload(path, file, contentType, onProgress) {
     request.upload.onprogress = (event) => onProgress(event.loaded, event.total);
     request.onload = () => {
       try {
-        if (request.status >= 300) throw problemOf(request.status, request.responseText);
+        if (request.status >= 300) throw problemOf(request.status, request.responseText, sentKey);
         resolve(parsed(request.responseText));
       } catch (problem) {
         reject(problem);

@@ -1,0 +1,102 @@
+"""Answers that come out of order, or after something else was asked for, in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from app.security import api_keys
+from tests.browser.conftest import NAME, Open, hold
+from tests.browser.test_front_page import tensors
+from tests.http.conftest import Start
+from tests.http.server import Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
+
+__all__ = ["tensors"]
+pytestmark = pytest.mark.slow
+
+
+def let_come(page: Page, route: Route) -> None:
+    with page.expect_response(route.request.url) as answered:
+        route.continue_()
+    answered.value.finished()
+
+
+def until_held(page: Page, held: list[Route], count: int) -> None:
+    for _ in range(100):
+        if len(held) >= count:
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"{len(held)} requests were held")
+
+
+@pytest.fixture
+def guarded(start: Start, tmp_path: Path) -> Iterator[tuple[Server, str, str]]:
+    """A server with keys, one of which may gather and change tensors, and another that may only change tensors."""
+    keys = tmp_path / "keys"
+    key = api_keys.add(keys, "all", ["gather", "tensors"])
+    few = api_keys.add(keys, "few", ["tensors"])
+    with start("--allowed-hosts", NAME, "--api-keys-file", str(keys)) as running:
+        yield running, key, few
+
+
+def test_a_late_refusal_for_want_of_a_key_does_not_ask_for_it_again(
+    open_page: Open, guarded: tuple[Server, str, str]
+) -> None:
+    server, key, _ = guarded
+    page = open_page("/livez", server=server)
+    held = hold(page, "**/tensors?*")
+    page.goto(f"http://{NAME}:{server.port}/")
+    page.get_by_role("button", name="Add up").click()  # this one is refused at once
+    page.locator("#key").fill(key)
+    page.keyboard.press("Enter")
+    until_held(page, held, 2)
+    let_come(page, held[1])
+    page.get_by_text("No tensor is here yet").wait_for()
+    let_come(page, held[0])
+    page.wait_for_timeout(200)
+    assert page.locator("#key-form").is_hidden()
+    assert page.get_by_text("No tensor is here yet").is_visible()
+
+
+def test_a_key_that_no_header_field_can_hold_is_refused_where_it_is_entered(
+    open_page: Open, guarded: tuple[Server, str, str]
+) -> None:
+    server, key, _ = guarded
+    page = open_page(server=server)
+    for text in ("ключ", " "):
+        page.locator("#key").fill(text)
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(200)
+        assert page.locator("#key:invalid").is_visible()
+        assert page.locator("#key").input_value() == text
+    page.locator("#key").fill(f" {key} ")
+    page.keyboard.press("Enter")
+    page.get_by_text("No tensor is here yet").wait_for()
+
+
+def test_a_wrong_key_leaves_the_focus_where_the_next_is_entered(
+    open_page: Open, guarded: tuple[Server, str, str]
+) -> None:
+    page = open_page(server=guarded[0])
+    page.locator("#key").fill("wrong")
+    page.keyboard.press("Enter")
+    page.get_by_text("does not know this key").wait_for()
+    assert page.evaluate("document.activeElement.id") == "key"
+
+
+def test_the_code_to_copy_names_the_key_though_the_list_is_refused(
+    open_page: Open, guarded: tuple[Server, str, str]
+) -> None:
+    server, _, few = guarded
+    page = open_page(server=server)
+    page.locator("#key").fill(few)
+    page.keyboard.press("Enter")
+    page.get_by_text("needs a key with the scope 'gather'").wait_for()
+    for code in ("curl-code", "lookup-curl", "backward-curl"):
+        assert "Bearer $GATHERND_API_KEY" in page.locator(f"#{code}").inner_text()
