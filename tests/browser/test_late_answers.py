@@ -6,19 +6,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
+import numpy as np
 import pytest
 
 from app.security import api_keys
-from tests.browser.conftest import NAME, Open, hold
-from tests.browser.test_front_page import tensors
+from tests.browser.conftest import NAME, Open, hold, until
+from tests.browser.test_front_page import ARRAY, DROP, tensors
 from tests.http.conftest import Start
 from tests.http.server import Server
+from tests.http.tensors import npy, put_raw
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
 __all__ = ["tensors"]
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def versions(server: Server) -> Iterator[httpx.Client]:
+    """A resident tensor `past` with two versions."""
+    client = server.shared_client()
+    for number in (1, 2):
+        client.put("/tensors/past", params={"keep": "2"}, content=npy(ARRAY + number))
+    yield client
+    client.delete("/aliases/past-live")
+    client.delete("/tensors/past")
 
 
 def let_come(page: Page, route: Route) -> None:
@@ -33,6 +47,71 @@ def until_held(page: Page, held: list[Route], count: int) -> None:
             return
         page.wait_for_timeout(50)
     raise AssertionError(f"{len(held)} requests were held")
+
+
+def upload(page: Page, name: str) -> None:
+    page.evaluate(DROP, [f"{name}.npy", list(npy(ARRAY))])
+    page.get_by_role("button", name="Upload", exact=True).click()
+    page.get_by_text(f"{name} is here").wait_for()
+    page.get_by_role("button", name=f"Rows of {name}", exact=True).wait_for()
+
+
+def open_versions(page: Page) -> None:
+    page.get_by_role("button", name="Versions of past", exact=True).click()
+    page.locator(".history-table").wait_for()
+
+
+def test_a_list_that_is_read_anew_leaves_open_what_has_not_changed(open_page: Open, versions: httpx.Client) -> None:
+    page = open_page()
+    open_versions(page)
+    page.get_by_label("Alias", exact=True).fill("past-live")
+    upload(page, "another")
+    versions.delete("/tensors/another")
+    assert page.get_by_label("Alias", exact=True).input_value() == "past-live"
+    assert page.locator(".history-table").is_visible()
+
+
+def test_a_chosen_version_stays_chosen_when_the_list_is_read_anew(open_page: Open, versions: httpx.Client) -> None:
+    page = open_page()
+    open_versions(page)
+    before = versions.get("/tensors/past").json()["version"] - 1
+    page.get_by_role("button", name=f"Try past@{before} in the playground").click()
+    page.locator("#run").click()
+    until(page, "document.getElementById('outcome').textContent")
+    upload(page, "another")
+    versions.delete("/tensors/another")
+    assert page.locator("#data-source").input_value() == f"past@{before}"
+    assert "ms there and back" in page.locator("#outcome").inner_text()
+
+
+def test_tensors_beyond_the_first_page_stay_chosen_when_the_list_is_read_anew(open_page: Open, server: Server) -> None:
+    client = server.shared_client()
+    names = [f"many-{number:03d}" for number in range(101)]
+    for name in names:
+        put_raw(client, name, np.zeros(1, np.float32))
+    try:
+        page = open_page()
+        page.locator("#more-tensors").click()
+        page.get_by_role("button", name="Try many-100 in the playground").click()
+        for select in ("#lookup-0-tensor", "#backward-tensor"):
+            page.locator(select).select_option("many-100")
+        upload(page, "a-first")
+        for select in ("#data-source", "#lookup-0-tensor", "#backward-tensor"):
+            assert page.locator(select).input_value() == "many-100"
+        assert '"tensor": "many-100"' in page.locator("#lookup-curl").inner_text()
+    finally:
+        for name in [*names, "a-first"]:
+            client.delete(f"/tensors/{name}")
+
+
+def test_a_chosen_tensor_whose_shape_has_changed_is_drawn_anew(open_page: Open, versions: httpx.Client) -> None:
+    page = open_page()
+    page.get_by_role("button", name="Try past in the playground").click()
+    assert page.locator("#data-caption").inner_text() == "int16 [2, 3]"
+    versions.put("/tensors/past", params={"keep": "2"}, content=npy(np.zeros(5, np.float32)))
+    upload(page, "another")
+    versions.delete("/tensors/another")
+    assert page.locator("#data-caption").inner_text() == "float32 [5]"
 
 
 @pytest.fixture

@@ -500,3 +500,19 @@ def test_where_the_gather_ran_is_shown_with_what_was_predicted(open_page: Open) 
     until(
         page, "Number(document.querySelector('#metrics-rows tr td:nth-child(3)')?.textContent.replaceAll(',', '')) >= 1"
     )
+
+
+def test_rows_to_try_suit_the_tensor(open_page: Open, server: Server) -> None:
+    client = server.shared_client()
+    put_raw(client, "no-rows", np.zeros((0, 2), np.float32))
+    try:
+        page = open_page()
+        page.get_by_role("radio", name="gather", exact=True).check(force=True)
+        page.locator("#dialect").select_option("openvino-8")
+        page.locator("#batch-dims").fill("1")
+        page.locator("#out-of-bounds").select_option("error")
+        page.get_by_role("button", name="Try no-rows in the playground").click()
+        page.locator("#run").click()
+        assert wait_for_output(page) == []
+    finally:
+        client.delete("/tensors/no-rows")

@@ -1,8 +1,7 @@
 /* The form of gradients: slices of grad_output, added at their indices to zeros of the data's shape. */
 
 import { byId, make } from "./elements.js";
-import { offer, OperatorForm, tensorText, typed } from "./operator_form.js";
-import { shapeText } from "./tensor_values.js";
+import { offer, OperatorForm, tensorOptions, tensorText, typed, withChosen } from "./operator_form.js";
 
 const TYPED = "";
 const CONTROLS = {
@@ -15,6 +14,7 @@ export class BackwardForm extends OperatorForm {
   constructor({ operators, dtypes }, onAnswer) {
     super("backward", onAnswer);
     this.operators = operators;
+    this.residents = new Map();
     offer(byId("backward-operator"), operators.map(({ name }) => name));
     offer(byId("backward-grad-output-dtype"), dtypes);
     byId("backward-grad-output-dtype").value = "float32";
@@ -26,9 +26,9 @@ export class BackwardForm extends OperatorForm {
   setResidents(tensors) {
     const select = byId("backward-tensor");
     const chosen = select.value;
-    select.replaceChildren(make("option", { value: TYPED }, "a shape typed here"),
-      ...tensors.map(({ name, dtype, shape }) => make("option", { value: name }, `${name}: ${dtype} ${shapeText(shape)}`)));
-    select.value = tensors.some(({ name }) => name === chosen) ? chosen : TYPED;
+    this.residents = withChosen(tensors, this.residents, [chosen]);
+    select.replaceChildren(make("option", { value: TYPED }, "a shape typed here"), ...tensorOptions(this.residents));
+    select.value = chosen;
     this.refreshIfChanged();
   }
 

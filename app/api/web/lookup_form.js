@@ -1,7 +1,7 @@
 /* The form of lookups: features, each rows of a resident tensor, single or as pooled bags. */
 
 import { byId, make } from "./elements.js";
-import { offer, OperatorForm, tensorText, typed } from "./operator_form.js";
+import { offer, OperatorForm, tensorOptions, tensorText, typed, withChosen } from "./operator_form.js";
 import { shapeText } from "./tensor_values.js";
 
 const PARTS = ["tensor", "indices", "offsets", "weights", "pooling"];
@@ -24,7 +24,7 @@ export class LookupForm extends OperatorForm {
 
   /** Offer these resident tensors as tables. */
   setResidents(tensors) {
-    this.residents = new Map(tensors.map((tensor) => [tensor.name, tensor]));
+    this.residents = withChosen(tensors, this.residents, this.features.map(({ tensor }) => tensor.value));
     byId("lookup-note").hidden = tensors.length > 0;
     for (const feature of this.features) this.#offerTables(feature);
     this.refreshIfChanged();
@@ -122,8 +122,7 @@ export class LookupForm extends OperatorForm {
 
   #offerTables({ tensor }) {
     const chosen = tensor.value;
-    tensor.replaceChildren(...[...this.residents.values()].map(({ name, dtype, shape }) =>
-      make("option", { value: name }, `${name}: ${dtype} ${shapeText(shape)}`)));
+    tensor.replaceChildren(...tensorOptions(this.residents));
     if (this.residents.has(chosen)) tensor.value = chosen;
   }
 }

@@ -130,6 +130,20 @@ export const typed = (control) => control.value.trim().replace(/\s*\n\s*/g, " ")
 /** A tensor of a request with the values of a control. */
 export const tensorText = (dtype, control) => `{"dtype": "${dtype}", "values": ${typed(control)}}`;
 
+/**
+ * `tensors` by name, with those of `before` that are `chosen`: a list that is read anew has its first page, and no versions
+ * but the current ones.
+ */
+export function withChosen(tensors, before, chosen) {
+  const found = new Map(tensors.map((tensor) => [tensor.name, tensor]));
+  for (const name of chosen) if (before.has(name) && !found.has(name)) found.set(name, before.get(name));
+  return found;
+}
+
+/** Options for `residents`, which are tensors by name. */
+export const tensorOptions = (residents) => [...residents].map(([name, { dtype, shape }]) =>
+  make("option", { value: name }, `${name}: ${dtype} ${shapeText(shape)}`));
+
 /** Make `names` the options of a select; the one that is chosen stays so where it is among them. */
 export function offer(select, names) {
   const before = select.value;

@@ -4,7 +4,7 @@ import { curlText, pythonText } from "./code_examples.js";
 import { byId, make, problemParagraphs } from "./elements.js";
 import { EXAMPLES } from "./examples.js";
 import { GatherDrawing } from "./gather_drawing.js";
-import { offer } from "./operator_form.js";
+import { offer, tensorOptions, withChosen } from "./operator_form.js";
 import { jsonOf, parsed, postJson, Problem, textOf } from "./service.js";
 import { elementsOf, flatten, parseExactly, shapeText, sizeText } from "./tensor_values.js";
 
@@ -43,13 +43,12 @@ export class Playground {
   setResidents(tensors) {
     const source = byId("data-source");
     const chosen = source.value;
-    this.residents = new Map(tensors.map((tensor) => [tensor.name, tensor]));
-    source.replaceChildren(
-      make("option", { value: INLINE }, "values typed here"),
-      ...tensors.map(({ name, dtype, shape }) => make("option", { value: name }, `${name}: ${dtype} ${shapeText(shape)}`)),
-    );
-    source.value = this.residents.has(chosen) ? chosen : INLINE;
-    if (chosen !== source.value) this.preview();
+    const before = this.residents.get(chosen);
+    this.residents = withChosen(tensors, this.residents, [chosen]);
+    source.replaceChildren(make("option", { value: INLINE }, "values typed here"), ...tensorOptions(this.residents));
+    source.value = chosen;
+    const now = this.residents.get(chosen);
+    if (before?.dtype !== now?.dtype || String(before?.shape) !== String(now?.shape)) this.preview();
     else this.#writeCode();
   }
 
@@ -61,8 +60,9 @@ export class Playground {
   /** Put a version of a resident tensor, `name` with @ and its number, into the form. */
   useVersion(name, dtype, shape) {
     if (!this.residents.has(name)) {
-      this.residents.set(name, { dtype, shape });
-      byId("data-source").append(make("option", { value: name }, `${name}: ${dtype} ${shapeText(shape)}`));
+      const added = new Map([[name, { dtype, shape }]]);
+      this.residents.set(name, added.get(name));
+      byId("data-source").append(...tensorOptions(added));
     }
     this.useResident(name);
   }
@@ -70,10 +70,11 @@ export class Playground {
   /** Put a resident tensor into the form, with indices that suit it. */
   useResident(name) {
     const { shape } = this.residents.get(name);
-    const last = Math.max(0, (shape[0] ?? 1) - 1);
-    const rows = [0, Math.min(1, last), last];
+    const last = (shape[0] ?? 1) - 1;
+    const rows = last < 0 ? [] : [0, Math.min(1, last), last];
     this.#chooseOperator("gather");
     byId("parameter").value = 0;
+    byId("batch-dims").value = 0;
     byId("data-source").value = name;
     byId("indices-dtype").value = "int64";
     byId("indices-values").value = JSON.stringify(rows);

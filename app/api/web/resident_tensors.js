@@ -26,6 +26,7 @@ export class ResidentTensors {
     this.onUse = onUse;
     this.onUseVersion = onUseVersion;
     this.tensors = [];
+    this.lines = new Map();
     this.note = byId("tensors-note");
     byId("upload-dtype").append(...dtypes.map((name) => make("option", {}, name)));
     byId("more-tensors").addEventListener("click", () => this.#page(this.next));
@@ -61,7 +62,15 @@ export class ResidentTensors {
   #draw() {
     byId("tensors-table").hidden = !this.tensors.length;
     this.note.textContent = this.tensors.length ? "" : "No tensor is here yet. Upload one, and requests need carry indices only.";
-    byId("tensors-rows").replaceChildren(...this.tensors.flatMap((tensor) => this.#rowsOf(tensor)));
+    const before = this.lines;
+    this.lines = new Map(this.tensors.map((tensor) => {
+      const text = JSON.stringify(tensor);
+      const known = before.get(tensor.name);
+      return [tensor.name, known?.text === text ? known : { text, rows: this.#rowsOf(tensor) }];
+    }));
+    const focused = document.activeElement;
+    byId("tensors-rows").replaceChildren(...[...this.lines.values()].flatMap(({ rows }) => rows));
+    if (focused.isConnected) focused.focus({ preventScroll: true }); // what is open below an unchanged line stays
   }
 
   #rowsOf({ name, version, versions, dtype, shape, bytes, etag, damaged }) {
