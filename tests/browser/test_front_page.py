@@ -360,3 +360,31 @@ def test_the_page_says_when_the_service_is_gone(open_page: Open, start: Start) -
     time.sleep(0.2)
     page.locator("#run").click()
     page.get_by_text("is the service running?").wait_for()
+
+
+def test_steps_through_rows_keep_the_focus(open_page: Open, tensors: httpx.Client) -> None:
+    page = open_page()
+    rows_of(page, "table")
+    page.get_by_role("button", name="Later").focus()
+    for rows in ("8 to 15", "16 to 23"):
+        page.keyboard.press("Enter")
+        page.get_by_text(f"rows {rows} of 100").wait_for()
+    assert page.evaluate("document.activeElement.textContent") == "Later"
+
+
+def test_each_row_can_be_looked_at_where_few_are_fetched_at_once(open_page: Open, server: Server) -> None:
+    client = server.shared_client()
+    put_raw(client, "wide", np.repeat(np.arange(1, 4, dtype=np.float32), 400_000).reshape(3, -1))
+    try:
+        page = open_page()
+        for row in range(3):
+            if row == 0:
+                rows = rows_of(page, "wide")
+            else:
+                page.get_by_role("button", name="Later").click()
+                page.get_by_text(f"rows {row} to {row} of 3").wait_for()
+                rows = [page.locator(".rows-table :is(th, td)").all_inner_texts()]
+            assert [line[:2] for line in rows] == [[str(row), str(row + 1)]]
+        assert page.get_by_role("button", name="Later").is_disabled()
+    finally:
+        client.delete("/tensors/wide")

@@ -12,7 +12,7 @@ import pytest
 
 from app.security import api_keys
 from tests.browser.conftest import NAME, Open, hold, until
-from tests.browser.test_front_page import ARRAY, DROP, tensors
+from tests.browser.test_front_page import ARRAY, DROP, rows_of, tensors
 from tests.http.conftest import Start
 from tests.http.server import Server
 from tests.http.tensors import npy, put_raw
@@ -59,6 +59,23 @@ def upload(page: Page, name: str) -> None:
 def open_versions(page: Page) -> None:
     page.get_by_role("button", name="Versions of past", exact=True).click()
     page.locator(".history-table").wait_for()
+
+
+def test_rows_are_those_asked_for_last(open_page: Open, tensors: httpx.Client) -> None:
+    page = open_page()
+    rows_of(page, "table")
+    page.get_by_role("button", name="Later").click()
+    page.get_by_text("rows 8 to 15 of 100").wait_for()
+    held = hold(page, "**/content?rows=*")
+    page.get_by_role("button", name="Later").click()
+    page.get_by_role("button", name="Earlier").click()
+    until_held(page, held, 2)
+    let_come(page, held[1])
+    page.get_by_text("rows 0 to 7 of 100").wait_for()
+    let_come(page, held[0])
+    page.wait_for_timeout(200)
+    assert page.get_by_text("rows 0 to 7 of 100").is_visible()
+    assert page.locator(".look [aria-busy]").count() == 0
 
 
 def test_a_list_that_is_read_anew_leaves_open_what_has_not_changed(open_page: Open, versions: httpx.Client) -> None:
@@ -112,6 +129,13 @@ def test_a_chosen_tensor_whose_shape_has_changed_is_drawn_anew(open_page: Open, 
     upload(page, "another")
     versions.delete("/tensors/another")
     assert page.locator("#data-caption").inner_text() == "float32 [5]"
+
+
+def test_rows_of_a_tensor_that_was_replaced_are_of_its_new_type(open_page: Open, versions: httpx.Client) -> None:
+    page = open_page()
+    page.get_by_role("button", name="Rows of past", exact=True).wait_for()
+    versions.put("/tensors/past", params={"keep": "2"}, content=npy(np.array([[0.5], [-0.0]], np.float32)))
+    assert rows_of(page, "past") == [["0", "0.5"], ["1", "-0"]]
 
 
 @pytest.fixture

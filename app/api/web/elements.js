@@ -11,6 +11,16 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
+/** Replace what `host` shows. A focus within goes to what has the same name afterwards, or to the first control. */
+export function replaceWithin(host, ...children) {
+  const nameOf = (control) => control.id || control.getAttribute("aria-label") || control.textContent;
+  const name = host.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  host.replaceChildren(...children);
+  if (name === null) return;
+  const controls = [...host.querySelectorAll("button:enabled, input, select, a, [tabindex]")];
+  (controls.find((control) => nameOf(control) === name) ?? controls[0])?.focus({ preventScroll: true });
+}
+
 export const byId = (id) => document.getElementById(id);
 
 /** What an error says, as paragraphs: its text, the rule that it cites, its hint and its page. */

@@ -1,7 +1,7 @@
 /* The resident tensors: their list, a look at their rows and their versions, and uploads with progress. */
 
-import { byId, make, problemParagraphs } from "./elements.js";
-import { ask, firstBytes, jsonOf, Problem, upload } from "./service.js";
+import { byId, make, problemParagraphs, replaceWithin } from "./elements.js";
+import { ask, firstBytes, foreign, jsonOf, Problem, upload } from "./service.js";
 import { product } from "./source_positions.js";
 import { TensorHistory } from "./tensor_history.js";
 import { readElements, shapeText, sizeText } from "./tensor_values.js";
@@ -77,12 +77,13 @@ export class ResidentTensors {
     const below = () => make("tr", { className: "look", hidden: true, role: "row" }, make("td", { colSpan: 7, role: "cell" }));
     const look = below();
     const past = below();
+    const shown = { name, shape };
     const rows = make("button", { type: "button", "aria-expanded": "false" }, "Rows");
     rows.setAttribute("aria-label", `Rows of ${name}`);
     rows.addEventListener("click", () => {
       look.hidden = !look.hidden;
       rows.setAttribute("aria-expanded", String(!look.hidden));
-      if (!look.hidden) this.#look(look.firstChild, { name, dtype, shape }, 0);
+      if (!look.hidden) this.#look(look.firstChild, shown, 0);
     });
     const history = make("button", { type: "button", "aria-expanded": "false", "aria-label": `Versions of ${name}` }, "Versions");
     history.addEventListener("click", () => {
@@ -107,29 +108,37 @@ export class ResidentTensors {
 
   /** Draw a few rows into `host`, from row `first` on. */
   async #look(host, tensor, first) {
-    const { name, dtype, shape } = tensor;
+    const { name, shape } = tensor;
+    const asked = (tensor.asked = {});
     const count = shape[0] ?? 1;
-    const last = Math.min(first + ROWS_AT_ONCE, count);
-    const items = product(shape.slice(1));
-    host.setAttribute("aria-busy", "true");
+    let last = Math.min(first + ROWS_AT_ONCE, count);
+    let items;
     let elements;
+    host.setAttribute("aria-busy", "true");
     try {
       const rows = shape.length ? `?rows=${first}:${last}` : "";
       const response = await ask(pathOf(name, `/content${rows}`), { headers: { Accept: RAW } });
+      // What came is described in its header: the tensor may have been replaced since it was listed.
+      const [dtype, sizes] = ["Dtype", "Shape"].map((field) => response.headers.get(`X-Gathernd-${field}`));
+      if (dtype === null) throw foreign();
+      items = product(sizes.split(",").slice(1).map(Number));
       elements = readElements(await firstBytes(response, MOST_BYTES), dtype, items * (last - first));
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
-      host.replaceChildren(...problemParagraphs(problem));
+      if (asked === tensor.asked) replaceWithin(host, ...problemParagraphs(problem));
       return;
     } finally {
-      host.removeAttribute("aria-busy");
+      if (asked === tensor.asked) host.removeAttribute("aria-busy");
     }
-    const table = make("table", { className: "rows-table", "aria-label": `Rows ${first} to ${last - 1} of ${name}` });
+    if (asked !== tensor.asked) return;
+    const table = make("table", { className: "rows-table" });
     const columns = Math.min(items, MOST_COLUMNS);
+    const whole = items ? Math.floor((elements.length - columns) / items) + 1 : last; // rows whose columns have come
+    last = Math.min(last, first + Math.max(whole, 1));
+    table.setAttribute("aria-label", `Rows ${first} to ${last - 1} of ${name}`);
     for (let row = first; row < last; row++) {
       const begin = (row - first) * items;
-      const cells = elements.slice(begin, Math.min(begin + columns, begin + items));
-      if (!cells.length && items) break;
+      const cells = elements.slice(begin, begin + columns);
       const line = make("tr", {}, make("th", { scope: "row" }, String(row)), ...cells.map((text) => make("td", {}, text)));
       if (items > columns) line.append(make("td", { className: "note" }, `… ${(items - columns).toLocaleString("en")} more`));
       table.append(line);
@@ -138,9 +147,9 @@ export class ResidentTensors {
       make("button", { type: "button", disabled: !isOpen, onclick: () => this.#look(host, tensor, to) }, label);
     const controls = make("p", { className: "steps" },
       step("Earlier", Math.max(0, first - ROWS_AT_ONCE), first > 0),
-      step("Later", first + ROWS_AT_ONCE, last < count),
+      step("Later", last, last < count),
       make("span", { className: "note" }, count ? `rows ${first} to ${last - 1} of ${count.toLocaleString("en")}` : "no rows"));
-    host.replaceChildren(make("div", { className: "scrolls", tabIndex: 0, role: "region", "aria-label": `Rows of ${name}` }, table), controls);
+    replaceWithin(host, make("div", { className: "scrolls", tabIndex: 0, role: "region", "aria-label": `Rows of ${name}` }, table), controls);
   }
 
   #prepareUpload() {

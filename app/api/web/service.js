@@ -135,5 +135,5 @@ export const firstBytes = (response, limit) => bodyOf(response, async () => {
     size += value.length;
   }
   await reader.cancel();
-  return new Uint8Array(await new Blob(pieces).arrayBuffer());
+  return new Uint8Array(await new Blob(pieces).slice(0, limit).arrayBuffer());
 });

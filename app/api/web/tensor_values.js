@@ -36,9 +36,12 @@ export function elementsOf({ values }, isComplex) {
 const elementText = (value) => (value === null ? "null" : String(value));
 const complexText = (real, imaginary) => `${real}${String(imaginary).startsWith("-") ? "" : "+"}${imaginary}i`;
 
+/** Numbers of JavaScript as text, which by themselves leave out the sign of -0. */
+const numberText = (value) => (Object.is(value, -0) ? "-0" : String(value));
+
 /** The shortest decimal that `round` takes to the same number. */
 function shortest(value, round, mostDigits) {
-  if (!Number.isFinite(value) || Number.isInteger(value)) return String(value);
+  if (!Number.isFinite(value) || Number.isInteger(value)) return numberText(value);
   for (let digits = 1; digits < mostDigits; digits++) {
     const text = value.toPrecision(digits);
     if (round(Number(text)) === value) return String(Number(text));
@@ -61,8 +64,8 @@ function fromBfloat(bits) {
 }
 
 const float32 = (view, at) => shortest(view.getFloat32(at, true), Math.fround, 9);
-const float64 = (view, at) => String(view.getFloat64(at, true));
-const brief = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(5))) : String(value));
+const float64 = (view, at) => numberText(view.getFloat64(at, true));
+const brief = (value) => numberText(Number.isFinite(value) && value ? Number(value.toPrecision(5)) : value);
 
 /** Bytes of an element, and what reads it. */
 const READERS = {
