@@ -388,3 +388,45 @@ def test_each_row_can_be_looked_at_where_few_are_fetched_at_once(open_page: Open
         assert page.get_by_role("button", name="Later").is_disabled()
     finally:
         client.delete("/tensors/wide")
+
+
+def test_aliases_beyond_the_first_page_are_listed(open_page: Open, server: Server) -> None:
+    client = server.shared_client()
+    client.put("/tensors/aliased", content=npy(ARRAY))
+    client.put("/aliases/z-last", json={"tensor": f"aliased@{client.get('/tensors/aliased').json()['version']}"})
+    try:
+        page = open_page()
+        page.route("**/aliases?limit=1000", lambda route: route.fulfill(json={"aliases": [], "next": "m"}))
+        page.get_by_role("button", name="Versions of aliased").click()
+        page.locator(".history-table td", has_text="z-last").wait_for()
+    finally:
+        client.delete("/aliases/z-last")
+        client.delete("/tensors/aliased")
+
+
+def test_a_version_that_cannot_be_read_for_now_is_not_called_damaged(open_page: Open, server: Server) -> None:
+    client = server.shared_client()
+    client.put("/tensors/busy", content=npy(ARRAY))
+    try:
+        page = open_page()
+        problem = {"title": "Overloaded", "detail": "too much at once", "code": "overloaded"}
+        page.route("**/tensors/busy%40*", lambda route: route.fulfill(status=503, json=problem))
+        page.get_by_role("button", name="Versions of busy").click()
+        page.locator(".look .problem-text").get_by_text("too much at once").wait_for()
+    finally:
+        client.delete("/tensors/busy")
+
+
+def test_an_alias_that_is_moved_by_keyboard_leaves_the_focus_at_the_versions(open_page: Open, server: Server) -> None:
+    client = server.shared_client()
+    client.put("/tensors/stepped", content=npy(ARRAY))
+    try:
+        page = open_page()
+        page.get_by_role("button", name="Versions of stepped").click()
+        page.get_by_label("Alias", exact=True).fill("stepped-live")
+        page.keyboard.press("Enter")
+        page.locator(".history-table td", has_text="stepped-live").wait_for()
+        assert page.evaluate("document.activeElement.closest('.look') !== null")
+    finally:
+        client.delete("/aliases/stepped-live")
+        client.delete("/tensors/stepped")

@@ -138,6 +138,35 @@ def test_rows_of_a_tensor_that_was_replaced_are_of_its_new_type(open_page: Open,
     assert rows_of(page, "past") == [["0", "0.5"], ["1", "-0"]]
 
 
+def test_the_first_reading_of_versions_that_comes_last_changes_nothing(open_page: Open, versions: httpx.Client) -> None:
+    page = open_page()
+    button = page.get_by_role("button", name="Versions of past", exact=True)
+    button.wait_for()
+    held = hold(page, "**/tensors/past")
+    for _ in range(3):  # open, closed, open
+        button.click()
+    until_held(page, held, 2)
+    let_come(page, held[1])
+    page.get_by_label("Alias", exact=True).fill("past-live")
+    let_come(page, held[0])
+    page.wait_for_timeout(500)
+    assert page.get_by_label("Alias", exact=True).input_value() == "past-live"
+
+
+def test_a_button_for_an_alias_that_is_pressed_twice_acts_once(open_page: Open, versions: httpx.Client) -> None:
+    page = open_page()
+    open_versions(page)
+    held = hold(page, "**/aliases/*")
+    page.get_by_label("Alias", exact=True).fill("past-live")
+    page.get_by_role("button", name="Set", exact=True).dblclick()
+    page.wait_for_timeout(200)
+    assert len(held) == 1
+    held[0].continue_()
+    page.get_by_text("past-live is version").wait_for()
+    until(page, "!document.querySelector('.look [aria-busy]')")
+    assert page.locator(".look .problem").count() == 0
+
+
 @pytest.fixture
 def guarded(start: Start, tmp_path: Path) -> Iterator[tuple[Server, str, str]]:
     """A server with keys, one of which may gather and change tensors, and another that may only change tensors."""

@@ -86,10 +86,11 @@ export class ResidentTensors {
       if (!look.hidden) this.#look(look.firstChild, shown, 0);
     });
     const history = make("button", { type: "button", "aria-expanded": "false", "aria-label": `Versions of ${name}` }, "Versions");
+    const kept = new TensorHistory(past.firstChild, name, this.onUseVersion);
     history.addEventListener("click", () => {
       past.hidden = !past.hidden;
       history.setAttribute("aria-expanded", String(!past.hidden));
-      if (!past.hidden) new TensorHistory(past.firstChild, name, this.onUseVersion).refresh();
+      if (!past.hidden) kept.refresh();
     });
     const use = make("button", { type: "button", "aria-label": `Try ${name} in the playground` }, "Try");
     use.addEventListener("click", () => this.onUse(name));

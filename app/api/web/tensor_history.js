@@ -1,6 +1,6 @@
 /* The history of a resident tensor: the versions that are kept, the aliases that name them, and a click to move one. */
 
-import { make, problemParagraphs } from "./elements.js";
+import { make, problemParagraphs, replaceWithin } from "./elements.js";
 import { ask, jsonOf, Problem, putJson } from "./service.js";
 import { shapeText, sizeText } from "./tensor_values.js";
 
@@ -20,30 +20,44 @@ export class TensorHistory {
 
   /** Read versions and aliases anew, and draw them. */
   async refresh() {
+    const asked = (this.asked = {});
     this.host.setAttribute("aria-busy", "true");
     try {
       const { versions } = await jsonOf(await ask(`tensors/${encodeURIComponent(this.name)}`));
-      this.hidden = Math.max(0, versions.length - MOST_VERSIONS);
       const numbers = versions.slice(-MOST_VERSIONS).reverse();
-      const page = await jsonOf(await ask(`aliases?limit=${MOST_ALIASES}`));
-      this.aliases = page.aliases.filter((alias) => alias.tensor.startsWith(`${this.name}@`));
-      this.versions = await Promise.all(numbers.map((number) => this.#version(number)));
+      const aliases = await this.#aliasesOfTensor();
+      const found = await Promise.all(numbers.map((number) => this.#version(number)));
+      if (asked !== this.asked) return;
+      this.hidden = Math.max(0, versions.length - MOST_VERSIONS);
+      this.aliases = aliases;
+      this.versions = found.filter(Boolean);
       this.#draw();
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
-      this.host.replaceChildren(...problemParagraphs(problem));
+      if (asked === this.asked) replaceWithin(this.host, ...problemParagraphs(problem));
     } finally {
-      this.host.removeAttribute("aria-busy");
+      if (asked === this.asked) this.host.removeAttribute("aria-busy");
     }
   }
 
-  /** What is known of a version; of a damaged one only its number. */
+  async #aliasesOfTensor() {
+    const found = [];
+    for (let after = ""; after !== null; ) {
+      const page = await jsonOf(await ask(`aliases?limit=${MOST_ALIASES}${after && `&after=${encodeURIComponent(after)}`}`));
+      found.push(...page.aliases.filter((alias) => alias.tensor.startsWith(`${this.name}@`)));
+      after = page.next;
+    }
+    return found;
+  }
+
+  /** What is known of a version: of a damaged one only its number, null of one that has gone meanwhile. */
   async #version(number) {
     try {
       return await jsonOf(await ask(`tensors/${encodeURIComponent(`${this.name}@${number}`)}`));
     } catch (problem) {
-      if (!(problem instanceof Problem)) throw problem;
-      return { version: number, damaged: true };
+      if (problem.code === "tensor_damaged") return { version: number, damaged: true };
+      if (problem.code === "tensor_not_found") return null;
+      throw problem;
     }
   }
 
@@ -53,7 +67,7 @@ export class TensorHistory {
     const table = make("table", { className: "history-table", "aria-label": `Versions of ${this.name}` },
       make("thead", {}, head), make("tbody", {}, ...this.versions.map((version, place) => this.#line(version, place === 0))));
     const more = this.hidden ? [make("p", { className: "note" }, `${this.hidden} older versions are not shown`)] : [];
-    this.host.replaceChildren(
+    replaceWithin(this.host,
       make("div", { className: "scrolls", tabIndex: 0, role: "region", "aria-label": `Versions of ${this.name}` }, table),
       ...more, this.#form(), this.said);
   }
@@ -94,6 +108,8 @@ export class TensorHistory {
 
   /** Make an alias or move it, unless somebody else has moved it since it was read. */
   async #put(alias, version, etag) {
+    if (this.isPutting) return; // a second press of the button
+    this.isPutting = true;
     try {
       const condition = etag === undefined ? { "If-None-Match": "*" } : { "If-Match": etag };
       await putJson(`aliases/${encodeURIComponent(alias)}`, JSON.stringify({ tensor: `${this.name}@${version}` }), condition);
@@ -105,5 +121,6 @@ export class TensorHistory {
       this.said.replaceChildren(...problemParagraphs(problem));
     }
     await this.refresh();
+    this.isPutting = false;
   }
 }
