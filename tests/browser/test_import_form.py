@@ -84,3 +84,13 @@ def test_progress_is_shown_and_an_import_can_be_cancelled(page: Any, importing: 
         going.set()
         source.respond = lambda handler: False
     assert importing.shared_client().get("/tensors/held").status_code == 404
+
+
+def test_what_is_entered_during_an_import_is_the_next_one(page: Any, importing: Server, source: RangeServer) -> None:
+    held: list[Any] = []
+    page.route("**/import", lambda route: held.append(route))  # noqa: PLW0108  a method of a builtin cannot be a handler
+    send(page, f"{source.url}/t/items.npy")
+    page.get_by_label("URL", exact=True).fill(f"{source.url}/t/next.npy")
+    held[0].continue_()
+    page.get_by_text("items is here").wait_for()
+    assert page.get_by_label("URL", exact=True).input_value() == f"{source.url}/t/next.npy"

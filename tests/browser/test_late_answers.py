@@ -167,6 +167,36 @@ def test_a_button_for_an_alias_that_is_pressed_twice_acts_once(open_page: Open, 
     assert page.locator(".look .problem").count() == 0
 
 
+def test_a_file_that_is_chosen_during_an_upload_is_the_next_one(open_page: Open, server: Server) -> None:
+    page = open_page()
+    held = hold(page, "**/tensors/earlier*")
+    page.evaluate(DROP, ["earlier.npy", list(npy(ARRAY))])
+    page.get_by_role("button", name="Upload", exact=True).click()
+    until_held(page, held, 1)
+    page.evaluate(DROP, ["next.npy", list(npy(ARRAY))])
+    held[0].continue_()
+    page.get_by_text("earlier is here").wait_for()
+    assert page.locator("#upload-name").is_visible()
+    page.get_by_role("button", name="Upload", exact=True).click()
+    page.get_by_text("next is here").wait_for()
+    for name in ("earlier", "next"):
+        server.shared_client().delete(f"/tensors/{name}")
+
+
+def test_metrics_are_those_asked_for_last(open_page: Open) -> None:
+    page = open_page()
+    until(page, "document.querySelectorAll('#metrics-rows tr').length")
+    held = hold(page, "**/metrics")
+    for count in (1, 2):
+        page.locator("#run").click()
+        until_held(page, held, count)
+    for count in (2, 1):
+        sample = f'gathernd_kernel_routes_total{{predicted="loop",taken="loop"}} {count}'
+        held[count - 1].fulfill(body=sample)
+        page.wait_for_timeout(200)
+        assert page.locator("#metrics-rows tr:first-child td:nth-child(3)").inner_text() == "2"
+
+
 @pytest.fixture
 def guarded(start: Start, tmp_path: Path) -> Iterator[tuple[Server, str, str]]:
     """A server with keys, one of which may gather and change tensors, and another that may only change tensors."""

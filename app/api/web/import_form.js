@@ -33,6 +33,9 @@ export class ImportForm {
   }
 
   async #import() {
+    const form = byId("import-form");
+    const entered = () => String(Array.from(form.querySelectorAll("input"), ({ value }) => value));
+    const sent = entered();
     const name = byId("import-name").value.trim();
     const tensor = byId("import-tensor").value;
     const body = JSON.stringify({ url: byId("import-url").value.trim(), ...(tensor && { tensor }) });
@@ -49,7 +52,7 @@ export class ImportForm {
       else {
         const made = found.metadata;
         this.#say([make("p", {}, `${made.name} is here: ${made.dtype} ${shapeText(made.shape)}, version ${made.version}.`)]);
-        byId("import-form").reset();
+        if (entered() === sent) form.reset();
         await this.onMade();
       }
     } catch (problem) {

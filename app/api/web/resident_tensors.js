@@ -197,6 +197,7 @@ export class ResidentTensors {
 
   async #upload() {
     const name = byId("upload-name").value.trim();
+    const { file } = this;
     const query = new URLSearchParams();
     if (this.format === RAW) {
       query.set("dtype", byId("upload-dtype").value);
@@ -205,7 +206,7 @@ export class ResidentTensors {
     const bar = byId("upload-progress");
     const text = byId("upload-progress-text");
     const began = performance.now();
-    const sending = upload(pathOf(name, query.size ? `?${query}` : ""), this.file, this.format, (sent, all) => {
+    const sending = upload(pathOf(name, query.size ? `?${query}` : ""), file, this.format, (sent, all) => {
       bar.max = all;
       bar.value = sent;
       const rate = sent / Math.max(performance.now() - began, 1) * 1000;
@@ -221,9 +222,11 @@ export class ResidentTensors {
       const made = await sending.done;
       const seconds = ((performance.now() - began) / 1000).toFixed(1);
       this.#say([make("p", {}, `${made.name} is here: ${made.dtype} ${shapeText(made.shape)}, version ${made.version}, after ${seconds} s.`)]);
-      byId("upload-details").hidden = true;
-      byId("upload-chosen").textContent = "";
-      byId("upload-file").value = "";
+      if (file === this.file) { // no other one was chosen meanwhile
+        byId("upload-details").hidden = true;
+        byId("upload-chosen").textContent = "";
+        byId("upload-file").value = "";
+      }
       await this.refresh();
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;

@@ -41,17 +41,22 @@ export function showExplanation({ routes, choice, output_bytes, plan }, kernel) 
     `${microsecondsText(choice.microseconds)}${kernel === null ? "." : `; the kernel took ${microsecondsText(kernel)}.`}`;
 }
 
+/** The latest reading of the metrics. */
+let latest = null;
+
 /** Read the metrics and show, for each route, how often it was predicted and taken, and how right the times were. */
 export async function showMetrics() {
   const note = byId("metrics-note");
+  const asked = (latest = {});
   let text;
   try {
     text = await textOf(await ask("metrics"));
   } catch (problem) {
     if (!(problem instanceof Problem)) throw problem;
-    note.textContent = problem.message;
+    if (asked === latest) note.textContent = problem.message;
     return;
   }
+  if (asked !== latest) return;
   const total = (name, labels = {}) => samples(text, name)
     .filter((sample) => Object.entries(labels).every(([label, value]) => sample.labels[label] === value))
     .reduce((sum, sample) => sum + sample.value, 0);
