@@ -502,6 +502,61 @@ def test_where_the_gather_ran_is_shown_with_what_was_predicted(open_page: Open) 
     )
 
 
+def test_an_output_that_is_not_wholly_traced_says_so_where_it_is_pointed_at(open_page: Open, server: Server) -> None:
+    client = server.shared_client()
+    put_raw(client, "long-rows", np.arange(6000, dtype=np.int32).reshape(30, 200))
+    try:
+        page = open_page()
+        page.get_by_role("button", name="Try long-rows in the playground").click()
+        page.locator("#indices-values").fill(json.dumps([[row] for row in range(30)]))
+        page.locator("#run").click()
+        wait_for_output(page)
+        for part, flat in (("output", 23 * 200), ("data", 23 * 200), ("indices", 23)):
+            cell(page, part, flat).hover()
+            assert page.locator("#drawing-story").inner_text() == (
+                "Only the first 4,096 elements of the output are traced."
+            )
+        cell(page, "indices", 20).hover()
+        assert "selects at least 96 elements" in page.locator("#drawing-story").inner_text()
+    finally:
+        client.delete("/tensors/long-rows")
+
+
+def test_an_index_beyond_2_to_the_53_is_wrapped_exactly(open_page: Open, server: Server) -> None:
+    page = open_page()
+    indices = [2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63)]
+    body = {"data": {"dtype": "int64", "values": [0, 1, 2]}, "indices": {"dtype": "int64", "values": indices},
+            "out_of_bounds": "wrap"}  # fmt: skip
+    output = server.shared_client().post("/gather", json=body).json()["output"]["values"]
+    gather = {"operator": "gather", "dataShape": [3], "indicesShape": [4], "parameter": 0, "wraps": True,
+              "indices": list(map(str, indices)), "outOfBounds": "wrap"}  # fmt: skip
+    trace = """async (gather) => {
+        const { traceOutput } = await import(new URL("assets/source_positions.js", document.baseURI));
+        return traceOutput(gather).links.map(({ place }) => place);
+    }"""
+    assert page.evaluate(trace, gather) == output
+
+
+def test_a_scalar_that_has_gone_is_told(open_page: Open, server: Server) -> None:
+    client = server.shared_client()
+    put_raw(client, "lonely", np.array(5, np.float32))
+    page = open_page()
+    page.get_by_role("button", name="Try lonely in the playground").click()
+    client.delete("/tensors/lonely")
+    page.locator("#run").click()
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.locator("#data-source").get_attribute("aria-invalid") == "true"
+
+
+def test_no_complex_numbers_are_drawn_and_written_as_code(open_page: Open) -> None:
+    page = open_page()
+    fill(page, "gather", ("complex64", "[]"), ("int64", []))
+    assert page.locator("#data-caption").inner_text() == "complex64 [0]"
+    page.locator("#run").click()
+    assert wait_for_output(page) == []
+    assert 'np.array([], "complex64")' in str(page.locator("#python-code").text_content())
+
+
 def test_rows_to_try_suit_the_tensor(open_page: Open, server: Server) -> None:
     client = server.shared_client()
     put_raw(client, "no-rows", np.zeros((0, 2), np.float32))
@@ -516,3 +571,23 @@ def test_rows_to_try_suit_the_tensor(open_page: Open, server: Server) -> None:
         assert wait_for_output(page) == []
     finally:
         client.delete("/tensors/no-rows")
+
+
+def test_a_wrong_index_of_a_scatter_is_not_drawn_as_a_gather_would_clip_it(open_page: Open) -> None:
+    page = open_page()
+    page.get_by_role("radio", name="gather", exact=True).check(force=True)
+    page.locator("#out-of-bounds").select_option("clip")
+    page.get_by_role("radio", name="scatternd", exact=True).check(force=True)
+    for part, text in (("data", "[1, 2]"), ("indices", "[[7]]"), ("updates", "[9]")):
+        page.locator(f"#{part}-values").fill(text)
+    cell(page, "output", 1).hover()
+    assert page.locator("#drawing-story").inner_text() == "output[1] is data[1], unchanged."
+
+
+def test_code_in_python_keeps_a_nul_at_the_end_of_a_string(open_page: Open) -> None:
+    page = open_page()
+    fill(page, "gather", ("string", '["a\\u0000", "b"]'), ("int64", [0]))
+    page.get_by_text("Python", exact=True).click()
+    program = page.locator("#python-code").inner_text().replace(f"//{NAME}:", "//127.0.0.1:")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("['a\\x00']\n", "")

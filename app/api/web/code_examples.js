@@ -41,7 +41,7 @@ with Client("${address()}") as client:
 }
 
 function arrayText({ dtype, values }) {
-  const type = { bfloat16: "ml_dtypes.bfloat16", string: "str" }[dtype] ?? `"${dtype}"`;
+  const type = { bfloat16: "ml_dtypes.bfloat16", string: "object" }[dtype] ?? `"${dtype}"`;
   return `np.array(${literal(values, dtype)}, ${type})`;
 }
 

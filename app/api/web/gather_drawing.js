@@ -3,7 +3,7 @@
  * selects or writes. */
 
 import { byId, make } from "./elements.js";
-import { coordinates, flatPosition, traceOutput, tupleDepth } from "./source_positions.js";
+import { coordinates, flatPosition, MOST_TRACED, product, traceOutput, tupleDepth } from "./source_positions.js";
 import { colourOf, TensorGrid } from "./tensor_grid.js";
 import { shapeText } from "./tensor_values.js";
 
@@ -112,7 +112,7 @@ export class GatherDrawing {
         const tensor = this.request?.[part];
         if (!tensor || !pointer.startsWith(`/${part}`)) continue;
         const numbers = position ?? (pointer.split("/values/")[1] ?? "").split("/").filter(Boolean).map(Number);
-        if (numbers.length !== tensor.shape.length) continue;
+        if (numbers.length !== tensor.shape.length || !tensor.elements) continue;
         const flat = flatPosition(numbers, tensor.shape);
         this[part].markWrong(flat, reason);
         const reasons = byId(`${part}-reasons`);
@@ -164,6 +164,8 @@ export class GatherDrawing {
       const parts = indices.elements.slice(tuple * this.depth, (tuple + 1) * this.depth);
       return `tuple ${tuple} (${parts.join(", ")})`;
     };
+    const isWhole = Math.max(product(this.trace.shape), product(updates?.shape ?? [])) <= MOST_TRACED;
+    if (!isWhole && !found.length) return `Only the first ${MOST_TRACED.toLocaleString("en")} elements of the output are traced.`;
     if (part === "output") {
       const value = output ? ` = ${output.elements[flat]}` : "";
       const place = `${at("output", flat, this.trace.shape)}${value}`;
@@ -176,7 +178,7 @@ export class GatherDrawing {
         ? `${place} comes from ${sources.join("")}, written by ${by}.`
         : `${place} comes from ${sources.join(", ")} by the reduction ${reduction}, with ${by}.`;
     }
-    const count = found.length === 1 ? "1 element" : `${found.length} elements`;
+    const count = `${isWhole ? "" : "at least "}${found.length === 1 ? "1 element" : `${found.length} elements`}`;
     if (part === "indices") return `${tupleText(tuples[0])} ${updates ? "writes" : "selects"} ${count} of the output.`;
     if (part === "updates") {
       const place = at("updates", flat, updates.shape);

@@ -283,9 +283,9 @@ export class Playground {
 
   #draw(output) {
     const parameter = Number(byId("parameter").value || 0);
-    const { name: operator } = this.#operator();
+    const { name: operator, kind } = this.#operator();
     const { wraps } = this.#dialect();
-    const outOfBounds = byId("out-of-bounds").value;
+    const outOfBounds = kind === "gather" ? byId("out-of-bounds").value : "error";
     const reduction = byId("reduction").value;
     this.drawing.draw({
       operator, parameter, batchDims: this.#batchDims(), wraps, outOfBounds, reduction, output, ...this.#parts(),

@@ -1,6 +1,9 @@
 /* Where each element of an output comes from: the operators' formulas on shapes and indices, without any values.
  * Flat positions are row-major. A tuple is what selects one slice: for the operators on an axis a single index. */
 
+/** Elements of an output that are traced, unless more are asked for. */
+export const MOST_TRACED = 4096;
+
 export const product = (sizes) => sizes.reduce((all, size) => all * size, 1);
 
 /** The row-major coordinates of flat position `flat` in `shape`. */
@@ -29,9 +32,9 @@ export const tupleDepth = (operator, indicesShape) => (operator.endsWith("nd") ?
  */
 export function traceOutput({
   operator, dataShape, indicesShape, indices, updatesShape, reduction, parameter, batchDims = 0, wraps, outOfBounds,
-  limit = 4096,
+  limit = MOST_TRACED,
 }) {
-  const onAxis = (text, size) => place(Number(text), size, wraps, outOfBounds);
+  const onAxis = (text, size) => place(text, size, wraps, outOfBounds);
   const gather = { gathernd: traceGatherND, gather: traceGather, gather_elements: traceGatherElements }[operator];
   if (gather) return gather(dataShape, indicesShape, indices, parameter, onAxis, limit, batchDims);
   const targetsOf = { scatternd: targetsOfScatterND, scatter_elements: targetsOfScatterElements }[operator];
@@ -39,12 +42,16 @@ export function traceOutput({
   return targets ? scattered(dataShape, targets, reduction, limit) : null;
 }
 
-/** Where an index leads on an axis of `size`, NaN for nowhere. */
-function place(index, size, wraps, outOfBounds) {
+/** Where an index, as text, leads on an axis of `size`, NaN for nowhere. */
+function place(text, size, wraps, outOfBounds) {
+  let index = Number(text);
   if (wraps && index < 0) index += size;
   if (index >= 0 && index < size) return index;
   if (size && outOfBounds === "clip") return index < 0 ? 0 : size - 1;
-  if (size && outOfBounds === "wrap") return ((index % size) + size) % size;
+  if (size && outOfBounds === "wrap") {
+    const rest = /^-?\d+$/.test(text) ? Number(BigInt(text) % BigInt(size)) : Number(text) % size; // exactly, beyond 2^53 too
+    return (rest + size) % size;
+  }
   return NaN;
 }
 

@@ -14,7 +14,9 @@ export function flatten(values, isComplex = false) {
   const shape = [];
   for (let level = values; Array.isArray(level); level = level[0]) shape.push(level.length);
   if (isComplex) {
-    if (shape.pop() !== 2) return null;
+    const ofPairs = shape.pop();
+    if (ofPairs === 0) shape.push(0); // no pair tells that there are pairs
+    else if (ofPairs !== 2) return null;
   }
   const elements = [];
   const walk = (level, depth) => {
