@@ -14,7 +14,7 @@ import pytest
 
 from tests.browser.conftest import NAME, Open, until
 from tests.http.server import Server
-from tests.http.tensors import put_raw
+from tests.http.tensors import put_raw, put_strings
 from tests.needs import skip_without
 from tests.tries import tried_again
 
@@ -591,3 +591,21 @@ def test_code_in_python_keeps_a_nul_at_the_end_of_a_string(open_page: Open) -> N
     program = page.locator("#python-code").inner_text().replace(f"//{NAME}:", "//127.0.0.1:")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("['a\\x00']\n", "")
+
+
+def test_strings_too_large_to_draw_are_not_fetched(open_page: Open, server: Server) -> None:
+    client = server.shared_client()
+    put_strings(client, "scrolls", ["x" * 9_000_000, "y" * 9_000_000])
+    try:
+        page = open_page()
+        page.get_by_role("button", name="Try scrolls in the playground").click()
+        page.locator("#indices-values").fill("[0, 1]")
+        page.locator("#run").click()
+        until(page, "document.getElementById('outcome').textContent")
+        assert "The answer has 18.0 MB" in page.locator("#outcome").inner_text()
+        page.locator("#lookup-0-tensor").select_option("scrolls")
+        page.locator("#lookup-0-indices").fill("[0, 1]")
+        page.locator("#lookup-run").click()
+        until(page, "document.getElementById('lookup-outcome').textContent.includes('The answer has 18.0 MB')")
+    finally:
+        client.delete("/tensors/scrolls")

@@ -3,12 +3,14 @@
 
 import { curlText } from "./code_examples.js";
 import { byId, make, problemParagraphs } from "./elements.js";
-import { jsonOf, parsed, postJson, Problem, textOf } from "./service.js";
+import { jsonOf, parsed, postJson, Problem, sizeAbove, textOf } from "./service.js";
 import { TensorGrid } from "./tensor_grid.js";
 import { elementsOf, parseExactly, shapeText, sizeText } from "./tensor_values.js";
 
 /** Outputs up to this many bytes are asked for and shown. */
 const MOST_BYTES = 1 << 20;
+/** Of an answer in JSON no more is fetched: strings, whose bytes no explanation knows, are limited by this alone. */
+export const MOST_JSON = 16 * MOST_BYTES;
 const EMPTY = "Run it, and its outputs stand here.";
 
 export class OperatorForm {
@@ -61,8 +63,14 @@ export class OperatorForm {
         return;
       }
       const began = performance.now();
-      const text = await textOf(await postJson(path, body));
+      const response = await postJson(path, body);
+      const size = sizeAbove(response, MOST_JSON);
+      const text = size === null ? await textOf(response) : "";
       if (this.asked !== asked) return;
+      if (size !== null) {
+        this.outcome.textContent = `The answer has ${sizeText(size)}: too much to show here.`;
+        return;
+      }
       const answer = parsed(text, parseExactly);
       const outputs = this.outputsOf(answer).map(([name, tensor]) => [name, tensor, tensor.shape.map(Number)]);
       for (const output of outputs) this.#showOutput(...output);

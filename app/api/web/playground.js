@@ -4,8 +4,8 @@ import { curlText, pythonText } from "./code_examples.js";
 import { byId, make, problemParagraphs } from "./elements.js";
 import { EXAMPLES } from "./examples.js";
 import { GatherDrawing } from "./gather_drawing.js";
-import { offer, tensorOptions, withChosen } from "./operator_form.js";
-import { jsonOf, parsed, postJson, Problem, textOf } from "./service.js";
+import { MOST_JSON, offer, tensorOptions, withChosen } from "./operator_form.js";
+import { jsonOf, parsed, postJson, Problem, sizeAbove, textOf } from "./service.js";
 import { elementsOf, flatten, parseExactly, shapeText, sizeText } from "./tensor_values.js";
 
 /** Outputs up to this many bytes are asked for and drawn. */
@@ -141,6 +141,11 @@ export class Playground {
       }
       const began = performance.now();
       const response = await postJson(operator, body);
+      const size = sizeAbove(response, MOST_JSON);
+      if (size !== null) {
+        if (isCurrent()) this.outcome.textContent = `The answer has ${sizeText(size)}: too much to draw here.`;
+        return;
+      }
       const text = await textOf(response);
       const milliseconds = performance.now() - began;
       if (!isCurrent()) return;

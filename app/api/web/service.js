@@ -59,6 +59,14 @@ export const textOf = (response) => bodyOf(response, () => response.text());
 export const foreign = () =>
   new Problem(0, { title: "Not an answer of the service", detail: `the answer from ${address()} is not the service's` });
 
+/** The size of an answer's body where it is above `limit`, null where it is not. A larger one is not fetched. */
+export function sizeAbove(response, limit) {
+  const size = Number(response.headers.get("Content-Length"));
+  if (size <= limit) return null;
+  response.body.cancel();
+  return size;
+}
+
 /** A body's JSON, read by `parse`. Throws Problem for what is none. */
 export function parsed(text, parse = JSON.parse) {
   try {
