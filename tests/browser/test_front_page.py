@@ -430,3 +430,16 @@ def test_an_alias_that_is_moved_by_keyboard_leaves_the_focus_at_the_versions(ope
     finally:
         client.delete("/aliases/stepped-live")
         client.delete("/tensors/stepped")
+
+
+def test_long_texts_do_not_widen_a_narrow_page(open_page: Open) -> None:
+    page = open_page(viewport=SIZES["390"])
+    page.evaluate(DROP, [f"{'long' * 50}.npy", list(npy(ARRAY))])
+    page.locator("#data-dtype").select_option("string")
+    page.locator("#data-values").fill(json.dumps(["text" * 50]))
+    page.locator("#indices-values").fill("[[0]]")
+    page.locator("#run").click()
+    until(page, "document.getElementById('outcome').textContent")
+    page.locator("#output-grid [data-flat]").focus()
+    assert "texttext" in page.locator("#drawing-story").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
