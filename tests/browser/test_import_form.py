@@ -94,3 +94,32 @@ def test_what_is_entered_during_an_import_is_the_next_one(page: Any, importing: 
     held[0].continue_()
     page.get_by_text("items is here").wait_for()
     assert page.get_by_label("URL", exact=True).input_value() == f"{source.url}/t/next.npy"
+
+
+def test_a_tensor_is_named_after_the_file_of_the_last_url(page: Any, source: RangeServer) -> None:
+    for url, name in (("old/first.npy", "first"), ("second.npy", "second")):
+        page.get_by_label("URL", exact=True).fill(f"{source.url}/t/{url}")
+        page.get_by_label("URL", exact=True).press("Tab")
+        assert page.locator("#import-name").input_value() == name
+    page.locator("#import-name").fill("mine")
+    page.get_by_label("URL", exact=True).fill(f"{source.url}/t/third.npy")
+    page.get_by_label("URL", exact=True).press("Tab")
+    assert page.locator("#import-name").input_value() == "mine"
+
+
+def test_an_import_is_followed_though_a_question_goes_without_an_answer(page: Any, source: RangeServer) -> None:
+    asked: list[Any] = []
+
+    def fail_at_first(route: Any) -> None:
+        asked.append(route)
+        if len(asked) == 1:
+            route.abort()
+        elif len(asked) == 2:
+            route.fulfill(status=503, json={"detail": "too much at once", "code": "overloaded"})
+        else:
+            route.continue_()
+
+    page.route("**/imports/*", fail_at_first)
+    send(page, f"{source.url}/t/items.npy")
+    page.get_by_text("items is here").wait_for()
+    assert len(asked) == 3

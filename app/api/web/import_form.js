@@ -6,6 +6,8 @@ import { shapeText, sizeText } from "./tensor_values.js";
 
 /** Milliseconds between two questions how far an import is. */
 const PAUSE = 300;
+/** Questions in a row that may go without an answer: the import goes on meanwhile. */
+const MOST_FAILURES = 10;
 
 export class ImportForm {
   /** `onMade` is called when a tensor has been imported. */
@@ -19,11 +21,12 @@ export class ImportForm {
     byId("import-cancel").addEventListener("click", () => this.cancel?.());
   }
 
-  /** Name the tensor after the file, unless a name was entered. */
+  /** Name the tensor after the file, unless a name was entered: that of an earlier URL was not. */
   #name() {
     const name = byId("import-name");
     const [, stem] = /([^/]*?)(?:\.[^./]*)?$/.exec(byId("import-url").value.trim().replace(/[?#].*$/, ""));
-    if (!name.value) name.value = stem.replace(/[^A-Za-z0-9._-]/g, "_").replace(/^[._-]+/, "").slice(0, 128);
+    if (name.value && name.value !== this.given) return;
+    name.value = this.given = stem.replace(/[^A-Za-z0-9._-]/g, "_").replace(/^[._-]+/, "").slice(0, 128);
   }
 
   #say(paragraphs = [], isProblem = false) {
@@ -68,12 +71,19 @@ export class ImportForm {
   async #wait(begun, path) {
     const bar = byId("import-progress");
     let found = begun;
+    let failures = 0;
     while (found.state === "running") {
       bar.max = Math.max(found.bytes_total, 1);
       bar.value = found.bytes_done;
       byId("import-progress-text").textContent = `${sizeText(found.bytes_done)} of ${sizeText(found.bytes_total)}`;
       await new Promise((resolve) => setTimeout(resolve, PAUSE));
-      found = await jsonOf(await ask(path));
+      try {
+        found = await jsonOf(await ask(path));
+        failures = 0;
+      } catch (problem) {
+        const mayPass = problem instanceof Problem && (problem.status === 0 || problem.status >= 500);
+        if (!mayPass || ++failures > MOST_FAILURES) throw problem;
+      }
     }
     return found;
   }
