@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from time import monotonic
@@ -609,3 +610,16 @@ def test_strings_too_large_to_draw_are_not_fetched(open_page: Open, server: Serv
         until(page, "document.getElementById('lookup-outcome').textContent.includes('The answer has 18.0 MB')")
     finally:
         client.delete("/tensors/scrolls")
+
+
+def test_code_for_a_shell_quotes_a_prefix_that_needs_it(open_page: Open, server: Server) -> None:
+    page = open_page()
+    curl = page.evaluate(
+        """async () => {
+            const { curlText } = await import(new URL("assets/code_examples.js", document.baseURI));
+            history.replaceState(null, "", "/it's(a)&b/");
+            return curlText("gather", "{}");
+        }"""
+    )
+    assert shlex.split(curl)[2] == f"http://{NAME}:{server.port}/it's(a)&b/gather"
+    assert curl.startswith("curl -s 'http://")

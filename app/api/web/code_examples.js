@@ -6,7 +6,9 @@ const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
 /** A shell command that sends `body` to the route `operator`. */
 export function curlText(operator, body) {
-  const lines = [`curl -s ${address()}/${operator} -H 'Content-Type: application/json'`];
+  const url = `${address()}/${operator}`;
+  const word = /[^\w.:/%~-]/.test(url) ? quoted(url) : url; // a prefix may have characters that a shell reads
+  const lines = [`curl -s ${word} -H 'Content-Type: application/json'`];
   if (hasKey()) lines.push('  -H "Authorization: Bearer $GATHERND_API_KEY"');
   return `${lines.join(" \\\n")} -d ${quoted(body)}`;
 }
