@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -128,7 +128,8 @@ def _saying_vary(send: Send) -> Send:
 
     async def saying(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), _VARY]
+            message.setdefault("headers", [])
+            MutableHeaders(scope=message).add_vary_header("Origin")
         await send(message)
 
     return saying

@@ -120,9 +120,18 @@ class HttpExchange(RequestResponseCycle):
     async def send(self, message: ASGISendEvent) -> None:
         """ASGI's way to answer."""
         flush()
+        if message["type"] == "http.response.start" and self.added:
+            message = {**message, "headers": self._with_one_vary([*message.get("headers", ())])}
         if message["type"] == "http.response.body" and self.scope["method"] != "HEAD" and not self.disconnected:
             self.sent += len(message.get("body", b""))
         await super().send(message)
+
+    def _with_one_vary(self, headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """The header fields of an answer, with one Vary for all that they and the fields added before say in it."""
+        values = [value for name, value in (*self.default_headers, *headers) if name == b"vary"]
+        self.default_headers = [field for field in self.default_headers if field[0] != b"vary"]
+        found = [field for field in headers if field[0] != b"vary"]
+        return [*found, (b"vary", b", ".join(values))] if values else found
 
     def client_has_gone(self) -> bool:
         """Whether the client has gone and left its body incomplete; its connection is closed then.

@@ -316,10 +316,14 @@ def test_a_signal_leaves_no_temporary_file(source: RangeServer, tmp_path: Path, 
     going = Event()
     source.files["/t/held.npy"] = npy(np.zeros(1 << 18))
     source.respond = lambda handler: len(source.asked) > 2 and going.wait(60) and False
-    command = subprocess.Popen(
-        [sys.executable, "-m", "gathernd_cli", "tensors", "put", "held", f"{source.url}/t/held.npy"],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
+    before = signal.signal(number, signal.SIG_DFL)  # these tests may run where it is ignored, and so would the command
+    try:
+        command = subprocess.Popen(
+            [sys.executable, "-m", "gathernd_cli", "tensors", "put", "held", f"{source.url}/t/held.npy"],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )
+    finally:
+        signal.signal(number, before)
     while len(source.asked) < 3 and command.poll() is None:
         sleep(0.01)
     assert len(list(tmp_path.iterdir())) == 1
@@ -329,6 +333,7 @@ def test_a_signal_leaves_no_temporary_file(source: RangeServer, tmp_path: Path, 
     finally:
         going.set()
         command.kill()
+        command.wait()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -126,6 +126,20 @@ def across(start: Start) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.parametrize(
+    "fields", [(), (f"Origin: {PAGE}",), ("If-None-Match: *",), (f"Origin: {PAGE}", "If-None-Match: *")]
+)
+def test_a_download_has_one_field_vary(across: Server, fields: tuple[str, ...]) -> None:
+    """`ask` refuses an answer with two of a name."""
+    upload = "PUT /tensors/varied?dtype=uint8&shape=16 HTTP/1.1"
+    body = bytes(16)
+    head = f"{upload}\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\nContent-Length: 16\r\n\r\n"
+    assert ask(across, head.encode() + body).status in (200, 201)
+    answer = ask(across, request("Host: localhost", *fields, line="GET /tensors/varied/content HTTP/1.1"))
+    assert answer.status in (200, 304)
+    assert answer.headers["vary"] == "Origin, Accept"
+
+
 @pytest.mark.parametrize("origin", [PAGE, "http://other.example:81"])
 def test_a_page_of_a_named_origin_may_call_and_read(across: Server, origin: str) -> None:
     for _ in range(3):  # headers that came before take a shorter way
