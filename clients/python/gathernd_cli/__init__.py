@@ -6,8 +6,13 @@ without it.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from typing import Final
+
+_UNWRITABLE: Final = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
+"""Errors of standard output: errors of files name them, and those of connections are told where they occur."""
 
 
 def main() -> None:
@@ -20,7 +25,8 @@ def main() -> None:
         sys.exit(f"gathernd: the commands need the package {error.name}: pip install 'gathernd[cli]'")
     try:
         app()
-    except OSError as error:  # those of files and connections are told where they occur: this is mostly standard output
-        place = f"{error.filename}: " if error.filename else ""
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITABLE:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what was not written is not tried again at the end
-        sys.exit(f"gathernd: {place}{error.strerror or error}")
+        sys.exit(f"gathernd: {error.strerror}")
