@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI, Request, Response
 
 from app.api.openapi_document import OF_MODEL, protocol_operation
 from app.api.readiness import Readiness
+from app.api.schemas.tensor_routes_openapi import header
 from app.api.schemas.v2_messages import (
     InferAnswer,
     ModelMetadata,
@@ -32,18 +33,14 @@ _INFER: Final[tuple[Code, ...]] = (
     *(code for operator in OPERATORS.values() for code in operator.codes),
 )  # fmt: skip
 _INFER_HEADERS: Final = {
-    name: {"description": text, "schema": {"type": kind}}
-    for name, kind, text in (
-        ("X-Gathernd-Data-ETag", "string", "ETag of the resident data that was read."),
-        ("X-Gathernd-Data-Version", "string", "Number of the version of it that was read."),
-        (
-            "X-Gathernd-Replaced",
-            "string",
-            "How many components of the indices were out of bounds, unless that is an error.",
-        ),
-        ("Content-Encoding", "string", "gzip or deflate, where the request asks for that."),
-        ("Inference-Header-Content-Length", "integer", "Bytes of JSON at the start of a binary answer."),
-    )
+    "X-Gathernd-Data-ETag": header("ETag of the resident data that was read."),
+    "X-Gathernd-Data-Version": header("Number of the version of it that was read."),
+    "X-Gathernd-Replaced": header("How many components of the indices were out of bounds, unless that is an error."),
+    "Content-Encoding": header("gzip or deflate, where the request asks for that."),
+    "Inference-Header-Content-Length": {
+        "description": "Bytes of JSON at the start of a binary answer.",
+        "schema": {"type": "integer"},
+    },
 }
 
 T = TypeVar("T")
