@@ -111,6 +111,14 @@ export class TensorHistory {
     if (this.isPutting) return; // a second press of the button
     this.isPutting = true;
     try {
+      await this.#putOnce(alias, version, etag);
+    } finally {
+      this.isPutting = false;
+    }
+  }
+
+  async #putOnce(alias, version, etag) {
+    try {
       const condition = etag === undefined ? { "If-None-Match": "*" } : { "If-Match": etag };
       await putJson(`aliases/${encodeURIComponent(alias)}`, JSON.stringify({ tensor: `${this.name}@${version}` }), condition);
       this.said.classList.remove("problem");
@@ -121,6 +129,5 @@ export class TensorHistory {
       this.said.replaceChildren(...problemParagraphs(problem));
     }
     await this.refresh();
-    this.isPutting = false;
   }
 }
