@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, assume, settings
 from schemathesis import Case, SerializationContext
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -34,6 +34,7 @@ schema = schemathesis.openapi.from_path(ROOT / "openapi" / "openapi.json")
 # Its systematic cases of every field take a second and a half to be made, by each process that collects the tests.
 schema.config.phases.coverage.enabled = bool(TEST_ALL)
 DOCUMENTED_5XX = {501, 503, 507}
+CONCRETE = {path for path in schema.raw_schema["paths"] if "{" not in path}
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,8 @@ def own_server(start: Start) -> Iterator[Server]:
 @schema.parametrize()
 @settings(max_examples=samples(16) if TEST_ALL else 1, suppress_health_check=list(HealthCheck), deadline=None)
 def test_every_answer_is_one_that_the_file_describes(case: Case, own_server: Server) -> None:
+    # /v2/models/stats is not the path of a model `stats`: those without parameters come first (OpenAPI 3.1, Paths).
+    assume(case.path in CONCRETE or case.formatted_path not in CONCRETE)
     answer = case.call(base_url=own_server.url, timeout=60)
     assert answer.status_code < 500 or answer.status_code in DOCUMENTED_5XX, answer.text
     case.validate_response(
