@@ -9,10 +9,12 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
 from tests.http.conftest import Start, start
 from tests.http.server import Server
+from tests.http.tensors import put_raw
 from tests.needs import skip_without
 
 if TYPE_CHECKING:  # reading it takes longer than all that `make test` runs here
@@ -91,6 +93,34 @@ def hold(page: Page, pattern: str) -> list[Route]:
     held: list[Route] = []
     page.route(pattern, lambda route: held.append(route))  # noqa: PLW0108  a method of a builtin cannot be a handler
     return held
+
+
+def until_held(page: Page, held: list[Route], count: int) -> None:
+    """Wait until `count` requests are held."""
+    for _ in range(100):
+        if len(held) >= count:
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"{len(held)} requests were held")
+
+
+def let_come(page: Page, route: Route) -> None:
+    """Let a held request go on, and wait for the whole of its answer."""
+    with page.expect_response(route.request.url) as answered:
+        route.continue_()
+    answered.value.finished()
+
+
+@pytest.fixture
+def many_tensors(server: Server) -> Iterator[None]:
+    """One tensor more than a page of the list has: many-000 to many-100."""
+    client = server.shared_client()
+    names = [f"many-{number:03d}" for number in range(101)]
+    for name in names:
+        put_raw(client, name, np.zeros(1, np.float32))
+    yield
+    for name in names:
+        client.delete(f"/tensors/{name}")
 
 
 @pytest.fixture

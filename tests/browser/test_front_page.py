@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from app.security import api_keys
-from tests.browser.conftest import NAME, Open, hold, until
+from tests.browser.conftest import NAME, Open, hold, let_come, until, until_held
 from tests.browser.prefix_proxy import PREFIX, prefix_proxy
 from tests.http.conftest import Start
 from tests.http.server import Server
@@ -232,26 +232,19 @@ def test_the_resident_tensors_are_listed_with_what_is_known_of_them(open_page: O
     assert page.locator(".look img").count() == 0
 
 
-def test_a_page_of_the_list_that_is_asked_for_twice_is_listed_once(open_page: Open, server: Server) -> None:
-    client = server.shared_client()
-    names = [f"many-{number:03d}" for number in range(101)]
-    for name in names:
-        put_raw(client, name, np.zeros(1, np.float32))
-    try:
-        page = open_page()
-        page.locator("#more-tensors").wait_for()
-        held = hold(page, "**/tensors?*")
-        for _ in range(2):
-            page.locator("#more-tensors").click()
-        for route in held:
-            with page.expect_response(route.request.url):
-                route.continue_()
-        page.locator("#more-tensors").wait_for(state="hidden")
-        until(page, "document.querySelector(\"[aria-label='Rows of many-100']\")")
-        assert page.locator("[aria-label='Rows of many-100']").count() == 1
-    finally:
-        for name in names:
-            client.delete(f"/tensors/{name}")
+@pytest.mark.usefixtures("many_tensors")
+def test_a_page_of_the_list_that_is_asked_for_twice_is_listed_once(open_page: Open) -> None:
+    page = open_page()
+    page.locator("#more-tensors").wait_for()
+    held = hold(page, "**/tensors?*")
+    for _ in range(2):
+        page.locator("#more-tensors").click()
+    until_held(page, held, 2)
+    for route in held:
+        let_come(page, route)
+    page.locator("#more-tensors").wait_for(state="hidden")
+    until(page, "document.querySelector(\"[aria-label='Rows of many-100']\")")
+    assert page.locator("[aria-label='Rows of many-100']").count() == 1
 
 
 def test_the_versions_of_a_tensor_are_listed_and_a_click_moves_an_alias_and_moves_it_back(

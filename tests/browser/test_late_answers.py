@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from app.security import api_keys
-from tests.browser.conftest import NAME, Open, hold, until
+from tests.browser.conftest import NAME, Open, hold, let_come, until, until_held
 from tests.browser.test_front_page import ARRAY, DROP, rows_of, tensors
 from tests.http.conftest import Start
 from tests.http.server import Server
-from tests.http.tensors import npy, put_raw
+from tests.http.tensors import npy
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, Route
+    from playwright.sync_api import Page
 
 __all__ = ["tensors"]
 pytestmark = pytest.mark.slow
@@ -33,20 +33,6 @@ def versions(server: Server) -> Iterator[httpx.Client]:
     yield client
     client.delete("/aliases/past-live")
     client.delete("/tensors/past")
-
-
-def let_come(page: Page, route: Route) -> None:
-    with page.expect_response(route.request.url) as answered:
-        route.continue_()
-    answered.value.finished()
-
-
-def until_held(page: Page, held: list[Route], count: int) -> None:
-    for _ in range(100):
-        if len(held) >= count:
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"{len(held)} requests were held")
 
 
 def upload(page: Page, name: str) -> None:
@@ -101,24 +87,18 @@ def test_a_chosen_version_stays_chosen_when_the_list_is_read_anew(open_page: Ope
     assert "ms there and back" in page.locator("#outcome").inner_text()
 
 
+@pytest.mark.usefixtures("many_tensors")
 def test_tensors_beyond_the_first_page_stay_chosen_when_the_list_is_read_anew(open_page: Open, server: Server) -> None:
-    client = server.shared_client()
-    names = [f"many-{number:03d}" for number in range(101)]
-    for name in names:
-        put_raw(client, name, np.zeros(1, np.float32))
-    try:
-        page = open_page()
-        page.locator("#more-tensors").click()
-        page.get_by_role("button", name="Try many-100 in the playground").click()
-        for select in ("#lookup-0-tensor", "#backward-tensor"):
-            page.locator(select).select_option("many-100")
-        upload(page, "a-first")
-        for select in ("#data-source", "#lookup-0-tensor", "#backward-tensor"):
-            assert page.locator(select).input_value() == "many-100"
-        assert '"tensor": "many-100"' in page.locator("#lookup-curl").inner_text()
-    finally:
-        for name in [*names, "a-first"]:
-            client.delete(f"/tensors/{name}")
+    page = open_page()
+    page.locator("#more-tensors").click()
+    page.get_by_role("button", name="Try many-100 in the playground").click()
+    for select in ("#lookup-0-tensor", "#backward-tensor"):
+        page.locator(select).select_option("many-100")
+    upload(page, "a-first")
+    server.shared_client().delete("/tensors/a-first")
+    for select in ("#data-source", "#lookup-0-tensor", "#backward-tensor"):
+        assert page.locator(select).input_value() == "many-100"
+    assert '"tensor": "many-100"' in page.locator("#lookup-curl").inner_text()
 
 
 def test_a_chosen_tensor_whose_shape_has_changed_is_drawn_anew(open_page: Open, versions: httpx.Client) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from time import sleep
@@ -337,17 +338,24 @@ def test_a_signal_leaves_no_temporary_file(source: RangeServer, tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_object_store_is_read_with_the_library(moto: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def bucket_of(moto: str, monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Any]:
+    """An httpx client of a new bucket, which the library finds by the environment."""
     import httpx
 
     signed = {"authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request"}
-    for name, value in (
+    for variable, value in (
         ("AWS_ACCESS_KEY_ID", "ours"), ("AWS_SECRET_ACCESS_KEY", "secret"), ("AWS_REGION", "us-east-1"),
         ("AWS_ENDPOINT_URL", moto),
     ):  # fmt: skip
-        monkeypatch.setenv(name, value)
-    with httpx.Client(base_url=f"{moto}/of-client", headers=signed, trust_env=False, timeout=60) as bucket:
+        monkeypatch.setenv(variable, value)
+    with httpx.Client(base_url=f"{moto}/{name}", headers=signed, trust_env=False, timeout=60) as bucket:
         bucket.put("")
+        yield bucket
+
+
+def test_an_object_store_is_read_with_the_library(moto: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bucket_of(moto, monkeypatch, "of-client") as bucket:
         bucket.put("/many.safetensors", content=save(first=TABLE, second=TABLE[:5]))
     with url_files.fetched("s3://of-client/many.safetensors", "second", lambda *done: None) as path:
         assert path.stat().st_size < TABLE[:5].nbytes + 200
@@ -362,16 +370,7 @@ def test_an_object_store_is_read_with_the_library(moto: str, monkeypatch: pytest
 def test_an_object_that_changes_or_goes_while_it_is_read(
     moto: str, monkeypatch: pytest.MonkeyPatch, change: str, why: str
 ) -> None:
-    import httpx
-
-    signed = {"authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request"}
-    for name, value in (
-        ("AWS_ACCESS_KEY_ID", "ours"), ("AWS_SECRET_ACCESS_KEY", "secret"), ("AWS_REGION", "us-east-1"),
-        ("AWS_ENDPOINT_URL", moto),
-    ):  # fmt: skip
-        monkeypatch.setenv(name, value)
-    with httpx.Client(base_url=f"{moto}/going", headers=signed, trust_env=False, timeout=60) as bucket:
-        bucket.put("")
+    with bucket_of(moto, monkeypatch, "going") as bucket:
         bucket.put("/a.npy", content=npy(TABLE))
         opened = url_files._Stored("s3://going/a.npy")
         bucket.request(change, "/a.npy", content=npy(TABLE + 1) if change == "put" else None)
