@@ -22,6 +22,7 @@ from app.api.route_table import CONTROL, GATHER, TABLE
 from app.dispatch.admission_control import Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
+from app.memory.budget import Budget
 from app.memory.error_tracebacks import drop_tracebacks
 from app.security.authorizer import Authorizer
 from app.security.host_header_check import HostHeaderCheck
@@ -58,6 +59,11 @@ class DataPlane:
         self.metrics = metrics
         self.admission = admission
         self.deadline = deadline
+
+    @property
+    def budget(self) -> Budget:
+        """The memory budget of requests and connections."""
+        return self.admission.budget
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""

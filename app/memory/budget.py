@@ -1,7 +1,8 @@
 """The memory budget: the bytes that all requests and answers together may hold, charged before they are allocated.
 
 Small requests are charged to a budget of their own, so that large ones, running or stalled, cannot starve them. A
-`MemoryReservation` belongs to one request and gives everything back when it is released.
+`MemoryReservation` belongs to one request and gives everything back when it is released. What connections hold outside
+of requests (headers that come, requests that wait behind another) has a third one, so that it starves neither.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _MAX_UNCHARGED_BYTES: Final = 1 << 17
 
 
 class Budget:
-    """`total` bytes for large requests, and an eighth of that (at least 16 MiB) beside it for small ones.
+    """`total` bytes for large requests, an eighth of that (at least 16 MiB) beside it for small ones, and a sixteenth
+    (at least 16 MiB) for connections.
 
     A request holds up to `uncharged` bytes without being counted, since counting takes a lock, and so longer than the
     other checks of a small gather. It is so little that `requests`, as many as there may be at once, hold no more than
@@ -32,8 +34,10 @@ class Budget:
         self.until_look = 0  # bytes of large requests that may be charged before `freed` looks again
         self.small_total = max(total // 8, 16 * SMALL_REQUEST_BYTES)
         self.uncharged = max(MIN_UNCHARGED_BYTES, min(_MAX_UNCHARGED_BYTES, total // 8 // requests))
+        self.connection_total = max(total // 16, 16 * SMALL_REQUEST_BYTES)
         self.used = 0
         self.small_used = 0
+        self.connection_used = 0  # charged by the event loop alone
         self.lock = Lock()  # requests charge from threads, too
 
     def admit(self, size: int) -> None:
@@ -50,6 +54,23 @@ class Budget:
         self.admit(size)
         if size > SMALL_REQUEST_BYTES and self.used + size > self.total:
             raise self.overloaded()
+
+    @property
+    def all_used(self) -> int:
+        """Bytes that requests and connections hold together."""
+        return self.used + self.small_used + self.connection_used
+
+    @property
+    def all_total(self) -> int:
+        """Bytes that requests and connections may hold together."""
+        return self.total + self.small_total + self.connection_total
+
+    def charge_connection(self, size: int) -> bool:
+        """Charge `size` bytes more (fewer, if negative) to the budget of connections; False if they are not free."""
+        if size > 0 and self.connection_used + size > self.connection_total:
+            return False
+        self.connection_used += size
+        return True
 
     def overloaded(self) -> GatherError:
         """The refusal of a request that may be tried again later."""

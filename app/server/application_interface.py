@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
+from app.memory.budget import Budget
 from app.server.restarting_tasks import BackgroundTasks
 from app.server.tls import Tls
 from app.telemetry.request_metrics import Metrics
@@ -45,6 +46,11 @@ class ServedApplication(Protocol):
 
     background: BackgroundTasks
     further_listener: FurtherListener | None
+
+    @property
+    def budget(self) -> Budget:
+        """The memory budget of its requests and connections."""
+        ...
 
     @property
     def metrics(self) -> Metrics:

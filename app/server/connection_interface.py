@@ -18,19 +18,19 @@ from app.server.timed_flow_control import TimedFlowControl
 
 
 class Connection(Protocol):
-    """An HTTP/1.1 connection. `last_received` is when bytes came last, in seconds of `monotonic`, and `running` the
-    exchange that the application works on.
+    """An HTTP/1.1 connection. `last_received` is when bytes came last, in seconds of `monotonic`, and `cycle` the
+    exchange of the request that came last.
     """
 
     access_logger: Logger
     app: ASGI3Application
+    cycle: Any
     flow: TimedFlowControl
     last_received: float
     leaving: bool
     logger: Logger
     loop: asyncio.AbstractEventLoop
     parser: httptools.HttpRequestParser
-    running: Any
     server_state: ServerState
     tasks: set[asyncio.Task[None]]
     transport: asyncio.Transport

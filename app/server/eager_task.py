@@ -19,7 +19,6 @@ T = TypeVar("T")
 
 def start(connection: Connection, exchange: HttpExchange) -> None:
     """Run the application up to its first wait; a task carries on with the rest, if there is one."""
-    connection.running = exchange
     coroutine: Any = exchange.run_asgi(connection.app)
     if not exchange.more_body:
         try:

@@ -23,7 +23,7 @@ def watch(connection: Connection, interval: float = FIRST_S) -> None:
 
 
 def _probe(connection: Connection, interval: float) -> None:
-    running = connection.running
+    running = connection.cycle
     if connection.transport.is_closing() or running is None or running.response_complete:
         return
     if running.on_disconnect is not None and not running.response_started and running.scope["http_version"] == "1.1":

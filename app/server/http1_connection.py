@@ -5,7 +5,10 @@ senders and readers are found by one sweep a second over all connections (`slow_
 each request. The shorter ways are modules of their own: `request_header_cache`, `eager_task`, `body_reader`,
 `whole_answer_response` and `write_batch`.
 
-Parser callbacks, pipelining and the end of a connection share one state, so they stay in one class.
+Requests are parsed one at a time. What a client sends behind a request waits as bytes, at most one read of the socket,
+until that request is answered and the event loop has time (`input_turns`).
+
+Parser callbacks, input that waits, and the end of a connection share one state, so they stay in one class.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.errors import GatherError
-from app.server import body_reader, eager_task, half_closed_connections, request_header_cache
+from app.memory.budget import Budget
+from app.memory.error_tracebacks import drop_tracebacks
+from app.server import body_reader, eager_task, half_closed_connections, input_turns, request_header_cache
 from app.server.body_reader import BodyReader
 from app.server.connection_limit import SPARE, ConnectionLimit
 from app.server.header_fields import combined
@@ -37,14 +42,28 @@ from app.telemetry.request_id import REQUEST_ID, random_id
 
 logger = logging.getLogger("gathernd")
 
+_EMPTY_LINE: Final = b"\r\n\r\n"
+"""The end of a header, and of a chunked body."""
+_PIECE_BYTES: Final = 1 << 13
+"""Most bytes of a header or of a chunked body that the parser is fed at once: 1,365 chunks of one byte take a
+millisecond."""
+_UNCHARGED_BYTES: Final = 1 << 11
+"""Each connection may hold this much outside of requests uncharged."""
+_FIELD_BYTES: Final = 200
+"""What Python's objects take for a header field, beside its bytes."""
+
 
 class Http1Connection(HttpToolsProtocol):
-    """uvicorn's httptools protocol with limits. `cycle` (uvicorn's name) is the exchange that the parser is at,
-    `running` the one that the application works on, `starting` one whose header has just come.
+    """uvicorn's httptools protocol with limits.
+
+    `cycle` (uvicorn's name) is the exchange of the request that came last, `starting` the same one until the
+    application works on it. `unread` is what has come, and the parser has had the first `place` bytes of it; `length`
+    is that of the request's body, None for chunks.
 
     The class attributes are set once per process, before the server starts: `count_refusal` is called with the error,
     the request id and the caller's address of each request that is refused before the application sees it,
-    `render_error` makes the answers of the requests that the server refuses.
+    `render_error` makes the answers of the requests that the server refuses, and `budget` is charged with the bytes
+    that connections hold outside of requests.
     """
 
     flow: TimedFlowControl
@@ -52,6 +71,7 @@ class Http1Connection(HttpToolsProtocol):
     count_refusal: ClassVar[Callable[[GatherError, str, str | None], None]]
     render_error: ClassVar[ErrorRenderer]
     limit: ClassVar[ConnectionLimit | None] = None
+    budget: ClassVar[Budget | None] = None
     leaving: bool = False
     """Whether each answer is the last of its connection: of this one, or set on the class, of all."""
     _defaults: ClassVar[tuple[object, bytes]] = (None, b"")
@@ -59,6 +79,7 @@ class Http1Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.in_header = False
+        self.headers = []
         self.header_size = 0
         self.at_request_start = True
         self.request_began = monotonic()
@@ -66,13 +87,17 @@ class Http1Connection(HttpToolsProtocol):
         self.refused = False
         self.url = b""
         self.starting: HttpExchange | None = None
-        self.running: HttpExchange | None = None
         self.write_progress: WriteProgress | None = None
         self.beyond_limit = False
         self.last_header_hash = 0
         self.last_header: request_header_cache.CachedHeader | None = None
-        self.refusal_to_send = b""
-        """The answer to what follows the requests that came whole; it leaves behind their answers."""
+        self.unread = b""
+        self.place = 0
+        self.last_fed = b""
+        self.length: int | None = 0
+        self.header_weight = 0
+        self.charged = 0
+        self.feeding = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection is open: find room for it, or refuse it."""
@@ -88,42 +113,140 @@ class Http1Connection(HttpToolsProtocol):
             self.refuse(limit.refusal())
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, start the request that it completes, refuse what can never become one."""
+        """Start the request that has come, or feed the parser."""
         if self.refused:
             return
         self.last_received = monotonic()
-        end = data.find(b"\r\n\r\n", 0, request_header_cache.LARGEST) + 4 if self.at_request_start else 0
-        if end > 4:
-            header = data[:end]
-            hashed = request_header_cache.hashed
-            cached = self._cached_by_hash(header) if hashed else request_header_cache.known.get(header)
-            if cached is not None and len(data) - end == cached.length and self._can_start() and not self.leaving:
-                self._start_cached(cached, data, end)
+        place = 0
+        if self.unread:
+            self.unread = self.unread[self.place :] + data
+            self.place = 0
+            self._charge()
+            return
+        if self.at_request_start:
+            place = self._start_cached(data, 0)
+            if place == len(data):
                 return
+        self.unread, self.place = data, place
+        self.read_on(first=self.at_request_start and not place)
+
+    def read_on(self, *, first: bool = False) -> None:
+        """Feed the parser what has come, request by request, while this turn of the event loop has time.
+
+        A request that is being answered holds up what has come behind it. With `first` one request, or what has come
+        of it, is fed in any case.
+        """
+        if self.feeding or self.parser is None:
+            return
+        self.feeding = True
         try:
-            self._feed(data)
+            while self.place < len(self.unread) and self._takes_input():
+                if not first and not input_turns.has_time():
+                    input_turns.enqueue(self)
+                    break
+                first = False
+                self._feed_next()
         except httptools.HttpParserError as error:
             cause = error.__context__
-            if self.starting is not None and not self.starting.more_body:
-                # The request before the fault is whole, and is answered.
-                exchange, self.starting = self.starting, None
-                eager_task.start(self, exchange)
-            self.refuse(cause if isinstance(cause, GatherError) else _bad_framing(error, cause))
-            return
+            refusal = cause if isinstance(cause, GatherError) else _bad_framing(error, cause)
+            drop_tracebacks(error)
+            self.refuse(refusal)
+        finally:
+            self.feeding = False
         if self.starting is not None:
-            exchange, self.starting = self.starting, None
-            eager_task.start(self, exchange)
-            received, route_match = exchange.received, exchange.route_match
-            if end > 4 and route_match is not None and exchange.keep_alive and received == len(data) - end:
+            self._start()
+        if self.place < len(self.unread) and not self.refused and not self.transport.is_closing():
+            self.flow.hold()
+        elif self.unread:
+            self.unread, self.place = b"", 0
+            self.flow.let_go()
+        if self.charged or self.header_weight or self.in_header or self.unread:
+            self._charge()
+
+    def _takes_input(self) -> bool:
+        """Whether the parser may be fed: not while a request that has come whole is being answered."""
+        exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
+        if self.refused or self.transport.is_closing():
+            return False
+        return exchange is None or exchange.more_body or exchange.response_complete
+
+    def _feed_next(self) -> None:
+        """Feed the parser the next header, with what has come of a body of known length, or a piece of another body.
+
+        The parser would go on from one request to the next by itself. So what it is fed ends where a request may end.
+        """
+        data, place = self.unread, self.place
+        begins = self.at_request_start
+        if begins:
+            self.place = self._start_cached(data, place) or place
+            if self.place > place:
+                return
+        if begins or self.in_header or self.length is None:
+            end = self._end_of_piece(data, place)
+            self._feed(data, place, end)
+            self._count_framing(end - place)
+            if self.refused:
+                return
+        header_end = end_of_body = self.place
+        if self.length is not None and not (self.at_request_start or self.in_header) and header_end < len(data):
+            exchange: HttpExchange = self.cycle  # type: ignore[assignment]
+            end_of_body = min(len(data), header_end + self.length - exchange.received)
+            self._feed(data, header_end, end_of_body)
+        if self.at_request_start and self.starting is not None:
+            exchange = self.starting
+            self._start()
+            if begins and exchange.route_match is not None and exchange.keep_alive:
                 scope: dict[str, Any] = exchange.scope  # type: ignore[assignment]
-                request_header_cache.remember(data[:end], scope, received, route_match, secret=exchange.secret)
-        elif self.in_header:
-            # What came with the end of another request is not counted: how much of that is header is not known.
-            self.header_size += len(data) if self.header_size >= 0 else 1
-            if self.header_size > self.timeouts.header_bytes:
-                self.refuse(_header_too_large(self.timeouts))
-        else:
-            self._count_framing(len(data))
+                header, length = data[place:header_end], end_of_body - header_end
+                if len(header) <= request_header_cache.LARGEST:
+                    request_header_cache.remember(header, scope, length, exchange.route_match, secret=exchange.secret)
+
+    def _end_of_piece(self, data: bytes, place: int) -> int:
+        """Where a header, or a body of unknown length, may end: behind its first empty line, in a piece at most."""
+        if place == 0 and self.last_fed:
+            for known in (3, 2, 1):
+                if self.last_fed.endswith(_EMPTY_LINE[:known]) and data.startswith(_EMPTY_LINE[known:]):
+                    return 4 - known
+        end = data.find(_EMPTY_LINE, place, place + _PIECE_BYTES + 3) + 4
+        return end if end > 3 else min(len(data), place + _PIECE_BYTES)
+
+    def _feed(self, data: bytes, place: int, end: int) -> None:
+        """Feed the parser. No upgrade is accepted here, and yet the parser skips the body of a request that offers one
+        (as Java's HTTP client does by default): such a header is fed once more, without the offer.
+        """
+        self.place = end
+        self.last_fed = data[max(place, end - 3) : end] if end == len(data) else b""
+        try:
+            self.parser.feed_data(data if end - place == len(data) else memoryview(data)[place:end])
+        except httptools.HttpParserUpgrade:
+            header = self._header_without_offer()
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self.parser.feed_data(header)
+
+    def _start(self) -> None:
+        """Start the request whose header has come."""
+        exchange, self.starting = self.starting, None
+        assert exchange is not None
+        eager_task.start(self, exchange)
+
+    def _charge(self) -> None:
+        """Charge what waits on this connection, and large headers; without room for it no more is taken."""
+        header = self.header_size + _FIELD_BYTES * len(self.headers) if self.in_header else self.header_weight
+        size = max(0, len(self.unread) + header - _UNCHARGED_BYTES)
+        if size == self.charged or self.budget is None:
+            return
+        if self.budget.charge_connection(size - self.charged):
+            self.charged = size
+            return
+        error = self.budget.overloaded()
+        if self._takes_input():
+            self.refuse(error)
+            return
+        # The answer under way is the last one: its client sends again what is dropped here.
+        Http1Connection.count_refusal(error, random_id(), self.client[0] if self.client else None)
+        self.cycle.keep_alive = False
+        self.unread, self.place = b"", 0
 
     def _cached_by_hash(self, header: bytes) -> request_header_cache.CachedHeader | None:
         """The cached header of these bytes, where headers are kept by their SHA-256.
@@ -141,34 +264,52 @@ class Http1Connection(HttpToolsProtocol):
         return cached
 
     def _count_framing(self, size: int) -> None:
-        """Limit the bytes that bring nothing of a body: the extensions of chunks, and the trailer."""
-        exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
-        if exchange is None or not exchange.more_body:
-            return
-        if exchange.received != exchange.counted:
-            exchange.counted = exchange.received
-            self.header_size = 0
-            return
+        """Count a piece of `size` bytes that was fed: as header, or as what brings nothing of a body (the extensions of
+        chunks, and the trailer). Refuse what is too large, before it has come whole.
+        """
+        if self.in_header:
+            if len(self.headers) > self.timeouts.header_fields:
+                self.refuse(_too_many_fields(self.timeouts))
+                return
+        else:
+            exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
+            if exchange is None or not exchange.more_body or self.length is not None:
+                return
+            if exchange.received != exchange.counted:
+                exchange.counted = exchange.received
+                self.header_size = 0
+                return
         self.header_size += size
         if self.header_size > self.timeouts.header_bytes:
             self.refuse(_header_too_large(self.timeouts))
 
-    def _can_start(self) -> bool:
-        """Whether the next request can be carried out at once."""
-        exchange: RequestResponseCycle | None = self.cycle
-        return exchange is None or exchange.response_complete
+    def _start_cached(self, data: bytes, place: int) -> int:
+        """Carry out the request at `place` of `data`, if its header is cached and its body has come: where it ends.
 
-    def _start_cached(self, cached: request_header_cache.CachedHeader, data: bytes, end: int) -> None:
-        """Carry out a request whose header, the first `end` bytes of `data`, is cached."""
+        Returns 0 otherwise.
+        """
+        end = data.find(_EMPTY_LINE, place, place + request_header_cache.LARGEST) + 4
+        if end <= place + 4:
+            return 0
+        header = data[place:end]
+        hashed = request_header_cache.hashed
+        cached = self._cached_by_hash(header) if hashed else request_header_cache.known.get(header)
+        if cached is None or self.leaving:
+            return 0
+        whole = end + cached.length
+        if whole > len(data) or not self._takes_input():
+            return 0
         self.request_began = self.last_received
         self.expect_100_continue = False
+        self.place = whole
         scope = cached.scope.copy()
         self.cycle = exchange = self._exchange(scope, keep_alive=True)
         exchange.route_match = cached.route_match
-        exchange.body = data[end:]  # type: ignore[assignment]
+        exchange.body = data[end:whole]  # type: ignore[assignment]
         exchange.received = cached.length
         exchange.more_body = False
         eager_task.start(self, exchange)
+        return whole
 
     def _exchange(self, scope: dict[str, Any], *, keep_alive: bool) -> HttpExchange:
         """An exchange for the request of `scope`, to which the connection's own entries are added."""
@@ -180,20 +321,6 @@ class Http1Connection(HttpToolsProtocol):
         scope["state"] = self.app_state.copy()
         scope["extensions"] = {"gathernd": exchange}
         return exchange
-
-    def _feed(self, data: bytes) -> None:
-        """Feed the parser. No upgrade is accepted here, and yet the parser skips the body of a request that offers one
-        (as Java's HTTP client does by default): such a header is fed once more, without the offer.
-        """
-        while True:
-            try:
-                self.parser.feed_data(data)
-            except httptools.HttpParserUpgrade as offer:
-                data = self._header_without_offer() + data[offer.args[0] :]
-                self.parser = httptools.HttpRequestParser(self)
-                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-            else:
-                return
 
     def _header_without_offer(self) -> bytes:
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
@@ -212,27 +339,15 @@ class Http1Connection(HttpToolsProtocol):
         client gets what was answered by now.
         """
         flush()
-        if self.scheme == "https" or (self.refused and not self.refusal_to_send):
+        self.in_header = False
+        exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
+        if self.scheme == "https" or self.refused or exchange is None:
             return False
-        last = self._forget_unfinished()
-        if last is None:
+        if exchange.more_body or exchange.response_complete or exchange.disconnected:
             return False
-        if not self.refused:  # else the error is the last answer
-            last.keep_alive = False
+        exchange.keep_alive = False
         half_closed_connections.watch(self)
         return True
-
-    def _forget_unfinished(self) -> HttpExchange | None:
-        """Of a connection from which no more is taken, forget the request that is not whole: the last one that is, if
-        it is not answered yet.
-        """
-        self.in_header = False
-        last: HttpExchange | None = self.cycle  # type: ignore[assignment]
-        if last is not None and last.more_body and self.pipeline:
-            self.pipeline.popleft()  # which is `last`: the requests that wait are before it
-            last = self.pipeline[0][0] if self.pipeline else self.running  # type: ignore[assignment]
-            self.cycle = last
-        return None if last is None or last.more_body or last.response_complete or last.disconnected else last
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: nothing more is written for any of its requests."""
@@ -242,14 +357,21 @@ class Http1Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _abandon(self) -> None:
-        """Mark all requests of this connection as disconnected: their answers would reach nobody."""
-        for exchange in (self.running, self.cycle, *(waiting for waiting, _ in self.pipeline)):
-            if exchange is not None and not exchange.response_complete:
-                exchange.disconnected = True
-                exchange.message_event.set()
-        self.pipeline.clear()
-        if self.running is not None and self.running.on_disconnect is not None:
-            self.running.on_disconnect()
+        """Mark the request as disconnected: its answer would reach nobody. What waits behind it is dropped."""
+        self.unread, self.place = b"", 0
+        self.headers = []
+        self.header_size = self.header_weight = 0
+        self._charge()
+        self.flow.let_go()
+        if self.starting is not None:
+            self.starting.scope.pop("extensions")  # a cycle, which would stay until garbage is collected
+            self.starting = self.cycle = None  # type: ignore[assignment]
+        exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
+        if exchange is not None and not exchange.response_complete:
+            exchange.disconnected = True
+            exchange.message_event.set()
+            if exchange.on_disconnect is not None:
+                exchange.on_disconnect()
 
     def on_message_begin(self) -> None:
         """A request starts."""
@@ -258,6 +380,7 @@ class Http1Connection(HttpToolsProtocol):
         self.headers = []
         self.in_header = True
         self.at_request_start = False
+        self.header_size = 0
         self.request_began = self.last_received
 
     def on_headers_complete(self) -> None:
@@ -266,8 +389,13 @@ class Http1Connection(HttpToolsProtocol):
             self._claim_place()
         headers, url, parser = self.headers, self.url, self.parser
         size = len(url)
+        length = b"0"
         for name, value in headers:
             size += len(name) + len(value)
+            if name == b"content-length":
+                length = value
+            elif name == b"transfer-encoding":
+                length = b""
         if size > self.timeouts.header_bytes:
             raise _header_too_large(self.timeouts)
         if len(headers) > self.timeouts.header_fields:
@@ -277,6 +405,9 @@ class Http1Connection(HttpToolsProtocol):
                 raise GatherError("malformed_request", "this is no proxy: CONNECT is not taken")
             return  # see `_feed`
         self.in_header = False
+        self.length = int(length) if length else None
+        self.header_size = 0
+        self.header_weight = size + _FIELD_BYTES * len(headers) if size > _UNCHARGED_BYTES else 0
         self.headers = _TRAILER
         version = parser.get_http_version()
         raw_path, query = split_target(url)
@@ -292,14 +423,8 @@ class Http1Connection(HttpToolsProtocol):
             "raw_path": raw_path,
             "query_string": query,
         }
-        free = self._can_start()
         keep_alive = version != "1.0" and parser.should_keep_alive() and not self.leaving
-        self.cycle = exchange = self._exchange(scope, keep_alive=keep_alive)
-        if free:
-            self.starting = exchange
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((exchange, self.app))
+        self.cycle = self.starting = self._exchange(scope, keep_alive=keep_alive)
 
     def _claim_place(self) -> None:
         """Take the place of a connection that has ended meanwhile. Raises overloaded where there is none.
@@ -350,49 +475,38 @@ class Http1Connection(HttpToolsProtocol):
         if self.in_header:
             return  # see `_feed`
         self.at_request_start = True
-        self.header_size = -1
         exchange = self.cycle
         exchange.more_body = False
         if not exchange.response_complete:
             exchange.message_event.set()
 
     def on_response_complete(self) -> None:
-        """An answer has been written: start the next request that waits, or answer what came last and is refused."""
+        """An answer has been written: go on with what came behind its request."""
         self.server_state.total_requests += 1
+        self.header_weight = 0
         if self.transport.is_closing():
             return
         self.last_received = self.last_answered = monotonic()
-        if self.flow.read_paused:
-            self.request_began = self.last_received  # what comes of a request from now on could not come before
+        if self.feeding:
+            return
+        if self.unread:
+            input_turns.enqueue(self)
+            return
         self.flow.resume_reading()
-        if self.pipeline:
-            waiting, app = self.pipeline.pop()
-            self.running = waiting  # type: ignore[assignment]
-            self._start_asgi_task(waiting, app)
-        elif self.refusal_to_send:
-            flush()
-            self.transport.write(self.refusal_to_send)
-            self.transport.close()
+        if self.charged:
+            self._charge()
 
     def refuse(self, error: GatherError) -> None:
-        """Answer `error` without the application, behind the answers to what came whole before, and close.
-
-        It is counted now; where one of those answers is the last of the connection, or breaks off, it never leaves.
-        """
+        """Answer `error` in place of the application, and close: the request is not whole, and never will be."""
         flush()
         self.refused = True
         request_id = self._request_id()
         path = self.url.partition(b"?")[0].decode("latin-1")
+        exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
         added = b""
-        if self._forget_unfinished() is not None:
-            Http1Connection.count_refusal(error, request_id, self.client[0] if self.client else None)
-            self.refusal_to_send = refusal_response(Http1Connection.render_error(error, request_id, path), request_id)
-            self.flow.resume_reading()  # what still comes is dropped: left unread, it would reset the connection
-            return
-        exchange: RequestResponseCycle | None = self.cycle
-        if self.running is not None and not self.running.response_complete:
-            self.running.refusal, self.running.refusal_id = error.code, request_id
-            added = self.running.added
+        if self.starting is None and exchange is not None and not exchange.response_complete:
+            exchange.refusal, exchange.refusal_id = error.code, request_id
+            added = exchange.added
         else:
             Http1Connection.count_refusal(error, request_id, self.client[0] if self.client else None)
         self._abandon()
@@ -420,7 +534,7 @@ class Http1Connection(HttpToolsProtocol):
 
     def is_idle(self, now: float, seconds: float) -> bool:
         """Whether no request is under way, its answer has left, and nothing has come for so many seconds."""
-        if self.in_header or now - self.last_received < seconds or self.transport.is_closing():
+        if self.in_header or self.unread or now - self.last_received < seconds or self.transport.is_closing():
             return False
         exchange: RequestResponseCycle | None = self.cycle
         answered = exchange is None or (exchange.response_complete and not exchange.more_body)
@@ -432,7 +546,7 @@ class Http1Connection(HttpToolsProtocol):
         if exchange is not None and not exchange.response_complete:
             if not exchange.response_started:
                 exchange.keep_alive = False
-        elif not self.in_header and now - self.last_received >= quiet:
+        elif not self.in_header and not self.unread and now - self.last_received >= quiet:
             self.transport.close()
 
 

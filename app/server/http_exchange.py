@@ -100,7 +100,9 @@ class HttpExchange(RequestResponseCycle):
     respond = whole_answer_response.respond
 
     async def run_asgi(self, app: ASGI3Application) -> None:
-        """Run the application. After it, scope and exchange no longer refer to each other, so both are freed."""
+        """Run the application. After it, scope, exchange and connection no longer refer to each other, so all are
+        freed.
+        """
         try:
             await app(self.scope, self.receive, self.send)
             if not self.response_complete and not self.disconnected:
@@ -115,6 +117,7 @@ class HttpExchange(RequestResponseCycle):
                 self.transport.close()
         finally:
             self.on_response = _do_nothing
+            self.connection = None
             self.scope.pop("extensions", None)
 
     async def send(self, message: ASGISendEvent) -> None:

@@ -142,6 +142,7 @@ def configure(options: ServerOptions, app: ServedApplication, tls: Tls | None = 
     Http1Connection.timeouts = options.timeouts
     Http1Connection.count_refusal = app.metrics.count_refusal
     Http1Connection.render_error = options.render_error
+    Http1Connection.budget = app.budget
     return uvicorn.Config(
         app,
         host=options.host,

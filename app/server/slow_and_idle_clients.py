@@ -32,8 +32,7 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
             if _reads_too_slowly(connection, now):
                 _cut_off(connection)
             elif connection.refused:
-                if not connection.refusal_to_send:
-                    connection.transport.close()
+                connection.transport.close()
             else:
                 error = _overdue(connection, now)
                 if error is not None:
@@ -51,7 +50,8 @@ def _reads_too_slowly(connection: Http1Connection, now: float) -> bool:
     if not left:
         connection.write_progress = None
         return False
-    exchange, limits, before = connection.running, connection.timeouts, connection.write_progress
+    exchange: HttpExchange | None = connection.cycle  # type: ignore[assignment]
+    limits, before = connection.timeouts, connection.write_progress
     read = (0 if exchange is None else exchange.sent) - left
     if before is None or before.exchange is not exchange:
         connection.write_progress = WriteProgress(exchange, now, now, read, read)
@@ -65,7 +65,7 @@ def _reads_too_slowly(connection: Http1Connection, now: float) -> bool:
 
 def _cut_off(connection: Http1Connection) -> None:
     """End a connection whose client does not read; what was to be sent is let go of, by the kernel too."""
-    exchange = connection.running
+    exchange: HttpExchange | None = connection.cycle  # type: ignore[assignment]
     if exchange is not None and not exchange.response_complete:
         exchange.refusal = "request_timeout"
     connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

@@ -1,14 +1,118 @@
-"""What the protocol makes of faults while a request is read."""
+"""What the protocol makes of faults while a request is read, and of input that waits."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import gc
 import logging
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
 
 import httptools
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
-from app.errors import Code
+from app.errors import Code, GatherError
+from app.memory.budget import Budget
 from app.server.http1_connection import Http1Connection, _bad_framing
+from app.server.refusal_response import RenderedError
+
+GET = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+BROKEN_BODY = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+Application = Callable[..., Coroutine[Any, Any, None]]
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+async def until(state: Callable[[], bool]) -> None:
+    """Wait for a state."""
+    async with asyncio.timeout(30):
+        while not state():  # noqa: ASYNC110  (nothing says when it comes)
+            await asyncio.sleep(0)
+
+
+class FakeTransport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.reads = True
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def can_write_eof(self) -> bool:
+        return False
+
+
+class Held:
+    """An application whose answers wait for `go`; it counts its requests."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.go = asyncio.Event()
+
+    async def __call__(self, _: Any, __: Any, send: Any) -> None:
+        self.asked += 1
+        await self.go.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.fixture
+def budget(monkeypatch: pytest.MonkeyPatch) -> Budget:
+    found = Budget(1 << 20)
+    monkeypatch.setattr(Http1Connection, "budget", found)
+    monkeypatch.setattr(Http1Connection, "limit", None)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def refused(monkeypatch: pytest.MonkeyPatch) -> list[Code]:
+    """The codes of what was refused."""
+    codes: list[Code] = []
+
+    def count(error: GatherError, _: str, __: str | None) -> None:
+        codes.append(error.code)
+
+    monkeypatch.setattr(Http1Connection, "count_refusal", staticmethod(count), raising=False)
+    rendered = RenderedError(400, (), b"text/plain", b"refused")
+    monkeypatch.setattr(Http1Connection, "render_error", staticmethod(lambda *_: rendered), raising=False)
+    return codes
+
+
+def connect(app: Application) -> tuple[Http1Connection, FakeTransport]:
+    config = uvicorn.Config(cast(Any, app), lifespan="off", log_config=None)
+    config.load()
+    connection = Http1Connection(config=config, server_state=ServerState(), app_state={})
+    transport = FakeTransport()
+    connection.connection_made(transport)
+    return connection, transport
 
 
 def test_a_fault_of_the_service_is_not_called_malformed(caplog: pytest.LogCaptureFixture) -> None:
@@ -23,23 +127,83 @@ def test_broken_framing_is_malformed() -> None:
     assert _bad_framing(httptools.HttpParserError("Invalid method"), None).code == "malformed_request"
 
 
-def test_a_fault_while_a_request_is_read_is_answered_with_500_and_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@in_loop
+async def test_a_fault_while_a_request_is_read_is_answered_with_500_and_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: list[Code]
 ) -> None:
-    refused: list[Code] = []
-    monkeypatch.setattr(Http1Connection, "refuse", lambda _, error: refused.append(error.code))
+    def fail(_: object) -> None:
+        raise KeyError("what was wrong")
 
-    class Parser:
-        def feed_data(self, data: bytes) -> None:
-            try:
-                raise KeyError("what was wrong")
-            except KeyError:
-                raise httptools.HttpParserCallbackError("User callback error")  # noqa: B904  (as the parser does)
-
-    protocol = Http1Connection.__new__(Http1Connection)
-    protocol.refused, protocol.at_request_start, protocol.starting = False, False, None
-    protocol.parser = Parser()  # type: ignore[assignment]
+    connection, _ = connect(Held())
+    monkeypatch.setattr(connection, "on_message_begin", fail.__get__(connection))
+    connection.parser = httptools.HttpRequestParser(connection)
     with caplog.at_level(logging.ERROR, "gathernd"):
-        protocol.data_received(b"x")
+        connection.data_received(GET)
     assert refused == ["internal"]
     assert "what was wrong" in caplog.text
+
+
+@in_loop
+async def test_requests_behind_one_that_is_answered_wait_as_bytes_that_are_charged(budget: Budget) -> None:
+    app = Held()
+    connection, transport = connect(app)
+    sent = GET * 1000
+    connection.data_received(sent)
+    await asyncio.sleep(0)
+    assert (app.asked, transport.reads) == (1, False)
+    assert 0.9 * len(sent) < budget.connection_used <= len(sent)
+    app.go.set()
+    await until(lambda: transport.written.count(b"HTTP/1.1 204") == 1000)
+    assert (app.asked, transport.reads, budget.connection_used) == (1000, True, 0)
+
+
+@in_loop
+async def test_what_waits_is_given_back_when_the_client_goes(budget: Budget) -> None:
+    connection, _ = connect(Held())
+    connection.data_received(GET * 1000)
+    assert budget.connection_used
+    connection.connection_lost(None)
+    assert not budget.connection_used
+
+
+@in_loop
+async def test_beyond_the_budget_of_connections_the_answer_under_way_is_the_last(
+    budget: Budget, refused: list[Code]
+) -> None:
+    app = Held()
+    connection, transport = connect(app)
+    budget.connection_used = budget.connection_total
+    connection.data_received(GET * 1000)
+    app.go.set()
+    await until(lambda: transport.closed)
+    assert (app.asked, refused) == (1, ["overloaded"])
+    assert b"connection: close" in transport.written
+
+
+@in_loop
+async def test_fields_are_counted_before_their_header_is_whole(budget: Budget, refused: list[Code]) -> None:
+    connection, transport = connect(Held())
+    connection.data_received(GET[:-2] + b"a:\r\n" * 15_000)
+    assert (refused, transport.closed) == (["header_too_large"], True)
+    assert not budget.connection_used
+
+
+@pytest.mark.parametrize("sent", [GET, GET * 100, GET[:-2], BROKEN_BODY, BROKEN_BODY[:-4], b"garbage\r\n\r\n"])
+@in_loop
+async def test_a_connection_that_has_ended_is_freed_without_a_garbage_collection(sent: bytes) -> None:
+    connection, transport = connect(Held())
+    found = weakref.ref(connection)
+    gc.collect()
+    gc.disable()
+    try:
+        connection.data_received(sent)
+        await asyncio.sleep(0)
+        connection.connection_lost(None)
+        tasks = connection.tasks
+        for task in tuple(tasks):
+            task.cancel()
+        await until(lambda: not tasks)
+        del connection, transport
+        await until(lambda: found() is None)
+    finally:
+        gc.enable()

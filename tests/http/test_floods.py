@@ -1,0 +1,111 @@
+"""Clients that send much more than they read answers to: memory stays bounded, and others are answered meanwhile."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from threading import Thread
+from time import monotonic, sleep
+
+import pytest
+
+from tests.http.conftest import Start
+from tests.http.raw import TINY, Wire, request
+from tests.http.server import Server
+from tests.http.test_overload import metric
+
+BUDGET = 64 << 20
+MOST_GROWTH = 96 << 20
+"""The budgets of large requests, small ones and connections together; more than this is held by nobody's leave."""
+LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+WITHOUT_HOST = b"GET /livez HTTP/1.1\r\n\r\n"
+UPGRADE = LIVEZ[:-2] + b"Upgrade: h2c\r\nConnection: upgrade\r\n\r\n"
+CHUNKED = b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+FLOODS: dict[str, tuple[int, bytes]] = {
+    "a long pipeline": (1, LIVEZ * 200_000),
+    "many pipelines": (50, LIVEZ * 12_000),
+    "pipelines without a host": (10, WITHOUT_HOST * 20_000),
+    "pipelined offers to upgrade": (10, UPGRADE * 5_000),
+    "headers without an end": (400, LIVEZ[:-2] + b"a:\r\n" * 15_000),
+    "large headers without an end": (400, LIVEZ[:-2] + b"a: " + b"a" * 60_000),
+    "chunks of one byte": (5, CHUNKED + b"\r\n" + b"1\r\n \r\n" * 100_000),
+    "chunks of one byte that are refused": (5, CHUNKED + b"Content-Type: text/x\r\n\r\n" + b"1\r\n \r\n" * 100_000),
+    "chunks of one byte behind a request": (5, LIVEZ + CHUNKED + b"\r\n" + b"1\r\n \r\n" * 100_000),
+    "empty lines": (5, b"\r\n" * 200_000),
+}
+
+
+@pytest.fixture(scope="module")
+def bounded(start: Start) -> Iterator[Server]:
+    with start("--memory-budget", str(BUDGET)) as server:
+        yield server
+
+
+def resident(server: Server, name: str = "VmRSS") -> int:
+    """Bytes of memory that the server has now, or had at most since `forget_peak` (VmHWM)."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+
+def forget_peak(server: Server) -> None:
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
+
+
+def flood(connection: socket.socket, data: bytes) -> None:
+    """Send `data` and take no answers, for as long as the server takes it."""
+    connection.settimeout(5)
+    with suppress(OSError):
+        connection.sendall(data)
+
+
+def read_all(connection: socket.socket) -> None:
+    """Read what comes until the server closes, or nothing comes any more."""
+    connection.settimeout(5)
+    with suppress(OSError):
+        while connection.recv(1 << 20):
+            pass
+
+
+@pytest.mark.parametrize("name", FLOODS)
+@pytest.mark.parametrize("reads", [True, False], ids=["reads", "does not read"])
+def test_a_flood_takes_no_memory_beyond_the_budget_and_others_are_answered(
+    bounded: Server, name: str, reads: bool
+) -> None:
+    count, data = FLOODS[name]
+    client = bounded.shared_client()
+    before = resident(bounded)
+    forget_peak(bounded)
+    with ExitStack() as stack:
+        connections = [stack.enter_context(bounded.connect()) for _ in range(count)]
+        threads = [Thread(target=flood, args=(connection, data)) for connection in connections]
+        if reads:
+            threads += [Thread(target=read_all, args=(connection,)) for connection in connections]
+        for thread in threads:
+            thread.start()
+        with Wire(bounded) as wire:
+            for _ in range(20):
+                wire.send(request(TINY))
+                assert wire.read().json()["output"]["values"] == [8]
+        assert client.get("/livez").status_code == 200
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+    assert resident(bounded, "VmHWM") - before < MOST_GROWTH
+    end = monotonic() + 60
+    while metric(bounded, "gathernd_memory_used_bytes"):
+        assert monotonic() < end, "what the connections held is still charged"
+        sleep(0.05)
+
+
+def test_what_waits_behind_a_request_is_charged(start: Start) -> None:
+    """A client that reads nothing: its answer waits, and the requests behind it."""
+    with start("--memory-budget", str(BUDGET)) as server, Wire(server) as wire:
+        Thread(target=flood, args=(wire.socket, LIVEZ * 400_000), daemon=True).start()
+        end = monotonic() + 60
+        while not metric(server, "gathernd_memory_used_bytes"):
+            assert monotonic() < end, "nothing is charged"
+            sleep(0.05)
