@@ -123,25 +123,26 @@ class Http1Connection(HttpToolsProtocol):
             self.place = 0
             self._charge()
             return
-        if self.at_request_start:
+        begins = self.at_request_start
+        if begins:
             place = self._start_cached(data, 0)
             if place == len(data):
                 return
         self.unread, self.place = data, place
-        self.read_on(first=self.at_request_start and not place)
+        self.read_on(first=begins and not place)
 
-    def read_on(self, *, first: bool = False) -> None:
+    def read_on(self, *, first: bool, only: bool = False) -> None:
         """Feed the parser what has come, request by request, while this turn of the event loop has time.
 
-        A request that is being answered holds up what has come behind it. With `first` one request, or what has come
-        of it, is fed in any case.
+        A request that is being answered holds up what has come behind it. With `first` one request, or piece of one, is
+        fed whatever the time; with `only` no more than that.
         """
         if self.feeding or self.parser is None:
             return
         self.feeding = True
         try:
             while self.place < len(self.unread) and self._takes_input():
-                if not first and not input_turns.has_time():
+                if not first and (only or not input_turns.has_time()):
                     input_turns.enqueue(self)
                     break
                 first = False
@@ -203,10 +204,9 @@ class Http1Connection(HttpToolsProtocol):
 
     def _end_of_piece(self, data: bytes, place: int) -> int:
         """Where a header, or a body of unknown length, may end: behind its first empty line, in a piece at most."""
-        if place == 0 and self.last_fed:
-            for known in (3, 2, 1):
-                if self.last_fed.endswith(_EMPTY_LINE[:known]) and data.startswith(_EMPTY_LINE[known:]):
-                    return 4 - known
+        for known in (3, 2, 1) if self.last_fed[-1:] in _EMPTY_LINE else ():
+            if self.last_fed.endswith(_EMPTY_LINE[:known]) and data.startswith(_EMPTY_LINE[known:], place):
+                return place + 4 - known
         end = data.find(_EMPTY_LINE, place, place + _PIECE_BYTES + 3) + 4
         return end if end > 3 else min(len(data), place + _PIECE_BYTES)
 
@@ -215,7 +215,7 @@ class Http1Connection(HttpToolsProtocol):
         (as Java's HTTP client does by default): such a header is fed once more, without the offer.
         """
         self.place = end
-        self.last_fed = data[max(place, end - 3) : end] if end == len(data) else b""
+        self.last_fed = (self.last_fed + data[max(place, end - 3) : end])[-3:]
         try:
             self.parser.feed_data(data if end - place == len(data) else memoryview(data)[place:end])
         except httptools.HttpParserUpgrade:
@@ -487,13 +487,12 @@ class Http1Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self.last_received = self.last_answered = monotonic()
+        self.flow.resume_reading()
         if self.feeding:
             return
         if self.unread:
             input_turns.enqueue(self)
-            return
-        self.flow.resume_reading()
-        if self.charged:
+        elif self.charged:
             self._charge()
 
     def refuse(self, error: GatherError) -> None:

@@ -8,6 +8,7 @@ the next turn, one request or piece at a time, in line with the others.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -18,8 +19,8 @@ TURN_S: Final = 2e-3
 class InputConnection(Protocol):
     """What this module uses of a connection."""
 
-    def read_on(self, *, first: bool = False) -> None:
-        """Feed the parser; with `first` at least one request, or what has come of it."""
+    def read_on(self, *, first: bool, only: bool = False) -> None:
+        """Feed the parser; with `first` and `only` one request or piece of one. Enqueues itself if more is left."""
         ...
 
 
@@ -27,7 +28,7 @@ class InputTurns:
     """The connections that wait for the next turn of the event loop, and the time that is left of this one."""
 
     def __init__(self) -> None:
-        self._waiting: dict[InputConnection, None] = {}  # in order of arrival
+        self._waiting: OrderedDict[InputConnection, None] = OrderedDict()
         self._ends = 0.0
         self._is_open = False
 
@@ -49,15 +50,11 @@ class InputTurns:
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        """Let the connections read on, one request or piece each, until the time is over."""
+        """Let the connections read on, one request or piece each, round after round, until the time is over."""
         self._is_open = False
-        waiting, self._waiting = self._waiting, {}
-        while waiting and self.has_time():
-            connection = next(iter(waiting))
-            del waiting[connection]
-            connection.read_on(first=True)
-        # Those that had no turn are first in the next one.
-        self._waiting = {**waiting, **self._waiting}
+        while self._waiting and self.has_time():
+            connection, _ = self._waiting.popitem(last=False)
+            connection.read_on(first=True, only=True)
 
 
 _turns: Final = InputTurns()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import itertools
 import logging
 import weakref
 from collections.abc import Callable, Coroutine
@@ -13,6 +14,8 @@ from typing import Any, cast
 import httptools
 import pytest
 import uvicorn
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from app.errors import Code, GatherError
@@ -207,3 +210,61 @@ async def test_a_connection_that_has_ended_is_freed_without_a_garbage_collection
         await until(lambda: found() is None)
     finally:
         gc.enable()
+
+
+def _chunked(pieces: list[bytes], trailer: bytes) -> bytes:
+    body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    return b"POST /chunked HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + body + b"0\r\n" + trailer + b"\r\n"
+
+
+PIECES = st.sampled_from([b"a", b"\r", b"\r\n", b"\r\n\r\n", b"0\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"b" * 9000])
+BODIES = st.lists(PIECES, max_size=5)
+TRAILERS = st.sampled_from([b"", b"A: b\r\n"])
+REQUESTS = st.one_of(
+    st.just((b"", GET)),
+    st.just((b"", GET[:-2] + b"Connection: upgrade\r\nUpgrade: x\r\n\r\n")),
+    st.builds(lambda body, trailer: (b"".join(body), _chunked(body, trailer)), BODIES, TRAILERS),
+    BODIES.map(b"".join).map(lambda b: (b, b"POST /l HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(b), b))),
+)
+
+
+class Echo:
+    """An application that takes each body whole, at once or after a turn of the event loop, and keeps it."""
+
+    def __init__(self, waits: bool) -> None:
+        self.bodies: list[bytes] = []
+        self.waits = waits
+
+    async def __call__(self, _: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        if self.waits:
+            await asyncio.sleep(0)
+        self.bodies.append(body)
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@given(sent=st.lists(REQUESTS, min_size=1, max_size=8), cuts=st.lists(st.integers(0, 40_000)), waits=st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_requests_are_answered_in_order_however_they_are_cut(
+    sent: list[tuple[bytes, bytes]], cuts: list[int], waits: bool
+) -> None:
+    async def run() -> None:
+        app = Echo(waits)
+        connection, transport = connect(app)
+        stream = b"".join(request for _, request in sent)
+        places = [0, *sorted({cut % len(stream) for cut in cuts}), len(stream)]
+        for start, end in itertools.pairwise(places):
+            await until(lambda: transport.reads)
+            connection.data_received(stream[start:end])
+        await until(lambda: len(app.bodies) == len(sent))
+        assert app.bodies == [body for body, _ in sent]
+        await until(lambda: transport.written.count(b"HTTP/1.1 204") == len(sent))
+        assert transport.reads
+        connection.connection_lost(None)
+
+    asyncio.run(run())
