@@ -17,7 +17,7 @@ import pytest
 
 from tests.http.conftest import Start
 from tests.http.server import Server
-from tests.http.tensors import npy, put_raw, save
+from tests.http.tensors import npy, npy_of_python_2, put_raw, save
 from tests.imports.range_server import RangeServer, range_server
 
 TABLE = np.arange(300 * 64, dtype=np.float32).reshape(300, 64)
@@ -110,9 +110,11 @@ def test_a_file_is_imported(client: httpx.Client, folder: Path) -> None:
         (TABLE, np.asfortranarray(TABLE), TABLE.astype(">f4"), np.zeros((0, 4)), np.array(5))
     ):
         (folder / f"{number}.npy").write_bytes(npy(array))
-        found = ended(client, begin(client, "of-file", f"file://{folder}/{number}.npy"))
-        assert found["state"] == "done", found
-        assert np.array_equal(content(client, "of-file"), array)
+        (folder / f"{number}-of-python-2.npy").write_bytes(npy_of_python_2(array))
+        for file in (f"{number}.npy", f"{number}-of-python-2.npy"):
+            found = ended(client, begin(client, "of-file", f"file://{folder}/{file}"))
+            assert found["state"] == "done", found
+            assert np.array_equal(content(client, "of-file"), array)
 
 
 def test_the_hash_is_that_of_an_upload(client: httpx.Client, folder: Path) -> None:

@@ -20,7 +20,19 @@ import safetensors.numpy
 
 from tests.http.conftest import Start
 from tests.http.forms import int64
-from tests.http.tensors import FORM, NPY, RAW, SAFETENSORS, error, look_up, npy, put_raw, put_strings, save
+from tests.http.tensors import (
+    FORM,
+    NPY,
+    RAW,
+    SAFETENSORS,
+    error,
+    look_up,
+    npy,
+    npy_of_python_2,
+    put_raw,
+    put_strings,
+    save,
+)
 
 TABLE = np.arange(24, dtype=np.float32).reshape(6, 4)
 
@@ -40,6 +52,7 @@ def uploads(array: Any) -> dict[str, tuple[bytes, dict[str, str], dict[str, str]
         "raw": (array.tobytes(), query, {"content-type": RAW}),
         "npy": (npy(array), {}, {"content-type": NPY}),
         "npy by magic": (npy(array), {}, {}),
+        "npy of Python 2": (npy_of_python_2(array), {}, {}),
         "npy as a browser says": (npy(array), {}, {"content-type": RAW}),
         "npy as curl says": (npy(array), {}, {"content-type": FORM}),
         "npy with a parameter": (npy(array), {}, {"content-type": NPY + "; version=1"}),
