@@ -19,6 +19,7 @@ from tests.http.conftest import Start
 from tests.http.server import Server
 from tests.http.tensors import npy, npy_of_python_2, put_raw, save
 from tests.imports.range_server import RangeServer, range_server
+from tests.safetensors_files import SOUND
 
 TABLE = np.arange(300 * 64, dtype=np.float32).reshape(300, 64)
 
@@ -115,6 +116,14 @@ def test_a_file_is_imported(client: httpx.Client, folder: Path) -> None:
             found = ended(client, begin(client, "of-file", f"file://{folder}/{file}"))
             assert found["state"] == "done", found
             assert np.array_equal(content(client, "of-file"), array)
+
+
+@pytest.mark.parametrize("kind", ["metadata null", "unknown list of objects", "unknown first"])
+def test_a_safetensors_file_of_another_writer_is_imported(client: httpx.Client, folder: Path, kind: str) -> None:
+    (folder / "x.safetensors").write_bytes(SOUND[kind])
+    found = ended(client, begin(client, "of-file", f"file://{folder}/x.safetensors"))
+    assert found["state"] == "done", found
+    assert content(client, "of-file").tolist() == [0, 0]
 
 
 def test_the_hash_is_that_of_an_upload(client: httpx.Client, folder: Path) -> None:

@@ -33,6 +33,7 @@ from tests.http.tensors import (
     put_strings,
     save,
 )
+from tests.safetensors_files import SOUND
 
 TABLE = np.arange(24, dtype=np.float32).reshape(6, 4)
 
@@ -64,6 +65,13 @@ def uploads(array: Any) -> dict[str, tuple[bytes, dict[str, str], dict[str, str]
         "gzip": (gzip.compress(npy(array)), {}, {"content-encoding": "gzip"}),
         "deflate": (zlib.compress(array.tobytes()), query, {"content-type": RAW, "content-encoding": "deflate"}),
     }
+
+
+@pytest.mark.parametrize("kind", ["metadata null", "unknown list of objects", "unknown first"])
+def test_a_safetensors_file_of_another_writer_is_uploaded(client: httpx.Client, name: str, kind: str) -> None:
+    answer = client.put(f"/tensors/{name}", content=SOUND[kind])
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["shape"] == [2]
 
 
 def test_raw_bytes_that_begin_as_npy_does_are_raw_where_the_query_says_what_they_are(

@@ -42,9 +42,9 @@ def test_what_numpy_writes_is_read(name: str, shape: tuple[int, ...], version: t
 
 
 TYPES = (
-    "?", "<?", "b1", "<b1", "=b1", "|b1", "b", "B", "h", "l", "L", "q", "e", "f", "d", "F", "D", "<f", ">d", "=f4", "|f4",
-    "f4", "f04", "=i8", ">u1", "bool", "bool_", "float32", "float", "int", "half", "single", "double", "longlong", "uint16",
-    "complex", "csingle",
+    "?", "<?", "b1", "<b1", "=b1", "|b1", "b", "B", "h", "l", "L", "q", "e", "f", "d", "F", "D", "<f", ">d", "=f4",
+    "|f4", "f4", "f04", "=i8", ">u1", "bool", "bool_", "float32", "float", "int", "half", "single", "double",
+    "longlong", "uint16", "complex", "csingle",
 )  # fmt: skip
 
 
@@ -190,7 +190,8 @@ def test_an_unsound_header_is_malformed(body: bytes) -> None:
     "descr",
     [
         None, 4, "", "<", "<f3", "<i9999999999", "<f4junk", "|b2", "=i16", ">u3", "<float32", "float32 ", " f4", "f4,",
-        "2f4", "(2,)f4", "i4,f4", "f4\\n", "?1", "a3", "Float32", "int0", "bfloat16", "O8", "c", "M8", "^f4", "x" * 9999,
+        "2f4", "(2,)f4", "i4,f4", "f4\\n", "?1", "a3", "Float32", "int0", "bfloat16", "O8", "c", "M8", "^f4",
+        "x" * 9999,
     ],
 )  # fmt: skip
 def test_no_type_at_all_is_no_type(descr: Any) -> None:

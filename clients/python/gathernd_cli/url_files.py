@@ -85,6 +85,8 @@ def _wanted(source: _Ranges, head: bytes, tensor: str | None, url: str) -> tuple
         if tensor is not None:
             raise ValueError(f"{shown_url(url)} is an npy file, which has one tensor and no names")
         return b"", 0, source.size
+    from gathernd._safetensors import read_entries  # noqa: PLC0415  (imports NumPy, which a help does not need)
+
     size = int.from_bytes(head[:8], "little")
     if head[8:9] != b"{" or size > min(MAX_HEADER, source.size - 8):
         raise ValueError(f"{shown_url(url)} is neither an npy nor a safetensors file")
@@ -92,19 +94,21 @@ def _wanted(source: _Ranges, head: bytes, tensor: str | None, url: str) -> tuple
     if len(header) < size:
         header += bytes(source.read(8 + len(header), 8 + size))
     try:
-        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
-        if tensor is None and len(entries) == 1:
-            (tensor,) = entries
-        if tensor is None or tensor not in entries:
-            names = ", ".join(list(entries)[:20]) + (", …" if len(entries) > 20 else "")
-            raise ValueError(f"{shown_url(url)} has the tensors {names}; URL#NAME says which of them to upload")
-        entry = entries[tensor]
-        begin, end = entry["data_offsets"]
-        if not 0 <= begin <= end <= source.size - 8 - size:
-            raise ValueError(f"{shown_url(url)} is shorter than its header says")
-        one = json.dumps({tensor: {**entry, "data_offsets": [0, end - begin]}}).encode()
-    except (KeyError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f"{shown_url(url)} is not a sound safetensors file") from None
+        entries = read_entries(header)
+    except ValueError as error:
+        raise ValueError(f"{shown_url(url)} is not a sound safetensors file: {error}") from None
+    if source.size != 8 + size + max((end for *_, end in entries.values()), default=0):
+        raise ValueError(f"{shown_url(url)} is not a sound safetensors file: its header does not describe all of it")
+    if tensor is None and len(entries) == 1:
+        (tensor,) = entries
+    if tensor is None or tensor not in entries:
+        names = ", ".join(list(entries)[:20]) + (", …" if len(entries) > 20 else "")
+        raise ValueError(f"{shown_url(url)} has the tensors {names}; URL#NAME says which of them to upload")
+    element_type, shape, begin, end = entries[tensor]
+    if element_type is None:
+        raise ValueError(f"the service has no element type for {tensor} of {shown_url(url)}")
+    entry = {"dtype": element_type.safetensors, "shape": shape, "data_offsets": [0, end - begin]}
+    one = json.dumps({tensor: entry}).encode()
     return len(one).to_bytes(8, "little") + one, 8 + size + begin, 8 + size + end
 
 
