@@ -63,6 +63,11 @@ def uploads(array: Any) -> dict[str, tuple[bytes, dict[str, str], dict[str, str]
         "safetensors": (save(anything=array), {}, {"content-type": SAFETENSORS}),
         "safetensors by magic": (save(x=array), {}, {}),
         "gzip": (gzip.compress(npy(array)), {}, {"content-encoding": "gzip"}),
+        "gzip of two members": (
+            gzip.compress(npy(array)[:99]) + gzip.compress(b"") + gzip.compress(npy(array)[99:]),
+            {},
+            {"content-encoding": "gzip"},
+        ),
         "deflate": (zlib.compress(array.tobytes()), query, {"content-type": RAW, "content-encoding": "deflate"}),
     }
 
