@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Final, TypeVar
 
 from app.errors import GatherError, invalid_field
@@ -53,6 +54,8 @@ async def _find_in_npy(source: Source, head: bytes) -> Found:
         start = _sound(lambda: npy.read_start(head))
     if start is None:
         raise SourceFailed("it ends within its header")
+    if source.size is None:
+        source.size = max(start.offset + prod(start.shape) * start.dtype.item_size, len(head))
     return Found(start, start.offset, source.size, head[: start.offset])
 
 
@@ -70,7 +73,10 @@ async def _find_in_safetensors(source: Source, head: bytes, tensor: str | None, 
     if len(head) < 8 + size:
         raise SourceFailed("it ends within its header")
     entries = _sound(lambda: read_header(head[8 : 8 + size]))
-    if source.size != 8 + size + max((entry.end for entry in entries), default=0):
+    described = 8 + size + max((entry.end for entry in entries), default=0)
+    if source.size is None:
+        source.size = max(described, len(head))
+    if source.size != described:
         raise SourceFailed("its header does not describe all of it, and no more")
     entry = _named(entries, tensor)
     dtype = BY_SAFETENSORS.get(entry.dtype)
@@ -108,7 +114,7 @@ def _named(entries: Sequence[Entry], tensor: str | None) -> Entry:
 
 async def _longer(source: Source, head: bytes, size: int) -> bytes:
     """The first `size` bytes, or all where there are fewer."""
-    size = min(size, source.size)
+    size = size if source.size is None else min(size, source.size)
     return head[:size] if len(head) >= size else head + bytes(await source.read(len(head), size))
 
 

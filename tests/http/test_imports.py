@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import time
 from base64 import b64encode
@@ -92,6 +93,24 @@ def test_an_npy_file_becomes_the_next_version(client: httpx.Client, source: Rang
     assert np.array_equal(content(client, "t"), TABLE)
     assert (found["url"], found["name"], found["tensor"]) == (f"{source.url}/tables/a.npy", "t", None)
     assert source.asked[0][0] == "/tables/a.npy?token=SECRET"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_file_of_a_server_without_ranges_is_imported(
+    client: httpx.Client, source: RangeServer, chunked: bool
+) -> None:
+    table = np.arange(1 << 20, dtype=np.float32)
+    source.respond = lambda handler: handler.answer_whole(npy(table), chunked=chunked)
+    found = ended(client, begin(client, "whole", f"{source.url}/tables/whole.npy"))
+    assert found["state"] == "done", found
+    assert found["bytes_done"] == found["bytes_total"] == table.nbytes
+    assert np.array_equal(content(client, "whole"), table)
+    header = np.lib.format.header_data_from_array_1_0(np.empty(0, np.uint8)) | {"shape": (1 << 50,)}
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, header)
+    source.respond = lambda handler: handler.answer_whole(file.getvalue() + bytes(1 << 20), chunked=True)
+    answer = begin(client, "whole", f"{source.url}/tables/whole.npy")
+    assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large"), answer.text
 
 
 @pytest.mark.parametrize(("tensor", "wanted"), [("first", TABLE), ("second", TABLE[:5] + 1), ("third", np.arange(4))])
