@@ -15,10 +15,13 @@ from app.tensors.dtypes import BY_SAFETENSORS
 from app.wire import npy, safetensors
 from app.wire.body_formats import NPY, SAFETENSORS_FILE
 from app.wire.npy import Start
-from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header
+from app.wire.safetensors_header import HEADER_BYTES, Entry, hint_for_type, read_header
 
 T = TypeVar("T")
 _LISTED: Final = 3
+_UNSOUND_HINT: Final = (
+    "Write the file again, with numpy.save or with save_file of safetensors, and then send the request again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ async def _find_in_safetensors(source: Source, head: bytes, tensor: str | None, 
     entry = _named(entries, tensor)
     dtype = BY_SAFETENSORS.get(entry.dtype)
     if dtype is None:
-        raise SourceFailed(f"{entry.dtype!a} is not an element type of this service")
+        raise SourceFailed(f"{entry.dtype!a} is not an element type of this service", hint_for_type(entry.dtype))
     if entry.fault:
         raise SourceFailed(f"of its tensor {shorten(entry.name)!a} {entry.fault}")
     begin = 8 + size + entry.begin
@@ -125,4 +128,5 @@ def _sound(read: Callable[[], T]) -> T:
     except GatherError as problem:
         if problem.code == "limit_exceeded":
             raise
-        raise SourceFailed(problem.detail.replace("the body", "the file"), problem.hint) from None
+        hint = _UNSOUND_HINT if problem.code == "malformed_request" else problem.hint
+        raise SourceFailed(problem.detail.replace("the body", "the file"), hint) from None

@@ -37,6 +37,13 @@ _TEXT_OR_LONG: Final = re.compile(r"""('[^'\\\n]*+'|"[^"\\\n]*+")|(?<=[0-9]) *+L
 _DESCR: Final = re.compile(r"[<>=|]?[b-zA-Z?][a-z0-9_]{0,15}")
 """What NumPy may be asked about: one type, no record, and not 'a', which is deprecated."""
 _BY_CODE: Final = {row.numpy.str[1:]: row for row in DTYPES.values() if row.kind != "string" and row.name != "bfloat16"}
+_NAMES: Final = tuple(row.name for row in _BY_CODE.values())
+_NARROW: Final = re.compile(r"(?:float[468]|u?int[124])(?:_\w{1,16})?")
+"""What ml_dtypes calls its types of 8 bits and less."""
+UNSOUND_HINT: Final = (
+    "Write the file with numpy.save, and send all of its bytes, as 'curl -T FILE' and '--data-binary @FILE' do: '-d' "
+    "leaves out line ends."
+)
 _ALIGNMENT: Final = 64
 
 
@@ -130,13 +137,20 @@ def _dtype(descr: Any) -> tuple[DType, bool]:
 
 
 def _hint(descr: str) -> str:
-    if descr.strip("<>=|")[:1] in ("U", "S"):
+    code = descr.strip("<>=|")
+    if code[:1] in ("U", "S"):
         return "Send strings as application/octet-stream, the length of each before it, with dtype=string in the query."
-    return "Convert the array to a numeric type, as array.astype('float32') does, and save it again."
+    if code in ("V2", "bfloat16"):
+        return "Send the bytes of bfloat16 as application/octet-stream, or save array.astype('float32')."
+    if code in ("V1", "f1") or _NARROW.fullmatch(code):
+        return "Save array.view('uint8') to keep the bytes of 8-bit floats and 4-bit integers as uint8."
+    if code[:1] in ("M", "m"):
+        return "Save array.view('int64') to keep the numbers of dates and times."
+    return f"Save array.astype('float32'), or with another type of {', '.join(_NAMES)}."
 
 
 def _malformed(what: str) -> GatherError:
-    return GatherError("malformed_request", f"the body is not a sound npy file: {what}")
+    return GatherError("malformed_request", f"the body is not a sound npy file: {what}", hint=UNSOUND_HINT)
 
 
 def check_writable(dtype: DType) -> None:

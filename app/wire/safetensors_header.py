@@ -22,6 +22,7 @@ import orjson
 
 from app.errors import GatherError
 from app.tensors.dtypes import BY_SAFETENSORS, DType
+from app.tensors.near_dtype import hint_for_dtype
 from app.wire.json.lossless_json import shown
 from app.wire.little_endian_items import bounded_product, items_text
 
@@ -39,6 +40,12 @@ _NEXT: Final = re.compile(rb"[ \t\n\r]*+([,}])")
 _NONE: Final = re.compile(rb"[ \t\n\r]*+}")
 _SPACE: Final = b" \t\n\r"
 _TEXT_OR_BRACKET: Final = re.compile(rb"%b|[{}\[\]]" % _TEXT)
+_NARROW: Final = re.compile(r"(?:F[468]|[IU]4)(?:_\w{1,16})?")
+"""Types of 8 bits and less that the format has and this service has not."""
+UNSOUND_HINT: Final = (
+    "Write the file with save_file of safetensors, and send all of its bytes, as 'curl -T FILE' and '--data-binary "
+    "@FILE' do: '-d' leaves out line ends."
+)
 _MEMBERS: Final = frozenset(("dtype", "shape", "data_offsets"))
 _MOST_NESTED: Final = 126
 """Most objects and lists within one another in what the header says of a tensor, as the format's own library has it."""
@@ -257,7 +264,17 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _malformed(detail: str) -> NoReturn:
-    raise GatherError("malformed_request", detail)
+    raise GatherError("malformed_request", detail, hint=UNSOUND_HINT)
+
+
+def hint_for_type(given: str) -> str:
+    """How to mend a body with a tensor of a type that is not read here."""
+    if _NARROW.fullmatch(given):
+        return (
+            f"Save {given} as U8 to keep its bytes as uint8, as tensor.view(torch.uint8) and array.view('uint8') "
+            "do it, or convert the tensor to F32."
+        )
+    return hint_for_dtype(given, {row.name: name for name, row in BY_SAFETENSORS.items()})
 
 
 def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -197,3 +198,43 @@ def test_an_unsound_header_is_malformed(body: bytes) -> None:
 def test_no_type_at_all_is_no_type(descr: Any) -> None:
     with pytest.raises(GatherError, match="unsupported_dtype"):
         npy.read_start(with_header(repr(GOOD | {"descr": descr})))
+
+
+@for_each(
+    ("descr", "words"),
+    [
+        ("|V1", "view('uint8')"),
+        ("float8_e4m3fn", "view('uint8')"),
+        ("int4", "view('uint8')"),
+        ("<V2", "bfloat16"),
+        ("<U3", "dtype=string"),
+        ("|S3", "dtype=string"),
+        ("<M8[s]", "view('int64')"),
+        ("<f16", "complex128"),
+        ("Float32", "float32"),
+        ("|O", "array.astype"),
+    ],
+)
+def test_a_type_that_is_not_read_has_a_way_out(descr: str, words: str) -> None:
+    with pytest.raises(GatherError) as caught:
+        npy.read_start(with_header(repr(GOOD | {"descr": descr})))
+    assert caught.value.code == "unsupported_dtype"
+    assert words in str(caught.value.hint)
+
+
+def test_what_ml_dtypes_saves_is_told_how_to_keep_its_bytes() -> None:
+    for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4, ml_dtypes.uint4):
+        with pytest.raises(GatherError) as caught:
+            npy.read_start(saved(np.zeros(3, dtype)))
+        assert "view('uint8')" in str(caught.value.hint)
+
+
+@for_each("version", [(1, 0), (2, 0)])
+def test_a_file_that_curl_d_damaged_is_told_how_to_send_it(version: tuple[int, int]) -> None:
+    body = saved(np.arange(5), version)
+    for damaged in (body.translate(None, b"\0\r\n"), body.translate(None, b"\0")):
+        with pytest.raises(GatherError) as caught:
+            npy.read_start(damaged)
+        assert caught.value.code == "malformed_request"
+        assert "--data-binary" in str(caught.value.hint)
+        assert "numpy.save" in str(caught.value.hint)

@@ -416,6 +416,22 @@ def test_hostile_body_is_malformed(attack: str) -> None:
     assert refused(raw) == ("malformed_request", None)
 
 
+@for_each("attack", HOSTILE)
+def test_a_hostile_body_is_told_how_to_make_a_sound_one(attack: str) -> None:
+    with pytest.raises(GatherError) as caught:
+        read(HOSTILE[attack]())
+    assert "save_file" in str(caught.value.hint)
+    assert "--data-binary" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "I4", "U4", "F6_E2M3"])
+def test_narrow_types_are_told_how_to_keep_their_bytes(dtype: str) -> None:
+    with pytest.raises(GatherError) as caught:
+        read(pair(entry(dtype, [1], 0, 1), entry("I64", [1, 1], 1, 9), bytes(9)))
+    assert caught.value.code == "unsupported_dtype"
+    assert "uint8" in str(caught.value.hint)
+
+
 @for_each("size", range(len(GOOD)))
 def test_a_body_cut_anywhere_is_malformed(size: int) -> None:
     assert refused(GOOD[:size]) == ("malformed_request", None)

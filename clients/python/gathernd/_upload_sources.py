@@ -59,7 +59,7 @@ def _encode_file(path: Path, tensor: str | None) -> EncodedTensor:
         raise ValueError(f"{path} has the tensors {names}; tensor= says which of them to upload")
     element_type, shape, begin, end = entries[tensor]
     if element_type is None:
-        raise TypeError(f"the service has no element type for {tensor} of {path}")
+        raise TypeError(f"the service has no element type for {tensor} of {path}; as uint8, its bytes can be kept")
     raw = np.memmap(path, np.uint8, "r", 8 + length + begin, (end - begin,)) if end > begin else np.empty(0, np.uint8)
     return EncodedTensor(element_type, shape, raw.data)
 

@@ -128,7 +128,9 @@ def _wanted(source: _Ranges, head: bytes, tensor: str | None, url: str) -> tuple
         raise ValueError(f"{shown_url(url)} has the tensors {names}; URL#NAME says which of them to upload")
     element_type, shape, begin, end = entries[tensor]
     if element_type is None:
-        raise ValueError(f"the service has no element type for {tensor} of {shown_url(url)}")
+        raise ValueError(
+            f"the service has no element type for {tensor} of {shown_url(url)}; as uint8, its bytes can be kept"
+        )
     entry = {"dtype": element_type.safetensors, "shape": shape, "data_offsets": [0, end - begin]}
     one = json.dumps({tensor: entry}).encode()
     if source.size is None and 8 + size + end < described:
