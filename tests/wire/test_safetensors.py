@@ -129,7 +129,7 @@ def test_a_damaged_body_is_never_read_where_the_package_refuses_it(edit: str, pl
 
 @for_each("name", SOUND)
 def test_a_file_that_the_package_reads_is_read(name: str) -> None:
-    assert [found for found, _ in deserialize(SOUND[name])] == ["x"]
+    assert [found for found, _ in deserialize(SOUND[name])] == ["x"]  # type: ignore[no-untyped-call]
     entries, start = read_layout(SOUND[name])
     check_entries(entries)
     assert [(found.name, found.dtype, found.shape) for found in entries] == [("x", "F32", (2,))]
@@ -140,7 +140,7 @@ def test_a_file_that_the_package_reads_is_read(name: str) -> None:
 def test_a_file_that_the_package_or_the_format_refuses_is_refused(name: str) -> None:
     if name in UNSOUND:
         with pytest.raises(SafetensorError):
-            deserialize(UNSOUND[name])
+            deserialize(UNSOUND[name])  # type: ignore[no-untyped-call]
     with pytest.raises(GatherError):
         check_entries(read_layout((UNSOUND | FORBIDDEN)[name])[0])
 
