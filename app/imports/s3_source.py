@@ -62,6 +62,7 @@ class S3Source(HttpRanges):
 
     async def close(self) -> None:
         """See `Source`."""
+        await super().close()
         await self._client.aclose()
 
     async def _open(self) -> bytes:

@@ -27,7 +27,7 @@ from app.store.tensor_store_interface import TensorStore
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference
 from app.wire import safetensors
-from app.wire.body_formats import MEDIA_TYPES, NPY, TENSORS, TensorCodec, start_of
+from app.wire.body_formats import MEDIA_TYPES, NPY, TENSORS, WHOLE_FILE_HINT, TensorCodec, start_of
 from app.wire.little_endian_items import packed_size_hint
 from app.wire.npy import Start
 
@@ -145,7 +145,9 @@ def check_count(start: Start, declared: int) -> None:
             f"{declared - start.offset} bytes of items are announced, which is not what shape "
             f"{list(start.shape)} of {start.dtype.name} asks for",
             pointer="/body",
-            hint=packed_size_hint(start.dtype, start.shape, max(0, declared - start.offset)),
+            hint=WHOLE_FILE_HINT
+            if start.offset
+            else packed_size_hint(start.dtype, start.shape, max(0, declared - start.offset)),
         )
 
 

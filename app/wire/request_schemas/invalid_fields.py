@@ -33,8 +33,8 @@ from app.wire.request_schemas.members import (
 _UNKNOWN: Final = "extra_forbidden"
 _NO_UNICODE: Final = "string_unicode"
 _OPSET: Final = re.compile(r"onnx-([1-9][0-9]{0,2})")
-_TYPES: Final = {"dtype": "float32", "datatype": "FP32"}
-"""A type's name, by the member that has one."""
+_TYPES: Final = {"dtype": "float32", "datatype": "INT64"}
+"""A type's name, by the member that has one: of an input a name that data and indices may have."""
 _DIGITS: Final = re.compile(r"-?[0-9]{1,20}")
 _MOST_SIZES: Final = 80
 """Characters of a shape in a query that a hint repeats."""

@@ -162,6 +162,8 @@ class Client:
         integer type; under an ONNX dialect narrower integers are sent as int64. Returns an array of data's type and of
         shape indices.shape[:-1] + data.shape[batch_dims + indices.shape[-1]:].
 
+        [5, 3] is one tuple, an item: for rows 5 and 3 call `gather`.
+
         dialect is onnx-13, onnx-12, onnx-11 or openvino-8; device is auto, cpu or gpu. `with_info` returns a Result
         with the array, `as_torch` PyTorch's tensor in its place.
         """
