@@ -24,7 +24,6 @@ PAGE_FIELDS: Final[Mapping[str, str]] = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
     "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
 }
 """Scripts, styles and requests of a page are this service's alone, and no text inside a page is run as a script."""
 
