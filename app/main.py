@@ -293,6 +293,7 @@ def create_app(
             if sharded is not None:
                 sharded.close()
             metrics.publish()
+            metrics.changes.sweep(stopping=True)
             models.statistics.flush()
             if tracing is not None:
                 await asyncio.to_thread(tracing.close)

@@ -118,6 +118,8 @@ class DataPlane:
                 await context.send_error(GatherError("internal", "the service failed; its log has the request_id"))
         finally:
             context.reservation.release()
+            if context.change is not None:
+                self.metrics.changed(context, context.change)
             self.metrics.count(context, code or context.code)
 
     def check_fields(self, context: RequestContext) -> None:

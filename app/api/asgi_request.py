@@ -21,6 +21,7 @@ from app.memory.budget import MemoryReservation
 from app.security.bearer_key import key_digest
 from app.server import tls
 from app.server.header_fields import SECRETS, combined, repeated_single
+from app.telemetry.change_log import Change
 from app.telemetry.increment_layout import HEADER_TEMPLATE
 from app.telemetry.request_id import COUNTER, REQUEST_ID, numbered_id
 from app.telemetry.request_metrics import Metrics
@@ -115,11 +116,13 @@ class RequestContext:
 
     `credential` is the SHA-256 of the key that came with it, b"" for a field Authorization of another form, None where
     there was none; the field itself is in neither `headers` nor `scope`. `repeated` is a field that is no list and
-    occurs more than once. `route_match` is set once the route is found.
+    occurs more than once. `route_match` is set once the route is found. A route sets `change` to what it has changed,
+    before it answers: the log then has a line, whether or not the answer reaches the caller.
     """
 
     __slots__ = (
         "admission",
+        "change",
         "code",
         "credential",
         "exchange",
@@ -157,6 +160,7 @@ class RequestContext:
         self.started = False
         self.status = 0
         self.code: Code | None = None
+        self.change: Change | None = None
         self.exchange: ServerExchange | None = scope.get("extensions", _NONE).get("gathernd")
         self.timings = RequestTimings(now, now + deadline, self.exchange)
         self.route_match: RouteMatch | None = None if self.exchange is None else self.exchange.route_match
