@@ -416,7 +416,7 @@ def check_grpc() -> None:
         try:
             import_module(package)
         except ImportError:
-            raise NoGrpc("gRPC needs the extra `grpc`: pip install 'gathernd-server[grpc]'") from None
+            raise NoGrpc("gRPC needs the extra `grpc`: pip install ./clients/python '.[grpc]' in a checkout") from None
 
 
 def _template(settings: Settings) -> Callable[[str], str]:

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from app.api.error_responses import STATUS, error_body, problem_headers
+from app.api.error_responses import render_error
 from app.api.route_table import Plane, Route
 from app.bounded_cache import BoundedCache
 from app.dispatch.admission_control import Admission
@@ -305,8 +305,8 @@ class RequestContext:
     async def send_error(self, error: GatherError, *extra: tuple[bytes, bytes]) -> None:
         """Answer with the error body of `error`."""
         self.code = error.code
-        content_type, body = error_body(error, self.request_id, self.path)
-        await self.send(STATUS[error.code], content_type, body, *problem_headers(error), *extra)
+        made = render_error(error, self.request_id, self.path, self.headers.get(b"accept", b""))
+        await self.send(made.status, made.content_type, made.body, *made.fields, *extra)
 
 
 def decoded_path(raw: bytes) -> str:
