@@ -293,6 +293,7 @@ def create_app(
             if sharded is not None:
                 sharded.close()
             metrics.publish()
+            metrics.changes.sweep(stopping=True)
             models.statistics.flush()
             if tracing is not None:
                 await asyncio.to_thread(tracing.close)
@@ -415,7 +416,7 @@ def check_grpc() -> None:
         try:
             import_module(package)
         except ImportError:
-            raise NoGrpc("gRPC needs the extra `grpc`: pip install 'gathernd-server[grpc]'") from None
+            raise NoGrpc("gRPC needs the extra `grpc`: pip install ./clients/python '.[grpc]' in a checkout") from None
 
 
 def _template(settings: Settings) -> Callable[[str], str]:

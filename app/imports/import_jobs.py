@@ -29,6 +29,7 @@ from app.memory.budget import Budget, MemoryReservation
 from app.store import LocalStore
 from app.store.import_records import ImportRecord, State
 from app.store.tensor_store_interface import TensorStore
+from app.telemetry.change_log import Caller, Change, write_change
 
 logger = logging.getLogger("gathernd")
 T = TypeVar("T")
@@ -69,8 +70,8 @@ class ImportJobs:
         self._closing = False
         self._disk: Executor = ThreadPoolExecutor(at_once, "import")
 
-    async def begin(self, request: ImportRequest) -> ImportRecord:
-        """Begin an import, which then goes on by itself: its record.
+    async def begin(self, request: ImportRequest, caller: Caller | None = None) -> ImportRecord:
+        """Begin an import, which then goes on by itself: its record. The log names its `caller` when it ends.
 
         Raises import_failed, and what an upload raises: overloaded, payload_too_large, limit_exceeded,
         insufficient_storage, name_conflict; invalid_field at /tensor.
@@ -82,7 +83,7 @@ class ImportJobs:
                 facts={"limit": "imports", "maximum": self._at_once},
                 retry_after=5,
             )
-        working: Coroutine[Any, Any, ImportRecord] = self._begin(request)
+        working: Coroutine[Any, Any, ImportRecord] = self._begin(request, caller)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(working, self._running_loop()))
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
@@ -111,7 +112,7 @@ class ImportJobs:
 
     # On the loop of imports
 
-    async def _begin(self, request: ImportRequest) -> ImportRecord:
+    async def _begin(self, request: ImportRequest, caller: Caller | None) -> ImportRecord:
         reservation = MemoryReservation(self._budget)
         source: Source | None = None
         steps: ImportSteps | None = None
@@ -136,7 +137,7 @@ class ImportJobs:
             if isinstance(problem, SourceFailed):
                 raise problem.as_error(request.url.shown) from None
             raise
-        task = asyncio.get_running_loop().create_task(self._carry_out(steps, source, reservation))
+        task = asyncio.get_running_loop().create_task(self._carry_out(steps, source, reservation, caller))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return steps.record
@@ -169,7 +170,9 @@ class ImportJobs:
             raise cancelled
         return working.result()
 
-    async def _carry_out(self, steps: ImportSteps, source: Source, reservation: MemoryReservation) -> None:
+    async def _carry_out(
+        self, steps: ImportSteps, source: Source, reservation: MemoryReservation, caller: Caller | None
+    ) -> None:
         begun = time.monotonic()
         watching = asyncio.get_running_loop().create_task(self._watch(steps, asyncio.current_task()))
         try:
@@ -195,14 +198,18 @@ class ImportJobs:
                 self._free.release()
             record = steps.record
             self._count(record.state, steps.done)
-            logger.info(
-                "import of %s from %s: %s, %d bytes in %.1f s%s",
-                record.name,
-                record.url,
-                record.state,
-                steps.done,
-                time.monotonic() - begun,
-                f" ({record.error.code})" if record.error is not None else "",
+            write_change(
+                Change(
+                    f"import {record.state}",
+                    record.name,
+                    None if record.metadata is None else record.metadata.version,
+                    steps.done,
+                ),
+                caller,
+                url=record.url,
+                id=record.id,
+                code=None if record.error is None else record.error.code,
+                seconds=round(time.monotonic() - begun, 1),
             )
 
     async def _read(self, steps: ImportSteps, source: Source) -> None:

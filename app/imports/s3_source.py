@@ -41,7 +41,7 @@ class S3Source(HttpRanges):
         except ImportError:
             raise SourceFailed(
                 "s3:// needs obstore, which is not installed",
-                "Have the operator install gathernd-server[cloud], or upload the file with PUT.",
+                "Have the operator install the extra `cloud` ('.[cloud]' in a checkout), or upload the file with PUT.",
             ) from None
         self._library: Any = obstore
         self._key = url.path[1:]

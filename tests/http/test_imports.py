@@ -343,7 +343,9 @@ def test_imports_are_counted_and_logged_without_what_is_secret(
     assert "gathernd_imported_bytes_total" in metrics
     log = importing.log_text()
     assert "SECRET" not in log
-    assert f"import of counted from {source.url}/tables/a.npy: done, {TABLE.nbytes} bytes" in log
+    (line,) = [line for line in log.splitlines() if " gathernd.changes: import done name=counted " in line]
+    assert f" bytes={TABLE.nbytes} " in line
+    assert f" url={source.url}/tables/a.npy " in line
 
 
 def test_a_quota_and_a_limit_hold_for_imports(start: Start, source: RangeServer) -> None:

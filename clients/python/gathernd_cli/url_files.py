@@ -331,7 +331,9 @@ class _Stored:
             import obstore  # noqa: PLC0415  (of an extra)
             import obstore.store  # noqa: PLC0415
         except ImportError:
-            raise ValueError(f"{shown_url(url)} needs obstore: pip install 'gathernd[cloud]'") from None
+            raise ValueError(
+                f"{shown_url(url)} needs obstore: pip install './clients/python[cloud]' in a checkout"
+            ) from None
         parts = urlsplit(url)
         self._url = url
         self._library: Any = obstore
