@@ -372,7 +372,9 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
 
     settings = app.settings
     limit = int(min(settings.grpc_max_message_bytes, settings.max_body_bytes))
-    most_calls = max(1, min(settings.max_requests, app.service.budget.total // limit))
+    budget = app.service.budget.total
+    most_calls = max(1, min(settings.max_requests, budget // limit))
+    unread_bytes = budget // 8
     readiness = app.readiness
     calls = Calls(
         Inference(app.models, app.lookups, app.metrics),
@@ -383,6 +385,7 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
         admission=app.admission,
         deadline=settings.deadline,
         most_calls=most_calls,
+        unread_bytes=unread_bytes,
         max_message_bytes=limit,
         unsent=UnsentAnswers(settings.answer_timeout, settings.min_answer_rate),
     )
@@ -394,6 +397,7 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
             max_message_bytes=limit,
             max_metadata_bytes=settings.max_header_bytes,
             most_calls=most_calls,
+            unread_bytes=unread_bytes,
             max_connections=settings.grpc_max_connections,
             handshake_timeout=settings.header_timeout,
             keepalive=settings.grpc_keepalive,

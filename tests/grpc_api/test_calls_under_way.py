@@ -22,7 +22,7 @@ def run(most: int, course: Callable[[Call, list[object], asyncio.Event], Corouti
     happened: list[object] = []
 
     async def main() -> None:
-        places, over = CallsUnderWay(most), asyncio.Event()
+        places, over = CallsUnderWay(most, 1, 1 << 24), asyncio.Event()
 
         async def call(number: int) -> None:
             task = places.begin(INFER)
