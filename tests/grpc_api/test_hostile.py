@@ -280,7 +280,7 @@ def test_what_is_inflated_for_a_caller_who_has_gone_is_given_back(tight: GrpcSer
     """Callers go before, while and after their messages are inflated, however long that takes."""
     bomb = bomb_of(1)
     with Channel(tight.address) as channel:
-        call = channel.channel.stream_stream(f"/inference.GRPCInferenceService/{method}")
+        call: Any = channel.channel.stream_stream(f"/inference.GRPCInferenceService/{method}")
         with suppress(grpc.RpcError):
             list(call(iter([bomb]), timeout=60))
         before = held = memory(tight)
