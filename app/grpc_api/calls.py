@@ -23,7 +23,7 @@ from app.api.unknown_length_body import too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES, Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
-from app.grpc_api.calls_under_way import CallsUnderWay, divided
+from app.grpc_api.calls_under_way import CallsUnderWay
 from app.grpc_api.control import LONG, Control, read_message, serving_status, write_message
 from app.grpc_api.infer import Inference
 from app.grpc_api.message_timeouts import MessageTimeouts
@@ -65,8 +65,8 @@ class _UnaryHandler:
 
 
 class Calls(grpc.GenericRpcHandler):
-    """Answers all calls. The messages of `most_calls` may be in memory at once, and `unread_bytes` of others' (see
-    `calls_under_way`).
+    """Answers all calls. The messages of `most_calls`, and of `public_calls` that need no key, may be in memory at
+    once, and `unread_bytes` of others (see `calls_under_way`).
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Calls(grpc.GenericRpcHandler):
         admission: Admission,
         deadline: float,
         most_calls: int,
+        public_calls: int,
         unread_bytes: int,
         max_message_bytes: int,
         unsent: UnsentAnswers,
@@ -93,7 +94,7 @@ class Calls(grpc.GenericRpcHandler):
         self._deadline = deadline
         self._timeouts = MessageTimeouts(deadline)
         self._public_timeouts = MessageTimeouts(min(MOST_SECONDS, deadline))
-        self._under_way = CallsUnderWay(*divided(most_calls), unread_bytes)
+        self._under_way = CallsUnderWay(most_calls, public_calls, unread_bytes)
         self._max_message_bytes = max_message_bytes
         self.unsent = unsent
         self._stopping = asyncio.Event()

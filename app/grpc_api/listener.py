@@ -43,7 +43,7 @@ class GrpcOptions:
     unix_socket: UnixSocket | None
     max_message_bytes: int
     max_metadata_bytes: int
-    most_calls: int
+    most_streams: int
     unread_bytes: int
     max_connections: int
     handshake_timeout: float
@@ -123,7 +123,7 @@ class GrpcListener:
             ("grpc.http2.bdp_probe", 0),
             ("grpc.server.max_pending_requests", pending // 3),
             ("grpc.server.max_pending_requests_hard_limit", pending),
-            ("grpc.max_concurrent_streams", options.most_calls),
+            ("grpc.max_concurrent_streams", options.most_streams),
             ("grpc.max_allowed_incoming_connections", options.max_connections),
             ("grpc.server_handshake_timeout_ms", _milliseconds(options.handshake_timeout)),
             ("grpc.keepalive_time_ms", _milliseconds(options.keepalive)),

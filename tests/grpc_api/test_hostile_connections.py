@@ -38,7 +38,7 @@ def small(start_grpc: StartGrpc) -> Iterator[GrpcServer]:
     """A server with little room: 64 MiB, in which four messages fit, and 16 calls."""
     flags = (
         "--memory-budget", "64MiB", "--grpc-max-message-bytes", "4MiB", "--max-output-bytes", "4MiB",
-        "--answer-timeout", "10", "--header-timeout", "2", "--grpc-max-connections", "12", "--deadline", "8",
+        "--answer-timeout", "6", "--header-timeout", "2", "--grpc-max-connections", "12", "--deadline", "8",
     )  # fmt: skip
     with start_grpc(*flags) as server:
         with server.http.client() as client:
