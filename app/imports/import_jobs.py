@@ -26,6 +26,7 @@ from app.imports.source_interface import Source
 from app.imports.source_urls import AllowedSources
 from app.imports.tensor_in_file import find_tensor
 from app.memory.budget import Budget, MemoryReservation
+from app.memory.error_tracebacks import drop_tracebacks, forget_failure
 from app.store import LocalStore
 from app.store.import_records import ImportRecord, State
 from app.store.tensor_store_interface import TensorStore
@@ -165,10 +166,13 @@ class ImportJobs:
                 await asyncio.wait((working,))
             except asyncio.CancelledError as error:
                 cancelled = error
-        if cancelled is not None:
-            working.exception()  # it is of no interest any more
-            raise cancelled
-        return working.result()
+        try:
+            if cancelled is not None:
+                forget_failure(working)
+                raise cancelled
+            return working.result()
+        finally:
+            del working, cancelled  # the traceback of what is raised refers to this frame, and so to the work
 
     async def _carry_out(
         self, steps: ImportSteps, source: Source, reservation: MemoryReservation, caller: Caller | None
@@ -180,14 +184,13 @@ class ImportJobs:
                 await self._read(steps, source)
             except asyncio.CancelledError:
                 await self._on_disk(lambda: steps.stop(closing=self._closing))
-            except SourceFailed as problem:
-                error = problem.as_error(steps.record.url)
+            except (SourceFailed, GatherError) as problem:
+                drop_tracebacks(problem)
+                error = problem.as_error(steps.record.url) if isinstance(problem, SourceFailed) else problem
                 await self._on_disk(lambda: steps.fail(error))
-            except GatherError as problem:
-                error = problem
-                await self._on_disk(lambda: steps.fail(error))
-            except Exception:
+            except Exception as problem:
                 logger.exception("an import failed")
+                drop_tracebacks(problem)
                 await self._on_disk(lambda: steps.fail(GatherError("internal", "the import failed")))
         finally:
             watching.cancel()
