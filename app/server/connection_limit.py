@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any, Final
 
 from app.errors import GatherError
+from app.server import lingering_close
 from app.server.connection_interface import Connection
 from app.telemetry.shared_counters import Counters
 
@@ -49,14 +50,16 @@ class ConnectionLimit:
     def admit(self, newcomer: Connection) -> bool:
         """Whether `newcomer`, one of the connections, may stay; an idle one is closed for it if need be."""
         self.beyond.discard(newcomer)
-        if len(self._connections) - len(self.beyond) <= self.maximum or self._close_idle(newcomer):
+        taken = len(self._connections) - len(self.beyond) - lingering_close.count()
+        if taken <= self.maximum or self._close_idle(newcomer):
             return True
         self.beyond.add(newcomer)
         return False
 
     def take(self, coming: int) -> bool:
         """Whether a connection may be set up beside `coming` others that have not got as far, as in TLS handshakes."""
-        return len(self._connections) + coming < self.maximum + SPARE or self._close_idle(None)
+        taken = len(self._connections) - lingering_close.count()
+        return taken + coming < self.maximum + SPARE or self._close_idle(None)
 
     def count_refused(self) -> None:
         """A connection was closed instead of set up."""

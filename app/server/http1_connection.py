@@ -33,6 +33,7 @@ from app.server.body_reader import BodyReader
 from app.server.connection_limit import SPARE, ConnectionLimit
 from app.server.header_fields import combined
 from app.server.http_exchange import HttpExchange
+from app.server.lingering_close import MOST_BYTES, LingeringClose
 from app.server.refusal_response import ErrorRenderer, refusal_response
 from app.server.request_target import split_target, with_host
 from app.server.timed_flow_control import TimedFlowControl
@@ -89,6 +90,7 @@ class Http1Connection(HttpToolsProtocol):
         self.starting: HttpExchange | None = None
         self.write_progress: WriteProgress | None = None
         self.beyond_limit = False
+        self.lingering: LingeringClose | None = None
         self.last_header_hash = 0
         self.last_header: request_header_cache.CachedHeader | None = None
         self.unread = b""
@@ -108,8 +110,6 @@ class Http1Connection(HttpToolsProtocol):
             return
         self.beyond_limit = self.leaving = True
         if len(limit.beyond) > SPARE:
-            self.beyond_limit = False
-            limit.forget(self)
             self.refuse(limit.refusal())
 
     def data_received(self, data: bytes) -> None:
@@ -468,9 +468,9 @@ class Http1Connection(HttpToolsProtocol):
     def _drop_rest(self, exchange: HttpExchange) -> None:
         """Drop the rest of the body of a request that is answered; much of it without the parser."""
         exchange.body = bytearray()
-        for name, value in exchange.scope["headers"]:
-            if name == b"content-length" and int(value) - exchange.received >= body_reader.MIN_DIRECT_BYTES:
-                self.transport.set_protocol(BodyReader(self, exchange, int(value) - exchange.received))
+        missing = exchange.missing()
+        if missing is not None and missing >= body_reader.MIN_DIRECT_BYTES:
+            self.transport.set_protocol(BodyReader(self, exchange, missing))
 
     def on_message_complete(self) -> None:
         """The body is whole."""
@@ -487,6 +487,9 @@ class Http1Connection(HttpToolsProtocol):
         self.server_state.total_requests += 1
         self.header_weight = 0
         if self.transport.is_closing():
+            return
+        if not self.cycle.keep_alive:
+            self._close_behind_answer()
             return
         self.last_received = self.last_answered = monotonic()
         self.flow.resume_reading()
@@ -516,11 +519,31 @@ class Http1Connection(HttpToolsProtocol):
         if exchange is None or not exchange.response_started or (exchange.response_complete and not exchange.more_body):
             rendered = Http1Connection.render_error(error, request_id, path)
             self.transport.write(refusal_response(rendered, request_id, added))
-        if self.beyond_limit and self.transport.can_write_eof():
-            # What the client still sends is dropped until the sweep closes: a reset might overtake the answer.
-            self.transport.write_eof()
-        else:
+        self._linger()
+
+    def _close_behind_answer(self) -> None:
+        """Close behind the last answer; slowly if some of what the client sends may not have been read."""
+        flush()
+        exchange: HttpExchange = self.cycle  # type: ignore[assignment]
+        waiting = max(0, len(self.unread) - self.place)
+        missing = exchange.missing() if exchange.more_body else None
+        left = MOST_BYTES if missing is None else missing - waiting
+        if left <= 0 or (self.at_request_start and not waiting):
             self.transport.close()
+        else:
+            self._linger(left)
+
+    def _linger(self, left: int = MOST_BYTES) -> None:
+        """Drop what waits and up to `left` bytes that still come, then close. Give up the place under the limit."""
+        self.refused = True
+        self.unread, self.place = b"", 0
+        self._charge()
+        self.flow.let_go()
+        if self.beyond_limit and self.limit is not None:
+            self.beyond_limit = False
+            self.limit.forget(self)
+        self.lingering = LingeringClose(self, left)
+        self.lingering.begin()
 
     def _request_id(self) -> str:
         """The id of the request that is being read: its own, if it came with a valid one."""
@@ -535,7 +558,9 @@ class Http1Connection(HttpToolsProtocol):
 
     def is_idle(self, now: float, seconds: float) -> bool:
         """Whether no request is under way, its answer has left, and nothing has come for so many seconds."""
-        if self.in_header or self.unread or now - self.last_received < seconds or self.transport.is_closing():
+        if self.lingering is not None or self.in_header or self.unread or now - self.last_received < seconds:
+            return False
+        if self.transport.is_closing():
             return False
         exchange: RequestResponseCycle | None = self.cycle
         answered = exchange is None or (exchange.response_complete and not exchange.more_body)
@@ -544,7 +569,10 @@ class Http1Connection(HttpToolsProtocol):
     def close_when_quiet(self, now: float, quiet: float) -> None:
         """Close, unless a request is under way, which then is the last, or one came within `quiet` seconds."""
         exchange: RequestResponseCycle | None = self.cycle
-        if exchange is not None and not exchange.response_complete:
+        if self.lingering is not None:
+            if now - self.last_received >= quiet:
+                self.transport.close()
+        elif exchange is not None and not exchange.response_complete:
             if not exchange.response_started:
                 exchange.keep_alive = False
         elif not self.in_header and not self.unread and now - self.last_received >= quiet:

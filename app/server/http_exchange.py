@@ -127,7 +127,21 @@ class HttpExchange(RequestResponseCycle):
             message = {**message, "headers": self._with_one_vary([*message.get("headers", ())])}
         if message["type"] == "http.response.body" and self.scope["method"] != "HEAD" and not self.disconnected:
             self.sent += len(message.get("body", b""))
-        await super().send(message)
+        if message["type"] == "http.response.body" and not (self.keep_alive or message.get("more_body", False)):
+            await self._send_last(message)
+        else:
+            await super().send(message)
+
+    async def _send_last(self, message: ASGISendEvent) -> None:
+        """Send the end of the connection's last answer. The connection closes; uvicorn's cycle would do so at once."""
+        answered, self.on_response = self.on_response, _do_nothing
+        self.keep_alive = True
+        try:
+            await super().send(message)
+        finally:
+            self.keep_alive = False
+        if self.response_complete:
+            answered()
 
     def _with_one_vary(self, headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """The header fields of an answer, with one Vary for all that they and the fields added before say in it."""
@@ -154,8 +168,13 @@ class HttpExchange(RequestResponseCycle):
         state = peer_state(connection)
         if state is not PeerState.SENDS_NO_MORE:
             return state is PeerState.GONE
+        missing = self.missing()
+        return missing is not None and self.unread() < missing
+
+    def missing(self) -> int | None:
+        """How many bytes of the body have not been read yet; None if the header does not say."""
         length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
-        return length.isdigit() and self.received + self.unread() < int(length)
+        return int(length) - self.received if length.isdigit() else None
 
     def ask_for_it(self) -> None:
         """Have a client that waits for 100 Continue send the body."""

@@ -31,9 +31,10 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
                 continue
             if _reads_too_slowly(connection, now):
                 _cut_off(connection)
-            elif connection.refused:
-                connection.transport.close()
-            else:
+            elif connection.lingering is not None:
+                if connection.lingering.is_over(now):
+                    connection.lingering.close()
+            elif not connection.refused:
                 error = _overdue(connection, now)
                 if error is not None:
                     connection.refuse(error)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from app.server.write_batch import enqueue, flush
+from app.server.write_batch import enqueue
 
 JOINED: Final = 1 << 13
 """Answers of up to this many bytes leave as one piece: to copy them costs less than to write several. A lookup of
@@ -65,7 +65,4 @@ def respond(
     header = STATUS_LINE[status], exchange.defaults, fields, end
     answer = (b"".join((*header, *pieces)),) if size <= JOINED else (b"".join(header), *pieces)
     enqueue(exchange.transport, answer, size)
-    if not exchange.keep_alive:
-        flush()
-        exchange.transport.close()
     exchange.on_response()

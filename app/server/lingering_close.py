@@ -1,0 +1,95 @@
+"""Close a connection slowly after an answer that left before its request was read (a lingering close).
+
+The kernel answers bytes that come after a close with a reset, and a reset takes an answer away that the client has not
+read yet. Clients that send a whole upload before they read, and proxies, would see a broken connection instead of the
+refusal. So the service ends its own direction, drops what comes, and closes once the rest of the body has come, the
+client has closed, or a limit of this module is reached. With TLS only the whole connection can be ended: the answer's
+Content-Length says where it ends.
+
+A lingering connection has no place under the limit on connections; there are at most MOST of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import Final
+
+from app.server.connection_interface import Connection
+
+PAUSE_S: Final = 2.0
+LONGEST_S: Final = 10.0
+"""Seconds after which a connection closes on which nothing comes, and on which bytes keep coming."""
+MOST_BYTES: Final = 1 << 32
+"""Most bytes that are dropped of one connection."""
+MOST: Final = 64
+"""Most connections of a process that linger; beyond it the oldest one closes."""
+_DROPPED: Final = memoryview(bytearray(1 << 16))
+"""Where bytes are read to. A read is this short because up to MOST connections are read in one turn of the loop."""
+
+_under_way: Final[dict[LingeringClose, None]] = {}
+
+
+class LingeringClose(asyncio.BufferedProtocol):
+    """Takes the place of `connection` at its transport until the connection has ended.
+
+    `left` is how many bytes may still come, at most MOST_BYTES; after the last of them the connection closes.
+    """
+
+    def __init__(self, connection: Connection, left: int) -> None:
+        self._connection = connection
+        self._left = min(left, MOST_BYTES)
+        self._began = self._last = monotonic()
+
+    def begin(self) -> None:
+        """End the service's direction behind what was written, and drop what comes from now on."""
+        transport = self._connection.transport
+        if transport.can_write_eof():
+            transport.write_eof()
+        transport.set_protocol(self)
+        self._connection.flow.resume_reading()
+        _under_way[self] = None
+        if len(_under_way) > MOST:
+            next(iter(_under_way)).close()
+
+    def close(self) -> None:
+        """End the connection."""
+        _under_way.pop(self, None)
+        self._connection.transport.close()
+
+    def is_over(self, now: float) -> bool:
+        """Whether the client has had its time."""
+        return now - self._last > PAUSE_S or now - self._began > LONGEST_S
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return _DROPPED
+
+    def buffer_updated(self, count: int) -> None:
+        """`count` bytes have come, and are dropped."""
+        self._last = monotonic()
+        self._left -= count
+        if self._left <= 0:
+            self.close()
+
+    def eof_received(self) -> bool:
+        """The client sends no more, so nothing can reset the connection: close it."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        _under_way.pop(self, None)
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._connection.resume_writing()
+
+
+def count() -> int:
+    """How many connections of this process linger."""
+    return len(_under_way)
