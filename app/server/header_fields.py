@@ -1,4 +1,4 @@
-"""Rules for header fields: which may be repeated and which are not kept.
+"""Rules for header fields: which may be repeated, which are not kept, and how a body is framed.
 
 A list that occurs more than once is one list (RFC 9110, 5.3), any other field may occur once. Fields that hold a secret
 are removed before a route sees the header; of an API key its SHA-256 is kept (`app.security.bearer_key`).
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+
+from app.errors import GatherError
 
 Field = tuple[bytes, bytes]
 
@@ -38,6 +40,33 @@ def combined(sent: Sequence[Field]) -> dict[bytes, bytes]:
     for name, value in sent:
         found[name] = b"%b, %b" % (found[name], value) if name in found else value
     return found
+
+
+def check_transfer_coding(sent: Sequence[Field], version: str) -> None:
+    """Take a body in chunks of HTTP/1.1, and no other transfer coding (RFC 9112, 6.1).
+
+    The parser undoes `chunked` and ignores codings before it. It takes a list with empty elements, and `chunked` under
+    HTTP/1.0, where proxies read such a header in another way. Raises malformed_request.
+    """
+    codings = [value for name, value in sent if name == b"transfer-encoding"]
+    if not codings:
+        return
+    if version == "1.0":
+        detail = "Transfer-Encoding is not taken with HTTP/1.0"
+    elif len(codings) > 1:
+        detail = "Transfer-Encoding is there more than once"
+    elif codings[0].strip(b" \t").lower() != b"chunked":
+        detail = f"the transfer coding {codings[0].decode('latin-1')!r} is not supported"
+    elif any(name == b"content-length" for name, _ in sent):
+        detail = "Transfer-Encoding and Content-Length are both there"
+    else:
+        return
+    raise GatherError(
+        "malformed_request",
+        detail,
+        hint="Send the body with Content-Length or, over HTTP/1.1, with the one field Transfer-Encoding: chunked. Name "
+        "gzip or deflate in Content-Encoding.",
+    )
 
 
 def repeated_single(sent: Sequence[Field]) -> bytes | None:

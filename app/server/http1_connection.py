@@ -31,7 +31,7 @@ from app.memory.error_tracebacks import drop_tracebacks
 from app.server import body_reader, eager_task, half_closed_connections, input_turns, request_header_cache
 from app.server.body_reader import BodyReader
 from app.server.connection_limit import SPARE, ConnectionLimit
-from app.server.header_fields import combined
+from app.server.header_fields import check_transfer_coding, combined
 from app.server.http_exchange import HttpExchange
 from app.server.lingering_close import MOST_BYTES, LingeringClose
 from app.server.refusal_response import ErrorRenderer, refusal_response
@@ -400,6 +400,8 @@ class Http1Connection(HttpToolsProtocol):
             raise _header_too_large(self.timeouts)
         if len(headers) > self.timeouts.header_fields:
             raise _too_many_fields(self.timeouts)
+        version = parser.get_http_version()
+        check_transfer_coding(headers, version)
         if parser.should_upgrade():
             if parser.get_method() == b"CONNECT":
                 raise GatherError("malformed_request", "this is no proxy: CONNECT is not taken")
@@ -409,7 +411,6 @@ class Http1Connection(HttpToolsProtocol):
         self.header_size = 0
         self.header_weight = size + _FIELD_BYTES * len(headers) if size > _UNCHARGED_BYTES else 0
         self.headers = _TRAILER
-        version = parser.get_http_version()
         raw_path, query, authority = split_target(url)
         if authority is not None:
             headers = with_host(headers, authority, version)

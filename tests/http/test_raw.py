@@ -50,6 +50,27 @@ BAD_FRAMING = {
     "chunks twice": FIXED + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "an unknown transfer encoding": FIXED + b"Transfer-Encoding: gzip\r\n\r\n0\r\n\r\n",
     "chunked is not last": FIXED + b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+    "a coding before chunked": FIXED + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "an unknown coding before chunked": FIXED + b"Transfer-Encoding: x, chunked\r\n\r\n0\r\n\r\n",
+    "a coding before chunked in capitals": FIXED + b"TRANSFER-ENCODING: GZIP, CHUNKED\r\n\r\n0\r\n\r\n",
+    "a coding before chunked in a field of its own": (
+        FIXED + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    ),
+    "identity": FIXED + b"Transfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    "identity before chunked": FIXED + b"Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n",
+    "chunked twice in one field": FIXED + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "an empty coding before chunked": FIXED + b"Transfer-Encoding: , chunked\r\n\r\n0\r\n\r\n",
+    "an empty coding behind chunked": FIXED + b"Transfer-Encoding: chunked,\r\n\r\n0\r\n\r\n",
+    "no coding": FIXED + b"Transfer-Encoding:\r\n\r\n",
+    "an empty field before chunked": (FIXED + b"Transfer-Encoding: \r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+    "chunked with a parameter": FIXED + b"Transfer-Encoding: chunked;q=1\r\n\r\n0\r\n\r\n",
+    "chunked in quotes": FIXED + b'Transfer-Encoding: "chunked"\r\n\r\n0\r\n\r\n',
+    "chunked behind a vertical tab": FIXED + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "a coding of HTTP/1.0": FIXED.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a coding and a length": FIXED + b"Transfer-Encoding: gzip, chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    "a coding with an upgrade": (
+        FIXED + b"Upgrade: h2c\r\nConnection: Upgrade\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
+    ),
     "a chunk size that is no number": FIXED + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
     "a negative chunk": FIXED + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
     "a huge chunk": FIXED + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
@@ -132,6 +153,23 @@ def test_too_many_fields_are_refused(narrow: Server) -> None:
     answer = ask(narrow, request(TINY, *fields, "X-More: 1"))
     assert (answer.status, answer.json()["code"]) == (431, "header_too_large")
     assert (answer.json()["limit"], answer.json()["maximum"]) == ("header_fields", 20)
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "x, chunked", "GZIP, chunked"])
+def test_a_body_in_a_coding_that_is_not_undone_is_never_taken(server: Server, coding: str) -> None:
+    line = "PUT /tensors/coded?dtype=int8&shape=2 HTTP/1.1"
+    fields = ("Content-Type: application/octet-stream", f"Transfer-Encoding: {coding}")
+    answer = ask(server, request(b"2\r\n{}\r\n0\r\n\r\n", *fields, line=line, length=False))
+    assert (answer.status, answer.json()["code"]) == (400, "malformed_request")
+    assert "chunked" in answer.json()["hint"]
+    assert "Content-Encoding" in answer.json()["hint"]
+    assert server.shared_client().get("/tensors/coded").status_code == 404
+
+
+@pytest.mark.parametrize("coding", ["chunked", "Chunked", "CHUNKED", "  chunked"])
+def test_chunked_has_no_case(server: Server, coding: str) -> None:
+    sent = chunked(TINY).replace(b" chunked", f" {coding}".encode())
+    assert ask(server, sent).status == 200
 
 
 @pytest.mark.parametrize("sizes", [[10**6], [1], [7, 1, 1000], [65536]])
