@@ -195,7 +195,11 @@ class Settings(BaseSettings):
     min_body_rate: int = Field(1024, ge=0, description="Bytes a second that a body must arrive with on average.")
     answer_timeout: float = Field(30.0, gt=0, description="Seconds a client may pause in reading its answer.")
     min_answer_rate: int = Field(1024, ge=0, description="Bytes a second that an answer must be read with on average.")
-    keep_alive: float = Field(30.0, gt=0, description="Seconds an idle connection is kept.")
+    keep_alive: float = Field(
+        130.0,
+        gt=0,
+        description="Seconds an idle connection is kept: longer than the proxies in front keep theirs (Caddy: 120).",
+    )
     grpc_max_connections: int = Field(
         default_factory=lambda: max(1, min(_CONNECTIONS, (_files_of_process() - _OWN_FILES) // 8)),
         ge=1,

@@ -32,6 +32,7 @@ NOT_RUN = {
     "figures": "measures for minutes; its figures stand beside it",
     "gpu": "needs an NVIDIA GPU",
     "grpc": "needs a service with gRPC; tests/grpc_api has the same calls",
+    "proxies": "configures another program; tests/http/test_behind_a_proxy.py runs or reads it",
     "drawing": "is no program",
 }
 SLOW = {

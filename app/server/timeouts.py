@@ -17,7 +17,7 @@ class Timeouts(NamedTuple):
     body_rate: int
     header_bytes: int
     header_fields: int
-    idle: float = 30.0
+    idle: float = 130.0
     answer: float = 30.0
     answer_rate: int = 1024
 

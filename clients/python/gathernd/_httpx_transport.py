@@ -16,8 +16,8 @@ from ._connection_settings import ConnectionSettings
 from ._messages import MAX_BYTES_WITHOUT_LENGTH, Answer, Request, body_chunks
 from .errors import ConnectError, Disconnected, Timeout, TransportError, UnexpectedAnswer
 
-# As many connections as there are calls at a time. 64 idle ones are kept for 5 s: the service closes them after 30 s,
-# unless its settings say otherwise.
+# As many connections as there are calls at a time. 64 idle ones are kept for 5 s: far less than the service
+# (GATHERND_KEEP_ALIVE) and proxies on the way keep them.
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=5.0)
 
 

@@ -21,7 +21,9 @@ from .errors import Disconnected, TransportError
 MAX_IDLE: Final = 64
 """Most idle connections that are kept. There are as many in use as there are calls at a time."""
 IDLE_SECONDS: Final = 5.0
-"""How long an idle connection is kept: the service closes it after 30 s, unless its settings say otherwise."""
+"""How long an idle connection is kept: far less than the service (GATHERND_KEEP_ALIVE) and proxies on
+the way keep it.
+"""
 JOIN_BYTES: Final = 64 << 10
 """A request of at most so many bytes is given to the network as one."""
 _SCRATCH_BYTES: Final = 2048
