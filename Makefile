@@ -137,14 +137,14 @@ openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
 	$(VENV)/bin/gathernd openapi > openapi/openapi.json.new
 	mv openapi/openapi.json.new openapi/openapi.json
 
-# The compiler comes with KServe's SDK: that of grpcio-tools and Triton's client want different releases of gRPC.
+# The compiler comes with KServe's SDK, which brings grpcio-tools.
 grpc-messages: $(CLIENTS)/.stamp-kserve ## Write app/wire/grpc_messages/descriptor.py from the .proto files beside it
 	$(CLIENTS)/kserve/bin/python -m deploy.grpc_messages
 
 # The generators of clients, for tests/clients, in an environment of their own; those in TypeScript where there is npm.
 # And KServe's SDK, for tests/oip.
 NPM_FILES := $(addprefix tests/clients/typescript/,package.json package-lock.json .npmrc)
-clients: $(CLIENTS)/.stamp-python $(CLIENTS)/.stamp-kserve $(CLIENTS)/.stamp-moto $(if $(shell command -v npm 2>/dev/null),$(CLIENTS)/.stamp-npm) ## What tests of clients need: the generators, KServe's SDK, moto
+clients: $(CLIENTS)/.stamp-python $(CLIENTS)/.stamp-kserve $(CLIENTS)/.stamp-triton $(CLIENTS)/.stamp-moto $(if $(shell command -v npm 2>/dev/null),$(CLIENTS)/.stamp-npm) ## What tests of clients need: the generators, the clients of KServe and Triton, moto
 
 $(CLIENTS)/.stamp-python: requirements-clients.lock $(VENV)/.checkout
 	$(PY) -m venv --clear $(CLIENTS)
@@ -156,6 +156,12 @@ $(CLIENTS)/.stamp-python: requirements-clients.lock $(VENV)/.checkout
 $(CLIENTS)/.stamp-kserve: tests/oip/kserve/requirements.lock $(CLIENTS)/.stamp-python
 	$(PY) -m venv --clear --without-pip $(CLIENTS)/kserve
 	$(PIP) --python $(CLIENTS)/kserve/bin/python install -q --no-compile --no-deps --require-hashes -r $<
+	@touch $@
+
+# Triton's newest client, for tests/grpc_api, in the same way.
+$(CLIENTS)/.stamp-triton: tests/oip/triton/requirements.lock $(CLIENTS)/.stamp-python
+	$(PY) -m venv --clear --without-pip $(CLIENTS)/triton
+	$(PIP) --python $(CLIENTS)/triton/bin/python install -q --no-compile --no-deps --require-hashes -r $<
 	@touch $@
 
 # A server of S3 for tests/imports, in the same way.
@@ -215,7 +221,7 @@ bench: $(VENV)/.stamp-dev ## JSON over HTTP against the floor and a naive server
 
 # Universal locks: every platform and every Python from 3.11 on; hashes, no hosts. Pins stay where they fit;
 # LOCK_ARGS=--upgrade takes the newest. The locks for development and for GPUs have the runtime lock's pins and more; that
-# for development has the releases of gRPC and protobuf that Triton's client takes.
+# for development has gRPC and protobuf as the lock for users of gRPC has them (tests/test_makefile.py).
 # What the client needs is in them, the client itself is not: it is installed from the checkout.
 COMPILE = $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links --no-emit-package gathernd $(LOCK_ARGS)
@@ -227,11 +233,12 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) --extra cloud -c requirements.lock -o requirements-cloud.lock pyproject.toml
 	$(COMPILE) --extra cluster -c requirements.lock -o requirements-cluster.lock pyproject.toml
 	$(COMPILE) --extra grpc -c requirements.lock -o requirements-grpc.lock pyproject.toml
-	$(COMPILE) --extra dev --extra otel --extra cloud --extra grpc -c requirements-cloud.lock -o requirements-dev.lock pyproject.toml
+	$(COMPILE) --extra dev --extra otel --extra cloud --extra grpc -c requirements-cloud.lock -c requirements-grpc.lock -o requirements-dev.lock pyproject.toml
 	$(COMPILE) -o requirements-clients.lock requirements-clients.in
 	$(COMPILE) -o requirements-docs.lock requirements-docs.in clients/python/pyproject.toml
 	$(COMPILE) -o tests/client/mdf/requirements.lock tests/client/mdf/requirements.in
 	$(COMPILE) -o tests/oip/kserve/requirements.lock tests/oip/kserve/requirements.in
+	$(COMPILE) -o tests/oip/triton/requirements.lock tests/oip/triton/requirements.in
 	$(COMPILE) -o tests/imports/moto/requirements.lock tests/imports/moto/requirements.in
 	$(COMPILE) -c requirements-gpu.lock -o tests/kernels/nvrtc/requirements.lock tests/kernels/nvrtc/requirements.in
 

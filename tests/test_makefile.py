@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -56,3 +57,19 @@ def test_port_in_the_environment_counts_where_no_setting_says_otherwise(monkeypa
 def test_host_in_the_environment_is_the_shells_and_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """csh and others export the machine's name under it."""
     assert served(monkeypatch, HOST="some-machine") == ("127.0.0.1", 8080)
+
+
+def pins(lock: str | Path) -> dict[str, str]:
+    """The versions of packages in a lock; of one that depends on Python's version, the last."""
+    return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", (ROOT / lock).read_text(), re.MULTILINE))
+
+
+def test_grpc_is_tested_in_the_versions_that_its_users_install() -> None:
+    users, tests = pins("requirements-grpc.lock"), pins("requirements-dev.lock")
+    assert [tests[name] for name in ("grpcio", "protobuf")] == [users[name] for name in ("grpcio", "protobuf")]
+
+
+def test_all_locks_have_one_release_of_grpc() -> None:
+    locks = [*ROOT.glob("requirements*.lock"), *ROOT.glob("tests/*/*/requirements.lock")]
+    found = {str(lock.relative_to(ROOT)): pins(lock).get("grpcio") for lock in locks}
+    assert set(found.values()) - {None} == {pins("requirements-grpc.lock")["grpcio"]}, found
