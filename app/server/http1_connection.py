@@ -353,6 +353,9 @@ class Http1Connection(HttpToolsProtocol):
         """The client has gone: nothing more is written for any of its requests."""
         if self.beyond_limit and self.limit is not None:
             self.limit.forget(self)
+        if self.lingering is not None:
+            self.lingering.forget()
+            self.lingering = None
         self._abandon()
         super().connection_lost(exc)
 

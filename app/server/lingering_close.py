@@ -54,8 +54,12 @@ class LingeringClose(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """End the connection."""
-        _under_way.pop(self, None)
+        self.forget()
         self._connection.transport.close()
+
+    def forget(self) -> None:
+        """Count this connection no more."""
+        _under_way.pop(self, None)
 
     def is_over(self, now: float) -> bool:
         """Whether the client has had its time."""
@@ -78,7 +82,6 @@ class LingeringClose(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended."""
-        _under_way.pop(self, None)
         self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
