@@ -90,7 +90,7 @@ PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder -n
 pytest: $(VENV)/.stamp-dev ## The tests with small seeded samples (PYTEST_ARGS, PYTEST_PROCESSES)
 	$(PYTEST) $(or $(PYTEST_PROCESSES),4) $(PYTEST_ARGS)
 
-pytest-all: $(VENV)/.stamp-dev clients cuda other-python $(DOCS)/.stamp ## The tests with those marked slow
+pytest-all: $(VENV)/.stamp-dev clients cluster cuda other-python $(DOCS)/.stamp ## The tests with those marked slow
 	GATHERND_TEST_ALL=1 GATHERND_REQUIRE_ALL=1 $(PYTEST) $(or $(PYTEST_PROCESSES),3) $(PYTEST_ARGS)
 
 # Parts of soak, each less than an hour on two cores; `rest` is what is in no other. Where all samples are computed by
@@ -198,8 +198,8 @@ other-python: $(VENV)/.checkout ## What tests with another Python need, where th
 	@other=$$($(PY) -m tests.other_python) || exit 1; test -z "$$other" || \
 		$(MAKE) --no-print-directory PYTHON="$$other" VENV=$(OTHER) $(OTHER)/.stamp-dev
 
-# Ray, 400 MB, for soak alone: with the service in one environment, since Ray starts actors with the interpreter that asks.
-cluster: $(CLUSTER)/.stamp ## The service with Ray, on which soak tries clusters
+# Ray, 400 MB: with the service in one environment, since Ray starts actors with the interpreter that asks.
+cluster: $(CLUSTER)/.stamp ## The service with Ray, on which tests try clusters
 
 $(CLUSTER)/.stamp: requirements-cluster.lock requirements-build.lock $(PROJECTS) $(VENV)/.checkout
 	$(PY) -m venv --clear --without-pip $(CLUSTER)

@@ -1,4 +1,4 @@
-"""A cluster on Ray, in a network namespace of its own: Ray takes no address but loopback there. They soak."""
+"""A cluster on Ray, in a network namespace of its own: Ray takes no address but loopback there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import TEST_ALL
 from tests.needs import ROOT, in_environment, skip_without
 
 NAMESPACE = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -21,14 +22,23 @@ def _has_namespaces() -> bool:
     return subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("program", ["ray_in_namespace", "ray_chain", "ray_one_replica"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param("ray_in_namespace", marks=pytest.mark.soak),
+        "ray_chain",
+        pytest.param("ray_one_replica", marks=pytest.mark.soak),
+    ],
+)
 def test_a_cluster_on_ray(program: str) -> None:
     """ray_in_namespace: the coordinator goes on from its records when it is killed; ray_chain: all that users do;
     ray_one_replica: what a killed shard without another replica means, and for how long.
     """
     skip_without(**{"redis-server": "redis-server"})
     python = in_environment(".venv-cluster/bin/python", "cluster")
+    if not TEST_ALL:
+        pytest.skip("runs under make test-all")  # here, so that what is missing is named before
     if not _has_namespaces():
         pytest.skip("a network namespace cannot be made here")
     folder = Path(tempfile.mkdtemp(prefix="ray"))  # a short path: the names of Ray's sockets hold it

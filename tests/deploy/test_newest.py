@@ -20,12 +20,18 @@ TESTS = (
     "tests/oip",
     "tests/security",
     "tests/client",
+    "tests/grpc_api",
 )
+CLIENTS = ("tests/oip", "tests/grpc_api", "tests/client")
+"""What Triton's newest client is tried with, which wants an older ml_dtypes than the newest."""
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_the_newest_versions_that_are_allowed_pass_the_http_tests(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("more", "chosen"), [((), TESTS), (("tritonclient[grpc,http]>=2.73",), CLIENTS)])
+def test_the_newest_versions_that_are_allowed_pass_the_tests_of_requests(
+    tmp_path: Path, more: tuple[str, ...], chosen: tuple[str, ...]
+) -> None:
     # A copy, since the editable installation and the tests' own programs belong to a checkout.
     names = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -39,9 +45,9 @@ def test_the_newest_versions_that_are_allowed_pass_the_http_tests(tmp_path: Path
     python = copy / ".venv/bin/python"
     subprocess.run([sys.executable, "-m", "venv", python.parents[1]], check=True)
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
-    subprocess.run([*uv, "--upgrade", "--editable", ".[dev,otel,cloud]"], cwd=copy, check=True)
+    subprocess.run([*uv, "--upgrade", "--editable", ".[dev,otel,cloud,grpc]", *more], cwd=copy, check=True)
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("GATHERND_", "PYTEST_"))}
-    tests = [name for name in TESTS if (copy / name).exists()]
+    tests = [name for name in chosen if (copy / name).exists()]
     done = subprocess.run(
         [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile", *tests],
         cwd=copy, env=variables, check=False, capture_output=True, text=True,
