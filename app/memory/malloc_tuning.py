@@ -74,8 +74,8 @@ class FreedMemoryLimit:
 def give_back() -> None:
     """Give freed memory back to the kernel. Blocks for milliseconds; call from a thread of its own.
 
-    `malloc_trim` alone holds the lock of the allocator while the kernel takes the pages: 40 ms for 256 MiB, in which the
-    event loop waits as soon as it asks for memory. So free blocks are taken one by one first and their pages dropped
+    `malloc_trim` alone holds the lock of the allocator while the kernel takes the pages: 40 ms for 256 MiB. The event
+    loop waits for that lock when it asks for memory. So free blocks are taken one by one first and their pages dropped
     without the lock; what remains for `malloc_trim` are fragments, and the end of the heap without its pages.
     """
     if _of_glibc("malloc_trim") is None:
