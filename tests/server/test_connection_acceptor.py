@@ -68,9 +68,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     os.close(group.fd)
 
 
-async def until(reached: Callable[[], bool]) -> None:
+async def until_open(opened: set[Any], count: int) -> None:
     async with asyncio.timeout(60):
-        while not reached():  # noqa: ASYNC110  (the kernel changes it)
+        while len(opened) < count:  # noqa: ASYNC110  (the kernel changes it)
             await asyncio.sleep(0.005)
 
 
@@ -85,7 +85,7 @@ def test_the_one_with_fewer_takes_it_at_once(run: Run) -> None:
         for number in range(5):
             other.header[SlotHeader.CONNECTIONS] = number
             writer = await connect(listener)
-            await until(lambda number=number: len(opened) > number)
+            await until_open(opened, number + 1)
             assert mine.header[SlotHeader.CONNECTIONS] <= number + 1
             writer.close()
 
@@ -97,10 +97,10 @@ def test_the_one_with_more_waits_for_the_other_and_then_takes_it(run: Run) -> No
         taking: Acceptor, listener: socket.socket, opened: set[Any], mine: Counters, other: Counters
     ) -> None:
         first = await connect(listener)
-        await until(lambda: len(opened) == 1)
+        await until_open(opened, 1)
         begun = monotonic()
         second = await connect(listener)
-        await until(lambda: len(opened) == 2)
+        await until_open(opened, 2)
         assert monotonic() - begun >= PATIENCE, "the other has none: it may go first"
         first.close()
         second.close()
@@ -114,7 +114,7 @@ def test_a_worker_that_takes_none_is_not_waited_for(run: Run) -> None:
     ) -> None:
         other.header[SlotHeader.ACCEPTING] = 0
         writers = [await connect(listener) for _ in range(5)]
-        await until(lambda: len(opened) == 5)
+        await until_open(opened, 5)
         for writer in writers:
             writer.close()
 
