@@ -401,7 +401,7 @@ def test_a_refusal_before_the_end_of_a_large_body_is_read(kind: Any, hostile: Ma
     server = hostile(refuse)
     with kind(server.url, retries=NO_RETRIES, timeout=60) as client, pytest.raises(errors.PayloadTooLarge):
         client.put("large", np.zeros(8 << 20))
-    read.set()
+    read.set()  # until then the server takes no more and does not close
 
 
 def test_after_an_early_refusal_the_rest_is_not_sent_nor_the_connection_used(kind: Any, hostile: Make) -> None:

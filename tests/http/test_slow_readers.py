@@ -26,7 +26,7 @@ LATE = 30
 @pytest.fixture(scope="module")
 def strict(start: Start) -> Iterator[Server]:
     """A server with the resident tensor `rows` of 16 MiB, and with short timeouts."""
-    with start("--answer-timeout", "1", "--min-answer-rate", "200000", "--memory-budget", "64MiB") as server:
+    with start("--answer-timeout", "1", "--min-answer-rate", "100000", "--memory-budget", "64MiB") as server:
         rows = np.arange(16 * ROW, dtype=np.uint32).astype(np.uint8).tobytes()
         kind = {"content-type": "application/octet-stream"}
         client = server.shared_client()
@@ -132,15 +132,14 @@ def test_a_client_that_closed_its_side_and_does_not_read_the_last_answer_is_cut_
 
 def test_a_steady_reader_may_take_longer_than_a_pause(strict: Server) -> None:
     with connect(strict) as connection:
-        begun = monotonic()
-        ask(connection, rows=4)
-        wanted = 4 * (4 * ROW // 3)
+        end = monotonic() + 5
+        ask(connection)
+        wanted = 16 * (4 * ROW // 3)
         read = 0
-        assert held(strict) > MIB
         while read < wanted:
             read += len(connection.recv(100_000))
-            sleep(0.01)
-        assert monotonic() - begun > 1.5
+            if monotonic() < end:  # several hundred kilobytes a second
+                sleep(0.03)
         connection.sendall(request(TINY))
         while b"HTTP/1.1 200" not in (piece := connection.recv(1 << 16)):
             assert piece

@@ -220,7 +220,7 @@ def test_a_first_start_is_ready_before_gather_elements_is_compiled_and_answers_i
             assert "INFO gathernd: compiling kernels for the first time, about " in log
             assert f"INFO gathernd: ready on {server.url}, page at {server.url}/, docs at {server.url}/docs" in log
             assert "all kernels are compiled" not in log
-        until(lambda: "all kernels are compiled" in server.log_text(), 120)
+        until(lambda: "all kernels are compiled" in server.log_text(), 240)
         before = compilations(server)
         answers.append(client.post("/gather_elements", json=body))
         check_odd_requests(client)

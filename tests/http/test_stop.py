@@ -148,7 +148,7 @@ def test_a_request_that_is_still_being_sent_is_finished(start: Start) -> None:
 def test_an_answer_that_is_still_being_read_is_finished(start: Start) -> None:
     row, rows = packed(tensor("int8", [1, 4096], [1] * 4096)), packed(int64([4096, 1], [0] * 4096))
     body = json.dumps({"data": row, "indices": rows, "output_encoding": "base64"}).encode()
-    with start() as server, Wire(server) as wire:
+    with start("--drain-timeout", "200") as server, Wire(server) as wire:
         wire.send(request(body))  # the answer is larger than what the sockets hold
         assert wire.socket.recv(1, socket.MSG_PEEK)
         server.process.send_signal(signal.SIGTERM)
@@ -156,7 +156,7 @@ def test_an_answer_that_is_still_being_read_is_finished(start: Start) -> None:
         answer = wire.read()
         assert answer.status == 200
         assert len(answer.body) == int(answer.headers["content-length"]) > 20_000_000
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
 
 
 def test_without_a_delay_no_new_connection_is_taken(start: Start) -> None:

@@ -70,10 +70,10 @@ def test_a_worker_that_hangs_in_a_rolling_restart_is_killed_and_the_restart_ends
 
 @pytest.mark.slow
 def test_a_worker_that_hangs_while_the_service_starts_ends_the_start(start: Start) -> None:
-    with start(*TWO_WORKERS, ready=False, command=quick(start_s=12.0)) as server:
+    with start(*TWO_WORKERS, ready=False, command=quick(start_s=40.0)) as server:
         hung = pids(server)[-1]
         os.kill(hung, signal.SIGSTOP)
-        assert server.process.wait(60) == 3
+        assert server.process.wait(120) == 3
         assert f"worker {hung} hangs and is killed" in server.log_text()
         assert "the service cannot start" in server.log_text()
         server.process.returncode = 0  # the end that is expected of other servers
