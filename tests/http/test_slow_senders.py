@@ -95,7 +95,7 @@ def test_the_time_for_which_the_service_does_not_read_a_body_is_not_its_senders(
     held, waiting = (
         save({"data": np.zeros((rows, mib), np.uint8), "indices": np.arange(rows)[:, None]}) for rows in (20, 15)
     )
-    rules = ("--body-timeout", "1", "--min-body-rate", str(3 * mib), "--queue-timeout", "30")
+    rules = ("--body-timeout", "1", "--min-body-rate", str(2 * mib), "--queue-timeout", "30")
     with (
         start("--memory-budget", "64MiB", *rules) as server,
         Wire(server) as first,
@@ -107,12 +107,12 @@ def test_the_time_for_which_the_service_does_not_read_a_body_is_not_its_senders(
         while metric(server, "gathernd_memory_used_bytes") < 40 * mib:  # of its body and its answer
             assert monotonic() < end
             sleep(0.01)
-        waited = reader.submit(sleep, 6)
+        waited = reader.submit(sleep, 9)
         answered = reader.submit(first.read)
         second.send(request(b"", f"Content-Length: {len(waiting)}", kind, length=False))
         for place in range(0, len(waiting), mib // 4):
             second.send(waiting[place : place + mib // 4])
-            sleep(1 / 24)  # 6 MiB a second at most
+            sleep(1 / 24)  # 6 MiB a second at most, three times what is asked for
         assert second.read().status == 200
         assert waited.done()
         assert answered.result().status == 200
