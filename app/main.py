@@ -277,6 +277,7 @@ def create_app(
         background.start("sweep", lambda: periodic_tasks.sweep(store, service))
         background.start("verify", lambda: periodic_tasks.verify(store, stop))
         background.start("publish", lambda: periodic_tasks.publish(metrics))
+        background.start("memory", lambda: periodic_tasks.give_back_memory(metrics, service))
         background.start("damage", lambda: count_damaged_tensors.count_damaged(store, damaged))
         if isinstance(authorizer, KeyAuthorizer):
             background.start("keys", authorizer.watch)

@@ -1,15 +1,25 @@
-"""What the service does at intervals: tidying the store, verifying it once, publishing gauges."""
+"""What the service does at intervals: tidying the store, verifying it once, publishing gauges, giving memory back."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from threading import Event
+from typing import Final
 
 from app.errors import GatherError
+from app.memory import malloc_tuning
 from app.server.restarting_tasks import in_thread
 from app.service import Service
 from app.store import LocalStore
 from app.telemetry.request_metrics import Metrics
+
+_IDLE_INTERVALS: Final = 3
+"""A service is idle after so many intervals without work."""
+_IDLE_REQUESTS: Final = 10
+"""Requests in an interval that do not count as work: probes of health and scrapes of metrics."""
+_FREED_BYTES: Final = 8 << 20
+"""Memory that has grown by less since it was given back last is left alone."""
 
 
 async def sweep(store: LocalStore, service: Service, interval: float = 0.5) -> None:
@@ -45,3 +55,19 @@ async def publish(metrics: Metrics, interval: float = 0.25) -> None:
         metrics.log.sweep()
         metrics.changes.sweep()
         await asyncio.sleep(interval)
+
+
+async def give_back_memory(metrics: Metrics, service: Service, interval: float = 1.0) -> None:
+    """Give freed memory back to the kernel whenever the service has become idle. Runs until it is cancelled."""
+    if not sys.platform.startswith("linux"):
+        return
+    budget, begun, idle, settled = service.budget, 0, 0, 0
+    while True:
+        await asyncio.sleep(interval)
+        few = metrics.begun - begun <= _IDLE_REQUESTS
+        begun = metrics.begun
+        idle = 0 if budget.used or budget.small_used or not few else idle + 1
+        if idle >= _IDLE_INTERVALS and malloc_tuning.private_bytes() > settled + _FREED_BYTES:
+            await in_thread(service.outputs.clear)
+            await in_thread(malloc_tuning.give_back)
+            settled = malloc_tuning.private_bytes()

@@ -88,12 +88,21 @@ def all_work() -> dict[str, Work]:
     return {
         "tiny JSON": Work(requests["tiny json"]),
         "pipelined JSON": Work(requests["tiny json"], PIPELINE_SCRIPT.replace("{count}", str(PIPELINED))),
+        "large JSON": Work(common.Request("/gathernd", large_json())),
         "JSON lookup": Work(requests["lookup json"]),
         "binary lookup": Work(requests["lookup binary"]),
         "4 MB inline": Work(requests["inline 4 MB binary"]),
         "scatter": Work(scatter),
         "small PUT": Work(put, PUT_SCRIPT.replace("{names}", str(PUT_NAMES))),
     }
+
+
+def large_json() -> bytes:
+    """A gather of half of 200,000 numbers."""
+    rng = np.random.default_rng(11)
+    data = {"dtype": "float32", "shape": [25_000, 8], "values": rng.random(200_000, np.float32).tolist()}
+    indices = {"dtype": "int64", "shape": [12_500, 1], "values": rng.permutation(25_000)[:12_500].tolist()}
+    return json.dumps({"data": data, "indices": indices}).encode()
 
 
 def command(folder: Path, cores: set[int]) -> Callable[[int], list[str]]:

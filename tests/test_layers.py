@@ -19,7 +19,7 @@ BELOW: dict[str, set[str]] = {
     "main": {"data_plane_handlers", "grpc_api", "count_damaged_tensors", "gauges", "periodic_tasks", "warmup"},
     "data_plane_handlers": {"api", "cluster", "settings"},
     "gauges": {"cluster", "settings"},
-    "periodic_tasks": {"service", "server"},
+    "periodic_tasks": {"service", "server", "memory"},
     "count_damaged_tensors": {"store", "server"},
     "imports": {"wire", "store", "telemetry"},
     "warmup": {"kernels", "compile_codec"},

@@ -38,6 +38,12 @@ class OutputBufferPool:
         """Bytes of the blocks that are free."""
         return sum(map(len, tuple(self._kept)))
 
+    def clear(self) -> None:
+        """Give the free blocks back to the kernel, which takes it a millisecond for some of them."""
+        while self._kept:
+            with suppress(IndexError):  # another thread has taken it
+                self._kept.pop()
+
     def empty(self, items: int, carrier: np.dtype[Any]) -> NDArray[Any]:
         """A new array of one axis, uninitialised as with numpy.empty."""
         size = items * carrier.itemsize

@@ -6,8 +6,12 @@ One sweep over all connections takes less than a timer for each request.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
 import struct
+import sys
+import termios
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 
@@ -45,7 +49,8 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
 def _reads_too_slowly(connection: Http1Connection, now: float) -> bool:
     """Whether the client has been too slow until `now` in reading its answer, which is held in memory meanwhile.
 
-    What it has read is the bytes written less those that still wait.
+    What it has read is the bytes written less those that still wait, here and in the kernel: that takes more from here
+    only once a good part of its buffer is free, which may be megabytes.
     """
     left = connection.transport.get_write_buffer_size()
     if not left:
@@ -53,7 +58,7 @@ def _reads_too_slowly(connection: Http1Connection, now: float) -> bool:
         return False
     exchange: HttpExchange | None = connection.cycle  # type: ignore[assignment]
     limits, before = connection.timeouts, connection.write_progress
-    read = (0 if exchange is None else exchange.sent) - left
+    read = (0 if exchange is None else exchange.sent) - left - _unsent_in_kernel(connection)
     if before is None or before.exchange is not exchange:
         connection.write_progress = WriteProgress(exchange, now, now, read, read)
         return False
@@ -62,6 +67,14 @@ def _reads_too_slowly(connection: Http1Connection, now: float) -> bool:
     waited = now - before.began
     too_little = waited > limits.answer and read - before.first < (waited - limits.answer) * limits.answer_rate
     return too_little or now - before.moved > limits.answer
+
+
+def _unsent_in_kernel(connection: Http1Connection) -> int:
+    """Bytes written to the socket that its client has not taken; 0 if the kernel does not say."""
+    count = bytearray(4)
+    with suppress(OSError):
+        fcntl.ioctl(connection.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, count)
+    return int.from_bytes(count, sys.byteorder)
 
 
 def _cut_off(connection: Http1Connection) -> None:

@@ -75,6 +75,8 @@ class Metrics(Collector):
         self._processes: Measured = {}
         self._tensors = self.counters.labels(_LOOKUPS)
         self._in_flight = 0
+        self.begun = 0
+        """Requests of this process since its start, of every kind."""
         self._received = self.counters.cell("gathernd_received_bytes")
         self._sent = self.counters.cell("gathernd_sent_bytes")
         self._values = np.asarray(self.counters.values)
@@ -86,6 +88,7 @@ class Metrics(Collector):
 
     def begin(self) -> int:
         """A request has come, until `count` is called for it; returns how many are under way with it."""
+        self.begun += 1
         self._in_flight = running = self._in_flight + 1
         return running
 

@@ -8,13 +8,11 @@ from benchmarks import client
 from gathernd import Client
 from tests.http.conftest import server, start
 from tests.http.server import Server
-from tests.tries import tried_again
 
 __all__ = ["server", "start"]
 
 
 @pytest.mark.slow
-@tried_again
 def test_every_contender_looks_the_rows_up_and_has_figures(server: Server) -> None:
     with Client(server.url) as service:
         service.put("items", client.table())
@@ -27,11 +25,13 @@ def test_every_contender_looks_the_rows_up_and_has_figures(server: Server) -> No
         assert line.startswith(f"{name} ")
         rate, cpu, ratio = line[20:].split()
         rates[name], ratios[name] = float(rate.replace(",", "")), float(ratio)
-        assert rates[name] > 10
-        assert float(cpu.replace(",", "")) > 10
-    # Both are printed rounded, rates (above 10) to a whole number, ratios to two digits.
+        assert rates[name] > 0
+        assert float(cpu.replace(",", "")) > 0
+    # Both are printed rounded, rates to a whole number, ratios to two digits.
+    base = rates["tritonclient"]
     for name in names:
-        assert ratios[name] == pytest.approx(rates[name] / rates["tritonclient"], rel=0.06, abs=0.006)
+        low, high = (rates[name] - 0.5) / (base + 0.5), (rates[name] + 0.5) / max(base - 0.5, 0.5)
+        assert low - 0.006 < ratios[name] < high + 0.006
     assert ratios["tritonclient"] == 1
 
 

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import warnings
 from collections.abc import Callable
-from time import monotonic
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from gathernd import AsyncClient, errors
 from gathernd._messages import CHUNK_BYTES
 from tests.client.test_hostile_servers import Hostile, always, hostile, waiting
 from tests.http.server import Server
-from tests.tries import tried_again
 
 __all__ = ["hostile"]
 DATA = np.arange(1000.0)
@@ -92,17 +90,14 @@ def test_uvloop_serves_as_well(server: Server) -> None:
         runner.run(run())
 
 
-@tried_again
 def test_a_cancelled_call_ends_at_once_and_its_connection_is_not_used_again(hostile: Make) -> None:
-    server = hostile(waiting(2), always)
+    server = hostile(waiting(600), always)
 
     async def run() -> None:
         async with AsyncClient(server.url) as client:
-            begun = monotonic()
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
-                    await client.gathernd(DATA, [[1]])
-            assert monotonic() - begun < 1
+                    await client.gathernd(DATA, [[1]], timeout=600)
             assert (await client.gathernd(DATA, [[1]])).tolist() == [2.0]
 
     asyncio.run(run())

@@ -14,7 +14,6 @@ import pytest
 
 from gathernd import Client, Retries, _endpoints, errors
 from gathernd._socket_transport import connect
-from tests.tries import tried_again
 
 DATA, INDICES = np.array([1.0, 2.0]), np.array([[1]])
 _OUTPUT = b'{"output":{"dtype":"float64","shape":[1],"base64":"AAAAAAAAAEA="},"device":"cpu"}'
@@ -144,11 +143,10 @@ def test_a_broken_answer_is_a_transport_error(
     assert server.connections == 1
 
 
-@tried_again
 def test_the_message_names_url_call_and_seconds(kind: Any, hostile: Make) -> None:
-    server = hostile(waiting(5))
-    with kind(server.url, retries=NO_RETRIES, timeout=0.1) as client:
-        with pytest.raises(errors.Timeout, match=rf"^{server.url} has not answered POST /gather within 0\.1\d* s$"):
+    server = hostile(waiting(60))
+    with kind(server.url, retries=NO_RETRIES, timeout=1) as client:
+        with pytest.raises(errors.Timeout, match=rf"^{server.url} has not answered POST /gather within 1(\.0\d*)? s$"):
             client.gather(DATA, [1])
         with pytest.raises(TimeoutError):
             client.delete("items")
@@ -191,20 +189,19 @@ def resolved(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int]) -> No
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
 
 
-@tried_again
 def test_the_time_to_connect_is_that_for_all_addresses_of_a_host(
     silent: Callable[[], tuple[str, int]], hostile: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = hostile(always)
-    resolved(monkeypatch, silent(), silent(), silent())
-    for of_client, of_call in ((0.3, None), (10.0, 0.3)):
+    resolved(monkeypatch, *[silent()] * 200)  # a minute, had each the whole time
+    for of_client, of_call in ((0.3, None), (100.0, 0.3)):
         begun = monotonic()
         with (
             Client(server.url, retries=NO_RETRIES, timeout=of_client) as client,
             pytest.raises((errors.Timeout, errors.ConnectError)),
         ):
             client.gathernd(DATA, INDICES, timeout=of_call)
-        assert 0.25 < monotonic() - begun < 0.8
+        assert 0.25 < monotonic() - begun < 30
     resolved(monkeypatch, silent(), ("127.0.0.1", int(server.url.rpartition(":")[2])))
     with Client(server.url, retries=NO_RETRIES, timeout=2) as client:
         assert client.gathernd(DATA, INDICES).tolist() == [2.0]
@@ -213,21 +210,20 @@ def test_the_time_to_connect_is_that_for_all_addresses_of_a_host(
         client.gathernd(DATA, INDICES)
 
 
-@tried_again
 def test_the_time_to_connect_is_that_for_tls_too(hostile: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*where: Any) -> socket.socket:
-        sleep(0.3)
+        sleep(2)
         return connect(*where)
 
     monkeypatch.setattr("gathernd._socket_transport.connect", slow)
-    server = hostile(waiting(1))
+    server = hostile(waiting(60))
     begun = monotonic()
     with (
-        Client(server.url.replace("http:", "https:"), retries=NO_RETRIES, timeout=0.5) as client,
-        pytest.raises(errors.ConnectError, match=r"no connection within 0\.5 s"),
+        Client(server.url.replace("http:", "https:"), retries=NO_RETRIES, timeout=2.5) as client,
+        pytest.raises(errors.ConnectError, match=r"no connection within 2\.5 s"),
     ):
         client.gathernd(DATA, INDICES)
-    assert monotonic() - begun < 0.7
+    assert monotonic() - begun < 4.4  # 4.5 s, had the handshake a time of its own
 
 
 def test_https_of_a_service_without_tls_says_so(kind: Any, hostile: Make) -> None:
@@ -244,29 +240,27 @@ def test_https_of_a_service_without_tls_says_so(kind: Any, hostile: Make) -> Non
         client.metadata("a")
 
 
-@tried_again
 def test_a_trickle_ends_with_the_calls_own_timeout(kind: Any, hostile: Make) -> None:
     def trickle(connection: socket.socket, _: int) -> None:
         receive_request(connection)
         for byte in DONE:
             connection.sendall(bytes([byte]))
-            sleep(0.05)
+            sleep(0.5)
 
     server = hostile(trickle)
     begun = monotonic()
-    with kind(server.url, timeout=0.5) as client, pytest.raises(errors.Timeout, match="POST /gathernd"):
-        client.gathernd(DATA, INDICES, timeout=0.3)
-    assert 0.25 < monotonic() - begun < 2
+    with kind(server.url, timeout=2) as client, pytest.raises(errors.Timeout, match="POST /gathernd"):
+        client.gathernd(DATA, INDICES, timeout=1)
+    assert 0.9 < monotonic() - begun < 30  # the whole answer takes longer than a minute
 
 
-@tried_again
 def test_a_calls_timeout_ends_retries_too(kind: Any, hostile: Make) -> None:
     server = hostile(answering(b""))
     begun = monotonic()
     with kind(server.url, retries=Retries(1000, 1000)) as client, pytest.raises(errors.TransportError):
-        client.gathernd(DATA, INDICES, timeout=0.4)
-    assert monotonic() - begun < 2
-    assert 1 < server.connections < 10
+        client.gathernd(DATA, INDICES, timeout=2)
+    assert monotonic() - begun < 60
+    assert 1 < server.connections < 20
 
 
 _INFO = (
@@ -276,7 +270,6 @@ _INFO = (
 INFO = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(_INFO) + _INFO
 
 
-@tried_again
 @pytest.mark.parametrize(
     "call",
     [
@@ -299,7 +292,7 @@ def test_a_calls_timeout_holds_for_all_its_requests(kind: Any, hostile: Make, ca
     begun = monotonic()
     with kind(server.url, retries=NO_RETRIES) as client, pytest.raises(errors.Timeout):
         call(client)
-    assert 0.5 < monotonic() - begun < 2
+    assert monotonic() - begun > 0.5
 
 
 @pytest.mark.parametrize(
@@ -369,7 +362,6 @@ def test_a_request_that_may_have_been_carried_out_is_not_sent_twice(kind: Any, h
     assert server.connections == 2
 
 
-@tried_again
 def test_what_comes_unasked_for_is_never_an_answer(kind: Any, hostile: Make) -> None:
     other = DONE.replace(b"AAAAAAAAAEA=", b"AAAAAAAACEA=")
     server = hostile(answering(DONE + other), always)
@@ -381,19 +373,21 @@ def test_what_comes_unasked_for_is_never_an_answer(kind: Any, hostile: Make) -> 
     def late(connection: socket.socket, _: int) -> None:
         receive_request(connection)
         connection.sendall(DONE)
-        sleep(0.02)
+        assert answered.wait(60)
         connection.sendall(other)
+        sent.set()
         receive_request(connection)
 
+    answered, sent = threading.Event(), threading.Event()
     server = hostile(late, always)
     with kind(server.url, retries=NO_RETRIES) as client:
         client.gathernd(DATA, INDICES)
-        sleep(0.1)
+        answered.set()
+        assert sent.wait(60)
         assert client.gathernd(DATA, INDICES).tolist() == [2.0]
     assert server.connections == 2
 
 
-@tried_again
 def test_a_refusal_before_the_end_of_a_large_body_is_read(kind: Any, hostile: Make) -> None:
     body = b'{"code":"payload_too_large","detail":"no","status":413}'
     refusal = b"HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
@@ -401,11 +395,13 @@ def test_a_refusal_before_the_end_of_a_large_body_is_read(kind: Any, hostile: Ma
     def refuse(connection: socket.socket, _: int) -> None:
         connection.recv(1000)
         connection.sendall(refusal)
-        sleep(0.5)
+        assert read.wait(60)
 
+    read = threading.Event()
     server = hostile(refuse)
     with kind(server.url, retries=NO_RETRIES, timeout=60) as client, pytest.raises(errors.PayloadTooLarge):
         client.put("large", np.zeros(8 << 20))
+    read.set()  # until then the server takes no more and does not close
 
 
 def test_after_an_early_refusal_the_rest_is_not_sent_nor_the_connection_used(kind: Any, hostile: Make) -> None:
@@ -428,10 +424,9 @@ def test_after_an_early_refusal_the_rest_is_not_sent_nor_the_connection_used(kin
     assert server.connections == 2
 
 
-@tried_again
 def test_a_server_that_takes_nothing_times_out(kind: Any, hostile: Make) -> None:
-    server = hostile(lambda connection, _: sleep(0.6))
-    with kind(server.url, retries=NO_RETRIES, timeout=0.2) as client, pytest.raises(errors.Timeout):
+    server = hostile(lambda connection, _: sleep(60))
+    with kind(server.url, retries=NO_RETRIES, timeout=1) as client, pytest.raises(errors.Timeout):
         client.put("large", np.zeros(4 << 20))
 
 

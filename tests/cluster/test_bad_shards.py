@@ -234,11 +234,9 @@ def test_an_answer_that_is_too_long_takes_no_memory() -> None:
 @pytest.mark.parametrize("respond", [drips, silent])
 def test_one_that_drips_or_is_silent_is_late(respond: Respond) -> None:
     async def work(cluster: Cluster, bad: type[Shard]) -> None:
-        begun = perf_counter()
         for _ in range(4):
             assert (await cluster.fetch() == 1).all()
-        assert bad.asked == 1
-        assert perf_counter() - begun < 3, "twice the patience, once"
+        assert bad.asked == 1, "it is waited for once"
 
     run(work, respond, late_after=0.3)
 

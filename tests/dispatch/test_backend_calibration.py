@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from app.dispatch import backend_calibration
 from app.dispatch.backend_calibration import calibrated, measure, with_min_gain
 from app.dispatch.backend_cost_model import TYPICAL, Coefficients
 from app.kernels import numpy_cpu
-from tests.tries import tried_again
 
 
 @pytest.fixture
@@ -32,11 +30,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return times
 
 
-@tried_again
-def test_a_measurement_is_whole_and_takes_a_moment() -> None:
-    started = time.perf_counter()
+def test_a_measurement_is_whole() -> None:
     found = measure(numpy_cpu, 2)
-    assert time.perf_counter() - started < 10  # under a second on an idle machine with the compiled kernel
     assert found.gpu is None
     assert min(astuple(found)[:-1]) > 0
     assert found.near_slice_s <= found.far_slice_s
@@ -144,6 +139,7 @@ class TunedKernel:
 
     def __init__(self, unasked: float) -> None:
         self.unasked = unasked
+        self.now = 0.0
         self.settings = (0, 0)
 
     def tune(self, wake_from: int, ahead_bytes: int) -> None:
@@ -151,14 +147,16 @@ class TunedKernel:
 
     def run(self, plan: Any, *arrays: Any, **further: Any) -> int:
         long = plan.slice_items * plan.item_size >= 512 and self.settings[1] < 512
-        time.sleep(0.002 * (self.unasked if long else 1.0))
+        self.now += 0.002 * (self.unasked if long else 1.0)
         return -1
 
 
 @pytest.mark.parametrize(("unasked", "ahead"), [(1.5, True), (0.5, False)])
-@tried_again
-def test_long_rows_are_asked_for_ahead_where_that_was_measured_to_be_faster(unasked: float, ahead: bool) -> None:
+def test_long_rows_are_asked_for_ahead_where_that_was_measured_to_be_faster(
+    unasked: float, ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = TunedKernel(unasked)
+    monkeypatch.setattr(backend_calibration, "perf_counter", lambda: kernel.now)
     found = backend_calibration._measure_unasked_row(kernel, np.zeros(1 << 20, np.uint8), np.random.default_rng(1))
     assert (found > 1) is ahead
     backend_calibration._tune(kernel, replace(TYPICAL, unasked_row=found))

@@ -1,9 +1,9 @@
 """Servers that misbehave on purpose, for tests of their answers: `python -m tests.http.faulty_app HOW FLAGS`.
 
-HOW is `broken` (the kernel raises, and so does the control-plane route /broken), `slow` (the kernel takes a second),
+HOW is `broken` (the kernel raises, and so does the control-plane route /broken), `held` (see `tests.http.held`),
 `starting` (the kernels are never ready), `compiling` (they are being compiled for longer than anybody waits), `failing`
-(they cannot be compiled) or `counting` (/compilations says how often Numba has compiled or loaded anything). Nothing in
-the service knows of these: they are made from its parts.
+(they cannot be compiled) or `counting` (/compilations says how often Numba has compiled or loaded anything, and what is
+compiled after the service is ready is held). Nothing in the service knows of these: they are made from its parts.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from app.server_from_settings import serve
 from app.settings import Settings
 
 Array = NDArray[Any]
+HOLD = "hold"
+"""The name of the file beside a server's store that makes it wait."""
 SECRET = "a detail that no client may see"
 
 
@@ -39,12 +41,17 @@ class Broken:
         raise RuntimeError(SECRET)
 
 
-class Slow:
-    name = "slow"
+class Held:
+    """Gathers once no file keeps it from that."""
+
+    name = "held"
     splits = False
 
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
     def run(self, plan: Plan, data: Array, indices: Array, out: Array, *args: Any, **kwargs: Any) -> int:
-        sleep(1)
+        _wait_for_end(self.file)
         return numpy_cpu.run(plan, data, indices, out)
 
 
@@ -53,14 +60,15 @@ def make(how: str, settings: Settings) -> Application:
     if how == "broken":
         app.service.kernel = Broken()
         add_route(app, "/broken", _fail)
-    elif how == "slow":
-        app.service.kernel = Slow()
+    elif how == "held":
+        app.service.kernel = Held(settings.store_dir.parent / HOLD)
     elif how == "starting":
         app.readiness.waiting_for.append("a kernel that never comes")
     elif how in ("compiling", "failing"):
         warmup.warm = {"compiling": _compile, "failing": _fail_to_compile}[how]
     elif how == "counting":
         compilations = Compilations()
+        warmup.warm = _hold_rest(warmup.warm, settings.store_dir.parent / HOLD)
         add_route(app, "/compilations", lambda: compilations.count)
     return app
 
@@ -84,6 +92,27 @@ class Compilations(Listener):
 
     def on_end(self, event: Any) -> None:
         pass
+
+
+def _wait_for_end(file: Path) -> None:
+    while file.exists():
+        sleep(0.005)
+
+
+def _hold_rest(warm: Callable[..., Callable[[], None] | None], file: Path) -> Callable[..., Callable[[], None]]:
+    """Compile as `warm` does, and what it leaves for later once `file` is gone."""
+
+    def held(*args: Any) -> Callable[[], None]:
+        rest = warm(*args)
+
+        def compile_rest() -> None:
+            _wait_for_end(file)
+            if rest is not None:
+                rest()
+
+        return compile_rest
+
+    return held
 
 
 def _compile(

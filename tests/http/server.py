@@ -100,6 +100,12 @@ class Server:
             self.shared = self.client()
         return self.shared
 
+    def close_shared_client(self) -> None:
+        """Close the connections of that client; the next test to ask for it gets another."""
+        if self.shared is not None:
+            self.shared.close()
+            self.shared = None
+
     def connect(self, timeout: float = 20) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout)
 
@@ -180,8 +186,7 @@ def serving(
         if ready:
             server.wait_until_ready()
         yield server
-        if server.shared is not None:
-            server.shared.close()
+        server.close_shared_client()
         code = server.stop()
         assert code == 0, f"exit code {code}:\n{server.log_text()}"
         assert tracebacks or "Traceback" not in server.log_text(), server.log_text()

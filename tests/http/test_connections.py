@@ -16,11 +16,10 @@ import pytest
 
 from app.settings import Settings
 from tests.http.conftest import Start
+from tests.http.held import metric
 from tests.http.raw import TINY, Answer, Wire, ask, request
 from tests.http.server import GATHERND, LIGHT, Server
-from tests.http.test_overload import metric
 from tests.http.test_tls import make_pair
-from tests.tries import tried_again
 
 MOST = 20
 RAW = {"content-type": "application/octet-stream"}
@@ -109,15 +108,13 @@ def test_the_longest_idle_connection_makes_room_for_a_new_one(small: Server) -> 
 
 
 @pytest.mark.parametrize("part", [request(TINY)[:30], PART], ids=["in the header", "in the body"])
-@tried_again
 def test_where_none_is_idle_a_new_connection_is_told_so(small: Server, part: bytes) -> None:
-    refused = small.shared_client()  # has a connection of its own, which this fills the rest beside
-    refused.get("/livez")
     counted = Counted(small)
-    with wires(small, MOST - 1, part) as busy:
-        wait_for_connections(small, MOST - 1)
+    small.close_shared_client()  # an idle connection would make room
+    with wires(small, MOST, part) as busy:
+        wait_for_connections(small, MOST)
+        small.close_shared_client()
         wait_until_idle()
-        metric(small, REFUSED)  # the connection that asks is not idle either
         large = request(b" " * (1 << 20))
         for data in (request(TINY), large, request(b"", "X-Request-ID: mine", line="GET /tensors HTTP/1.1")):
             with Wire(small) as wire:
@@ -156,6 +153,7 @@ def test_a_new_connection_may_wait_for_a_place_until_its_request_has_come(small:
 
 def test_far_more_connections_than_may_be_are_all_answered_or_closed(small: Server) -> None:
     counted = Counted(small)
+    small.close_shared_client()  # an idle connection would make room
     with wires(small, MOST, PART), ExitStack() as stack:
         flood = [stack.enter_context(Wire(small)) for _ in range(300)]
         for wire in flood:
@@ -179,11 +177,9 @@ def test_thousands_of_idle_connections_and_slow_ones_do_not_keep_new_ones_out(st
         for wire in slow:
             wire.send(PART)
         wait_until_idle()
-        begun = monotonic()
         for _ in range(500):
             answer = ask(server, request(TINY))
             assert answer.status == 200
-        assert monotonic() - begun < 20
         for wire in slow:
             wire.send(request(TINY)[-1:])
             assert wire.read().status == 200

@@ -12,9 +12,9 @@ from time import monotonic, sleep
 import pytest
 
 from tests.http.conftest import Start
+from tests.http.held import metric
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
-from tests.http.test_overload import metric
 
 BUDGET = 64 << 20
 MOST_GROWTH = 96 << 20

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from tests.http.conftest import Start
+from tests.http.held import faulty, held, metric, until, wait_for_queue
 from tests.http.raw import TINY, Answer, Wire, request
 from tests.http.server import Server
-from tests.http.test_overload import faulty, metric, wait_for_queue
-from tests.tries import tried_again
 
 OTHER = TINY.replace(b"[7,8]", b"[5,6]")
 GONE = 'gathernd_errors_total{code="client_gone"}'
@@ -36,8 +35,9 @@ def last(wire: Wire) -> Answer:
 
 @pytest.fixture(scope="module")
 def slow(start: Start) -> Iterator[Server]:
-    """One thread on which each gather takes a second, and room for more to wait."""
-    with start("--threads", "1", "--max-queue", "4", "--loop-max-us", "0", command=faulty("slow")) as server:
+    """One thread on which gathers can be held, and room for more to wait."""
+    flags = ("--threads", "1", "--max-queue", "4", "--loop-max-us", "0", "--queue-timeout", "100")
+    with start(*flags, command=faulty("held")) as server:
         yield server
 
 
@@ -45,16 +45,20 @@ def slow(start: Start) -> Iterator[Server]:
 def test_a_request_is_answered_however_long_it_takes(slow: Server, body: bytes) -> None:
     gone = metric(slow, GONE)
     with Wire(slow) as wire:
-        wire.send(request(body))
-        end(wire)
+        with held(slow):
+            wire.send(request(body))
+            end(wire)
+            wait_for_queue(slow, 1)
         assert last(wire).status == 200
     assert metric(slow, GONE) == gone
 
 
 def test_a_request_of_http_1_0_is_answered(slow: Server) -> None:
     with Wire(slow) as wire:
-        wire.send(request(TINY, line="POST /gathernd HTTP/1.0"))
-        end(wire)
+        with held(slow):
+            wire.send(request(TINY, line="POST /gathernd HTTP/1.0"))
+            end(wire)
+            wait_for_queue(slow, 1)
         assert last(wire).status == 200
 
 
@@ -68,8 +72,10 @@ def test_all_pipelined_requests_are_answered_in_order(server: Server) -> None:
 
 def test_pipelined_requests_that_wait_for_one_another_are_answered_in_order(slow: Server) -> None:
     with Wire(slow) as wire:
-        wire.send(request(TINY) + request(b"", line="GET /livez HTTP/1.1", length=False) + request(OTHER))
-        end(wire)
+        with held(slow):
+            wire.send(request(TINY) + request(b"", line="GET /livez HTTP/1.1", length=False) + request(OTHER))
+            end(wire)
+            wait_for_queue(slow, 1)
         assert wire.read().json()["output"]["values"] == [8]
         assert wire.read().json() == {"status": "live"}
         assert last(wire).json()["output"]["values"] == [6]
@@ -96,8 +102,10 @@ def test_a_whole_upload_is_stored(server: Server, size: int, chunked: bool) -> N
 )
 def test_what_is_not_whole_does_not_keep_what_is_from_being_answered(slow: Server, rest: bytes) -> None:
     with Wire(slow) as wire:
-        wire.send(request(TINY) + request(OTHER) + rest)
-        end(wire)
+        with held(slow):
+            wire.send(request(TINY) + request(OTHER) + rest)
+            end(wire)
+            wait_for_queue(slow, 1)
         assert wire.read().json()["output"]["values"] == [8]
         assert last(wire).json()["output"]["values"] == [6]
 
@@ -121,30 +129,31 @@ def test_an_answer_larger_than_the_sockets_hold_is_read_to_its_end(server: Serve
         assert len(last(wire).body) > 24 << 20
 
 
-@tried_again
 def test_a_request_that_waits_for_a_thread_is_answered(slow: Server) -> None:
     with Wire(slow) as first, Wire(slow) as second:
-        first.send(request(TINY))
-        wait_for_queue(slow, 1)
-        second.send(request(OTHER))
-        end(second)
+        with held(slow):
+            first.send(request(TINY))
+            wait_for_queue(slow, 1)
+            second.send(request(OTHER))
+            end(second)
+            wait_for_queue(slow, 2)
         assert last(second).json()["output"]["values"] == [6]
         assert first.read().status == 200
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-@tried_again
 def test_a_client_that_has_gone_altogether_is_noticed_while_its_request_waits(slow: Server, reset: bool) -> None:
     gone = metric(slow, GONE)
     with Wire(slow) as first:
-        first.send(request(TINY))
-        wait_for_queue(slow, 1)
-        with Wire(slow) as second:
-            second.send(request(OTHER))
-            wait_for_queue(slow, 2)
-            end(second)
-            if reset:
-                second.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        wait_for_queue(slow, 1)
-        assert metric(slow, GONE) == gone + 1
+        with held(slow):
+            first.send(request(TINY))
+            wait_for_queue(slow, 1)
+            with Wire(slow) as second:
+                second.send(request(OTHER))
+                wait_for_queue(slow, 2)
+                end(second)
+                if reset:
+                    second.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            wait_for_queue(slow, 1)
+            until(lambda: metric(slow, GONE) == gone + 1)
         assert first.read().status == 200

@@ -15,9 +15,9 @@ import pytest
 from app.security import api_keys
 from tests.http.conftest import Start
 from tests.http.faulty_app import SECRET
+from tests.http.held import faulty
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
-from tests.http.test_overload import faulty
 
 PAYLOAD = "a-value-of-a-payload"
 TRACE = "0af7651916cd43dd8448eb211c80319c"

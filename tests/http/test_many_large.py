@@ -17,9 +17,9 @@ import pytest
 from safetensors.numpy import load, save
 
 from tests.http.conftest import Start
+from tests.http.held import metric
 from tests.http.raw import TINY, Answer, Wire, request
 from tests.http.server import Server
-from tests.http.test_overload import metric
 
 MIB = 1 << 20
 GIB = 1 << 30

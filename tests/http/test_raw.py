@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, ask, request
 from tests.http.server import Server
-from tests.tries import tried_again
 
 FIXED = b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -528,15 +527,12 @@ def test_a_client_that_leaves_early_harms_nobody(server: Server, sent: int) -> N
     assert ask(server, request(TINY)).status == 200
 
 
-@tried_again
 def test_a_client_that_reads_nothing_harms_nobody(server: Server) -> None:
     data = request(b"", line="GET /docs/swagger-ui-bundle.js HTTP/1.1", length=False)
     wires = [Wire(server) for _ in range(10)]
     for wire in wires:
         wire.send(data * 5)
-    begun = monotonic()
     assert ask(server, request(TINY)).status == 200
-    assert monotonic() - begun < 5
     for wire in wires:
         wire.socket.close()
 

@@ -10,24 +10,23 @@ import numpy as np
 import pytest
 
 from tests.http.conftest import Start
+from tests.http.held import metric
 from tests.http.raw import TINY, request
 from tests.http.server import Server
-from tests.http.test_overload import metric
-from tests.tries import tried_again
 
 MIB = 1 << 20
 ROW = 1 << 20
 ASKED = (
     b'{"data":{"tensor":"rows"},"indices":{"dtype":"int64","shape":[%d,1],"values":[%s]},"output_encoding":"base64"}'
 )
-# Slow readers are looked for once a second.
-LATE = 4.5
+LATE = 30
+"""Seconds within which the server of these tests ends what takes a second too long, whatever else the machine does."""
 
 
 @pytest.fixture(scope="module")
 def strict(start: Start) -> Iterator[Server]:
     """A server with the resident tensor `rows` of 16 MiB, and with short timeouts."""
-    with start("--answer-timeout", "1", "--min-answer-rate", "200000", "--memory-budget", "64MiB") as server:
+    with start("--answer-timeout", "1", "--min-answer-rate", "100000", "--memory-budget", "64MiB") as server:
         rows = np.arange(16 * ROW, dtype=np.uint32).astype(np.uint8).tobytes()
         kind = {"content-type": "application/octet-stream"}
         client = server.shared_client()
@@ -72,20 +71,17 @@ def wait_until_freed(server: Server, begun: float) -> None:
         sleep(0.1)
 
 
-@tried_again
 def test_a_client_that_reads_nothing_is_cut_off_and_its_memory_freed(strict: Server) -> None:
     refusals = metric(strict, 'gathernd_errors_total{code="request_timeout"}')
     with connect(strict) as connection:
         begun = monotonic()
         ask(connection)
-        assert held(strict) > 16 * MIB
         wait_until_freed(strict, begun)
         assert monotonic() - begun > 0.9
         assert is_cut_off(connection)
     assert metric(strict, 'gathernd_errors_total{code="request_timeout"}') == refusals + 1
 
 
-@tried_again
 def test_a_client_that_reads_a_little_now_and_then_is_cut_off(strict: Server) -> None:
     with connect(strict) as connection:
         begun = monotonic()
@@ -100,7 +96,6 @@ def test_a_client_that_reads_a_little_now_and_then_is_cut_off(strict: Server) ->
 
 
 @pytest.mark.slow
-@tried_again
 def test_a_client_that_asks_again_and_again_and_never_reads_is_cut_off(strict: Server) -> None:
     with connect(strict) as connection:
         begun = monotonic()
@@ -113,10 +108,9 @@ def test_a_client_that_asks_again_and_again_and_never_reads_is_cut_off(strict: S
                     continue
         except ConnectionError:
             pass
-        assert monotonic() - begun < LATE + 1
+        assert monotonic() - begun < LATE
 
 
-@tried_again
 def test_a_download_that_nobody_reads_is_cut_off(strict: Server) -> None:
     with connect(strict) as connection:
         begun = monotonic()
@@ -126,7 +120,6 @@ def test_a_download_that_nobody_reads_is_cut_off(strict: Server) -> None:
         assert is_cut_off(connection)
 
 
-@tried_again
 def test_a_client_that_closed_its_side_and_does_not_read_the_last_answer_is_cut_off(strict: Server) -> None:
     with connect(strict) as connection:
         begun = monotonic()
@@ -137,17 +130,16 @@ def test_a_client_that_closed_its_side_and_does_not_read_the_last_answer_is_cut_
         assert is_cut_off(connection)
 
 
-@tried_again
 def test_a_steady_reader_may_take_longer_than_a_pause(strict: Server) -> None:
     with connect(strict) as connection:
-        begun = monotonic()
-        ask(connection, rows=4)
-        wanted = 4 * (4 * ROW // 3)
+        end = monotonic() + 5
+        ask(connection)
+        wanted = 16 * (4 * ROW // 3)
         read = 0
         while read < wanted:
             read += len(connection.recv(100_000))
-            sleep(0.01)
-        assert monotonic() - begun > 1.5
+            if monotonic() < end:  # several hundred kilobytes a second
+                sleep(0.03)
         connection.sendall(request(TINY))
         while b"HTTP/1.1 200" not in (piece := connection.recv(1 << 16)):
             assert piece

@@ -12,19 +12,19 @@ import pytest
 from safetensors.numpy import save
 
 from tests.http.conftest import Start
+from tests.http.held import metric
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
-from tests.http.test_overload import metric
-from tests.tries import tried_again
 
-# Slow senders are looked for once a second.
-LATE = 3.5
+LATE = 30
+"""Seconds within which the server of these tests ends what takes a second too long, whatever else the machine does. Its
+clients wait no longer."""
 
 
 @pytest.fixture(scope="module")
 def strict(start: Start) -> Iterator[Server]:
     with start(
-        "--header-timeout", "1", "--body-timeout", "1", "--min-body-rate", "1000", "--keep-alive", "30"
+        "--header-timeout", "1", "--body-timeout", "1", "--min-body-rate", "1000", "--keep-alive", "100"
     ) as server:
         yield server
 
@@ -38,16 +38,16 @@ def check_refused_in_time(wire: Wire, begun: float) -> None:
     assert wire.closed()
 
 
-def send_until_answered(wire: Wire, data: bytes) -> None:
-    """Send `data` again and again, until there is something to read."""
+def send_until_answered(wire: Wire, piece: bytes, begun: float) -> None:
+    """Send a piece five times a second until an answer comes."""
     while not select([wire.socket], [], [], 0.2)[0]:
-        wire.send(data)
+        assert monotonic() - begun < LATE
+        wire.send(piece)
 
 
 @pytest.mark.parametrize(
     "sent", [b"P", b"POST /gathernd HTTP/1.1\r\n", b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\nX-A: "]
 )
-@tried_again
 def test_a_header_that_stops_is_refused(strict: Server, sent: bytes) -> None:
     with Wire(strict) as wire:
         begun = monotonic()
@@ -55,17 +55,15 @@ def test_a_header_that_stops_is_refused(strict: Server, sent: bytes) -> None:
         check_refused_in_time(wire, begun)
 
 
-@tried_again
 def test_a_slow_loris_header_is_refused_though_bytes_keep_coming(strict: Server) -> None:
     with Wire(strict) as wire:
         begun = monotonic()
         wire.send(b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\n")
-        send_until_answered(wire, b"X-A: b\r\n")
+        send_until_answered(wire, b"X-A: b\r\n", begun)
         check_refused_in_time(wire, begun)
 
 
 @pytest.mark.parametrize("chunks", [False, True])
-@tried_again
 def test_a_body_that_stops_is_refused(strict: Server, chunks: bool) -> None:
     head = request(b"", "Transfer-Encoding: chunked", length=False) if chunks else request(TINY)[: -len(TINY)]
     with Wire(strict) as wire:
@@ -74,16 +72,14 @@ def test_a_body_that_stops_is_refused(strict: Server, chunks: bool) -> None:
         check_refused_in_time(wire, begun)
 
 
-@tried_again
 def test_a_slow_loris_body_is_refused_though_bytes_keep_coming(strict: Server) -> None:
     with Wire(strict) as wire:
         begun = monotonic()
         wire.send(request(b"", "Content-Length: 100000", length=False))
-        send_until_answered(wire, b" ")
+        send_until_answered(wire, b" ", begun)
         check_refused_in_time(wire, begun)
 
 
-@tried_again
 def test_a_steady_body_may_take_longer_than_a_pause(strict: Server) -> None:
     body = TINY + b" " * 40_000
     with Wire(strict) as wire:
@@ -99,7 +95,7 @@ def test_the_time_for_which_the_service_does_not_read_a_body_is_not_its_senders(
     held, waiting = (
         save({"data": np.zeros((rows, mib), np.uint8), "indices": np.arange(rows)[:, None]}) for rows in (20, 15)
     )
-    rules = ("--body-timeout", "1", "--min-body-rate", str(3 * mib), "--queue-timeout", "30")
+    rules = ("--body-timeout", "1", "--min-body-rate", str(2 * mib), "--queue-timeout", "30")
     with (
         start("--memory-budget", "64MiB", *rules) as server,
         Wire(server) as first,
@@ -111,12 +107,12 @@ def test_the_time_for_which_the_service_does_not_read_a_body_is_not_its_senders(
         while metric(server, "gathernd_memory_used_bytes") < 40 * mib:  # of its body and its answer
             assert monotonic() < end
             sleep(0.01)
-        waited = reader.submit(sleep, 6)
+        waited = reader.submit(sleep, 9)
         answered = reader.submit(first.read)
         second.send(request(b"", f"Content-Length: {len(waiting)}", kind, length=False))
         for place in range(0, len(waiting), mib // 4):
             second.send(waiting[place : place + mib // 4])
-            sleep(1 / 24)  # 6 MiB a second at most
+            sleep(1 / 24)  # 6 MiB a second at most, three times what is asked for
         assert second.read().status == 200
         assert waited.done()
         assert answered.result().status == 200
@@ -133,7 +129,6 @@ def test_a_connection_may_idle_between_requests(strict: Server) -> None:
 
 
 @pytest.mark.parametrize("fields", [("Content-Type: text/plain",), ("Origin: http://example.com",)])
-@tried_again
 def test_a_connection_may_idle_after_a_refusal_that_came_before_the_body(
     strict: Server, fields: tuple[str, ...]
 ) -> None:
@@ -147,7 +142,6 @@ def test_a_connection_may_idle_after_a_refusal_that_came_before_the_body(
         assert wire.read().status == 200
 
 
-@tried_again
 def test_a_body_that_stops_after_a_refusal_ends_the_connection(strict: Server) -> None:
     with Wire(strict) as wire:
         begun = monotonic()
@@ -159,22 +153,20 @@ def test_a_body_that_stops_after_a_refusal_ends_the_connection(strict: Server) -
 
 @pytest.fixture(scope="module")
 def short_timeouts(start: Start) -> Iterator[Server]:
-    with start("--keep-alive", "1", "--header-timeout", "5") as server:
+    with start("--keep-alive", "1", "--header-timeout", "100", "--body-timeout", "100") as server:
         yield server
 
 
-@tried_again
 def test_an_idle_connection_is_closed_after_keep_alive(short_timeouts: Server) -> None:
     with Wire(short_timeouts) as wire:
+        begun = monotonic()
         wire.send(request(TINY))
         assert wire.read().status == 200
-        begun = monotonic()
         assert wire.closed()
-        assert 0.5 < monotonic() - begun < LATE
+        assert 0.9 < monotonic() - begun < LATE
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n"])
-@tried_again
 def test_a_connection_on_which_no_request_starts_is_closed(short_timeouts: Server, sent: bytes) -> None:
     with Wire(short_timeouts) as wire:
         begun = monotonic()
@@ -185,7 +177,6 @@ def test_a_connection_on_which_no_request_starts_is_closed(short_timeouts: Serve
 
 
 @pytest.mark.parametrize("last", [b"", b"\r\n"])
-@tried_again
 def test_an_idle_connection_is_closed_after_a_refusal_that_came_before_the_body(
     short_timeouts: Server, last: bytes
 ) -> None:

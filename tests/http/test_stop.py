@@ -17,10 +17,9 @@ import pytest
 
 from tests.http.conftest import Start
 from tests.http.forms import int64, packed, tensor
+from tests.http.held import faulty, held, metric, wait_for_queue
 from tests.http.raw import TINY, Answer, Wire, request
 from tests.http.server import Server
-from tests.http.test_overload import faulty, metric, wait_for_queue
-from tests.tries import tried_again
 
 
 def until_not_ready(server: Server) -> Answer:
@@ -61,21 +60,19 @@ def readable(wire: Wire) -> bool:
     return bool(select.select([wire.socket], [], [], 0)[0])
 
 
-@tried_again
 def test_readiness_flips_first_and_requests_are_accepted_during_the_delay(start: Start) -> None:
-    with start("--drain-delay", "2") as server:
+    """A second signal ends the delay."""
+    with start("--drain-delay", "600") as server:
         with Wire(server) as old:
             old.send(request(TINY))
             assert old.read().status == 200
-            begun = monotonic()
             server.process.send_signal(signal.SIGTERM)
             answer = until_not_ready(server)
             assert answer.json()["code"] == "not_ready"
             assert "stopping" in answer.json()["detail"]
             old.send(request(TINY))  # a connection from before
             assert old.read().status == 200
-        answered = 0
-        while monotonic() - begun < 1.7:
+        for _ in range(5):
             with Wire(server) as wire:  # and new ones
                 wire.send(request(TINY))
                 assert wire.read().status == 200
@@ -83,16 +80,22 @@ def test_readiness_flips_first_and_requests_are_accepted_during_the_delay(start:
             with Wire(server) as wire:
                 wire.send(request(b"", line="GET /livez HTTP/1.1", length=False))
                 assert wire.read().status == 200
-            answered += 1
-        assert answered > 5
-        assert server.process.wait(20) == 0
-        assert monotonic() - begun >= 1.9
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+
+
+def test_the_delay_ends_by_itself_and_not_before(start: Start) -> None:
+    with start("--drain-delay", "1") as server:
+        begun = monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+        assert monotonic() - begun >= 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-@tried_again
 def test_what_runs_is_answered_and_the_exit_code_is_zero(start: Start, number: int) -> None:
-    with start("--loop-max-us", "0", "--threads", "2", command=faulty("slow")) as server:
+    with start("--loop-max-us", "0", "--threads", "2", "--queue-timeout", "100", command=faulty("held")) as server:
         answers: list[httpx.Response] = []
 
         def ask() -> None:
@@ -100,30 +103,29 @@ def test_what_runs_is_answered_and_the_exit_code_is_zero(start: Start, number: i
                 answers.append(client.post("/gathernd", content=TINY))
 
         threads = [threading.Thread(target=ask) for _ in range(4)]  # two run, two wait
-        for thread in threads:
-            thread.start()
-        wait_for_queue(server, 4)
-        server.process.send_signal(number)
+        with held(server):
+            for thread in threads:
+                thread.start()
+            wait_for_queue(server, 4)
+            server.process.send_signal(number)
+            until_refused(server)
         for thread in threads:
             thread.join()
         assert [answer.status_code for answer in answers] == [200] * 4
         assert server.process.wait(20) == 0
 
 
-@tried_again
 def test_idle_connections_are_closed_and_do_not_hold_the_process(start: Start) -> None:
-    with start() as server:
+    with start("--drain-timeout", "200") as server:
         wires = [Wire(server) for _ in range(5)]
         for wire in wires[1:]:  # the first one has never sent anything
             wire.send(request(TINY))
             assert wire.read().status == 200
-        begun = monotonic()
         server.process.send_signal(signal.SIGTERM)
         for wire in wires:
             assert wire.closed()
             wire.socket.close()
-        assert server.process.wait(20) == 0
-        assert monotonic() - begun < 5
+        assert server.process.wait(60) == 0
 
 
 @pytest.mark.slow
@@ -146,7 +148,7 @@ def test_a_request_that_is_still_being_sent_is_finished(start: Start) -> None:
 def test_an_answer_that_is_still_being_read_is_finished(start: Start) -> None:
     row, rows = packed(tensor("int8", [1, 4096], [1] * 4096)), packed(int64([4096, 1], [0] * 4096))
     body = json.dumps({"data": row, "indices": rows, "output_encoding": "base64"}).encode()
-    with start() as server, Wire(server) as wire:
+    with start("--drain-timeout", "200") as server, Wire(server) as wire:
         wire.send(request(body))  # the answer is larger than what the sockets hold
         assert wire.socket.recv(1, socket.MSG_PEEK)
         server.process.send_signal(signal.SIGTERM)
@@ -154,22 +156,21 @@ def test_an_answer_that_is_still_being_read_is_finished(start: Start) -> None:
         answer = wire.read()
         assert answer.status == 200
         assert len(answer.body) == int(answer.headers["content-length"]) > 20_000_000
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
 
 
-@tried_again
 def test_without_a_delay_no_new_connection_is_taken(start: Start) -> None:
-    with start("--loop-max-us", "0", command=faulty("slow")) as server, Wire(server) as wire:
-        wire.send(request(TINY))
-        wait_for_queue(server, 1)
-        server.process.send_signal(signal.SIGTERM)
-        until_refused(server)
-        assert not readable(wire)  # the gather, of a second, still runs
+    with start("--loop-max-us", "0", command=faulty("held")) as server, Wire(server) as wire:
+        with held(server):
+            wire.send(request(TINY))
+            wait_for_queue(server, 1)
+            server.process.send_signal(signal.SIGTERM)
+            until_refused(server)
+            assert not readable(wire)  # the gather still runs
         assert wire.read().status == 200
 
 
 @pytest.mark.slow
-@tried_again
 def test_what_outlasts_the_drain_timeout_is_cut_off(start: Start) -> None:
     with start("--drain-timeout", "1") as server, Wire(server) as wire:
         wire.send(request(TINY)[:-1])  # and never the rest
@@ -177,21 +178,9 @@ def test_what_outlasts_the_drain_timeout_is_cut_off(start: Start) -> None:
         begun = monotonic()
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0
-        assert 0.5 < monotonic() - begun < 8
+        assert monotonic() - begun > 0.9  # and less than the 30 s of the default
         answer = wire.read()
         assert (answer.status, answer.json()["code"]) == (503, "not_ready")
-
-
-@tried_again
-def test_a_second_signal_ends_the_delay(start: Start) -> None:
-    with start("--drain-delay", "60") as server:
-        begun = monotonic()
-        server.process.send_signal(signal.SIGTERM)
-        until_not_ready(server)
-        assert server.process.poll() is None
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
-        assert monotonic() - begun < 8
 
 
 @pytest.mark.slow

@@ -22,10 +22,10 @@ import pytest
 from app.store.processes.store_locks import stripe
 from tests.conftest import TEST_ALL
 from tests.http.conftest import Start
+from tests.http.held import metric
 from tests.http.raw import Wire, request
 from tests.http.server import TWO_WORKERS, Server
 from tests.http.tensors import RAW, dying, error, look_up, put_raw, save, scatter_body
-from tests.http.test_overload import metric
 
 ROWS, WIDTH = 5000, 64
 NEW_CONNECTIONS = httpx.Limits(max_keepalive_connections=0)

@@ -26,7 +26,6 @@ from tests.http.conftest import Start
 from tests.http.raw import TINY
 from tests.http.server import GATHERND, LIGHT, TWO_WORKERS, Server
 from tests.needs import skip_without
-from tests.tries import tried_again
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")
 SAFETENSORS = {"content-type": "application/x-safetensors"}
@@ -142,7 +141,6 @@ def test_old_versions_of_tls_are_refused(server: Server, pair: Pair) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.soak)])
-@tried_again
 def test_a_handshake_that_never_ends_is_cut_off(start: Start, pair: Pair, workers: str) -> None:
     flags = ("--header-timeout", "0.5", "--workers", workers, *pair.flags())
     with start(*flags, tls=pair.trusting()) as server, server.connect() as silent, server.connect() as started:
@@ -154,16 +152,14 @@ def test_a_handshake_that_never_ends_is_cut_off(start: Start, pair: Pair, worker
 
 
 @pytest.mark.parametrize("workers", ["2", pytest.param("1", marks=pytest.mark.soak)])
-@tried_again
 def test_a_stop_does_not_wait_for_handshakes_or_farewells(start: Start, pair: Pair, workers: str) -> None:
+    patient = "--header-timeout", "200", "--drain-timeout", "200"
     with (
-        start("--workers", workers, *LIGHT, *pair.flags(), tls=pair.trusting()) as server,
+        start("--workers", workers, *LIGHT, *patient, *pair.flags(), tls=pair.trusting()) as server,
         server.connect(),
         pair.trusting().wrap_socket(server.connect(), server_hostname="localhost"),
     ):
-        began = monotonic()
-        assert server.stop() == 0
-        assert monotonic() - began < 8
+        assert server.stop(within=60) == 0
 
 
 def subject(server: Server) -> str:

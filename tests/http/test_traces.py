@@ -25,7 +25,6 @@ from app.telemetry.tracing import ENDPOINTS, NoTracing, start_tracing
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import GATHERND, Server
-from tests.tries import tried_again
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -235,15 +234,13 @@ def test_the_last_spans_are_sent_before_the_end(start: Start) -> None:
         assert span.service["service.name"] == "renamed"
 
 
-@tried_again
 def test_a_collector_that_is_not_there_harms_nobody(start: Start) -> None:
-    with start("--otlp-endpoint", "http://127.0.0.1:1", environment=QUICK) as server:
+    patient = QUICK | {"OTEL_EXPORTER_OTLP_TIMEOUT": "100"}  # seconds for which the exporter tries again
+    with start("--otlp-endpoint", "http://127.0.0.1:1", environment=patient) as server:
         ask(server, "lost")
         sleep(0.3)
         assert server.shared_client().post("/gathernd", content=TINY).status_code == 200
-        began = monotonic()
-        assert server.stop() == 0
-        assert monotonic() - began < 8
+        assert server.stop(within=30) == 0
 
 
 @pytest.fixture

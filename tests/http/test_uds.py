@@ -24,11 +24,10 @@ from gathernd.errors import ConnectError
 from tests.client.conftest import Awaited
 from tests.http import server as servers
 from tests.http.conftest import Start
+from tests.http.held import faulty, held, metric, until, wait_for_queue
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import GATHERND, TWO_WORKERS, Server
-from tests.http.test_overload import faulty, metric, wait_for_queue
 from tests.http.test_tls import Pair, pair
-from tests.tries import tried_again
 
 __all__ = ["pair"]
 DATA = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -133,18 +132,18 @@ def test_a_second_service_on_the_same_path_ends(warmed: Path, tmp_path: Path) ->
         assert client.get("/readyz").status_code == 200
 
 
-@tried_again
 def test_a_client_that_has_gone_is_noticed_while_its_request_waits(start: Start, tmp_path: Path) -> None:
     path, gone = tmp_path / "a.sock", 'gathernd_errors_total{code="client_gone"}'
-    flags = ("--uds", str(path), "--threads", "1", "--max-queue", "4", "--loop-max-us", "0")
-    with start(*flags, command=faulty("slow")) as server, Wire(server) as first:
-        first.send(request(TINY))
-        wait_for_queue(server, 1)
-        with wire_on_socket(server, path) as second:
-            second.send(request(TINY))
-            wait_for_queue(server, 2)
-        wait_for_queue(server, 1)
-        assert metric(server, gone) == 1
+    flags = ("--uds", str(path), "--threads", "1", "--max-queue", "4", "--loop-max-us", "0", "--queue-timeout", "100")
+    with start(*flags, command=faulty("held")) as server, Wire(server) as first:
+        with held(server):
+            first.send(request(TINY))
+            wait_for_queue(server, 1)
+            with wire_on_socket(server, path) as second:
+                second.send(request(TINY))
+                wait_for_queue(server, 2)
+            wait_for_queue(server, 1)
+            until(lambda: metric(server, gone) == 1)
         assert first.read().status == 200
         assert "Traceback" not in server.log_text()
 

@@ -15,7 +15,6 @@ from tests.conftest import slow_but_for
 from tests.for_each import for_each
 from tests.http.server import Server
 from tests.oip.bodies import NUMPY, Array, same
-from tests.tries import tried_again
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the client's own dependencies
@@ -252,7 +251,6 @@ def test_repository(caller: Caller) -> None:
             getattr(caller, method)("nothing")
 
 
-@tried_again
 def test_statistics_have_real_counts_and_times(caller: Caller) -> None:
     def numbers(**named: str) -> dict[str, Any]:
         (found,) = (one for one in caller.get_inference_statistics(**named)["model_stats"] if one["name"] == "gathernd")
@@ -280,7 +278,7 @@ def test_statistics_have_real_counts_and_times(caller: Caller) -> None:
     assert grown["fail"][0] == 1
     assert grown["fail"][1] > 0
     parts = sum(grown[name][1] for name in ("queue", "compute_input", "compute_infer", "compute_output"))
-    assert 0 < parts <= grown["success"][1] + 10 < 10**9
+    assert 0 < parts <= grown["success"][1] + 10
     assert all(grown[name][1] > 0 for name in ("compute_input", "compute_infer", "compute_output"))
     with pytest.raises(InferenceServerException, match="no model is named 'nothing'"):
         caller.get_inference_statistics("nothing")

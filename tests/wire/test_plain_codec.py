@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -32,8 +31,6 @@ from app.wire.json.codec_constants import (
 )
 from app.wire.json.codec_functions import read_elements, scan_inputs, scan_tensors, write_singles, write_strings
 from app.wire.json.validated_fields_cache import templates
-from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
-from benchmarks.read_body import read
 from tests.conftest import samples
 from tests.for_each import for_each
 from tests.strings import framed
@@ -296,25 +293,3 @@ def test_what_a_service_with_numpys_kernel_imports_has_no_numba(tmp_path: Path) 
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("group", "name"),
-    [("messages of operators", "strings of one input"), ("contents of operators", "contents of strings of nothing")],
-)
-def test_short_fields_of_a_message_take_python_a_few_hundred_nanoseconds_a_byte(group: str, name: str) -> None:
-    """90 times what `json.loads` takes for numbers, with which it is compared since machines differ (was 200 times)."""
-    body = next(one for one in OPERATOR_MAKERS[group](100_000) if one.name == name)
-    numbers = b"[" + b"0.123456789," * (len(body.content) // 12) + b"0]"
-
-    def least(run: Callable[[], object]) -> float:
-        taken = []
-        for _ in range(5):
-            begun = thread_time()
-            run()
-            taken.append(thread_time() - begun)
-        return min(taken)
-
-    with in_python():
-        taken = least(lambda: read(body))
-    assert taken <= 130 * least(lambda: json.loads(numbers))

@@ -26,6 +26,7 @@ the way keep it.
 """
 JOIN_BYTES: Final = 64 << 10
 """A request of at most so many bytes is given to the network as one."""
+_NOT_WAITING: Final = getattr(socket, "MSG_DONTWAIT", 0)
 _SCRATCH_BYTES: Final = 2048
 """Room for an answer's header. What else is in the first read is copied; the rest is received where it stays."""
 
@@ -181,15 +182,25 @@ class _Connection:
             return True
         self._socket.sendall(header)
         sent = 0
+        # With TLS there may be something to read that is no answer.
+        may_send = None if isinstance(self._socket, ssl.SSLSocket) else sending_check(self._socket.fileno())
         for chunk in body_chunks(request.body):
-            # With TLS there may be something to read that is no answer.
-            if not isinstance(self._socket, ssl.SSLSocket) and self.is_readable():
-                return False
             self._limit(limit, until)
-            self._socket.sendall(chunk)
+            if may_send is None:
+                self._socket.sendall(chunk)
+            elif not self._send_while(may_send, chunk):
+                return False
             sent += len(chunk)
             if request.progress is not None and request.method != "GET":
                 request.progress(sent)
+        return True
+
+    def _send_while(self, may_send: Callable[[float | None], bool], piece: memoryview) -> bool:
+        """Send a piece of a body; False where an answer has come before the end of it."""
+        while piece:
+            if not may_send(self._timeout):
+                return False
+            piece = piece[self._socket.send(piece, _NOT_WAITING) :]
         return True
 
     def _limit(self, seconds: float | None, until: float | None) -> None:
@@ -242,6 +253,34 @@ def readable_check(file: int) -> Callable[[], bool]:
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return lambda: bool(poll.poll(0))
+
+
+def sending_check(file: int) -> Callable[[float | None], bool]:
+    """A function that waits until the socket `file` takes bytes, so many seconds; False once it has something to read.
+
+    It raises TimeoutError.
+    """
+    if not hasattr(select, "poll"):
+
+        def wait(seconds: float | None) -> tuple[bool, bool]:
+            readable, writable, _ = select.select([file], [file], [], seconds)
+            return bool(readable), bool(writable)
+
+    else:
+        poll = select.poll()
+        poll.register(file, select.POLLIN | select.POLLOUT)
+
+        def wait(seconds: float | None) -> tuple[bool, bool]:
+            events = sum(event for _, event in poll.poll(None if seconds is None else seconds * 1000))
+            return bool(events & ~select.POLLOUT), bool(events)
+
+    def may_send(seconds: float | None) -> bool:
+        readable, ready = wait(seconds)
+        if not readable and not ready:
+            raise TimeoutError
+        return not readable
+
+    return may_send
 
 
 def _at_most(seconds: float | None, until: float) -> float:
