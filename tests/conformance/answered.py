@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.conformance.cases import Case, case, told
+from tests.conformance.cases import Case, Error, case, told
 from tests.conformance.text_examples import EXAMPLES
 from tests.http.forms import COMPLEX, FLOATS, TYPES
-from tests.http.known_cases import own_cases
+from tests.http.known_cases import further_cases, own_cases
 from tests.http.rules import DIALECTS
 from tests.parity.gather_cases import AXIS, ELEMENTS, MODES, ND
 from tests.parity.items import Array, items
@@ -266,13 +266,15 @@ def _lookups() -> Iterator[Case]:
 
 
 def _known() -> Iterator[Case]:
-    """The known-answer cases that are answered: of ONNX's, OpenVINO's and WebNN's own tests and texts."""
-    for known in own_cases():
-        if known.output is None:
-            continue
+    """The known-answer cases: of ONNX's, OpenVINO's and WebNN's own tests and texts, and of the file GATHERND_CASES."""
+    for known in (*own_cases(), *further_cases()):
         body = {"data": known.data, "indices": known.indices, "dialect": known.dialect, **known.attributes}
-        output = told(known.output).array
-        yield case(f"{known.path} {known.name}", known.path, body, outputs={"output": output})
+        name = f"{known.path} {known.name}"
+        if known.output is None:
+            assert known.error is not None
+            yield case(name, known.path, body, error=Error(known.error, only_code=True))
+        else:
+            yield case(name, known.path, body, outputs={"output": told(known.output).array})
 
 
 def _examples() -> Iterator[Case]:

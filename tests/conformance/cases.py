@@ -63,13 +63,17 @@ class Told:
 
 @dataclass(frozen=True)
 class Error:
-    """What a refusal must say. `places` have the pointers of flat JSON; None where the error has no place."""
+    """What a refusal must say. `places` have the pointers of flat JSON; None where the error has no place.
+
+    Of an error that a text gives, `only_code` is known.
+    """
 
     code: str
     places: tuple[Mapping[str, Any], ...] | None = ()
     rule: Rule | None = None
     total: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    only_code: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tests.conformance.refused_fields import REFUSED_FIELDS
 from tests.conformance.refused_gathers import REFUSED_GATHERS
 from tests.conformance.refused_operators import REFUSED_OPERATORS
 from tests.conformance.transports import FLAT
 from tests.http import provoked
 
-REFUSED = [*REFUSED_GATHERS, *REFUSED_OPERATORS]
+REFUSED = [*REFUSED_GATHERS, *REFUSED_OPERATORS, *REFUSED_FIELDS]
 
 
 def in_flat_json() -> list[provoked.Case]:
