@@ -147,7 +147,9 @@ GAPS = (
     ),
     Gap(
         "items that are not as many as the shape says have no nesting",
-        lambda by, case: isinstance(by, Json) and by.form == "nested" and _any(case, lambda told: not told.counted),
+        lambda by, case: (
+            isinstance(by, Json) and by.form in ("nested", "unshaped") and _any(case, lambda told: not told.counted)
+        ),
     ),
     Gap(
         "a resident tensor is a model of GatherND alone",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.conformance.cases import Case, refused
+from tests.http.forms import tensor
 from tests.http.provoked import at
 
 GATHERS = ("/gathernd", "/gather", "/gather_elements")
@@ -116,4 +117,40 @@ def _far() -> Iterator[Case]:
     yield refused("index_out_of_bounds", empty, places, "/gather_elements", ("onnx-13", None), 2)
 
 
-REFUSED_FIELDS = [*_fields(), *_far()]
+def _scatters() -> Iterator[Case]:
+    """Updates that are not as the data is, and indices into what is empty."""
+    updates = tensor("float32", [2, 2], [7, 8, 9, 1e39])
+    place = at("/updates/values/3", position=[1, 1], value=1e39)
+    yield refused("value_not_representable", body("/scatternd") | {"updates": updates}, place, "/scatternd")
+    few = tensor("float32", [2, 2], [7, 8, 9])
+    yield refused("element_count_mismatch", body("/scatternd") | {"updates": few}, at("/updates/values"), "/scatternd")
+    texts = {"data": tensor("string", [2], ["a", "b"]), "updates": tensor("string", [1], ["c"]), "reduction": "add"}
+    for path, indices in (("/scatternd", np.array([[0]])), ("/scatter_elements", np.array([0]))):
+        yield refused("unsupported_dtype", texts | {"indices": indices}, at("/reduction"), path)
+    rule = ("onnx-18", None)
+    for shape, index in (((0, 3), 0), ((2, 0), 2)):
+        rows = shape[0]
+        allowed = [-rows, rows - 1] if rows else None
+        place = at("/indices/values/0", position=[0, 0], value=index, axis=0, size=rows, allowed=allowed)
+        given = {"data": np.zeros(shape, np.int8), "indices": np.array([[index]])}
+        given |= {"updates": np.zeros((1, shape[1]), np.int8)}
+        yield refused("index_out_of_bounds", given, place, "/scatternd", rule)
+    inner = body("/scatternd") | {"indices": np.array([[0, 3]]), "updates": np.ones(1, np.float32)}
+    place = at("/indices/values/1", position=[0, 1], value=3, axis=1, size=2, allowed=[-2, 1])
+    yield refused("index_out_of_bounds", inner, place, "/scatternd", rule)
+    for path in SCATTERS:
+        wrong = body(path) | {"updates": np.ones((1, 2), np.float32)}
+        yield refused("updates_shape_mismatch", wrong, at("/updates/shape"), path, rule)
+
+
+def _elements() -> Iterator[Case]:
+    path = "/gather_elements"
+    yield refused("device_unavailable", body(path) | {"device": "gpu"}, at("/device"), path)
+    bfloat16 = body(path) | {"data": tensor("bfloat16", [3, 2], [0] * 6), "dialect": "onnx-11"}
+    yield refused("unsupported_dtype", bfloat16, at("/data/dtype"), path, ("onnx-11", None))
+    for dtype in ("int8", "uint32", "uint64", "float32"):
+        wrong = body(path) | {"indices": tensor(dtype, [2, 2], [0, 1, 1, 0])}
+        yield refused("unsupported_dtype", wrong, at("/indices/dtype"), path, ("onnx-13", None))
+
+
+REFUSED_FIELDS = [*_fields(), *_far(), *_scatters(), *_elements()]

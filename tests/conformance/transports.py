@@ -84,7 +84,7 @@ def split(case: Case, pointer: str) -> Place:
 
 @dataclass(frozen=True)
 class Json:
-    """JSON whose arrays are flat, nested or base64, and whose answer is JSON or another format."""
+    """JSON whose arrays are flat, nested, nested without a shape (which the nesting gives) or base64, and whose answer is JSON or another format."""
 
     name: str
     form: str
@@ -118,7 +118,12 @@ class Json:
         if self.form == "base64":
             return given | {"base64": b64encode(told.content).decode()}
         given["values"] = values(told.array) if told.listed is None else told.listed
-        return nested(given) if self.form == "nested" and 0 not in told.shape else given
+        if self.form == "flat" or 0 in told.shape:
+            return given
+        found = nested(given)
+        if self.form == "unshaped":
+            del found["shape"]
+        return found
 
     def pointer(self, case: Case, flat: str) -> str:
         """An item is where it stands in the nesting; in base64 there is only the text."""
@@ -342,6 +347,7 @@ FLAT = Json("JSON, flat", "flat")
 TRANSPORTS: tuple[Transport, ...] = (
     FLAT,
     Json("JSON, nested", "nested"),
+    Json("JSON, nested without shape", "unshaped"),
     Json("JSON, base64", "base64", "base64"),
     Json("JSON, safetensors back", "flat", accept=SAFETENSORS),
     Safetensors("safetensors"),
