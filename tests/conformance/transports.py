@@ -84,7 +84,7 @@ def split(case: Case, pointer: str) -> Place:
 
 @dataclass(frozen=True)
 class Json:
-    """JSON whose arrays are flat, nested, nested without a shape (which the nesting gives) or base64, and whose answer is JSON or another format."""
+    """JSON whose arrays are flat, nested, `unshaped` (nested, without a shape) or base64; answers may be safetensors."""
 
     name: str
     form: str
