@@ -123,11 +123,17 @@ def test_one_machine_answers_every_case(transport: Transport, one_machine: Targe
     failures(chosen(CASES, transport), lambda case: check(transport, one_machine, case))
 
 
+def not_for_routers(case: Case) -> bool:
+    """Whether a router would change a copy of a whole table. What is wrong but for the index values is told first."""
+    in_bounds = case.error is None or case.error.code == "index_out_of_bounds"
+    return case.path.startswith("/scatter") and case.resident is not None and in_bounds
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda each: each.name)
 def test_a_router_answers_every_case_as_one_machine(transport: Transport, router: Target) -> None:
     def routed(case: Case) -> None:
-        if case.path.startswith("/scatter") and case.resident is not None and gap_of(transport, case) is None:
+        if gap_of(transport, case) is None and not_for_routers(case):
             problem = transport.send(router, case).problem
             assert problem is not None
             assert problem["code"] == "not_implemented", problem

@@ -84,7 +84,10 @@ def split(case: Case, pointer: str) -> Place:
 
 @dataclass(frozen=True)
 class Json:
-    """JSON whose arrays are flat, nested, `unshaped` (nested, without a shape) or base64; answers may be safetensors."""
+    """JSON whose arrays are flat, nested, `unshaped` (nested, without a shape) or base64.
+
+    `accept` asks for an answer in another format.
+    """
 
     name: str
     form: str
