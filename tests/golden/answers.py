@@ -100,6 +100,6 @@ def _shown(line: str) -> list[str]:
     _, _, status, rest = line.split(" ", 3)
     decoder = json.JSONDecoder()
     fields, end = decoder.raw_decode(rest)
-    body = rest[end + 1 :]
+    body = rest[end + 1 :].replace('":*', '":"*"')
     shown = json.dumps(json.loads(body), indent=1, ensure_ascii=False) if body.startswith("{") else body
     return [f"status {status}", *(f"{name}: {value}" for name, value in fields.items()), *shown.splitlines()]
