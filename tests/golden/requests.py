@@ -206,7 +206,7 @@ def wrong_member(name: str, by: Source) -> Asked:
         if by.often(0.3):
             within.pop(key, None)
         else:
-            within[key] = by.one(WRONG) if key != "device" else by.one((None, "tpu", 3, "cpu", "CPU"))
+            within[key] = by.fresh(WRONG) if key != "device" else by.one((None, "tpu", 3, "cpu", "CPU"))
     return Asked(name, "POST", made.path, {}, json.dumps(body).encode())
 
 
@@ -223,7 +223,7 @@ def wrong_value(name: str, by: Source) -> Asked:
         case 2 if listed:
             listed[by.below(len(listed))] = [[1]]
         case _ if listed:
-            listed[by.below(len(listed))] = by.one(
+            listed[by.below(len(listed))] = by.fresh(
                 (*WRONG, 1e39, -1e39, 300, 2**63, 2**64, -(2**63) - 1, "Infinity", "\ud800")
             )
     form = by.one(("flat", "flat", "protocol"))
@@ -301,7 +301,7 @@ def wrong_protocol(name: str, by: Source) -> Asked:
         if by.often(0.3):
             within.pop(key, None)
         else:
-            within[key] = by.one((*WRONG, [{"name": "output"}], [{"name": "other"}], [{"name": "output", "parameters":
+            within[key] = by.fresh((*WRONG, [{"name": "output"}], [{"name": "other"}], [{"name": "output", "parameters":
                                   {"classification": 1}}], "FP33", [2**40, 2**40], [-1]))  # fmt: skip
     return Asked(name, "POST", f"/v2/models/{made.path[1:]}/infer", {}, json.dumps(body).encode())
 
@@ -329,7 +329,7 @@ def malformed_safetensors(name: str, by: Source) -> Asked:
             )
             body = _with_header(header, rest)
         case 4:
-            told[by.one(("dtype", "shape", "data_offsets", "extra"))] = by.one(
+            told[by.one(("dtype", "shape", "data_offsets", "extra"))] = by.fresh(
                 (*WRONG, "F33", "i64", [2**40, 2**40], [-1])
             )
             body = _with_header(header, rest)
@@ -398,7 +398,7 @@ def lookup(name: str, by: Source) -> Asked:
                     ("g_one", "g_empty", "g_none", "g_row", "g_int64", "", "a b")
                 )
             case 2:
-                features[by.below(len(features))][by.one(("pooling", "weights", "data", "axis"))] = by.one(WRONG)
+                features[by.below(len(features))][by.one(("pooling", "weights", "data", "axis"))] = by.fresh(WRONG)
             case 3:
                 chosen["shape"] = by.one(([3, 1], [1, 3]))
             case 4:
@@ -547,7 +547,12 @@ GROUPS: dict[str, tuple[int, Callable[[str, Source], Asked]]] = {
 
 def requests() -> Iterator[Asked]:
     """The whole corpus."""
-    for group, (count, make) in GROUPS.items():
-        for number in range(count):
-            name = f"{group}/{number}"
-            yield make(name, Source(zlib.crc32(name.encode())))
+    return (each for group in GROUPS for each in of_group(group))
+
+
+def of_group(group: str) -> Iterator[Asked]:
+    """The requests of a group, each of which is made from its name alone."""
+    count, make = GROUPS[group]
+    for number in range(count):
+        name = f"{group}/{number}"
+        yield make(name, Source(zlib.crc32(name.encode())))

@@ -7,6 +7,7 @@ import random
 import struct
 from base64 import b64encode
 from collections.abc import Sequence
+from copy import deepcopy
 from math import prod
 from typing import Any, TypeVar
 
@@ -34,6 +35,10 @@ class Source:
 
     def one(self, choices: Sequence[T]) -> T:
         return choices[self.below(len(choices))]
+
+    def fresh(self, choices: Sequence[T]) -> T:
+        """One of them as a copy, for a place in a request that may be changed again."""
+        return deepcopy(self.one(choices))
 
     def often(self, share: float) -> bool:
         return self._random() < share

@@ -13,7 +13,7 @@ import pytest
 from app.errors import CODES
 from tests.conftest import TEST_ALL
 from tests.golden.answers import FLAGS, Service, difference, kept, service
-from tests.golden.requests import GROUPS, Asked, requests
+from tests.golden.requests import GROUPS, Asked, of_group, requests
 from tests.http.conftest import Start, start
 
 __all__ = ["start"]
@@ -59,7 +59,3 @@ def test_every_answer_is_the_one_that_was_kept(group: str, asking: Service) -> N
             different.append((each, found))
     shown = [difference(each, wanted[each.name], found) for each, found in different[:SHOWN]]
     assert not different, f"{len(different)} of {count} answers differ:\n\n" + "\n\n".join(shown)
-
-
-def of_group(group: str) -> Iterator[Asked]:
-    return (each for each in requests() if each.name.startswith(f"{group}/"))
