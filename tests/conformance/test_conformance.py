@@ -286,7 +286,7 @@ def test_every_rule_of_lookups_is_broken_by_a_case() -> None:
 
 def test_every_gap_is_met_by_a_case() -> None:
     missing = {gap.why for gap in GAPS}
-    for case in (*IN_PLACE[:5], *REFUSED, *CASES):
+    for case in (*IN_PLACE[:5], *CASES[::11], *CASES):
         if not missing:
             break
         missing -= {gap.why for transport in TRANSPORTS if (gap := gap_of(transport, case)) is not None}
