@@ -168,6 +168,8 @@ class Safetensors:
             return f"/{place.array}"
         if case.features is not None:
             return f"/__metadata__/lookup{flat}"
+        if flat == "/name":  # in the path
+            return flat
         return "/query/tensor" if flat == "/data/tensor" else f"/query{flat}"
 
 
