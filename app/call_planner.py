@@ -5,6 +5,7 @@ Both are remembered, since most calls are like one that came before.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from app.bounded_cache import BoundedCache
@@ -67,6 +68,8 @@ class CallPlanner:
         if planned is None or planned.chooser is not chooser:
             operator = OPERATORS[call.operator]
             dialect = operator.dialects[call.dialect]
+            if isinstance(call.data, str):  # what is wrong with a resident tensor is told where it is named
+                data = replace(data, shape_pointer=call.data_pointer, dtype_pointer=call.data_pointer)
             check_dtypes(dialect, data, indices)
             plan, shape, first_axis = operator.plan(dialect, call, data, self._limits)
             cpu_only = NO_STRINGS if data.dtype.kind == "string" else None

@@ -18,10 +18,6 @@ from benchmarks.read_body import MODEL
 from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc
 from tests.grpc_api.messages import FIELDS, Channel, example, judged, output, pb, request
-from tests.http.forms import octets, unpacked
-from tests.http.forms import same as same_values
-from tests.http.known_cases import KnownCase, own_cases
-from tests.http.test_known_cases import DTYPES, V2
 from tests.oip.bodies import NUMPY, Array, same
 from tests.oip.test_infer import DATA, INDICES
 
@@ -62,39 +58,6 @@ def test_random_integers_of_every_type(channel: Channel, typed: bool) -> None:
         arrays = {"data": (datatype, data), "indices": ("INT64", indices)}
         answer = channel.call("ModelInfer", request(arrays, typed=typed))
         assert same(output(answer, NUMPY[datatype]), data[indices[:, 0]])
-
-
-@pytest.mark.parametrize("typed", [False, True], ids=["raw", "contents"])
-def test_zero_size_tensors(channel: Channel, typed: bool) -> None:
-    arrays: Arrays = {"data": ("FP32", np.empty((3, 0), np.float32)), "indices": ("INT64", np.empty((0, 1), np.int64))}
-    assert output(channel.call("ModelInfer", request(arrays, typed=typed)), np.float32).shape == (0, 0)
-
-
-@for_each("typed", [False, True])
-@for_each("case", own_cases())
-def test_a_known_case_has_its_known_answer(channel: Channel, case: KnownCase, typed: bool) -> None:
-    made = pb.ModelInferRequest(model_name=case.operator.lower())
-    for name, tensor in (("data", case.data), ("indices", case.indices)):
-        one = made.inputs.add(name=name, datatype=V2[tensor["dtype"]], shape=tensor["shape"])
-        raw = octets(tensor["dtype"], tensor["values"])
-        if not typed:
-            made.raw_input_contents.append(raw)
-        elif one.datatype in FIELDS:
-            getattr(one.contents, FIELDS[one.datatype]).extend(unpacked(tensor["dtype"], raw))
-        else:
-            return
-    for name, value in {"dialect": case.dialect, **case.attributes}.items():
-        setattr(made.parameters[name], "int64_param" if isinstance(value, int) else "string_param", value)
-    if case.error is not None:
-        assert channel.refused("ModelInfer", made)[1]["code"] == case.error
-        return
-    assert case.output is not None
-    answer = channel.call("ModelInfer", made)
-    (described,) = answer.outputs
-    dtype = DTYPES[described.datatype]
-    assert dtype == case.output["dtype"]
-    assert list(described.shape) == case.output["shape"]
-    assert same_values(dtype, unpacked(dtype, answer.raw_output_contents[0]), case.output["values"])
 
 
 @pytest.mark.parametrize("typed", [False, True], ids=["raw", "contents"])

@@ -12,9 +12,8 @@ from safetensors.numpy import load
 
 from app.api.schemas.backward_examples import REQUESTS
 from app.operators.backward_registry import BACKWARDS
-from tests.for_each import for_each
 from tests.http.conftest import Start
-from tests.http.forms import int64, items, nested, packed, tensor
+from tests.http.forms import int64, tensor
 from tests.http.tensors import error, put_raw, save
 
 ND, AXIS = "/gathernd/backward", "/gather/backward"
@@ -46,47 +45,6 @@ def test_the_examples_of_openapi_are_real(every_client: httpx.Client, operator: 
         assert asked(every_client, body, operator.path) == answer
 
 
-@for_each("form", [dict, nested, packed])
-@for_each("encoding", ["values", "base64"])
-@for_each("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_each_float_type_in_each_form(client: httpx.Client, form: Any, encoding: str, dtype: str) -> None:
-    sent = {
-        name: form(BODY[name] | ({"dtype": dtype} if name != "indices" else {})) for name in ("indices", "grad_output")
-    }
-    found = asked(client, BODY | sent, output_encoding=encoding)
-    assert list(found) == ["grad_data", "dialect", "device"]
-    assert (found["grad_data"]["dtype"], found["grad_data"]["shape"]) == (dtype, [4, 2])
-    assert items(found["grad_data"]) == DENSE
-    found = asked(client, BODY | sent, output_encoding=encoding, sparse=True, lda_coeff=-0.5)
-    assert list(found) == ["grad_indices", "grad_values", "dialect", "device"]
-    assert (found["grad_indices"]["dtype"], found["grad_indices"]["shape"]) == ("int64", [2, 1])
-    assert items(found["grad_indices"]) == [0, 3]
-    assert (found["grad_values"]["dtype"], found["grad_values"]["shape"]) == (dtype, [2, 2])
-    assert items(found["grad_values"]) == [-5, -10, -50.5, -101]
-
-
-@pytest.mark.parametrize("accept", [None, "application/json", "application/x-safetensors"])
-def test_in_safetensors(client: httpx.Client, accept: str | None) -> None:
-    content = save(indices=np.array([[3], [0], [-1]]), grad_output=np.array([[1, 2], [10, 20], [100, 200]], np.float32))
-    headers = SAFETENSORS | ({} if accept is None else {"accept": accept})
-    answer = client.post(ND, params={"data_shape": "4,2"}, content=content, headers=headers)
-    assert answer.status_code == 200, answer.text
-    if accept == "application/json":
-        assert answer.json()["grad_data"]["values"] == DENSE
-        return
-    assert (answer.headers["x-gathernd-dialect"], answer.headers["x-gathernd-device"]) == ("onnx-13", "cpu")
-    found = load(answer.content)
-    assert list(found) == ["grad_data"]
-    assert (found["grad_data"].dtype.name, found["grad_data"].shape) == ("float32", (4, 2))
-    assert found["grad_data"].ravel().tolist() == DENSE
-    query = {"data_shape": "4,2", "sparse": "true", "lda_coeff": "-5e-1", "batch_dims": "0"}
-    answer = client.post(ND, params=query, content=content, headers=headers)
-    found = load(answer.content)
-    assert sorted(found) == ["grad_indices", "grad_values"]
-    assert (found["grad_indices"].dtype.name, found["grad_indices"].tolist()) == ("int64", [[0], [3]])
-    assert found["grad_values"].tolist() == [[-5, -10], [-50.5, -101]]
-
-
 @pytest.mark.parametrize("text", ["-0", "-0.0", "-0e1", "-1e-400"])
 def test_lda_coeff_keeps_the_sign_of_its_zero(every_client: httpx.Client, text: str) -> None:
     """All that was 0 or more becomes -0.0, in a body as in a query."""
@@ -97,12 +55,6 @@ def test_lda_coeff_keeps_the_sign_of_its_zero(every_client: httpx.Client, text: 
         ND, params={"data_shape": "1,2", "lda_coeff": text}, content=content, headers=SAFETENSORS
     )
     assert str(load(answer.content)["grad_data"].tolist()) == str([[-0.0, -0.0]])
-
-
-def test_json_asked_for_in_safetensors_and_the_other_way(client: httpx.Client) -> None:
-    answer = client.post(ND, json=BODY | {"sparse": True}, headers={"accept": "application/x-safetensors"})
-    assert answer.headers["content-type"] == "application/x-safetensors"
-    assert load(answer.content)["grad_values"].tolist() == [[10, 20], [101, 202]]
 
 
 def test_the_shape_of_a_resident_tensor(client: httpx.Client) -> None:

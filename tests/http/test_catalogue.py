@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -19,35 +18,18 @@ import pytest
 from app.api.error_catalogue import CATALOGUE, SETTING_OF_LIMIT, hint_of
 from app.api.error_responses import STATUS
 from app.errors import CODES, Code, GatherError, Place
-from app.operators.backward_registry import BACKWARDS
-from app.operators.lookup import CODES as LOOKUP_CODES
-from app.operators.registry import OPERATORS
 from app.settings import SETTING_NAMES
+from tests.conformance.refused import REFUSED
 from tests.for_each import for_each
 from tests.http.forms import int64, packed
-from tests.http.operator_provoked import OPERATOR_PROVOKED, TABLES
 from tests.http.provoked import PROVOKED, at, body
-from tests.http.server import ROOT, Server, check_hint
-from tests.http.tensors import put_raw
+from tests.http.server import ROOT, check_hint
 from tests.parsed import parsed
 
-ALL = [*PROVOKED, *OPERATOR_PROVOKED]
-PATHS: dict[str, Any] = {row.path: row for row in OPERATORS.values()} | {row.path: row for row in BACKWARDS.values()}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def tables(server: Server) -> Iterator[None]:
-    client = server.shared_client()
-    for name, table in TABLES.items():
-        assert put_raw(client, name, table).status_code in (200, 201)
-    yield
-    for name in TABLES:
-        assert client.delete(f"/tensors/{name}").status_code == 204
-
-
-@for_each("number", range(len(ALL)))
+@for_each("number", range(len(PROVOKED)))
 def test_a_broken_request_is_told_what_is_wrong_and_where(number: int, client: httpx.Client) -> None:
-    case = ALL[number]
+    case = PROVOKED[number]
     content = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
     answer = client.post(case.path, content=content, headers=case.headers)
     about = (content[:300], answer.text[:1000])
@@ -87,27 +69,10 @@ def test_every_code_is_raised_somewhere() -> None:
 
 
 def test_every_code_that_is_raised_is_provoked_by_a_test() -> None:
-    tested = {case.code for case in ALL} | named_elsewhere()
+    tested = {case.code for case in PROVOKED} | named_elsewhere()
+    tested |= {case.error.code for case in REFUSED if case.error is not None}
     missing = {code: str(path) for code, path in raised_codes() if code not in tested}
     assert not missing, "raised by the service and provoked by no test"
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_every_rule_of_every_dialect_is_provoked_through_its_route(path: str) -> None:
-    operator = PATHS[path]
-    wanted = {(dialect, code) for dialect, row in operator.dialects.items() for code in row.rules if code in CODES}
-    wanted |= {(dialect, "unsupported_dtype") for dialect in operator.dialects}
-    if path.endswith("/backward"):
-        wanted |= {(dialect, "updates_shape_mismatch") for dialect in operator.dialects}
-        if path == "/gather/backward":  # what its gather fills with zeros gives nothing back
-            wanted.remove(("openvino-8", "index_out_of_bounds"))
-    found = {(case.rule[0], case.code) for case in ALL if case.path == path and case.rule is not None}
-    assert wanted <= found, wanted - found
-
-
-def test_every_rule_of_lookups_is_provoked() -> None:
-    found = {case.code for case in ALL if case.path == "/lookup"}
-    assert {*LOOKUP_CODES, "unsupported_dtype", "tensor_not_found", "limit_exceeded"} <= found
 
 
 def test_status_is_exhaustive_over_the_codes() -> None:

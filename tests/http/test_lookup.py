@@ -15,7 +15,7 @@ import pytest
 from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.forms import int64, nested, packed, tensor
-from tests.http.lookups import Given, as_json, as_safetensors, loaded, looped, of_array, read_output, saved
+from tests.http.lookups import Given, as_json, as_safetensors, looped, of_array, read_output, saved
 from tests.http.server import Server
 from tests.http.tensors import SAFETENSORS, error, put_raw, put_strings
 
@@ -65,31 +65,6 @@ def tables(server: Server, server_numpy: Server) -> Iterator[None]:
 
 BAG = Given("lk_items", [4, 4, 9, 1, 0], [0, 3], pooling="sum")
 ROWS = Given("lk_users", [7, 3])
-CASES: dict[str, list[Given]] = {
-    "the example": [ROWS, BAG],
-    "one feature": [BAG],
-    "mean and max": [
-        Given("lk_users", [1, 2, 3, 4, 5], [0, 2, 2], pooling="mean"),
-        Given("lk_users", [1, 2, 3, 4, 5], [0, 2, 2], pooling="max"),
-    ],
-    "weights": [Given("lk_items", [3, 1, 2], [0, 1], np.array([0.5, -2, 1e-3], np.float32), "sum")],
-    "int32": [Given("lk_items", np.array([3, 1, 2], np.int32), np.array([0, 1], np.int32), pooling="mean"), ROWS],
-    "empty bags": [Given("lk_items", [], [0, 0, 0], pooling="max")],
-    "no bags": [Given("lk_items", [], [], pooling="sum")],
-    "no indices": [Given("lk_items", [])],
-    "float16": [Given("lk_half", [1, 2, 3, 4, 5], [0, 2], None, "sum"), Given("lk_half", [4, 4])],
-    "float16 weights": [Given("lk_half", [1, 2, 3], [0, 2], np.array([0.1, 3, -7], np.float16), "sum")],
-    "bfloat16": [Given("lk_brain", [1, 2, 3, 4, 5], [0, 2], None, "mean")],
-    "float64": [Given("lk_double", [1, 2, 3, 4, 5], [0, 2], None, "sum")],
-    "rank 3": [Given("lk_cube", [1, 2, 3], [0, 2], None, "sum"), Given("lk_cube", [5, 0])],
-    "rank 1": [Given("lk_line", [1, 2, 3], [0, 2], None, "sum"), Given("lk_line", [5, 0])],
-    "several indices in a row": [Given("lk_items", np.array([[1, 2], [3, 4], [5, 6]]))],
-    "rows without indices": [Given("lk_items", np.zeros((2, 0), np.int64))],
-    "rows without indices beside others": [Given("lk_line", np.zeros((2, 0), np.int64)), Given("lk_line", [1, 2])],
-    "integers": [Given("lk_ids", [1, 1, 9]), Given("lk_ids", [0, 4, 2])],
-    "bool": [Given("lk_flags", [1, 1, 0])],
-    "one table many times": [Given("lk_items", [number, 2]) for number in range(20)],
-}
 
 
 def joined(features: list[Given]) -> Any:
@@ -104,42 +79,6 @@ def same(found: Any, wanted: Any) -> None:
     assert found.tobytes() == wanted.tobytes()
 
 
-@for_each("case", CASES)
-def test_each_format_answers_what_a_plain_loop_gives(case: str, every_client: httpx.Client) -> None:
-    features = CASES[case]
-    wanted = joined(features)
-    known = [every_client.get(f"/tensors/{given.tensor}").json() for given in features]
-    told = [{"tensor": one["name"], "data_etag": one["etag"], "version": one["version"]} for one in known]
-
-    answer = every_client.post("/lookup", json=as_json(features)).json()
-    assert answer["features"] == told
-    assert set(answer) == {"output", "features"}
-    if wanted.dtype == bool:
-        assert answer["output"]["values"] == wanted.ravel().tolist()
-    else:
-        same(read_output(answer["output"]), wanted)
-
-    apart = every_client.post("/lookup", json=as_json(features, concat=False)).json()
-    assert set(apart) == {"outputs", "features"}
-    assert apart["features"] == told
-    binary = every_client.post("/lookup", content=as_safetensors(features), headers=BINARY)
-    assert binary.headers["content-type"] == SAFETENSORS
-    assert binary.headers["x-gathernd-device"] == "cpu"
-    arrays, lookup = loaded(binary.content)
-    assert lookup == {"features": told}
-    assert list(arrays) == ["output"]
-    same(arrays["output"], wanted)
-    binary = every_client.post("/lookup", content=as_safetensors(features, concat=False), headers=BINARY)
-    arrays, lookup = loaded(binary.content)
-    assert lookup == {"features": told}
-    for number, given in enumerate(features):
-        alone = looped(TABLES[given.tensor], given)
-        same(arrays[f"{number}.output"], alone)
-        assert apart["outputs"][number]["shape"] == list(alone.shape)
-        if wanted.dtype != bool:
-            same(read_output(apart["outputs"][number]), alone)
-
-
 def test_arrays_may_be_nested_or_base64_and_outputs_base64(client: httpx.Client) -> None:
     sent = as_json([ROWS, BAG], output_encoding="base64")
     first, second = sent["features"]
@@ -152,13 +91,6 @@ def test_arrays_may_be_nested_or_base64_and_outputs_base64(client: httpx.Client)
     zipped = gzip.compress(json.dumps(sent).encode())
     headers = {"content-encoding": "gzip", "content-type": "application/json"}
     assert client.post("/lookup", content=zipped, headers=headers).json() == answer
-
-
-def test_accept_decides_the_format_of_the_answer(client: httpx.Client) -> None:
-    answer = client.post("/lookup", content=as_safetensors([BAG]), headers=BINARY | {"accept": "application/json"})
-    same(read_output(answer.json()["output"]), joined([BAG]))
-    answer = client.post("/lookup", json=as_json([BAG]), headers={"accept": SAFETENSORS})
-    same(loaded(answer.content)[0]["output"], joined([BAG]))
 
 
 def test_strings_are_looked_up_too(every_client: httpx.Client) -> None:
@@ -176,30 +108,6 @@ def test_strings_are_looked_up_too(every_client: httpx.Client) -> None:
     headers = BINARY | {"accept": f"{SAFETENSORS}, application/json"}
     answer = every_client.post("/lookup", content=as_safetensors([words]), headers=headers).json()
     assert answer["output"]["values"] == ["été", "a"]
-
-
-@pytest.mark.parametrize("mode", ["clip", "wrap", "fill"])
-@pytest.mark.parametrize("kind", [np.int32, np.int64])
-def test_indices_out_of_bounds_are_replaced_and_counted(mode: str, kind: Any, every_client: httpx.Client) -> None:
-    given = [-1, 3, 25, 19, -21, 0]
-    table = np.vstack((ITEMS, np.full((1, 5), 2.5, np.float32)))
-    valid = {
-        "clip": [0, 3, 19, 19, 0, 0], "wrap": [19, 3, 5, 19, 19, 0], "fill": [20, 3, 20, 19, 20, 0],
-    }[mode]  # fmt: skip
-    more: dict[str, Any] = {"out_of_bounds": mode} | ({"fill_value": 2.5} if mode == "fill" else {})
-    indices, offsets = np.array(given, kind), np.array([0, 3], kind)
-    features = [Given("lk_items", indices[:2]), Given("lk_items", indices, offsets, pooling="sum")]
-    wanted = np.concatenate([table[valid[:2]], looped(table, Given("", valid, [0, 3], pooling="sum"))], axis=1)
-    answer = every_client.post("/lookup", json=as_json(features, **more)).json()
-    same(read_output(answer["output"]), wanted)
-    assert answer["replaced"] == 4
-    binary = every_client.post("/lookup", content=as_safetensors(features, **more), headers=BINARY)
-    same(loaded(binary.content)[0]["output"], wanted)
-    assert binary.headers["x-gathernd-replaced"] == "4"
-    assert loaded(binary.content)[1]["replaced"] == 4
-    none = every_client.post("/lookup", json=as_json([BAG], **more)).json()
-    assert none["replaced"] == 0
-    same(read_output(none["output"]), joined([BAG]))
 
 
 def test_a_table_without_rows_is_filled_and_nothing_else(every_client: httpx.Client) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import product
-from random import Random
 from typing import Any
 
 import httpx
@@ -12,9 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from tests.conftest import samples
 from tests.http.conftest import Start
-from tests.http.forms import int64, items, nested, octets, packed, tensor
+from tests.http.forms import int64, items, octets, tensor
 from tests.http.tensors import error, npy, put_strings
 from tests.oip.bodies import output, part, request
 
@@ -22,14 +19,6 @@ SAFETENSORS = {"content-type": "application/x-safetensors"}
 MODES = ("clip", "wrap", "fill")
 DATA = tensor("float32", [3, 2], [0, 1, 2, 3, 4, 5])
 OUTSIDE = int64([4, 1], [-4, -1, 3, 7])
-ROWS: dict[str, list[int | None]] = {"clip": [0, 2, 2, 2], "wrap": [2, 2, 0, 1], "fill": [None, 2, None, None]}
-"""The row of DATA that each tuple of OUTSIDE picks; -1 is the dialect's own wrap."""
-
-
-def expected(mode: str, fill: float = 0) -> list[float]:
-    rows = np.array(DATA["values"], np.float32).reshape(3, 2)
-    picked = [np.full(2, fill, np.float32) if row is None else rows[row] for row in ROWS[mode]]
-    return [float(item) for row in picked for item in row]
 
 
 def asked(client: httpx.Client, path: str, body: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -79,93 +68,6 @@ def gathered(operator: str, data: Any, indices: Any, parameter: int, mode: str, 
         replaced += wrong
         found[place] = fill if index is None else data[(*place[:axis], index, *place[axis + 1 :])]
     return found, replaced
-
-
-def random_case(rng: Random) -> tuple[str, Any, Any, int]:
-    """An operator, data, indices around the bounds of their axes, and the parameter."""
-    operator = rng.choice(["gathernd", "gather", "gather_elements"])
-    shape = [rng.choice([1, 2, 3, 5]) for _ in range(rng.randrange(1, 4))]
-    data = np.array([rng.randrange(-99, 99) for _ in range(int(np.prod(shape)))], np.int32).reshape(shape)
-    if operator == "gathernd":
-        parameter = rng.randrange(len(shape))
-        depth = rng.randrange(1, len(shape) - parameter + 1)
-        sizes = [*shape[:parameter], rng.randrange(4), depth]
-    elif operator == "gather":
-        parameter = rng.randrange(-len(shape), len(shape))
-        sizes = [rng.randrange(4) for _ in range(rng.randrange(3))]
-    else:
-        parameter = rng.randrange(-len(shape), len(shape))
-        sizes = [rng.randrange(1, size + 1) for size in shape]
-        sizes[parameter] = rng.randrange(6)
-    values = [rng.choice([rng.randrange(-7, 8), 2**63 - 1, -(2**63)]) for _ in range(int(np.prod(sizes)))]
-    return operator, data, np.array(values, np.int64).reshape(sizes), parameter
-
-
-@pytest.mark.parametrize("seed", range(samples(400) // 50))
-def test_random_requests_are_as_the_texts_say(every_client: httpx.Client, seed: int) -> None:
-    rng = Random(seed)
-    for _ in range(50):
-        operator, data, indices, parameter = random_case(rng)
-        mode = rng.choice(MODES)
-        fill = rng.randrange(-5, 5)
-        wraps = rng.random() < 0.5 or operator == "gather_elements"
-        dialect = "onnx-13" if wraps else {"gathernd": "openvino-8", "gather": "onnx-1"}[operator]
-        body = {
-            "data": tensor("int32", data.shape, data.ravel().tolist()),
-            "indices": int64(indices.shape, indices.ravel().tolist()),
-            "batch_dims" if operator == "gathernd" else "axis": parameter,
-            "dialect": dialect,
-            "out_of_bounds": mode,
-        } | ({"fill_value": fill} if mode == "fill" else {})
-        wanted, replaced = gathered(operator, data, indices, parameter, mode, fill, wraps)
-        found = asked(every_client, f"/{operator}", body)
-        assert found["output"]["shape"] == list(wanted.shape), body
-        assert found["output"]["values"] == wanted.ravel().tolist(), body
-        assert found["replaced"] == replaced, body
-
-
-@pytest.mark.parametrize("mode", MODES)
-class TestInEveryFormat:
-    @pytest.mark.parametrize(("form", "encoding"), list(product([dict, nested, packed], ["values", "base64"])))
-    def test_in_json(self, client: httpx.Client, mode: str, form: Any, encoding: str) -> None:
-        sent = {"data": form(DATA), "indices": form(OUTSIDE), "output_encoding": encoding, "out_of_bounds": mode}
-        for _ in range(2):  # the second one's fields have been seen before
-            found = asked(client, "/gathernd", sent)
-            assert (items(found["output"]), found["replaced"]) == (expected(mode), 3)
-
-    def test_in_safetensors(self, client: httpx.Client, mode: str) -> None:
-        body = save(
-            {
-                "data": np.array(DATA["values"], np.float32).reshape(3, 2),
-                "indices": np.array(OUTSIDE["values"], np.int64).reshape(4, 1),
-            }
-        )
-        query = {"out_of_bounds": mode} | ({"fill_value": "-1.5"} if mode == "fill" else {})
-        for _ in range(2):
-            answer = client.post("/gathernd", params=query, content=body, headers=SAFETENSORS)
-            assert load(answer.content)["output"].ravel().tolist() == expected(mode, -1.5)
-            assert answer.headers["x-gathernd-replaced"] == "3"
-
-    @pytest.mark.parametrize("binary", [False, True])
-    def test_in_the_inference_protocol(self, client: httpx.Client, mode: str, binary: bool) -> None:
-        inputs = [
-            part("data", np.array(DATA["values"], np.float32).reshape(3, 2), "FP32", binary=binary),
-            part("indices", np.array(OUTSIDE["values"], np.int64).reshape(4, 1), "INT64", binary=binary),
-        ]
-        parameters = {"out_of_bounds": mode} | ({"fill_value": "2"} if mode == "fill" else {})
-        content, headers = request(inputs, parameters=parameters)
-        answer = client.post("/v2/models/gathernd/infer", content=content, headers=headers)
-        head, found = output(answer)
-        assert found.ravel().tolist() == expected(mode, 2)
-        assert head["parameters"]["replaced"] == 3
-        assert answer.headers["x-gathernd-replaced"] == "3"
-
-    def test_of_a_resident_tensor(self, client: httpx.Client, mode: str) -> None:
-        rows = np.array(DATA["values"], np.float32).reshape(3, 2)
-        client.put("/tensors/bounds", content=npy(rows)).raise_for_status()
-        found = asked(client, "/gathernd", {"data": {"tensor": "bounds"}, "indices": OUTSIDE, "out_of_bounds": mode})
-        assert (found["output"]["values"], found["replaced"]) == (expected(mode), 3)
-        assert found["data_etag"]
 
 
 def test_none_replaced_is_said_too_and_nothing_where_it_is_an_error(client: httpx.Client) -> None:
@@ -281,16 +183,6 @@ def test_what_datas_type_cannot_hold_is_refused_at_the_fill_value(client: httpx.
     for path in ("/gathernd", "/gathernd?explain=true"):
         answer = client.post(path, content=json.dumps(body))
         error(answer, 422, "value_not_representable", "/fill_value")
-
-
-@pytest.mark.parametrize("mode", [None, "error", "clip", "wrap"])
-def test_a_fill_value_without_fill_is_refused(client: httpx.Client, mode: str | None) -> None:
-    chosen = {} if mode is None else {"out_of_bounds": mode}
-    body = {"data": DATA, "indices": OUTSIDE, "fill_value": 0} | chosen
-    error(client.post("/gathernd", json=body), 422, "invalid_field", "/fill_value")
-    binary = save({"data": np.zeros(1, np.float32), "indices": np.zeros((1, 1), np.int64)})
-    answer = client.post("/gathernd", params={"fill_value": "0"} | chosen, content=binary, headers=SAFETENSORS)
-    error(answer, 422, "invalid_field", "/query/fill_value")
 
 
 def test_an_unknown_mode_and_text_that_is_no_json_are_refused(client: httpx.Client) -> None:

@@ -16,107 +16,11 @@ from safetensors.numpy import load, save
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import REDUCTIONS
 from tests.conftest import samples
-from tests.for_each import for_each
-from tests.http.forms import int64, items, nested, octets, packed, tensor
-from tests.http.tensors import RAW, error, npy, put_raw, scatter_body
-from tests.kernels import scatter_loops
-from tests.oip.bodies import output, part, request
+from tests.http.forms import int64, tensor
+from tests.http.tensors import error, npy, put_raw, scatter_body
 
 ND, ELEMENTS = "/scatternd", "/scatter_elements"
 SAFETENSORS = {"content-type": "application/x-safetensors"}
-CUBE = [1, 2, 3, 4, 5, 6, 7, 8, 8, 7, 6, 5, 4, 3, 2, 1]
-# The examples of the ONNX texts, and what their formulas give for each reduction.
-KNOWN: list[tuple[str, dict[str, Any], list[float]]] = [
-    (
-        ND,
-        {
-            "data": tensor("int32", [8], [1, 2, 3, 4, 5, 6, 7, 8]),
-            "indices": int64([4, 1], [4, 3, 1, 7]),
-            "updates": tensor("int32", [4], [9, 10, 11, 12]),
-        },
-        [1, 11, 3, 10, 9, 6, 7, 12],
-    ),
-    (
-        ND,
-        {
-            "data": tensor("float32", [4, 4, 4], [*CUBE, *CUBE, *CUBE[8:], *CUBE[:8], *CUBE[8:], *CUBE[:8]]),
-            "indices": int64([2, 1], [0, 2]),
-            "updates": tensor(
-                "float32",
-                [2, 4, 4],
-                [value for row in (5, 6, 7, 8, 1, 2, 3, 4) for value in [row] * 4],
-            ),
-        },
-        [
-            *(value for row in (5, 6, 7, 8) for value in [row] * 4),
-            *CUBE,
-            *(value for row in (1, 2, 3, 4) for value in [row] * 4),
-            *CUBE[8:],
-            *CUBE[:8],
-        ],
-    ),
-    (
-        ND,
-        {
-            "data": tensor("int32", [2, 2], [1, 2, 3, 4]),
-            "indices": int64([3, 2], [0, 1, -1, -1, 0, 1]),
-            "updates": tensor("int32", [3], [10, 20, 30]),
-            "reduction": "add",
-        },
-        [1, 42, 3, 24],
-    ),
-    (
-        ND,
-        {
-            "data": tensor("int32", [2, 2], [1, 2, 3, 4]),
-            "indices": int64([2, 1], [1, 1]),
-            "updates": tensor("int32", [2, 2], [2, 3, 5, 7]),
-            "reduction": "mul",
-        },
-        [1, 2, 30, 84],
-    ),
-    (
-        ND,
-        {
-            "data": tensor("float32", [3], [1, 5, 3]),
-            "indices": int64([3, 1], [0, 1, 1]),
-            "updates": tensor("float32", [3], [-1, 4, 9]),
-            "reduction": "min",
-        },
-        [-1, 4, 3],
-    ),
-    (
-        ELEMENTS,
-        {
-            "data": tensor("float32", [3, 3], [0] * 9),
-            "indices": int64([2, 3], [1, 0, 2, 0, 2, 1]),
-            "updates": tensor("float32", [2, 3], [1, 1.5, 2, 2.5, 3, 3.5]),
-        },
-        [2.5, 1.5, 0, 1, 0, 3.5, 0, 3, 2],
-    ),
-    (
-        ELEMENTS,
-        {
-            "data": tensor("float32", [1, 5], [1, 2, 3, 4, 5]),
-            "indices": int64([1, 2], [1, -2]),
-            "updates": tensor("float32", [1, 2], [1.5, 2.5]),
-            "axis": 1,
-        },
-        [1, 1.5, 3, 2.5, 5],
-    ),
-    (
-        ELEMENTS,
-        {
-            "data": tensor("float32", [1, 5], [1, 2, 3, 4, 5]),
-            "indices": int64([1, 2], [1, 1]),
-            "updates": tensor("float32", [1, 2], [1.5, 2.5]),
-            "axis": -1,
-            "reduction": "max",
-        },
-        [1, 2.5, 3, 4, 5],
-    ),
-]
-KINDS = {"int32": "INT32", "float32": "FP32"}
 
 
 def array(given: dict[str, Any]) -> Any:
@@ -125,69 +29,6 @@ def array(given: dict[str, Any]) -> Any:
 
 def parameters(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in ("data", "indices", "updates")}
-
-
-@pytest.mark.parametrize(("path", "body", "expected"), KNOWN)
-class TestKnownAnswers:
-    @for_each("form", [dict, nested, packed])
-    @for_each("encoding", ["values", "base64"])
-    def test_in_json(
-        self, client: httpx.Client, path: str, body: dict[str, Any], expected: list[float], form: Any, encoding: str
-    ) -> None:
-        sent = body | {name: form(body[name]) for name in ("data", "indices", "updates")}
-        answer = client.post(path, json=sent | {"output_encoding": encoding})
-        assert answer.status_code == 200, answer.text
-        found = answer.json()
-        assert found.keys() == {"output", "dialect", "device"}
-        assert (found["dialect"], found["device"]) == ("onnx-18", "cpu")
-        assert (found["output"]["dtype"], found["output"]["shape"]) == (body["data"]["dtype"], body["data"]["shape"])
-        assert items(found["output"]) == expected
-
-    def test_in_safetensors(self, client: httpx.Client, path: str, body: dict[str, Any], expected: list[float]) -> None:
-        content = save({name: array(body[name]) for name in ("data", "indices", "updates")})
-        answer = client.post(path, params=parameters(body), content=content, headers=SAFETENSORS)
-        assert answer.status_code == 200, answer.text
-        assert (answer.headers["x-gathernd-dialect"], answer.headers["x-gathernd-device"]) == ("onnx-18", "cpu")
-        found = load(answer.content)["output"]
-        assert (found.dtype, list(found.shape)) == (body["data"]["dtype"], body["data"]["shape"])
-        assert found.reshape(-1).tolist() == expected
-
-    @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
-    def test_by_the_inference_protocol(
-        self, client: httpx.Client, path: str, body: dict[str, Any], expected: list[float], binary: bool
-    ) -> None:
-        kind = KINDS[body["data"]["dtype"]]
-        content, headers = request(
-            [
-                part("updates", array(body["updates"]), kind, binary=binary),  # in any order
-                part("data", array(body["data"]), kind, binary=binary),
-                part("indices", array(body["indices"]), "INT64", binary=binary),
-            ],
-            parameters=parameters(body) | {"binary_data_output": binary},
-        )
-        described, found = output(client.post(f"/v2/models{path}/infer", content=content, headers=headers))
-        assert described["model_name"] == path[1:]
-        assert list(found.shape) == body["data"]["shape"]
-        assert found.reshape(-1).tolist() == expected
-
-    def test_into_a_copy_of_a_resident_tensor(
-        self, client: httpx.Client, path: str, body: dict[str, Any], expected: list[float]
-    ) -> None:
-        etag = client.put("/tensors/scattered", content=npy(array(body["data"]))).headers["etag"]
-        try:
-            answer = client.post(path, json=body | {"data": {"tensor": "scattered"}})
-            assert (answer.status_code, answer.json()["data_etag"]) == (200, etag)
-            assert answer.json()["output"]["values"] == expected
-            content = save({name: array(body[name]) for name in ("indices", "updates")})
-            query = parameters(body) | {"tensor": "scattered"}
-            answer = client.post(path, params=query, content=content, headers=SAFETENSORS)
-            assert answer.headers["x-gathernd-data-etag"] == etag
-            assert load(answer.content)["output"].reshape(-1).tolist() == expected
-            assert client.get("/tensors/scattered").json()["etag"] == etag
-            kept = client.get("/tensors/scattered/content", headers={"accept": "application/octet-stream"})
-            assert kept.content == array(body["data"]).tobytes()
-        finally:
-            client.delete("/tensors/scattered")
 
 
 def nd_body(**more: Any) -> dict[str, Any]:
@@ -278,66 +119,6 @@ def test_large_scatters_of_every_type(client: httpx.Client, dtype: str) -> None:
         assert load(answer.content)["output"].tobytes() == expected.tobytes()
 
 
-def test_the_last_of_several_updates_wins_and_negative_zero_is_kept(client: httpx.Client) -> None:
-    body = nd_body(indices=int64([2, 1], [1, -2]), updates=tensor("float32", [2, 2], [7, 8, -0.0, 9]))
-    values = client.post(ND, json=body).json()["output"]["values"]
-    assert values == [1, 2, -0.0, 9, 5, 6]
-    assert str(values[2]) == "-0.0"
-
-
-def test_bfloat16_is_rounded_at_each_step(client: httpx.Client) -> None:
-    body = {
-        "data": tensor("bfloat16", [1], [256]),
-        "indices": int64([3, 1], [0, 0, 0]),
-        "updates": tensor("bfloat16", [3], [1, 1, 1]),
-        "reduction": "add",
-    }
-    assert client.post(ND, json=body).json()["output"]["values"] == [256.0]  # 257 is halfway to 258, and 256 is even
-
-
-@pytest.mark.parametrize("resident", [False, True])
-def test_strings_are_replaced(client: httpx.Client, resident: bool) -> None:
-    words = ["a", "", "ccc", "dé", "日本", "f"]
-    body = {
-        "data": tensor("string", [3, 2], words),
-        "indices": int64([2, 1], [1, 1]),
-        "updates": tensor("string", [2, 2], ["x", "y", "", "zz\0"]),
-    }
-    if resident:
-        content = octets("string", words)
-        query = {"dtype": "string", "shape": "3,2"}
-        client.put("/tensors/words", params=query, content=content, headers={"content-type": RAW})
-        body["data"] = {"tensor": "words"}
-    try:
-        found = client.post(ND, json=body).json()["output"]
-        assert found == {"dtype": "string", "shape": [3, 2], "values": ["a", "", "", "zz\0", "日本", "f"]}
-        elements = body | {"indices": int64([1, 2], [2, 0]), "updates": tensor("string", [1, 2], ["é", "w"])}
-        assert client.post(ELEMENTS, json=elements).json()["output"]["values"] == ["a", "w", "ccc", "dé", "é", "f"]
-        refused = client.post(ND, json=body | {"reduction": "add"})
-        error(refused, 422, "unsupported_dtype")
-    finally:
-        client.delete("/tensors/words")
-
-
-@pytest.mark.parametrize("path", [ND, ELEMENTS])
-@pytest.mark.parametrize(
-    ("dialect", "taken"), [("onnx-18", 5), ("onnx-16", 3), ("onnx-13", 1), ("onnx-11", 1)], ids=str
-)
-def test_a_dialect_has_its_reductions(client: httpx.Client, path: str, dialect: str, taken: int) -> None:
-    body = (nd_body if path == ND else elements_body)(dialect=dialect)
-    for number, reduction in enumerate(REDUCTIONS):
-        answer = client.post(path, json=body | {"reduction": reduction})
-        content = save({name: array(body[name]) for name in ("data", "indices", "updates")})
-        query = {"dialect": dialect, "reduction": reduction}
-        binary = client.post(path, params=query, content=content, headers=SAFETENSORS)
-        assert answer.status_code == binary.status_code == (200 if number < taken else 422)
-        if number >= taken:
-            for refused, pointer in ((answer, "/reduction"), (binary, "/query/reduction")):
-                assert refused.json()["code"] == "invalid_field"
-                assert refused.json()["errors"] == [{"pointer": pointer}]
-                assert "'onnx-1" in refused.json()["hint"]
-
-
 @pytest.mark.parametrize(
     ("path", "opset", "meant"),
     [
@@ -357,72 +138,6 @@ def test_an_opset_that_is_no_dialect_is_told_the_version_that_it_has(
         body |= {"grad_output": body.pop("data"), "data_shape": [3, 2]}
     found = error(client.post(path, json=body), 422, "invalid_field", "/dialect")
     assert found["hint"].startswith(f"Write '{meant}' in place of 'onnx-{opset}' at /dialect")
-
-
-BAD_ND: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
-    ("unsupported_dtype", {"updates": tensor("float64", [2, 2], [7, 8, 9, 10])}, "/updates/dtype", {}),
-    ("unsupported_dtype", {"indices": tensor("int32", [2, 1], [0, 2])}, "/indices/dtype", {}),
-    ("unsupported_dtype", {"updates": tensor("float23", [2, 2], [7, 8, 9, 10])}, "/updates/dtype", {}),
-    ("updates_shape_mismatch", {"updates": tensor("float32", [4], [7, 8, 9, 10])}, "/updates/shape", {}),
-    ("element_count_mismatch", {"updates": tensor("float32", [2, 2], [7, 8, 9])}, "/updates/values", {}),
-    (
-        "value_not_representable",
-        {"updates": tensor("float32", [2, 2], [7, 8, 9, 1e39])},
-        "/updates/values/3",
-        {"position": [1, 1]},
-    ),
-    (
-        "index_out_of_bounds",
-        {"indices": int64([2, 1], [0, 3])},
-        "/indices/values/1",
-        {"position": [1, 0], "value": 3, "axis": 0, "size": 3, "allowed": [-3, 2]},
-    ),
-    ("index_depth_out_of_range", {"indices": int64([2, 3], [0] * 6)}, "/indices/shape", {"value": 3}),
-    ("invalid_field", {"out_of_bounds": "clip"}, "/out_of_bounds", {}),
-    ("invalid_field", {"fill_value": 1}, "/fill_value", {}),
-    ("invalid_field", {"axis": 0}, "/axis", {}),
-    ("invalid_field", {"batch_dims": 0}, "/batch_dims", {}),
-    ("invalid_field", {"reduction": "sub"}, "/reduction", {}),
-    ("invalid_field", {"dialect": "openvino-8"}, "/dialect", {}),
-    ("invalid_field", {"updates": {"tensor": "items"}}, "/updates/tensor", {}),
-    ("device_unavailable", {"device": "gpu"}, "/device", {}),
-]
-
-
-@pytest.mark.parametrize(("code", "change", "pointer", "place"), BAD_ND)
-def test_scatternd_refuses_with_the_place(
-    client: httpx.Client, code: str, change: dict[str, Any], pointer: str, place: dict[str, Any]
-) -> None:
-    answer = client.post(ND, json=nd_body(**change))
-    problem = answer.json()
-    assert (answer.status_code, problem["code"]) == (422, code), problem
-    assert problem["errors"][0]["pointer"] == pointer
-    assert problem["errors"][0].items() >= place.items()
-    assert problem["hint"]
-
-
-BAD_ELEMENTS: list[tuple[str, dict[str, Any], str]] = [
-    ("rank_mismatch", {"indices": int64([2], [0, 2])}, "/indices/shape"),
-    ("axis_out_of_range", {"axis": 2}, "/axis"),
-    ("axis_out_of_range", {"axis": -(2**70)}, "/axis"),
-    ("indices_shape_mismatch", {"indices": int64([1, 3], [0, 1, 2])}, "/indices/shape"),
-    ("updates_shape_mismatch", {"updates": tensor("float32", [1, 2], [7, 8])}, "/updates/shape"),
-    ("index_out_of_bounds", {"indices": int64([2, 2], [0, 2, -4, 0])}, "/indices/values/2"),
-    ("invalid_field", {"axis": 0.5}, "/axis"),
-    ("invalid_field", {"out_of_bounds": "error"}, "/out_of_bounds"),
-]
-
-
-@pytest.mark.parametrize(("code", "change", "pointer"), BAD_ELEMENTS)
-def test_scatter_elements_refuses_with_the_place(
-    client: httpx.Client, code: str, change: dict[str, Any], pointer: str
-) -> None:
-    answer = client.post(ELEMENTS, json=elements_body(**change))
-    problem = answer.json()
-    assert (answer.status_code, problem["code"]) == (422, code), problem
-    assert problem["errors"][0]["pointer"] == pointer
-    if code != "invalid_field":
-        assert problem["rule"]["dialect"] == "onnx-18"
 
 
 def test_rules_take_their_turn(client: httpx.Client) -> None:
@@ -506,23 +221,6 @@ def test_it_is_explained_and_counted(client: httpx.Client) -> None:
     assert f'gathernd_requests_total{{method="POST",path="{ND}",status="200"}}' in client.get("/metrics").text
 
 
-def test_empty_tensors_are_legal_and_indices_into_them_are_not(client: httpx.Client) -> None:
-    body = {"data": tensor("int8", [0, 3], []), "indices": int64([0, 1], []), "updates": tensor("int8", [0, 3], [])}
-    assert client.post(ND, json=body).json()["output"] == {"dtype": "int8", "shape": [0, 3], "values": []}
-    body |= {"indices": int64([1, 1], [0]), "updates": tensor("int8", [1, 3], [1, 2, 3])}
-    error(client.post(ND, json=body), 422, "index_out_of_bounds")
-    body = {
-        "data": tensor("int8", [2, 0], []), "indices": int64([1, 1], [-1]), "updates": tensor("int8", [1, 0], [])
-    }  # fmt: skip
-    assert client.post(ND, json=body).json()["output"]["shape"] == [2, 0]
-    body |= {"indices": int64([1, 1], [2])}
-    error(client.post(ND, json=body), 422, "index_out_of_bounds")
-    one = nd_body(indices=int64([1], [1]), updates=tensor("float32", [2], [0, 0]))
-    assert client.post(ND, json=one).json()["output"]["values"] == [1, 2, 0, 0, 5, 6]
-    scalar = nd_body(indices=int64([2], [1, 0]), updates=tensor("float32", [], [9]))
-    assert client.post(ND, json=scalar).json()["output"]["values"] == [1, 2, 9, 4, 5, 6]
-
-
 def test_the_hint_of_an_index_out_of_bounds_is_one_for_scatters(client: httpx.Client) -> None:
     """It does not name `out_of_bounds`, which scatters do not take."""
     hint = "Use an index from -3 to 2 at /indices/values/1, since axis 0 of data has size 3."
@@ -543,16 +241,6 @@ def test_the_hint_of_an_index_out_of_bounds_is_one_for_scatters(client: httpx.Cl
     assert found["hint"] == "Send no index for axis 0, which has size 0, so that none is valid."
 
 
-def test_an_index_whose_product_wraps_is_out_of_bounds(client: httpx.Client) -> None:
-    for index in (2**62, 2**61, -(2**62), -(2**63)):
-        body = nd_body(indices=int64([2, 1], [0, index]))
-        error(client.post(ND, json=body), 422, "index_out_of_bounds")
-        body = elements_body(indices=int64([2, 2], [0, index, 0, 0]))
-        error(client.post(ELEMENTS, json=body), 422, "index_out_of_bounds")
-    inner = nd_body(indices=int64([1, 2], [0, 3]), updates=tensor("float32", [1], [1]))
-    error(client.post(ND, json=inner), 422, "index_out_of_bounds")  # though the flat offset is within
-
-
 def test_a_resident_tensor_of_another_type_and_a_missing_one(client: httpx.Client) -> None:
     put_raw(client, "ints", np.arange(6, dtype=np.int32).reshape(3, 2))
     try:
@@ -562,10 +250,3 @@ def test_a_resident_tensor_of_another_type_and_a_missing_one(client: httpx.Clien
         client.delete("/tensors/ints")
     answer = client.post(ND, json=nd_body(data={"tensor": "nothing_there"})).json()
     assert (answer["code"], answer["errors"][0]["pointer"]) == ("tensor_not_found", "/data/tensor")
-
-
-def test_the_loops_of_the_kernels_tests_are_those_of_onnx() -> None:
-    """What kernels are held against, on the example with most axes."""
-    (_, body, expected) = KNOWN[1]
-    found = scatter_loops.scatter_nd(array(body["data"]), array(body["indices"]), array(body["updates"]), "none")
-    assert found.reshape(-1).tolist() == expected

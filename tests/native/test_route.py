@@ -9,13 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
-import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from app.tensors.dtypes import BY_SAFETENSORS
 from app.wire.safetensors_header import ALIGNMENT
 from tests.http.forms import items
 
@@ -64,30 +62,11 @@ def test_a_binary_request_has_a_binary_answer(client: httpx.Client) -> None:
     assert (int.from_bytes(answer.content[:8], "little") + 8) % ALIGNMENT == 0
 
 
-def test_gather_takes_the_axis_from_the_query(client: httpx.Client) -> None:
-    answer = ask(client, {"data": DATA, "indices": np.array(2)}, "/gather", {"axis": -1})
-    assert output(answer).tolist() == [2.0, 6.0, 10.0]
-
-
 def test_a_large_answer_is_whole(client: httpx.Client) -> None:
     data = np.random.default_rng(1).integers(0, 2**63, (700, 1000), np.int64)
     indices = np.random.default_rng(2).integers(-700, 700, (3000, 1))
     found = output(ask(client, {"data": data, "indices": indices}))
     assert np.array_equal(found, data[indices[:, 0]])
-
-
-@pytest.mark.parametrize("name", list(BY_SAFETENSORS))
-def test_every_type_of_the_format_comes_back_bit_by_bit(client: httpx.Client, name: str) -> None:
-    dtype = BY_SAFETENSORS[name]
-    raw = bytes([1, 0, 1, 1]) if name == "BOOL" else np.random.default_rng(3).bytes(4 * dtype.item_size)
-    indices = np.array([[3], [-4], [1]])
-    sent = raw_body({"indices": ("I64", [3, 1], indices.tobytes()), "data": (name, [4], raw)})
-    answer = ask(client, sent)
-    assert answer.status_code == 200, answer.text
-    size = int.from_bytes(answer.content[:8], "little")
-    assert json.loads(answer.content[8 : 8 + size])["output"]["dtype"] == name
-    parts = [raw[at * dtype.item_size : (at + 1) * dtype.item_size] for at in (3, 0, 1)]
-    assert answer.content[8 + size :] == b"".join(parts)
 
 
 def test_accept_decides_the_format_of_the_answer(client: httpx.Client) -> None:
@@ -211,14 +190,6 @@ def test_an_error_points_into_the_binary_request(
     assert (problem["code"], problem["errors"][0]["pointer"]) == (code, pointer)
 
 
-def test_bad_indices_are_counted_and_placed(client: httpx.Client) -> None:
-    problem = ask(client, {"data": DATA, "indices": np.array([[0, 4], [3, -5]])}).json()
-    assert problem["total"] == 3
-    assert problem["errors"][0] == {
-        "pointer": "/indices", "position": [0, 1], "value": 4, "axis": 1, "size": 4, "allowed": [-4, 3],
-    }  # fmt: skip
-
-
 ENCODERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "deflate": zlib.compress,
@@ -260,14 +231,6 @@ def test_hostile_body_is_400_and_the_connection_lives(client: httpx.Client, atta
     answer = ask(client, HOSTILE[attack])
     assert (answer.status_code, answer.json()["code"]) == (400, "malformed_request")
     assert ask(client, {"data": DATA, "indices": INDICES}).status_code == 200
-
-
-def test_bfloat16_gathers_like_any_other(client: httpx.Client) -> None:
-    data = np.arange(6).astype(ml_dtypes.bfloat16)
-    sent = raw_body({"data": ("BF16", [6], data.tobytes()), "indices": ("I64", [2, 1], np.array([5, 1]).tobytes())})
-    answer = ask(client, sent)
-    size = int.from_bytes(answer.content[:8], "little")
-    assert np.frombuffer(answer.content[8 + size :], ml_dtypes.bfloat16).tolist() == [5.0, 1.0]
 
 
 def test_openapi_lists_the_format_after_json(client: httpx.Client) -> None:

@@ -414,19 +414,6 @@ def test_a_string_beyond_the_limit(client: httpx.Client, binary: bool) -> None:
         refused(client.post(INFER, content=content, headers=headers), "limit_exceeded", "/inputs/0")
 
 
-@pytest.mark.parametrize("shape", [[0], [0, 3], [3, 0], [2**30, 0, 2**20]])
-@pytest.mark.parametrize("binary", [False, True])
-def test_zero_size_tensors(client: httpx.Client, shape: list[int], binary: bool) -> None:
-    data: dict[str, Any] = {"name": "data", "datatype": "FP32", "shape": shape}
-    data["parameters" if binary else "data"] = {"binary_data_size": 0} if binary else []
-    indices = {"name": "indices", "datatype": "INT64", "shape": [0, 1], "data": []}
-    body = json.dumps({"inputs": [data, indices], "parameters": {"binary_data_output": binary}}).encode()
-    answer = client.post(INFER, content=body, headers={SIZE: str(len(body))})
-    described = json.loads(answer.content if not binary else answer.content[: int(answer.headers[SIZE])])["outputs"][0]
-    assert described["shape"] == [0, *shape[1:]]
-    assert described.get("data", []) == []
-
-
 def test_a_binary_size_of_0_needs_no_header_field(client: httpx.Client) -> None:
     body = edited(
         "/inputs/0", {"name": "data", "datatype": "FP32", "shape": [0], "parameters": {"binary_data_size": 0}}

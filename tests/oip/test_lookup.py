@@ -77,21 +77,6 @@ def outputs_of(answer: httpx.Response) -> tuple[dict[str, Any], dict[str, Any]]:
     return found, document
 
 
-@pytest.mark.parametrize("binary", [False, True])
-def test_an_infer_request_answers_what_a_plain_loop_gives(binary: bool, client: httpx.Client) -> None:
-    first, second = USERS[[7, 3]], looped(ITEMS, BAG)
-    found, document = outputs_of(infer(client, [ROWS, BAG], binary, id="mine"))
-    assert found["output"].tobytes() == np.concatenate((first, second), axis=1).tobytes()
-    assert (document["model_name"], document["id"]) == ("lookup", "mine")
-    told = json.loads(document["parameters"]["lookup"])
-    etags = [client.get(f"/tensors/{name}").headers["etag"] for name in ("v2_users", "v2_items")]
-    assert [one["data_etag"] for one in told["features"]] == etags
-    found, _ = outputs_of(infer(client, [ROWS, BAG], binary, concat=False))
-    assert list(found) == ["0.output", "1.output"]
-    assert found["0.output"].tobytes() == first.tobytes()
-    assert found["1.output"].tobytes() == second.tobytes()
-
-
 def test_outputs_are_chosen_and_binary_one_by_one(client: httpx.Client) -> None:
     chosen = [{"name": "1.output", "parameters": {"binary_data": True}}, {"name": "0.output"}]
     found, document = outputs_of(infer(client, [ROWS, BAG], concat=False, outputs=chosen))

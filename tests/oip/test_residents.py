@@ -7,12 +7,11 @@ import io
 from typing import Any
 
 import httpx
-import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.for_each import for_each
-from tests.oip.bodies import SIZE, Array, octets, output, part, refused, request, same
+from tests.oip.bodies import SIZE, Array, output, part, refused, request, same
 
 TABLE = np.random.default_rng(3).random((500, 8), np.float32)
 PICK = np.array([[3], [-1], [499], [3]], np.int64)
@@ -187,28 +186,6 @@ def test_it_comes_and_goes_with_its_tensor(client: httpx.Client) -> None:
     refused(client.post("/v2/repository/models/brief/load"), "model_not_found")
     names = [one["name"] for one in client.get("/v2/models/stats").json()["model_stats"]]
     assert "brief" not in names
-
-
-@pytest.mark.parametrize(
-    ("dtype", "datatype", "array"),
-    [
-        ("bfloat16", "BF16", np.array([1.5, -2], ml_dtypes.bfloat16)),
-        ("string", "BYTES", np.array(["ä", "", "xyz"], object)),
-        ("bool", "BOOL", np.array([True, False])),
-        ("uint64", "UINT64", np.array([2**64 - 1, 0], np.uint64)),
-    ],
-)
-@pytest.mark.parametrize("binary", [False, True])
-def test_of_every_kind(client: httpx.Client, dtype: str, datatype: str, array: Array, binary: bool) -> None:
-    path = f"/tensors/kind?dtype={dtype}&shape={len(array)}"
-    answer = client.put(path, content=octets(array), headers={"content-type": "application/octet-stream"})
-    assert answer.status_code in (200, 201), answer.text
-    assert client.get("/v2/models/kind").json()["outputs"][0]["datatype"] == datatype
-    answer = infer(
-        client, part("indices", np.array([[1], [0]]), "INT64"), name="kind", parameters={"binary_data_output": binary}
-    )
-    assert same(output(answer)[1], array[[1, 0]])
-    assert client.delete("/tensors/kind").status_code == 204
 
 
 def test_a_complex_tensor_is_pointed_to_the_native_route(client: httpx.Client) -> None:

@@ -26,7 +26,7 @@ OIP = ("protocol", "protocol, binary")
 FORMATS = (*JSON, "safetensors", *OIP)
 SAFETENSORS = "application/x-safetensors"
 SIZE = "inference-header-content-length"
-_SHORT = {
+SHORT = {
     "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8", "uint16": "U16",
     "uint32": "U32", "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
     "complex64": "C64",
@@ -36,7 +36,7 @@ DATATYPES = {
     "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64", "float16": "FP16", "bfloat16": "BF16",
     "float32": "FP32", "float64": "FP64", "string": "BYTES",
 }  # fmt: skip
-_OF_SHORT = {short: name for name, short in _SHORT.items()}
+_OF_SHORT = {short: name for name, short in SHORT.items()}
 _OF_LONG = {long: name for name, long in DATATYPES.items()}
 
 
@@ -198,7 +198,7 @@ def saved(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
     for name, array in arrays.items():
-        told = {"dtype": _SHORT[name_of(array)], "shape": array.shape, "data_offsets": [end, end + array.nbytes]}
+        told = {"dtype": SHORT[name_of(array)], "shape": array.shape, "data_offsets": [end, end + array.nbytes]}
         header[name], end = told, end + array.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -271,7 +271,7 @@ def read_tensor(given: dict[str, Any]) -> Array:
         made = _array(dtype, given["values"])
     else:
         blob = b64decode(given["base64"])
-        made = _array(dtype, _unframed(blob)) if dtype == "string" else np.frombuffer(blob, NUMPY[dtype])
+        made = _array(dtype, unframed(blob)) if dtype == "string" else np.frombuffer(blob, NUMPY[dtype])
     return made.reshape(given["shape"])
 
 
@@ -296,13 +296,13 @@ def inferred(answer: httpx.Response) -> tuple[dict[str, Array], dict[str, Any]]:
         else:
             begin, place = place, place + output["parameters"]["binary_data_size"]
             blob = content[begin:place]
-            made = _array(dtype, _unframed(blob)) if dtype == "string" else np.frombuffer(blob, NUMPY[dtype])
+            made = _array(dtype, unframed(blob)) if dtype == "string" else np.frombuffer(blob, NUMPY[dtype])
         found[output["name"]] = made.reshape(output["shape"])
     assert place == len(content)
     return found, told
 
 
-def _unframed(content: bytes) -> list[str]:
+def unframed(content: bytes) -> list[str]:
     texts, place = [], 0
     while place < len(content):
         (size,) = struct.unpack_from("<I", content, place)

@@ -1,0 +1,287 @@
+"""Valid requests: every operator in every dialect, with each type, shape, mode and reduction that it has."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.conformance.cases import Case, Error, case, told
+from tests.conformance.text_examples import EXAMPLES
+from tests.http.forms import COMPLEX, FLOATS, TYPES
+from tests.http.known_cases import further_cases, own_cases
+from tests.http.rules import DIALECTS
+from tests.parity.gather_cases import AXIS, ELEMENTS, MODES, ND
+from tests.parity.items import Array, items
+from tests.parity.messages import values
+from tests.parity.scatter_cases import REDUCTIONS
+
+SCATTERS = ("/scatternd", "/scatter_elements")
+GRADIENTS = ("/gathernd/backward", "/gather/backward")
+
+
+def seeded(name: str) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+def some(dtype: str, *shape: int) -> Array:
+    """Items of a type, the same for the same type and shape."""
+    return items(seeded(f"{dtype}{shape}"), dtype, shape)
+
+
+def within(name: str, dtype: str, shape: Sequence[int], sizes: Sequence[int], *, wraps: bool) -> Array:
+    """Indices in bounds; the last axis has one for each of `sizes`, or all are of the one size."""
+    rng, high = seeded(name), np.array(sizes)
+    low = -high if wraps and not dtype.startswith("u") else np.zeros_like(high)
+    if not len(shape):
+        return np.array(rng.integers(low[0], high[0]), dtype)
+    broad = np.broadcast_to(high, shape), np.broadcast_to(low, shape)
+    return np.asarray(rng.integers(broad[1], broad[0]) if broad[0].all() else np.zeros(shape), dtype)
+
+
+def index_type_of(path: str, dialect: str) -> str:
+    return "int64" if path in (ND, *SCATTERS) or dialect != "openvino-8" else "int32"
+
+
+# data, indices, parameter: batch_dims or axis
+ND_SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
+    ((0,), (0, 1), 0), ((4,), (1,), 0), ((4,), (3, 1), 0), ((4,), (0, 1), 0), ((2, 3), (2, 2), 0), ((2, 3), (2,), 0),
+    ((2, 3), (1, 2, 1), 0),
+    ((2, 3, 4), (2, 3), 0), ((2, 3, 4), (5, 2), 0), ((2, 3, 4), (2, 1, 2), 1), ((2, 3, 4), (2, 3, 1), 2),
+    ((2, 3, 4), (2, 3, 2, 1), 2), ((2, 1, 3), (2, 2), 1), ((2, 3, 0), (2, 1), 0), ((0, 3), (0, 1), 0),
+    ((0, 3), (0, 1), 1),
+    ((2, 0), (2, 0, 1), 1), ((0, 3, 4), (0, 5, 1), 1), ((1, 1, 1, 1, 1), (1, 5), 0),
+    ((2, 2, 2, 2, 2), (2, 2, 3), 1), ((3, 2, 5), (3, 4, 2), 1),
+]  # fmt: skip
+AXIS_SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
+    ((0,), (0,), 0), ((2, 0), (3,), 0), ((4,), (), 0), ((4,), (3,), -1), ((4,), (0,), 0), ((2, 3), (2, 2), 0),
+    ((2, 3), (2, 2), 1), ((2, 3), (), 1),
+    ((2, 3, 4), (5,), 1), ((2, 3, 4), (2, 1, 2), -1), ((2, 3, 4), (2,), -3), ((2, 0, 3), (4,), 2), ((0, 3), (2,), 1),
+    ((1, 2, 1, 2, 1), (3,), 3), ((2, 3), (0, 5), 0),
+]  # fmt: skip
+# data, indices, axis, batch_dims
+BATCHED: list[tuple[tuple[int, ...], tuple[int, ...], int, int]] = [
+    ((2, 3, 2), (2, 2), 2, 1), ((2, 3, 2), (2, 2), -1, -1), ((2, 3, 4), (2, 3, 2), 2, 2), ((2, 3), (2,), 1, 1),
+    ((2, 3, 4), (2, 1, 2), 1, 1), ((2, 0, 3), (2, 2), 2, 1), ((3, 2), (3, 2), 1, 0),
+]  # fmt: skip
+ELEMENTS_SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
+    ((4,), (6,), 0), ((4,), (0,), 0), ((2, 3), (2, 3), 0), ((2, 3), (5, 2), 0), ((2, 3), (1, 4), -1),
+    ((2, 3, 4), (2, 3, 1), 2),
+    ((2, 3, 4), (1, 7, 2), 1), ((2, 0, 3), (1, 0, 9), 2), ((0, 3), (0, 3), 1), ((2, 3), (0, 3), 0),
+    ((2, 1, 2, 1), (1, 3, 2, 1), 1),
+]  # fmt: skip
+
+
+def named(path: str, **said: Any) -> str:
+    return f"{path} {', '.join(f'{name} {value}' for name, value in said.items())}"
+
+
+def _gathers() -> Iterator[Case]:
+    for (path, dialect), (types, index_types, wraps) in DIALECTS.items():
+        more: dict[str, Any] = {"axis": 0} if (path, dialect) == (AXIS, "openvino-8") else {}
+        for dtype in TYPES:
+            if dtype in types:
+                data = some(dtype, 3, 2)
+                indices = _of_rows(path, index_type_of(path, dialect), wraps)
+                name = named(path, of=dtype, dialect=dialect)
+                yield case(name, path, {"data": data, "indices": indices, "dialect": dialect, **more})
+        for dtype in sorted(index_types):
+            indices = _of_rows(path, dtype, wraps)
+            name = named(path, by=dtype, dialect=dialect)
+            yield case(name, path, {"data": some("float32", 3, 2), "indices": indices, "dialect": dialect, **more})
+        yield from _shapes(path, dialect, wraps)
+        yield from _modes(path, dialect, types, more)
+
+
+def _of_rows(path: str, dtype: str, wraps: bool) -> Array:
+    back = -2 if wraps and not dtype.startswith("u") else 1
+    rows = [[2], [back], [0]] if path == ND else [[2, 1], [back, 0]] if path == ELEMENTS else [2, back, 0]
+    return np.array(rows, dtype)
+
+
+def _shapes(path: str, dialect: str, wraps: bool) -> Iterator[Case]:
+    kind = index_type_of(path, dialect)
+    if path == ND:
+        for shape, index_shape, b in ND_SHAPES:
+            if b and dialect == "onnx-11":
+                continue
+            name = named(path, data=list(shape), indices=list(index_shape), batch_dims=b, dialect=dialect)
+            sizes = shape[b : b + index_shape[-1]]
+            indices = within(name, kind, index_shape, sizes, wraps=wraps)
+            body: dict[str, Any] = {"data": some("int16", *shape), "indices": indices, "dialect": dialect}
+            yield case(name, path, body | ({"batch_dims": b} if b else {}))
+        return
+    for shape, index_shape, axis in AXIS_SHAPES if path == AXIS else ELEMENTS_SHAPES:
+        name = named(path, data=list(shape), indices=list(index_shape), axis=axis, dialect=dialect)
+        indices = within(name, kind, index_shape, [shape[axis]], wraps=wraps)
+        yield case(name, path, {"data": some("int16", *shape), "indices": indices, "axis": axis, "dialect": dialect})
+    if (path, dialect) == (AXIS, "openvino-8"):
+        for shape, index_shape, axis, b in BATCHED:
+            name = named(path, data=list(shape), indices=list(index_shape), axis=axis, batch_dims=b)
+            indices = within(name, kind, index_shape, [shape[axis]], wraps=True)
+            body = {"data": some("int16", *shape), "indices": indices, "axis": axis, "batch_dims": b}
+            yield case(name, path, body | {"dialect": dialect})
+
+
+def _modes(path: str, dialect: str, types: frozenset[str], more: dict[str, Any]) -> Iterator[Case]:
+    """Indices far and near out of bounds, in each mode, with and without a value to fill with."""
+    kind = index_type_of(path, dialect)
+    flat = [0, 3, -1, -4, 2, 7] if kind != "int64" else [0, 3, -1, -4, 2**62, -(2**63)]
+    indices = np.array(flat, kind).reshape((6, 1) if path == ND else (3, 2) if path == ELEMENTS else (6,))
+    for mode in MODES:
+        if mode == "error":
+            continue
+        for dtype in TYPES:
+            if dtype not in types:
+                continue
+            data = some(dtype, 3, 2)
+            body = {"data": data, "indices": indices, "dialect": dialect, "out_of_bounds": mode, **more}
+            yield case(named(path, mode=mode, of=dtype, dialect=dialect), path, body)
+            if mode == "fill":
+                with_value = body | {"fill_value": values(some(dtype, 7))[3]}
+                yield case(named(path, mode="fill with a value", of=dtype, dialect=dialect), path, with_value)
+        nothing = {
+            "data": some("int8", 0, 2),
+            "indices": indices[:1],
+            "dialect": dialect,
+            "out_of_bounds": mode,
+            **more,
+        }
+        if mode == "fill" and path != ELEMENTS:
+            yield case(named(path, mode="fill of no rows", dialect=dialect), path, nothing)
+
+
+def _scatters() -> Iterator[Case]:
+    body: dict[str, Any]
+    for path in SCATTERS:
+        elements = path == "/scatter_elements"
+        for dialect, reductions in REDUCTIONS.items():
+            for reduction in reductions:
+                for dtype in TYPES:
+                    if (reduction != "none" and dtype in ("bool", "string", *COMPLEX)) or (
+                        dialect == "onnx-11" and dtype == "bfloat16"
+                    ):
+                        continue
+                    name = named(path, dialect=dialect, reduction=reduction, of=dtype)
+                    indices = np.array([[0, 2], [1, 1], [-2, 0]] if elements else [[2], [0], [-3]], np.int64)
+                    updates = items(seeded(name), dtype, (3, 2))
+                    body = {"data": some(dtype, 3, 2), "indices": indices, "updates": updates}
+                    yield case(name, path, body | {"dialect": dialect, "reduction": reduction})
+        for shape, index_shape, at in ELEMENTS_SHAPES if elements else ND_SHAPES:
+            if not elements and at:
+                continue
+            name = named(path, data=list(shape), indices=list(index_shape), at=at)
+            sizes = [shape[at]] if elements else shape[: index_shape[-1]]
+            indices = within(name, "int64", index_shape, sizes, wraps=True)
+            updates_shape = index_shape if elements else (*index_shape[:-1], *shape[index_shape[-1] :])
+            updates = items(seeded(f"{name} updates"), "int32", updates_shape)
+            body = {"data": some("int32", *shape), "indices": indices, "updates": updates, "reduction": "add"}
+            yield case(name, path, body | ({"axis": at} if elements else {}))
+        for index_type in ("int32", "int64") if elements else ("int64",):
+            indices = np.array([[1, 0]] if elements else [[1]], index_type)
+            body = {"data": some("float64", 3, 2), "indices": indices, "updates": some("float64", 1, 2)}
+            yield case(named(path, by=index_type), path, body)
+
+
+def _gradients() -> Iterator[Case]:
+    for path in GRADIENTS:
+        nd = path == "/gathernd/backward"
+        for (of, dialect), (types, _, wraps) in DIALECTS.items():
+            if f"{of}/backward" != path:
+                continue
+            more: dict[str, Any] = {"dialect": dialect} | ({"axis": 0} if not nd else {})
+            kind = index_type_of(of, dialect)
+            rows = [3, -1, 3, 0] if wraps else [3, 1, 3, 0]
+            indices = np.array(rows, kind).reshape((4, 1) if nd else (4,))
+            for dtype in FLOATS:
+                if dtype not in types:
+                    continue
+                for sparse in (False, True):
+                    for coefficient in (None, -0.5):
+                        name = named(path, of=dtype, dialect=dialect, sparse=sparse, lda_coeff=coefficient)
+                        body = {"indices": indices, "grad_output": some(dtype, 4, 3), "data_shape": [5, 3], **more}
+                        body |= {"sparse": True} if sparse else {}
+                        yield case(name, path, body | ({} if coefficient is None else {"lda_coeff": coefficient}))
+        for shape, index_shape, at in ND_SHAPES if nd else AXIS_SHAPES:
+            name = named(path, data_shape=list(shape), indices=list(index_shape), at=at)
+            sizes = shape[at : at + index_shape[-1]] if nd else [shape[at]]
+            indices = within(name, "int64", index_shape, sizes, wraps=True)
+            axis = at % len(shape)
+            after = (*shape[:axis], *index_shape, *shape[axis + 1 :])
+            grad_shape = (*index_shape[:-1], *shape[at + index_shape[-1] :]) if nd else after
+            grad = items(seeded(f"{name} grad"), "float32", grad_shape)
+            body = {"indices": indices, "grad_output": grad, "data_shape": list(shape)}
+            yield case(name, path, body | {"batch_dims" if nd else "axis": at})
+        for table in ("pl_float32_1", "pl_float64_1"):
+            grad = some(table[3:10], 2, 3)
+            indices = np.array([[4], [0]] if nd else [4, 0])
+            yield case(named(path, shape_of=table), path, {"indices": indices, "grad_output": grad, "tensor": table})
+
+
+def feature(table: str, indices: Array, **more: Any) -> dict[str, Any]:
+    return {"tensor": table, "indices": indices, **more}
+
+
+def bags(table: str, kind: str, pooling: str, **more: Any) -> dict[str, Any]:
+    """Four bags, of which one is empty."""
+    indices, offsets = np.array([4, 0, 4, 1, 2], kind), np.array([0, 2, 2, 4], kind)
+    return feature(table, indices, offsets=offsets, pooling=pooling, **more)
+
+
+def _lookups() -> Iterator[Case]:
+    def lookup(name: str, *features: Mapping[str, Any], **more: Any) -> Case:
+        return case(f"/lookup {name}", "/lookup", {"features": list(features), **more})
+
+    rows = np.array([3, 0, 3, 1])
+    for dtype in TYPES:
+        yield lookup(f"rows of {dtype}", feature(f"pl_{dtype}_1", rows), feature(f"pl_{dtype}_1", rows[::-1].copy()))
+        yield lookup(
+            f"apart, of {dtype}", feature(f"pl_{dtype}_0", rows), feature(f"pl_{dtype}_1", rows[:2]), concat=False
+        )
+    for dtype in FLOATS:
+        for kind in ("int32", "int64"):
+            for pooling in ("sum", "mean", "max"):
+                yield lookup(f"{pooling} of {dtype} by {kind}", bags(f"pl_{dtype}_1", kind, pooling))
+            weights = some(dtype, 5)
+            yield lookup(f"weights of {dtype} by {kind}", bags(f"pl_{dtype}_1", kind, "sum", weights=weights))
+        yield lookup(
+            f"rank 3 of {dtype}", bags(f"pl_{dtype}_3", "int64", "mean") | {"indices": np.array([3, 0, 3, 1, 2])}
+        )
+        beside = feature(f"pl_{dtype}_1", rows)
+        yield lookup(f"bags beside rows of {dtype}", bags(f"pl_{dtype}_1", "int64", "sum"), beside)
+    nothing = np.zeros(0, np.int64)
+    yield lookup("no indices", feature("pl_float32_1", nothing))
+    yield lookup("no bags", feature("pl_float32_1", nothing, offsets=nothing, pooling="sum"))
+    yield lookup("one table many times", *[feature("pl_float32_1", np.array([number % 5, 2])) for number in range(20)])
+    yield lookup("of two axes", feature("pl_float32_0", np.array([[1, 2], [3, 4], [5, 0]])))
+    outside = np.array([-1, 3, 25, -(2**63)])
+    for mode in ("clip", "wrap", "fill"):
+        for dtype in ("float32", "string", "int64", "bool"):
+            yield lookup(f"{mode} of {dtype}", feature(f"pl_{dtype}_1", outside), out_of_bounds=mode)
+        pooled = feature("pl_float32_1", outside, offsets=np.array([0, 1]), pooling="sum")
+        yield lookup(f"{mode} in bags", pooled, out_of_bounds=mode)
+    yield lookup("fill with a value", feature("pl_float32_1", outside), out_of_bounds="fill", fill_value=2.5)
+    yield lookup("fill with a text", feature("pl_string_0", outside), out_of_bounds="fill", fill_value="none")
+    yield lookup("fill of no rows", feature("pl_empty", outside), out_of_bounds="fill", fill_value=1)
+
+
+def _known() -> Iterator[Case]:
+    """The known-answer cases: of ONNX's, OpenVINO's and WebNN's own tests and texts, and of the file GATHERND_CASES."""
+    for known in (*own_cases(), *further_cases()):
+        body = {"data": known.data, "indices": known.indices, "dialect": known.dialect, **known.attributes}
+        name = f"{known.path} {known.name}"
+        if known.output is None:
+            assert known.error is not None
+            yield case(name, known.path, body, error=Error(known.error, only_code=True))
+        else:
+            yield case(name, known.path, body, outputs={"output": told(known.output).array})
+
+
+def _examples() -> Iterator[Case]:
+    for name, path, body, wanted in EXAMPLES:
+        yield case(f"{path} {name}", path, body, outputs={"output": wanted})
+
+
+ANSWERED: list[Case] = [*_gathers(), *_scatters(), *_gradients(), *_lookups(), *_known(), *_examples()]

@@ -1,0 +1,37 @@
+"""What a valid case is answered, by loops over single elements: plain NumPy, and nothing of `app`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.conformance.cases import Case
+from tests.parity import backward_cases, gather_cases, lookup_cases, scatter_cases
+from tests.parity.items import Array, name_of
+from tests.parity.lookup_cases import Feature, Lookup
+from tests.parity.messages import Request
+
+
+def answered(case: Case) -> tuple[Mapping[str, Array], int | None]:
+    """The outputs of a valid case, and how many components of its indices are replaced, None if none may be."""
+    arrays = {name: told.array for name, told in case.arrays.items()}
+    parameters: dict[str, Any] = dict(case.parameters)
+    if case.features is not None:
+        features = [Feature(one["tensor"], one.get("pooling", "none")) for one in case.features]
+        lookup = Lookup(case.path, arrays, parameters, features=features)
+        outputs, replaced = lookup_cases.looped(lookup, case.tables)
+        return outputs, replaced if parameters.get("out_of_bounds", "error") != "error" else None
+    request = Request(case.path, arrays, parameters)
+    if case.path.endswith("/backward"):
+        held = {name: (name_of(table), list(table.shape)) for name, table in case.tables.items()}
+        return backward_cases.looped(request, held), None
+    if case.path.startswith("/scatter"):
+        return {"output": scatter_cases.looped(request)}, None
+    output, count = gather_cases.looped(request)
+    return {"output": output}, count if gather_cases.mode_of(request) != "error" else None
+
+
+def changed(case: Case) -> Array:
+    """What a resident tensor holds after the scatter."""
+    arrays = {name: told.array for name, told in case.arrays.items()}
+    return scatter_cases.looped(Request("/scatternd", arrays, dict(case.parameters)))

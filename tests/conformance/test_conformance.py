@@ -1,0 +1,293 @@
+"""The conformance table: one list of cases, asked by every transport, of one machine and of a router.
+
+A cell is a case and a transport. What a transport cannot carry is in `GAPS`, with the refusal that it must get.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from app.errors import CODES
+from app.operators.backward_registry import BACKWARDS
+from app.operators.lookup import CODES as LOOKUP_CODES
+from app.operators.registry import OPERATORS
+from tests.cluster.running import Placed, put, routing, shards
+from tests.conformance import reference
+from tests.conformance.answered import ANSWERED
+from tests.conformance.cases import Case, Error, as_resident, into_resident, strings
+from tests.conformance.gaps import GAPS, gap_of
+from tests.conformance.refused import REFUSED
+from tests.conformance.transports import TRANSPORTS, Json, Safetensors, Target, Transport
+from tests.conftest import TEST_ALL, slow_but_for
+from tests.grpc_api.conftest import StartGrpc, port_of, start_grpc
+from tests.grpc_api.messages import Channel
+from tests.http import server as native
+from tests.http.conftest import KERNELS, Start, start
+from tests.http.forms import TYPES
+from tests.http.known_cases import own_cases
+from tests.http.tensors import RAW
+from tests.oip import bodies
+from tests.parity.items import Array, same
+from tests.parity.messages import unframed
+
+__all__ = ["start", "start_grpc"]
+
+INLINE = [*ANSWERED, *REFUSED]
+CASES = [*INLINE, *(made for each in INLINE if (made := as_resident(each)) is not None)]
+IN_PLACE = [made for each in INLINE if (made := into_resident(each)) is not None]
+CHANGING = [each for each in TRANSPORTS if isinstance(each, Json | Safetensors) and each.accept is None]
+"""Transports that can ask for a change of a resident tensor."""
+SHARE = 1 if TEST_ALL else 20
+"""`make test` takes one cell in so many, others for each transport; `make test-all` every one."""
+PATHS: dict[str, Any] = {row.path: row for row in OPERATORS.values()} | {row.path: row for row in BACKWARDS.values()}
+
+
+def chosen(cases: Iterable[Case], transport: Transport) -> list[Case]:
+    """The cells of a transport that this run takes."""
+    return [each for each in cases if not zlib.crc32(f"{transport.name} {each.name}".encode()) % SHARE]
+
+
+def tables_of(cases: Iterable[Case]) -> Mapping[str, Array]:
+    return {name: table for each in cases for name, table in each.tables.items()}
+
+
+SOME = [each for transport in TRANSPORTS for each in chosen(CASES, transport)]
+
+
+def check_any(answer: httpx.Response) -> None:
+    """What holds for every answer over HTTP."""
+    if answer.request.url.path.startswith("/v2/"):
+        bodies.check_answer(answer)
+    else:
+        native.check_answer(answer)
+
+
+@contextmanager
+def asking(server: native.Server) -> Iterator[Target]:
+    hooks: dict[str, list[Any]] = {"response": [check_any]}
+    with (
+        httpx.Client(base_url=server.url, trust_env=False, timeout=60, event_hooks=hooks) as client,
+        Channel(f"127.0.0.1:{port_of(server)}") as channel,
+    ):
+        yield Target(client, channel)
+
+
+@pytest.fixture(scope="module", params=slow_but_for(("numba",), KERNELS))
+def one_machine(request: pytest.FixtureRequest, start_grpc: StartGrpc) -> Iterator[Target]:
+    """A service with each CPU kernel in turn, which has every table."""
+    with start_grpc("--kernel", request.param) as server, asking(server.http) as target:
+        for name, table in tables_of(SOME).items():
+            put(target.client, name, table)
+        yield target
+
+
+@pytest.fixture(scope="module")
+def router(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """A router to three services, each of which has some row ranges of every table."""
+    path = tmp_path_factory.mktemp("map") / "map.json"
+    with ExitStack() as stack:
+        placed = Placed(stack.enter_context(shards(start, 3)))
+        for name, table in tables_of(SOME).items():
+            placed.add(name, table, ranges=3, replicas=1)
+        placed.write(path)
+        yield stack.enter_context(asking(stack.enter_context(routing(start, path, "--grpc-port", "0"))))
+
+
+def failures(cases: Iterable[Case], check: Callable[[Case], None]) -> None:
+    """Check every case; the first that fails is raised, with the names of the others."""
+    failed: list[tuple[Case, Exception]] = []
+    for each in cases:
+        try:
+            check(each)
+        except Exception as error:  # noqa: BLE001
+            failed.append((each, error))
+    if failed:
+        first = failed[0][1]
+        first.add_note(f"{len(failed)} cases failed, this one first:")
+        for each, _ in failed[:20]:
+            first.add_note(f"  {each.name:.300}")
+        raise first
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda each: each.name)
+def test_one_machine_answers_every_case(transport: Transport, one_machine: Target) -> None:
+    failures(chosen(CASES, transport), lambda case: check(transport, one_machine, case))
+
+
+def not_for_routers(case: Case) -> bool:
+    """Whether a router would change a copy of a whole table. What is wrong but for the index values is told first."""
+    in_bounds = case.error is None or case.error.code == "index_out_of_bounds"
+    return case.path.startswith("/scatter") and case.resident is not None and in_bounds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda each: each.name)
+def test_a_router_answers_every_case_as_one_machine(transport: Transport, router: Target) -> None:
+    def routed(case: Case) -> None:
+        if gap_of(transport, case) is None and not_for_routers(case):
+            problem = transport.send(router, case).problem
+            assert problem is not None
+            assert problem["code"] == "not_implemented", problem
+        else:
+            check(transport, router, case)
+
+    failures(chosen(CASES, transport), routed)
+
+
+@pytest.mark.parametrize("transport", CHANGING, ids=lambda each: each.name)
+def test_a_resident_tensor_is_changed_as_scatternd_says(transport: Transport, one_machine: Target) -> None:
+    def changed(case: Case) -> None:
+        before = case.arrays["data"].array
+        assert case.resident is not None
+        put(one_machine.client, case.resident, before)
+        gap = gap_of(transport, case)
+        if gap is not None and gap.error is None:
+            return
+        answer = transport.send(one_machine, case)
+        after = before
+        if gap is not None and gap.error is not None:
+            check_refused(answer.problem, gap.error(transport, case), lambda flat: flat)
+        elif case.error is not None:
+            check_refused(answer.problem, case.error, lambda flat: transport.pointer(case, flat))
+        else:
+            assert answer.problem is None, answer.problem
+            after = reference.changed(case)
+        found = one_machine.client.get(f"/tensors/{case.resident}/content", headers={"accept": RAW})
+        assert same(unpacked(found, before), after)
+
+    failures(chosen(IN_PLACE, transport), changed)
+
+
+def unpacked(answer: httpx.Response, like: Array) -> Array:
+    """The array of a download, whose shape and type stay."""
+    if like.dtype == object:
+        return strings(unframed(answer.content)).reshape(like.shape)
+    return np.frombuffer(answer.content, like.dtype).reshape(like.shape)
+
+
+@cache
+def wanted(name: str) -> tuple[Mapping[str, Array], int | None]:
+    """The outputs of a valid case and how many indices are replaced; those that a text gives are held to the loops."""
+    case = BY_NAME[name]
+    outputs, replaced = reference.answered(case)
+    for output, array in (case.outputs or {}).items():
+        assert same(outputs[output], array), (case.name, outputs[output], array)
+    return outputs, replaced
+
+
+BY_NAME = {each.name: each for each in CASES}
+
+
+def check(transport: Transport, target: Target, case: Case) -> None:
+    """Ask, and hold the answer to the case."""
+    gap = gap_of(transport, case)
+    if gap is not None and gap.error is None:
+        return
+    answer = transport.send(target, case)
+    if gap is not None and gap.error is not None:
+        check_refused(answer.problem, gap.error(transport, case), lambda flat: flat)
+    elif case.error is not None:
+        check_refused(answer.problem, case.error, lambda flat: transport.pointer(case, flat))
+    else:
+        assert answer.problem is None, answer.problem
+        outputs, replaced = wanted(case.name)
+        assert sorted(answer.arrays) == sorted(outputs)
+        for name, array in outputs.items():
+            assert same(answer.arrays[name], array), (name, answer.arrays[name], array)
+        assert answer.said.get("replaced") == replaced
+        check_said(case, answer.said)
+
+
+def check_refused(problem: Any, error: Error, place: Callable[[str], str]) -> None:
+    """The problem is the error, at the places where the transport has them."""
+    assert problem is not None, f"answered, and not refused with {error.code}"
+    if error.only_code:
+        assert problem["code"] == error.code, problem["detail"]
+        return
+    found = {
+        "code": problem["code"],
+        "places": problem.get("errors"),
+        "total": problem.get("total"),
+        "rule": (problem["rule"]["dialect"], problem["rule"]["clause"]) if "rule" in problem else None,
+        "facts": {name: problem[name] for name in ("limit", "maximum") if name in problem},
+    }
+    places = [{**each, "pointer": place(each["pointer"])} for each in error.places or ()]
+    assert found == {
+        "code": error.code,
+        "places": places or None,
+        "total": error.total,
+        "rule": error.rule,
+        "facts": dict(error.facts),
+    }, problem["detail"]
+
+
+def check_said(case: Case, said: Mapping[str, Any]) -> None:
+    """The answer tells its dialect and device, and which content of resident tensors was read."""
+    if case.features is not None:
+        assert [one["tensor"] for one in said["features"]] == [one["tensor"] for one in case.features]
+        assert all(one["data_etag"] for one in said["features"])
+        return
+    usual = "onnx-18" if case.path.startswith("/scatter") else "onnx-13"
+    assert (said["dialect"], said["device"]) == (case.parameters.get("dialect", usual), "cpu")
+    assert bool(said.get("data_etag")) == (case.resident is not None)
+
+
+def test_no_two_cases_have_one_name() -> None:
+    assert [name for name, count in Counter(each.name for each in CASES).items() if count > 1] == []
+
+
+def test_known_answers_of_every_dialect_are_there() -> None:
+    own = own_cases()
+    assert len(own) == 123
+    assert {case.dialect for case in own} == {"onnx-1", "onnx-11", "onnx-12", "onnx-13", "openvino-8"}
+    assert sum(case.error is not None for case in own) == 31
+    assert all((case.output is None) != (case.error is None) for case in own)
+
+
+def test_every_operator_is_answered_in_every_dialect_with_every_type() -> None:
+    found = {(each.path, each.parameters.get("dialect"), each.arrays["data"].dtype)
+             for each in ANSWERED if "data" in each.arrays}  # fmt: skip
+    for row in OPERATORS.values():
+        for dialect, rules in row.dialects.items():
+            missing = {(row.path, dialect, dtype) for dtype in rules.data_dtypes & set(TYPES)} - found
+            assert not missing, missing
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_rule_of_every_dialect_is_broken_by_a_case(path: str) -> None:
+    operator = PATHS[path]
+    rules = {(dialect, code) for dialect, row in operator.dialects.items() for code in row.rules if code in CODES}
+    rules |= {(dialect, "unsupported_dtype") for dialect in operator.dialects}
+    if path.endswith("/backward"):
+        rules |= {(dialect, "updates_shape_mismatch") for dialect in operator.dialects}
+        if path == "/gather/backward":  # what its gather fills with zeros gives nothing back
+            rules.remove(("openvino-8", "index_out_of_bounds"))
+    found = {
+        (each.error.rule[0], each.error.code)
+        for each in REFUSED
+        if each.path == path and each.error is not None and each.error.rule is not None
+    }
+    assert rules <= found, rules - found
+
+
+def test_every_rule_of_lookups_is_broken_by_a_case() -> None:
+    found = {each.error.code for each in REFUSED if each.path == "/lookup" and each.error is not None}
+    assert {*LOOKUP_CODES, "unsupported_dtype", "tensor_not_found", "limit_exceeded"} <= found
+
+
+def test_every_gap_is_met_by_a_case() -> None:
+    missing = {gap.why for gap in GAPS}
+    for case in (*IN_PLACE[:5], *CASES[::11], *CASES):
+        if not missing:
+            break
+        missing -= {gap.why for transport in TRANSPORTS if (gap := gap_of(transport, case)) is not None}
+    assert not missing

@@ -1,0 +1,61 @@
+"""The service answers the requests of the corpus as it did when the answers were written.
+
+`python -m tests.golden.write` writes them anew. Read the difference before you do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from app.errors import CODES
+from tests.conftest import TEST_ALL
+from tests.golden.answers import FLAGS, Service, difference, kept, service
+from tests.golden.requests import GROUPS, Asked, of_group, requests
+from tests.http.conftest import Start, start
+
+__all__ = ["start"]
+
+SHARE = 1 if TEST_ALL else 4
+"""`make test` asks one request in so many of each group."""
+SHOWN = 5
+NEEDS_A_STATE = {
+    "internal", "unauthorized", "overloaded", "not_ready", "deadline_exceeded", "request_timeout", "header_too_large",
+    "payload_too_large", "import_failed", "tensor_in_use", "insufficient_storage", "tensor_damaged",
+    "shard_unavailable",
+}  # fmt: skip
+"""Codes that a service without keys, limits, peers and damage does not give."""
+
+
+@pytest.fixture(scope="module")
+def asking(start: Start) -> Iterator[Service]:
+    with start(*FLAGS) as server, service(server.port) as made:
+        yield made
+
+
+def test_the_requests_have_the_bytes_that_were_answered() -> None:
+    answered = {name: line.split(" ", 2)[1] for name, line in kept().items()}
+    assert {each.name: each.digest for each in requests()} == answered
+    assert len(answered) >= 3000
+
+
+def test_every_code_that_needs_no_state_is_answered() -> None:
+    found = {code for line in kept().values() for code in re.findall(r'"code":"(\w+)"', line)}
+    assert found == set(CODES) - NEEDS_A_STATE
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_answer_is_the_one_that_was_kept(group: str, asking: Service) -> None:
+    wanted = kept()
+    count, different = 0, list[tuple[Asked, str]]()
+    for number, each in enumerate(of_group(group)):
+        if number % SHARE:
+            continue
+        count += 1
+        found = asking.ask(each)
+        if found != wanted[each.name]:
+            different.append((each, found))
+    shown = [difference(each, wanted[each.name], found) for each, found in different[:SHOWN]]
+    assert not different, f"{len(different)} of {count} answers differ:\n\n" + "\n\n".join(shown)
