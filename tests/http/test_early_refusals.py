@@ -16,10 +16,10 @@ import pytest
 
 from app.security import api_keys
 from tests.http.conftest import Start
+from tests.http.held import metric
 from tests.http.raw import TINY, Answer, Wire, request
 from tests.http.server import Server
 from tests.http.test_connections import PART, wait_for_connections, wires
-from tests.http.held import metric
 from tests.http.test_tls import Pair, pair
 from tests.http.test_uds import wire_on_socket
 
