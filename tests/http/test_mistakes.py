@@ -70,7 +70,7 @@ def test_a_mistake_is_mended_by_what_its_hint_says(mistake: Mistake, client: htt
     hint = found["hint"]
     check_hint(hint)
     assert mistake.mend in hint
-    mended = send(client, follow(mistake.request, hint))
+    mended = send(client, follow(mistake.request, hint, mistake.pointer or ""))
     assert mended.status_code == mistake.made, (hint, mended.text)
 
 

@@ -38,7 +38,7 @@ HINTS = {
     b'{"a": -1.}': "Write -1 in place of -1. at byte 6.",
     b'{"a": 0x1F}': "Write a plain decimal number, as 16 or 1.5e3, where x stands at byte 7.",
     b'{"a": 1 "b": 2}': "Put a comma before what begins at byte 8, or send one JSON document and no more.",
-    b'{"a" 1}': "Put a colon or a comma before what begins at byte 5.",
+    b'{"a" 1}': "Put a colon before what begins at byte 5.",
     b"{}{}": "Put a comma before what begins at byte 2, or send one JSON document and no more.",
     b"[1,,2]": "Put a value before the , at byte 3, or leave out what asks for one.",
     b'{"a":}': "Put a value before the } at byte 5, or leave out what asks for one.",

@@ -32,6 +32,9 @@ _NAMES: Final = {
     b"undefined": "null",
 }
 """What JSON has for names that other languages write, by the name in lower case."""
+_VALUES: Final = re.compile(rb":\s*((?:-?[0-9][0-9.eE+-]*\s*,\s*)*-?[0-9][0-9.eE+-]*)\s*,?$")
+"""Numbers behind a colon, with commas between them, up to the place of a fault."""
+_BRACKET: Final = re.compile(rb"[\[\]{}]")
 _SPACE: Final = b" \t\r\n"
 _FORM: Final = re.compile(rb"[A-Za-z0-9_%.-]{1,64}=")
 
@@ -49,7 +52,9 @@ def hint(body: Buffer, place: int, end: int) -> str:
         return "Encode the body as UTF-8, with one byte for each ASCII character."
     if place == 0 and _FORM.match(start):
         return "Send the fields as one JSON object and not as a form."
-    before = bytes(body[max(0, place - _WINDOW) : place]).rstrip(_SPACE)
+    before = bytes(body[max(0, place - _WINDOW) : place])
+    spaces = len(before) - len(before.rstrip(_SPACE))
+    before = before.rstrip(_SPACE)
     there = bytes(body[place : min(end, place + _WINDOW)])
     at = f"at byte {place}"
     if not there:
@@ -59,15 +64,23 @@ def hint(body: Buffer, place: int, end: int) -> str:
         return f"Leave out the comma before the {first.decode()} {at}."
     if first == b"," or (first in (b"]", b"}") and before[-1:] == b":"):
         return f"Put a value before the {first.decode()} {at}, or leave out what asks for one."
+    if (first == b"]" or _NUMBER.match(there)) and (values := _VALUES.search(before)) is not None:
+        opens = place - spaces - len(before) + values.start(1)
+        closing = "" if first == b"]" else ", and a ] behind the last"
+        return f"Put a [ at byte {opens}, before the first value{closing}: several values are a list in brackets."
+    if first == b"(":
+        return f"Write [ in place of ( {at}: lists stand in brackets."
     if first in (b"]", b"}"):
         return f"Leave out the {first.decode()} {at}, or write the other bracket there: it closes nothing that is open."
     if first == b"'":
         return f"Write strings in double quotes: \"…\" in place of '…' {at}."
     if there.startswith((b"//", b"/*")) or first == b"#":
         return f"Leave out the comment {at}, since JSON has none."
+    if first in (b"[", b"{") and before[-1:] == b"," and _innermost(before[:-1]) == b"{":
+        return f"Put a name in double quotes and a colon before what begins {at}, as each member of an object has."
     if first in (b"[", b"{") and _is_value_expected(before):
         return f"Nest lists and objects at most {MAX_DEPTH} deep."
-    return _hint_for_value(before, there, at) or _hint_for_text(before, there, at)
+    return _hint_for_value(before, there, at) or _hint_for_text(before, there, place, place - spaces)
 
 
 def _is_value_expected(before: bytes) -> bool:
@@ -86,6 +99,8 @@ def _hint_for_value(before: bytes, there: bytes, at: str) -> str | None:
         if not before:
             return f"Send one JSON object as the body, which begins with {given}."
         if before[-1:] in (b"{", b","):
+            if there[len(name[0]) : len(name[0]) + 1] == b'"':
+                return f"Put a double quote before {given} {at}."
             return f'Write "{given}" in double quotes {at}.'
         if before[-1:] in (b"[", b":"):
             return f'Write texts in double quotes: "{given}" in place of {given} {at}.'
@@ -99,8 +114,39 @@ def _hint_for_value(before: bytes, there: bytes, at: str) -> str | None:
     return None
 
 
-def _hint_for_text(before: bytes, there: bytes, at: str) -> str:
-    """For a fault between values or within a string."""
+def _hint_behind_text(before: bytes, there: bytes, place: int, end: int) -> str:
+    """For a fault behind a string, whose last bytes are those of `before`, which ends at byte `end`."""
+    opens = before.rfind(b'"', 0, -1)
+    ahead = before[:opens].rstrip(_SPACE)
+    begins = end - len(before) + opens
+    if opens >= 0 and _NAME.match(there):
+        how = f"Close the text that begins at byte {begins} with a double quote where it ends"
+        return f'{how}, or write \\" for each quote within it.'
+    if there[:1] == b":":
+        if ahead[-1:] == b",":
+            return (
+                f"Put a ] before the comma that precedes byte {begins}, to close the list: a colon follows names only."
+            )
+        return f"Leave out the : at byte {place}, which may follow a name only."
+    around = _innermost(ahead)
+    if ahead[-1:] == b":" or around == b"[":
+        return f"Put a comma before what begins at byte {place}."
+    return f"Put a {'colon' if around == b'{' else 'colon or a comma'} before what begins at byte {place}."
+
+
+def _innermost(before: bytes) -> bytes:
+    """The last bracket that `before` opens and does not close, quoted ones among them; nothing if there is none."""
+    closed = 0
+    for bracket in reversed(_BRACKET.findall(before)):
+        closed += 1 if bracket in (b"]", b"}") else -1
+        if closed < 0:
+            return bytes(bracket)
+    return b""
+
+
+def _hint_for_text(before: bytes, there: bytes, place: int, end: int) -> str:
+    """For a fault between values or within a string; `before` ends at byte `end`."""
+    at = f"at byte {place}"
     if there[0] >= 0x80:
         return f"Encode the body as UTF-8: the byte {there[0]:#x} {at} begins no character."
     if there[0] < 0x20:
@@ -108,7 +154,7 @@ def _hint_for_text(before: bytes, there: bytes, at: str) -> str:
     if before[-1:] == b"\\":
         return f"Write \\\\ for a backslash {at}: what follows it there is no escape."
     if before[-1:] == b'"':
-        return f"Put a colon or a comma before what begins {at}."
+        return _hint_behind_text(before, there, place, end)
     if before[-1:].isalnum() or before[-1:] in (b"}", b"]"):
         return f"Put a comma before what begins {at}, or send one JSON document and no more."
     return f"Correct the JSON {at}."

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import ValidationError
 
 from app.errors import GatherError, invalid_field
-from app.near_name import shorten
+from app.near_name import instead_of, near_name, shorten
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Call, Encoding
-from app.tensors.operator_signature import Signature
+from app.tensors.operator_signature import OWN_FIELDS, Signature
 from app.tensors.shape_limits import Limits
 from app.wire.json.gather_messages import read_call
 from app.wire.json.lossless_json import shown
@@ -16,6 +18,11 @@ from app.wire.little_endian_items import Charge
 from app.wire.parse_query_string import escape, query_fields
 from app.wire.request_schemas.invalid_fields import InvalidFields
 from app.wire.request_schemas.query_fields import ExplainQuery, field_names
+
+_IN_BODIES: Final = frozenset(
+    (*OWN_FIELDS, "concat", "data_shape", "device", "dialect", "lda_coeff", "output_encoding", "sparse")
+)
+"""Members of the bodies of native requests that a query may have with another body."""
 
 
 def read_request(
@@ -62,9 +69,17 @@ def read_explain(query: bytes) -> bool:
 
 
 def _not_in_query(name: str) -> GatherError:
+    given = shorten(str(shown(name)))
+    near = near_name(name, field_names(ExplainQuery))
+    if near is not None:
+        hint = f"{instead_of(given, near)} in the query."
+    elif name in _IN_BODIES:
+        hint = f"Move '{given}' from the query into the body."
+    else:
+        hint = f"Leave out '{given}' in the query, since a JSON request has all its fields in the body."
     return GatherError(
         "invalid_field",
         f"{shown(name)!r} is given in the query; a JSON request has all its fields in the body",
         pointer=f"/query/{escape(name)}",
-        hint=f"Move '{shorten(str(shown(name)))}' from the query into the body.",
+        hint=hint,
     )
