@@ -16,34 +16,34 @@ _USUAL: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), hint)
     for pattern, hint in (
         (
-            "/(api/|_)?(health(z|check)?|status|ping|ready|alive|live|up)/?",
+            "(api/|_)?(health(z|check)?|status|ping|ready|alive|live|up)/?",
             f"Use the path '{_READY}' to see whether requests are taken, or '{_LIVE}' whether the process runs.",
         ),
         (
-            "/v2/(health|ready|live)/?",
+            "v2/(health|ready|live)/?",
             f"Use the path '{path_of('serverReady')}' to see whether requests are taken, or '{path_of('serverLive')}'.",
         ),
         (
-            "(/v[12])?/(models|repository|index|repository/models)/?",
+            "(v[12]/)?(models|repository|index|repository/models)/?",
             f"Send POST to '{path_of('repositoryIndex')}', which lists the models.",
         ),
         (
-            "/(swagger|redoc|api|api-docs|openapi)([/.].*)?",
+            "(swagger|redoc|api|api-docs|openapi)([/.].*)?",
             f"Use the path '{path_of('openapi')}' for the OpenAPI file, or '{path_of('docs')}' for a page of it.",
         ),
         (
-            "/(v[12]/)?(version|v1|info|metadata)/?",
+            "(v[12]/)?(version|v1|info|metadata)/?",
             f"Use the path '{path_of('serverMetadata')}', which has the version.",
         ),
-        (f"/({_OPERATORS})/explain/?", f"Use the path '/{_FIRST}?explain=true'."),
-        ("/explain/?", f"Use the path '{path_of('gathernd')}?explain=true', or that of another operator."),
+        (f"({_OPERATORS})/explain/?", f"Use the path '/{_FIRST}?explain=true'."),
+        ("explain/?", f"Use the path '{path_of('gathernd')}?explain=true', or that of another operator."),
         (
-            "/tensors/([^/]+)/(data|rows|download|values)/?",
+            "tensors/([^/]+)/(data|rows|download|values)/?",
             f"Use the path '{path_of('tensorContent', name=_FIRST)}', with rows=0:2 in the query for rows alone.",
         ),
     )
 )
-"""What to send in place of paths that other services have; the first that fits."""
+"""What to send in place of paths that other services have, without their first slash; the first that fits."""
 _LISTS: Final = {
     "listTensors": f"PUT at '{path_of('putTensor', name='NAME')}' to upload one",
     "listAliases": f"PUT at '{path_of('putAlias', alias='NAME')}' to make one",
@@ -55,7 +55,7 @@ _LISTS: Final = {
 def hint_for_path(path: str) -> str:
     """Say what to send in place of a path that is no route."""
     for pattern, hint in _USUAL:
-        match = pattern.fullmatch(path)
+        match = pattern.fullmatch(path[1:])
         if match is not None:
             return match.expand(hint)
     near = TABLE.near(path)
