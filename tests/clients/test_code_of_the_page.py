@@ -27,11 +27,11 @@ import { pathToFileURL } from "node:url";
 const [folder, base, operator, key] = process.argv.slice(2);
 const body = readFileSync("body.json", "utf8");
 globalThis.document = { baseURI: base };
-const { goText, javaText, typescriptText } = await import(pathToFileURL(folder + "/code_in_languages.js"));
+const { PROGRAMS } = await import(pathToFileURL(folder + "/code_in_languages.js"));
 const { useKey } = await import(pathToFileURL(folder + "/service.js"));
 useKey(key);
-const [go, java, typescript] = [goText, javaText, typescriptText].map((text) => text(operator, body));
-console.log(JSON.stringify({ go, java, typescript }));
+const programs = PROGRAMS.map(([label, write]) => [label.toLowerCase(), write(operator, body)]);
+console.log(JSON.stringify(Object.fromEntries(programs)));
 """
 AWKWARD = {
     "data": tensor("string", [4], ["it's", '"quoted" \\u0022 \\', "Größe 😀\u2028", "`${x}` %d\t\u007f"]),

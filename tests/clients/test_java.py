@@ -124,6 +124,6 @@ def test_programs_of_the_documents_do_what_they_show(
         name = re.search(r"class (\w+)", program)
         assert name is not None
         (tmp_path / f"{name[1]}.java").write_text(program)
-        options = ["-Xlint:all", "-Werror", "-proc:none", "-d", tmp_path, "-cp", classes]
+        options = ["-Xlint:all", "-Werror", "-proc:none", "-d", str(tmp_path), "-cp", classes]
         assert run(["javac", *(f"-J{flag}" for flag in _LIGHT), *options, f"{name[1]}.java"], tmp_path) == ""
         check_output(output, run(["java", *_LIGHT, "-cp", classes, name[1]], tmp_path))

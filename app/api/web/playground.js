@@ -1,6 +1,7 @@
 /* The playground: a form for a gather or a scatter, what the service answers to it, and the drawing of both. */
 
 import { curlText, pythonText } from "./code_examples.js";
+import { PROGRAMS } from "./code_in_languages.js";
 import { byId, make, problemParagraphs } from "./elements.js";
 import { EXAMPLES } from "./examples.js";
 import { GatherDrawing } from "./gather_drawing.js";
@@ -135,7 +136,7 @@ export class Playground {
         if (isCurrent()) {
           this.outcome.textContent =
             `The output, ${expected.dtype} ${shapeText(expected.shape)}, has ${sizeText(explanation.output_bytes)}: ` +
-            "too much to draw here. Take the request as curl or Python.";
+            "too much to draw here. Take the request as code.";
         }
         return;
       }
@@ -300,6 +301,7 @@ export class Playground {
   #writeCode() {
     const { name: operator, parameter: parameterName, dialects, kind } = this.#operator();
     byId("curl-code").textContent = curlText(operator, this.#body());
+    for (const [label, write] of PROGRAMS) byId(`${label.toLowerCase()}-code`).textContent = write(operator, this.#body());
     const { data, indices, updates } = this.#parts();
     const dialect = byId("dialect").value;
     if (!data || !indices || updates === null) {
