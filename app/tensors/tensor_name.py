@@ -31,9 +31,7 @@ def check_name(name: str) -> None:
         raise invalid_field(
             "/name",
             "the name of a tensor is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit",
-            f"Use a name such as '{tensor_name_like(name)}'."
-            if name
-            else "Put a name behind the slash, as in /tensors/items.",
+            f"Use a name such as '{tensor_name_like(name)}'." if name else "Put a name behind the slash.",
         )
 
 
