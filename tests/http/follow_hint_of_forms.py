@@ -11,6 +11,7 @@ from base64 import b64encode
 from dataclasses import replace
 from math import prod
 from typing import Any
+from uuid import uuid4
 
 from tests.http import follow_operator_hint  # noqa: F401, whose rules come before these
 from tests.http.follow_hint import WHOLE, Request, at, follow, named, put, rule, splice
@@ -166,9 +167,9 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return request.with_header("Inference-Header-Content-Length", str(len(request.body)))
 
 
-@rule("^Send an Idempotency-Key of letters and digits")
+@rule("^Send (?:an|a new) Idempotency-Key")
 def _(request: Request, match: re.Match[str]) -> Request:
-    return request.with_header("Idempotency-Key", "a1b2")
+    return request.with_header("Idempotency-Key", uuid4().hex)
 
 
 # Places in a text

@@ -123,10 +123,10 @@ def _hint_behind_text(before: bytes, there: bytes, place: int, end: int) -> str:
         how = f"Close the text that begins at byte {begins} with a double quote where it ends"
         return f'{how}, or write \\" for each quote within it.'
     if there[:1] == b":":
+        if opens >= 0 and not ahead and begins < _WINDOW:
+            return f"Put a {{ before byte {begins}, since names with colons stand in an object."
         if ahead[-1:] == b",":
-            return (
-                f"Put a ] before the comma that precedes byte {begins}, to close the list: a colon follows names only."
-            )
+            return f"Put a ] before the comma ahead of byte {begins}, to close the list: a colon follows names only."
         return f"Leave out the : at byte {place}, which may follow a name only."
     around = _innermost(ahead)
     if ahead[-1:] == b":" or around == b"[":
