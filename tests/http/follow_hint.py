@@ -322,7 +322,9 @@ def _(request: Request, match: re.Match[str]) -> Request:
 def _(request: Request, match: re.Match[str]) -> Request:
     path, _, query = request.path.partition("?")
     value = dict(parse_qsl(query))[match[1]]
-    return replace(request, path=path).with_document({**request.document, match[1]: json.loads(value)})
+    return replace(request, path=path).with_document(
+        {**request.document, match[1]: json.loads(value) if value[:1].isdigit() else value}
+    )
 
 
 @rule(r"^Convert (\w+) to (\w+)")

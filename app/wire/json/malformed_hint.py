@@ -98,9 +98,9 @@ def _hint_for_value(before: bytes, there: bytes, at: str) -> str | None:
             return f"Write {mended} in place of {given} {at}."
         if not before:
             return f"Send one JSON object as the body, which begins with {given}."
+        if before[-1:] in b"{,[:" and there[len(name[0]) : len(name[0]) + 1] == b'"':
+            return f"Put a double quote before {given} {at}."
         if before[-1:] in (b"{", b","):
-            if there[len(name[0]) : len(name[0]) + 1] == b'"':
-                return f"Put a double quote before {given} {at}."
             return f'Write "{given}" in double quotes {at}.'
         if before[-1:] in (b"[", b":"):
             return f'Write texts in double quotes: "{given}" in place of {given} {at}.'
