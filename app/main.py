@@ -293,6 +293,7 @@ def create_app(
             if sharded is not None:
                 sharded.close()
             metrics.publish()
+            metrics.changes.sweep(stopping=True)
             models.statistics.flush()
             if tracing is not None:
                 await asyncio.to_thread(tracing.close)
@@ -365,6 +366,7 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
     """What serves `app` over gRPC on `addresses` and a Unix socket. Raises NoGrpc without the extra `grpc`."""
     check_grpc()
     from app.grpc_api.calls import Calls  # noqa: PLC0415  (the extra)
+    from app.grpc_api.calls_under_way import divided  # noqa: PLC0415
     from app.grpc_api.control import control_calls  # noqa: PLC0415
     from app.grpc_api.infer import Inference  # noqa: PLC0415
     from app.grpc_api.listener import GrpcListener, GrpcOptions  # noqa: PLC0415
@@ -372,7 +374,10 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
 
     settings = app.settings
     limit = int(min(settings.grpc_max_message_bytes, settings.max_body_bytes))
-    most_calls = max(1, min(settings.max_requests, app.service.budget.total // limit))
+    budget = app.service.budget.total
+    most_calls, public_calls = divided(budget // limit)
+    most_calls = min(most_calls, settings.max_requests)
+    unread_bytes = budget // 8
     readiness = app.readiness
     calls = Calls(
         Inference(app.models, app.lookups, app.metrics),
@@ -383,6 +388,8 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
         admission=app.admission,
         deadline=settings.deadline,
         most_calls=most_calls,
+        public_calls=public_calls,
+        unread_bytes=unread_bytes,
         max_message_bytes=limit,
         unsent=UnsentAnswers(settings.answer_timeout, settings.min_answer_rate),
     )
@@ -393,7 +400,8 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
             unix_socket=unix_socket,
             max_message_bytes=limit,
             max_metadata_bytes=settings.max_header_bytes,
-            most_calls=most_calls,
+            most_streams=most_calls + public_calls,
+            unread_bytes=unread_bytes,
             max_connections=settings.grpc_max_connections,
             handshake_timeout=settings.header_timeout,
             keepalive=settings.grpc_keepalive,
@@ -415,7 +423,7 @@ def check_grpc() -> None:
         try:
             import_module(package)
         except ImportError:
-            raise NoGrpc("gRPC needs the extra `grpc`: pip install 'gathernd-server[grpc]'") from None
+            raise NoGrpc("gRPC needs the extra `grpc`: pip install ./clients/python '.[grpc]' in a checkout") from None
 
 
 def _template(settings: Settings) -> Callable[[str], str]:

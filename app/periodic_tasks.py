@@ -43,4 +43,5 @@ async def publish(metrics: Metrics, interval: float = 0.25) -> None:
     while True:
         metrics.publish()
         metrics.log.sweep()
+        metrics.changes.sweep()
         await asyncio.sleep(interval)

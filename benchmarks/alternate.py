@@ -39,6 +39,16 @@ function request()
     string.format("%08d", count) .. wrk.body:sub(9))
 end
 """
+PIPELINED = 16
+PIPELINE_SCRIPT = """
+local requests
+function init()
+  requests = string.rep(wrk.format(), {count})
+end
+function request()
+  return requests
+end
+"""
 
 
 class Work(NamedTuple):
@@ -77,6 +87,7 @@ def all_work() -> dict[str, Work]:
     put = common.Request("/tensors/small-0?dtype=float32&shape=256", small, octets, method="PUT")
     return {
         "tiny JSON": Work(requests["tiny json"]),
+        "pipelined JSON": Work(requests["tiny json"], PIPELINE_SCRIPT.replace("{count}", str(PIPELINED))),
         "JSON lookup": Work(requests["lookup json"]),
         "binary lookup": Work(requests["lookup binary"]),
         "4 MB inline": Work(requests["inline 4 MB binary"]),

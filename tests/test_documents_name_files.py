@@ -31,7 +31,7 @@ _COMMAND_IN_BASH = re.compile(r"(?:^|\$\()gathernd ([a-z]+)", re.MULTILINE)
 _SETTING = re.compile(r"GATHERND_[A-Z0-9_]+[A-Z]")
 _METRIC = re.compile(r"`(gathernd_[a-z_]+)")
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
-OTHER_VARIABLES = {"GATHERND_SOAK", "GATHERND_URL", "GATHERND_API_KEY"}
+OTHER_VARIABLES = {"GATHERND_SOAK", "GATHERND_URL", "GATHERND_API_KEY", "GATHERND_CA"}
 """Of the tests, and of the client."""
 
 

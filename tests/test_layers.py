@@ -21,7 +21,7 @@ BELOW: dict[str, set[str]] = {
     "gauges": {"cluster", "settings"},
     "periodic_tasks": {"service", "server"},
     "count_damaged_tensors": {"store", "server"},
-    "imports": {"wire", "store"},
+    "imports": {"wire", "store", "telemetry"},
     "warmup": {"kernels", "compile_codec"},
     "compile_codec": {"kernels", "telemetry", "wire"},
     "cli": {"server_from_settings"},

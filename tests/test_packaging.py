@@ -254,7 +254,7 @@ def test_distributions_work_with_what_they_declare_and_nothing_else(built: dict[
     assert clean.run("python", "-c", "import app", code=1).endswith("No module named 'app'\n")
     bfloat16 = "from gathernd._array_bytes import ELEMENT_TYPES, decode; decode(ELEMENT_TYPES['bfloat16'], (0,), b'')"
     assert "bfloat16 needs the package ml_dtypes" in clean.run("python", "-c", bfloat16, code=1)
-    assert "pip install 'gathernd[cli]'" in clean.run("gathernd", "version", code=1)
+    assert "pip install './clients/python[cli]'" in clean.run("gathernd", "version", code=1)
 
     clean.link(closure("gathernd[cli]") - OWN)
     assert clean.run("gathernd", "version") == f"{app.__version__}\n"

@@ -56,3 +56,10 @@ def admitted(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> list[
     if weights.get(b"application/*", weights.get(b"*/*", 0.0)) > 0:
         found += [name for name in dict.fromkeys((otherwise, *known)) if name not in weights and name not in found]
     return found or [otherwise]
+
+
+def prefers_page(accept: bytes) -> bool:
+    """Whether the field names HTML, as browsers do, and nothing that it prefers to that."""
+    weights = media_weights(accept) if b"text/html" in accept else {}
+    html = weights.get(b"text/html", 0.0)
+    return html > 0 and html >= max(weights.values())

@@ -25,7 +25,7 @@ from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.memory.budget import Budget
 from app.memory.error_tracebacks import drop_tracebacks
-from app.security.authorizer import Authorizer
+from app.security.authorizer import Authorizer, needed_scope
 from app.security.host_header_check import HostHeaderCheck
 from app.telemetry.request_metrics import Metrics
 
@@ -119,6 +119,8 @@ class DataPlane:
                 await context.send_error(GatherError("internal", "the service failed; its log has the request_id"))
         finally:
             context.reservation.release()
+            if context.change is not None:
+                self.metrics.changed(context, context.change)
             self.metrics.count(context, code or context.code)
 
     def check_fields(self, context: RequestContext) -> None:
@@ -146,6 +148,8 @@ class DataPlane:
         headers = context.headers
         route, parameters = TABLE.find(context.path)
         operation = route.operation(context.method)
+        if needed_scope(context.method, route.access) == "tensors":
+            self.host_check.check_change(headers)
         plane = CONTROL if operation is None else route.plane
         handler: Handler
         if operation is None:

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from app.api.error_responses import STATUS, error_body, problem_headers
+from app.api.error_responses import render_error
 from app.api.route_table import Plane, Route
 from app.bounded_cache import BoundedCache
 from app.dispatch.admission_control import Admission
@@ -21,6 +21,7 @@ from app.memory.budget import MemoryReservation
 from app.security.bearer_key import key_digest
 from app.server import tls
 from app.server.header_fields import SECRETS, combined, repeated_single
+from app.telemetry.change_log import Change
 from app.telemetry.increment_layout import HEADER_TEMPLATE
 from app.telemetry.request_id import COUNTER, REQUEST_ID, numbered_id
 from app.telemetry.request_metrics import Metrics
@@ -115,11 +116,13 @@ class RequestContext:
 
     `credential` is the SHA-256 of the key that came with it, b"" for a field Authorization of another form, None where
     there was none; the field itself is in neither `headers` nor `scope`. `repeated` is a field that is no list and
-    occurs more than once. `route_match` is set once the route is found.
+    occurs more than once. `route_match` is set once the route is found. A route sets `change` to what it has changed,
+    before it answers: the log then has a line, whether or not the answer reaches the caller.
     """
 
     __slots__ = (
         "admission",
+        "change",
         "code",
         "credential",
         "exchange",
@@ -157,6 +160,7 @@ class RequestContext:
         self.started = False
         self.status = 0
         self.code: Code | None = None
+        self.change: Change | None = None
         self.exchange: ServerExchange | None = scope.get("extensions", _NONE).get("gathernd")
         self.timings = RequestTimings(now, now + deadline, self.exchange)
         self.route_match: RouteMatch | None = None if self.exchange is None else self.exchange.route_match
@@ -301,8 +305,8 @@ class RequestContext:
     async def send_error(self, error: GatherError, *extra: tuple[bytes, bytes]) -> None:
         """Answer with the error body of `error`."""
         self.code = error.code
-        content_type, body = error_body(error, self.request_id, self.path)
-        await self.send(STATUS[error.code], content_type, body, *problem_headers(error), *extra)
+        made = render_error(error, self.request_id, self.path, self.headers.get(b"accept", b""))
+        await self.send(made.status, made.content_type, made.body, *made.fields, *extra)
 
 
 def decoded_path(raw: bytes) -> str:

@@ -1,6 +1,7 @@
 """Content codings (RFC 9110, 8.4.1): gzip and deflate, of requests' bodies and of answers.
 
-A request's deflate may come with the zlib header or without, since clients send both; an answer's has it.
+A request's deflate may come with the zlib header or without, since clients send both; an answer's has it. A request's
+gzip may have several members (RFC 1952, 2.2), as `cat a.gz b.gz` and bgzip make it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,15 @@ STEP: Final = 1 << 18
 """Most bytes that are inflated at once: zlib holds them twice."""
 _SENT: Final = 1 << 16
 """Most bytes that are given to zlib at once: what one call leaves of them is copied for the next."""
+_FIRST_SENT: Final = 1 << 8
+"""Most bytes of a stream that zlib is given first, then twice as many each time: it copies what is behind the end."""
+_MAGIC: Final = b"\x1f\x8b"
+"""What a member of gzip begins with (RFC 1952, 2.3.1)."""
+_FREE_MEMBERS: Final = 1 << 14
+_BYTES_OF_MEMBER: Final = 1 << 10
+"""A body has at most `_FREE_MEMBERS` members of gzip, and one more for each of so many bytes that it inflates to: one
+takes about 5 microseconds to begin, however few bytes it has.
+"""
 _GZIP: Final = (b"gzip", b"x-gzip")
 _ANSWERS: Final = (b"gzip", b"deflate")
 _GZIP_HEADER: Final = 16
@@ -25,38 +35,72 @@ _COMPRESSED_AT_ONCE: Final = 1 << 20
 
 
 class Inflater:
-    """Inflates a body that comes in pieces.
+    """Inflates a body that comes in pieces: the members of gzip, one after the other, or one stream of deflate.
 
-    Raises malformed_request for a stream that is damaged, cut short or followed by other bytes.
+    Raises malformed_request for a stream that is damaged, cut short or followed by other bytes, and limit_exceeded for
+    very many members that hold next to nothing.
     """
 
     def __init__(self, name: bytes) -> None:
         self._name = name.decode()
-        self._stream: Any = zlib.decompressobj(zlib.MAX_WBITS | _GZIP_HEADER) if name in _GZIP else None
+        self._is_gzip = name in _GZIP
+        self._stream: Any = None
+        self._members = 0
+        self._inflated = 0
         self._start = b""
 
     def pieces(self, data: Buffer) -> Iterator[bytes]:
         """What the next bytes of the body inflate to, at most STEP bytes at a time."""
-        if self._stream is None:
-            data = self._start = self._start + bytes(data)
-            if len(data) < 2:
-                return
-            self._start = b""
-            wrapped = data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
-            self._stream = zlib.decompressobj(zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS)
+        view = memoryview(self._start + bytes(data) if self._start else data)
+        self._start = b""
+        place = 0
+        most = _SENT
+        while place < len(view):
+            if self._stream is None:
+                if len(view) - place < 2:
+                    self._start = bytes(view[place:])
+                    return
+                self._begin(bytes(view[place : place + 2]))
+                most = _FIRST_SENT
+            sent = view[place : place + most]
+            yield from self._inflate(sent)
+            place += len(sent) - len(self._stream.unused_data)
+            most = min(2 * most, _SENT)
+            if self._stream.eof:
+                self._stream = None
+
+    def _begin(self, start: bytes) -> None:
+        """A stream begins, with the first member or behind another."""
+        if self._members and not (self._is_gzip and start == _MAGIC):
+            raise self._bytes_follow()
+        most = _FREE_MEMBERS + self._inflated // _BYTES_OF_MEMBER
+        if self._members >= most:
+            raise GatherError(
+                "limit_exceeded",
+                f"the body has more than {most} members of gzip, which is too many for what they hold",
+                facts={"limit": "gzip_members", "maximum": most},
+                hint="Compress the body as one stream of gzip.",
+            )
+        self._members += 1
+        if self._is_gzip:
+            window = zlib.MAX_WBITS | _GZIP_HEADER
+        else:
+            is_wrapped = start[0] & 15 == 8 and (start[0] << 8 | start[1]) % 31 == 0
+            window = zlib.MAX_WBITS if is_wrapped else -zlib.MAX_WBITS
+        self._stream = zlib.decompressobj(window)
+
+    def _inflate(self, rest: Buffer) -> Iterator[bytes]:
+        """What some bytes inflate to, up to the end of their stream."""
         stream = self._stream
-        view = memoryview(data)
+        size = STEP
         try:
-            for begin in range(0, len(view), _SENT):
-                if stream.eof:
-                    raise _bytes_follow()
-                rest: bytes | memoryview = view[begin : begin + _SENT]
-                size = STEP
-                # A full piece may have more behind it even where no input is left.
-                while (rest or size == STEP) and not stream.eof:
-                    piece = stream.decompress(rest, STEP)
-                    rest = stream.unconsumed_tail
-                    size = len(piece)
+            # A full piece may have more behind it even where no input is left.
+            while (rest or size == STEP) and not stream.eof:
+                piece = stream.decompress(rest, STEP)
+                rest = stream.unconsumed_tail
+                size = len(piece)
+                self._inflated += size
+                if piece:
                     yield piece
         except zlib.error as error:
             raise GatherError(
@@ -64,21 +108,19 @@ class Inflater:
                 f"the body is not valid {self._name}: {error}",
                 hint=f"Compress the body with {self._name}, or leave out the field Content-Encoding.",
             ) from None
-        if stream.unused_data:
-            raise _bytes_follow()
 
     def finish(self) -> None:
         """The body has ended."""
-        if self._stream is None or not self._stream.eof:
+        if self._start and self._members:
+            raise self._bytes_follow()
+        if self._stream is not None or not self._members:
             raise GatherError("malformed_request", "the compressed body ends early", hint="Send the whole stream.")
 
-
-def _bytes_follow() -> GatherError:
-    return GatherError(
-        "malformed_request",
-        "bytes follow the compressed body",
-        hint="Send one compressed stream and no more.",
-    )
+    def _bytes_follow(self) -> GatherError:
+        hint = "Send one compressed stream and no more."
+        if self._is_gzip:
+            hint = "Send members of gzip and no more: what follows the last begins none."
+        return GatherError("malformed_request", "bytes follow the compressed body", hint=hint)
 
 
 def inflater(encoding: bytes | None) -> Inflater | None:

@@ -90,3 +90,4 @@ class _Shared:
             else:
                 # The request was cancelled, and the thread is still taken.
                 working.add_done_callback(lambda _: _call_in(loop, free.release))
+            del working  # it keeps its error, whose traceback refers to this frame

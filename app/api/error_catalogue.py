@@ -364,9 +364,9 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
     ),
     "import_failed": Entry(
         "Import failed",
-        "The file at the URL of an import could not be read: its server does not answer, refuses, or answers no "
-        "ranges; the file changed meanwhile, does not match its checksum, or is no sound npy or safetensors file; its "
-        "host has an address that is not public. Nothing was changed.",
+        "The file at the URL of an import could not be read: its server does not answer, refuses, or cuts the "
+        "connection; the file changed meanwhile, does not match its checksum, or is no sound npy or safetensors file; "
+        "its host has an address that is not public. Nothing was changed.",
         "Check the URL from the machine of the service, and send the request again; or download the file and upload it "
         "with PUT /tensors/{name}.",
         ("Check that the service can read the URL, and send the request again, or upload the file with PUT.",),

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from app.api.accept_header import prefers_page
 from app.api.error_catalogue import CATALOGUE, hint_of
+from app.api.page_layout import PAGE_FIELDS, not_found_page
 from app.api.route_table import is_protocol
 from app.errors import Code, GatherError, Place
 from app.server.refusal_response import RenderedError
@@ -63,6 +65,11 @@ STATUS: Final[Mapping[Code, int]] = {
     "internal": 500,
 }
 RETRY_AFTER_DEFAULT: Final = 1
+_PAGE: Final = b"text/html; charset=utf-8"
+_PAGE_FIELDS: Final = [
+    (b"cache-control", b"no-store"),
+    *((name.encode(), value.encode()) for name, value in PAGE_FIELDS.items()),
+]
 
 
 def problem(error: GatherError, request_id: str) -> dict[str, Any]:
@@ -131,7 +138,13 @@ def problem_headers(error: GatherError) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-def render_error(error: GatherError, request_id: str, path: str) -> RenderedError:
-    """The answer to a request for `path` that the server itself refuses with `error`."""
+def render_error(error: GatherError, request_id: str, path: str, accept: bytes = b"") -> RenderedError:
+    """The answer to a request for `path` that is refused with `error`.
+
+    A browser, whose Accept prefers HTML, gets a page for what is not found; all others get the error body.
+    """
+    if error.code == "not_found" and prefers_page(accept) and not is_protocol(path):
+        body = not_found_page(path, error.detail, hint_of(error, _retry_after(error)))
+        return RenderedError(STATUS[error.code], _PAGE_FIELDS, _PAGE, body)
     content_type, body = error_body(error, request_id, path)
     return RenderedError(STATUS[error.code], problem_headers(error), content_type, body)

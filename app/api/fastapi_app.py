@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from app.api.asgi_request import RequestContext
-from app.api.error_responses import STATUS, error_body, problem_headers
+from app.api.error_responses import render_error
 from app.api.openapi_document import ABOUT, EVERYWHERE, problem_responses
 from app.errors import GatherError
 
@@ -37,11 +37,11 @@ def create_control(lifespan: Any) -> FastAPI:
 
 
 def _error_response(error: GatherError, request: Request) -> Response:
-    headers = {name.decode(): value.decode() for name, value in problem_headers(error)}
     context: RequestContext = request.scope["context"]
     context.code = error.code
-    content_type, body = error_body(error, context.request_id, context.path)
-    return Response(body, STATUS[error.code], headers, content_type.decode())
+    made = render_error(error, context.request_id, context.path, context.headers.get(b"accept", b""))
+    headers = {name.decode(): value.decode() for name, value in made.fields}
+    return Response(made.body, made.status, headers, made.content_type.decode())
 
 
 async def _gather_error(request: Request, error: Exception) -> Response:

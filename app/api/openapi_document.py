@@ -27,8 +27,9 @@ _DESCRIPTION: Final = (
     f"Gathers slices of a tensor by index and scatters updates into one, exactly as {', '.join(_TEXTS[:-1])} and "
     f"{_TEXTS[-1]} say, or answers with an error that names the broken rule and the place that broke it.\n\n"
     "Every answer has the header fields `X-Request-ID`, that of the request where it sent one of 1 to 128 letters, "
-    "digits, `.`, `_` and `-`, and `Server-Timing`. A request may say in `X-Gathernd-Timeout` how many seconds its "
-    "caller waits: where its work has not begun by then, the answer is `deadline_exceeded`."
+    "digits, `.`, `_` and `-`, `Server-Timing`, and `X-Content-Type-Options: nosniff`. A request may say in "
+    "`X-Gathernd-Timeout` how many seconds its caller waits: where its work has not begun by then, the answer is "
+    "`deadline_exceeded`."
 )
 ABOUT: Final[dict[str, Any]] = {
     "title": "gathernd",

@@ -102,7 +102,7 @@ def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int
 
     Never holds more than `limit` bytes of result, of which `memory` is told before they are taken; `lead` and
     `name` as in `read_body`. Raises payload_too_large, unsupported_media_type, overloaded, and malformed_request for a
-    stream that is damaged, cut short or followed by other bytes.
+    stream that is damaged, cut short or followed by other bytes; limit_exceeded, see `Inflater`.
     """
     stream = inflater(encoding)
     if stream is None:

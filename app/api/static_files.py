@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Self
 from fastapi import Request, Response
 
 from app.api.conditional_requests import read_conditions
+from app.api.page_layout import PAGE_FIELDS
 from app.errors import GatherError
 
 _TYPES: Final[Mapping[str, str]] = {
@@ -20,13 +21,6 @@ _TYPES: Final[Mapping[str, str]] = {
     ".png": "image/png",
     ".svg": "image/svg+xml",
 }
-PAGE_FIELDS: Final[Mapping[str, str]] = {
-    "content-security-policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
-"""Scripts, styles and requests of a page are this service's alone, and no text inside a page is run as a script."""
 
 
 class StaticFile(NamedTuple):

@@ -79,7 +79,7 @@ def _on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
     that it runs in where its node of the Ray cluster is gone, with any exit code.
     """
     if find_spec("ray") is None:
-        raise _fail("this needs Ray: pip install 'gathernd-server[cluster]'")
+        raise _fail("this needs Ray: pip install ./clients/python '.[cluster]' in a checkout")
     with ProcessPoolExecutor(1, get_context("fork"), os.dup2, (2, 1)) as pool:
         try:
             return pool.submit(_connected, address, work).result()

@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 from app.errors import GatherError
+from app.memory.error_tracebacks import drop_tracebacks
 
 Result = TypeVar("Result")
 
@@ -229,12 +230,13 @@ class _PoolCall:
 
     def _set_result(self) -> None:
         self._release()
+        # The failure's traceback refers to the frame of `run` and so to the call's arrays: keep no cycle.
+        failure, self._failure = self._failure, None
         if self.future.cancelled():
-            return
-        if self._failure is None:
+            if failure is not None:
+                drop_tracebacks(failure)
+        elif failure is None:
             self.future.set_result(self._result)
         else:
-            # The failure's traceback refers to this frame and so to the call's arrays: drop the cycle.
-            self.future.set_exception(self._failure)
-            self._failure = None
+            self.future.set_exception(failure)
             del self.future

@@ -19,6 +19,7 @@ import grpc.aio
 from app.api.error_responses import STATUS as HTTP_STATUS
 from app.api.readiness import Readiness
 from app.api.request_body import inflate
+from app.api.unknown_length_body import too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES, Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
@@ -26,11 +27,12 @@ from app.grpc_api.calls_under_way import CallsUnderWay
 from app.grpc_api.control import LONG, Control, read_message, serving_status, write_message
 from app.grpc_api.infer import Inference
 from app.grpc_api.message_timeouts import MessageTimeouts
+from app.grpc_api.public_messages import MOST_PUBLIC_BYTES, MOST_SECONDS
 from app.grpc_api.rpc_request import RpcRequest
 from app.grpc_api.rpc_table import NOT_OFFERED, RPCS, SERVICE, UNKNOWN, Rpc
 from app.grpc_api.statuses import PROBLEM, STATUS, problem_bytes, status_message
 from app.grpc_api.unsent_answers import UnsentAnswers
-from app.memory.error_tracebacks import drop_tracebacks
+from app.memory.error_tracebacks import drop_tracebacks, forget_failure
 from app.security.authorizer import Authorizer
 from app.server.eager_task import continued
 from app.telemetry.request_metrics import Metrics
@@ -63,7 +65,9 @@ class _UnaryHandler:
 
 
 class Calls(grpc.GenericRpcHandler):
-    """Answers all calls, of which `most_calls` may be under way at once (see `calls_under_way`)."""
+    """Answers all calls. The messages of `most_calls`, and of `public_calls` that need no key, may be in memory at
+    once, and `unread_bytes` of others (see `calls_under_way`).
+    """
 
     def __init__(
         self,
@@ -76,6 +80,8 @@ class Calls(grpc.GenericRpcHandler):
         admission: Admission,
         deadline: float,
         most_calls: int,
+        public_calls: int,
+        unread_bytes: int,
         max_message_bytes: int,
         unsent: UnsentAnswers,
     ) -> None:
@@ -87,7 +93,8 @@ class Calls(grpc.GenericRpcHandler):
         self._admission = admission
         self._deadline = deadline
         self._timeouts = MessageTimeouts(deadline)
-        self._under_way = CallsUnderWay(most_calls)
+        self._public_timeouts = MessageTimeouts(min(MOST_SECONDS, deadline))
+        self._under_way = CallsUnderWay(most_calls, public_calls, unread_bytes)
         self._max_message_bytes = max_message_bytes
         self.unsent = unsent
         self._stopping = asyncio.Event()
@@ -165,11 +172,11 @@ class Calls(grpc.GenericRpcHandler):
             if running - self._under_way.public > self._admission.requests:
                 raise self._admission.too_many()
 
-    async def _inflated(self, message: bytes, coding: bytes, request: RpcRequest) -> bytes:
-        """A message that came compressed. Raises payload_too_large above the limit, and malformed_request."""
+    async def _inflated(self, message: bytes, coding: bytes, request: RpcRequest, most: int) -> bytes:
+        """A message that came compressed. Raises payload_too_large above `most` bytes, and malformed_request."""
 
         def inflated() -> bytes:
-            whole = inflate(message, coding, self._max_message_bytes, request.reservation, name="message_bytes")
+            whole = inflate(message, coding, most, request.reservation, name="message_bytes")
             request.reservation.charge(len(whole))
             return bytes(whole)
 
@@ -177,23 +184,33 @@ class Calls(grpc.GenericRpcHandler):
             return inflated()
         return await self._run(self._admission.pool.run(inflated, request.timings), request)
 
-    async def _read(self, context: Context, request: RpcRequest, task: asyncio.Task[Any]) -> bytes:
+    async def _read_public(self, context: Context, request: RpcRequest, task: asyncio.Task[Any]) -> bytes:
+        """The only message of a call that needs no key. Raises as `_read` does, and overloaded."""
+        await self._under_way.take_public_place(task)
+        message = await self._read(context, request, task, self._public_timeouts, MOST_PUBLIC_BYTES)
+        self._under_way.has_public_message(task)
+        return message
+
+    async def _read(
+        self, context: Context, request: RpcRequest, task: asyncio.Task[Any], timeouts: MessageTimeouts, most: int
+    ) -> bytes:
         """The only message of a call, which `task` runs, charged to the budget.
 
-        Raises malformed_request, payload_too_large and request_timeout.
+        Raises malformed_request, request_timeout, and payload_too_large above `most` bytes.
         """
-        timeouts = self._timeouts
         timeouts.begin(task)
         try:
             message: Any = await context.read()
             if message is grpc.aio.EOF:
                 raise GatherError("malformed_request", "the call ended without a message")
             request.received = size = len(message)
+            if size > most:
+                raise too_large(most, "message_bytes")
             request.reservation.charge(size)
             if size > SMALL_BODY_BYTES:
                 request.timings.admitted = True
             coding = coding_of(message)
-            whole: bytes = message if coding is None else await self._inflated(message, coding, request)
+            whole: bytes = message if coding is None else await self._inflated(message, coding, request, most)
         except asyncio.CancelledError:
             if not timeouts.ended(task):
                 raise
@@ -229,9 +246,11 @@ class Calls(grpc.GenericRpcHandler):
             status = "OK"
             try:
                 self._check(rpc, request, running)
-                if not is_public:
+                if is_public:
+                    message = await self._read_public(context, request, task)
+                else:
                     await self._under_way.take_place(task)
-                message = await self._read(context, request, task)
+                    message = await self._read(context, request, task, self._timeouts, self._max_message_bytes)
                 work = self._inference.infer(message, request) if control is None else answer(control, message, request)
                 written = work if isinstance(work, bytes) else await self._run(work, request)
                 request.sent = len(written)
@@ -254,11 +273,14 @@ class Calls(grpc.GenericRpcHandler):
                 code, status = failure.code, STATUS[failure.code]
                 drop_tracebacks(error)
             finally:
-                if not is_left:
+                if not is_left and failure is None:
                     leave()
                 self._count(rpc, request, code, status)
             if failure is not None:
-                await self._abort(context, failure, request)
+                try:
+                    await self._abort(context, failure, request)
+                finally:
+                    leave()  # until now gRPC may hold a part of the message
             if request.has_given_id:  # to send what differs from call to call costs as much as a small gather
                 timing = request.timings.header_field().decode()
                 context.set_trailing_metadata((("x-request-id", request.request_id), ("server-timing", timing)))
@@ -299,21 +321,22 @@ class Calls(grpc.GenericRpcHandler):
             task = self._under_way.begin(rpc)
             failure: GatherError | None = None
             try:
-                self._check(rpc, call, 0)
-                await self._under_way.take_place(task)
-                while await self._answer_next(rpc, context):
-                    pass
-            except GatherError as error:
-                failure = error
-                drop_tracebacks(error)
+                try:
+                    self._check(rpc, call, 0)
+                    await self._under_way.take_place(task)
+                    while await self._answer_next(rpc, context):
+                        pass
+                except GatherError as error:
+                    failure = error
+                    drop_tracebacks(error)
+                if failure is None and self._stopping.is_set():
+                    failure = GatherError("not_ready", "the service is stopping", retry_after=1)
+                if failure is not None:
+                    self._metrics.begin()
+                    self._count(rpc, call, failure.code, STATUS[failure.code])
+                    await self._abort(context, failure, call)
             finally:
                 self._under_way.end(rpc, task)
-            if failure is None and self._stopping.is_set():
-                failure = GatherError("not_ready", "the service is stopping", retry_after=1)
-            if failure is not None:
-                self._metrics.begin()
-                self._count(rpc, call, failure.code, STATUS[failure.code])
-                await self._abort(context, failure, call)
 
         return handle
 
@@ -352,7 +375,7 @@ class Calls(grpc.GenericRpcHandler):
                 request.timings.admitted = len(message) > SMALL_BODY_BYTES
                 coding = coding_of(message)
                 if coding is not None:
-                    message = await self._inflated(message, coding, request)
+                    message = await self._inflated(message, coding, request, self._max_message_bytes)
                 work = self._inference.infer(message, request, stream=True)
                 written = work if isinstance(work, bytes) else await self._run(work, request)
             except GatherError as error:
@@ -368,7 +391,7 @@ class Calls(grpc.GenericRpcHandler):
                 drop_tracebacks(error)
                 written = await self._stream_error(failure, message, request)
             request.sent = len(written)
-            await self.unsent.write(context, written)
+            await self.unsent.wait(context, context.write(written))
         except GatherError as error:
             code, status = error.code, STATUS[error.code]
             raise
@@ -398,34 +421,42 @@ class Calls(grpc.GenericRpcHandler):
             status = "OK"
             failure: GatherError | None = None
             try:
-                message = await self._read(context, request, task)
-                self._under_way.watch(task)
-                service, last = read_message(rpc, message).service, -1
-                while True:
-                    now = serving_status(service, self._readiness)
-                    if now != last:
-                        last = now
-                        await context.write(write_message(rpc, {"status": now}))
-                    if self._stopping.is_set():
-                        break
-                    await asyncio.sleep(_WATCH_S)
-            except GatherError as error:
-                failure, code, status = error, error.code, STATUS[error.code]
-            except asyncio.CancelledError:
-                failure = self._under_way.gave_way(task)
-                if failure is None:
-                    code, status = "client_gone", _CANCELLED
-                    raise
-                code, status = failure.code, STATUS[failure.code]
+                try:
+                    service = read_message(rpc, await self._read_public(context, request, task)).service
+                    self._under_way.watch(task)
+                    await self._tell(rpc, service, context)
+                except GatherError as error:
+                    failure, code, status = error, error.code, STATUS[error.code]
+                    drop_tracebacks(error)
+                except asyncio.CancelledError as error:
+                    drop_tracebacks(error)
+                    failure = self._under_way.gave_way(task)
+                    if failure is None:
+                        code, status = "client_gone", _CANCELLED
+                        raise
+                    code, status = failure.code, STATUS[failure.code]
+                finally:
+                    self._metrics.begin()  # a request in flight is not what a watch is
+                    self._count(rpc, request, code, status)
+                if failure is not None:
+                    await self._abort(context, failure, request)
             finally:
                 self._under_way.end(rpc, task)
                 request.reservation.release()
-                self._metrics.begin()  # a request in flight is not what a watch is
-                self._count(rpc, request, code, status)
-            if failure is not None:
-                await self._abort(context, failure, request)
 
         return handle
+
+    async def _tell(self, rpc: Rpc, service: str, context: Context) -> None:
+        """Send the status of a service, again whenever it has changed, until the server stops."""
+        last = -1
+        while True:
+            now = serving_status(service, self._readiness)
+            if now != last:
+                last = now
+                await self.unsent.wait(context, context.write(write_message(rpc, {"status": now})))
+            if self._stopping.is_set():
+                break
+            await asyncio.sleep(_WATCH_S)
 
     def _count(self, rpc: Rpc, request: RpcRequest, code: str | None, status: str) -> None:
         metrics = self._metrics
@@ -446,7 +477,8 @@ class Calls(grpc.GenericRpcHandler):
             ("server-timing", request.timings.header_field().decode()),
             (PROBLEM, problem_bytes(error, request.request_id)),
         )
-        await context.abort(grpc.StatusCode[STATUS[error.code]], status_message(error), metadata)
+        aborted = context.abort(grpc.StatusCode[STATUS[error.code]], status_message(error), metadata)
+        await self.unsent.wait(context, aborted)
 
 
 def coding_of(message: bytes) -> bytes | None:
@@ -462,6 +494,5 @@ def coding_of(message: bytes) -> bytes | None:
 
 def _release(request: RpcRequest, ended: asyncio.Task[Any]) -> None:
     """Give back what a request has charged whose caller went before its end."""
-    if not ended.cancelled():
-        ended.exception()
+    forget_failure(ended)
     request.reservation.release()

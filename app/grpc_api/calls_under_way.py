@@ -3,8 +3,8 @@
 A message is in memory before it can be charged, so that only so many calls may be under way at once. For one more the
 stream is ended that has waited the longest for a request. The call waits for a place, with its message unread, for a
 moment: calls that their caller has reset take their places until the service is told, one after the other. Without a
-place by then it is refused. Calls that need no key take no place of theirs: of more than a few the oldest is ended, so
-that new ones run.
+place by then it is refused. Calls that need no key have a few places of their own, while their message is read (see
+`public_messages`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from time import perf_counter
 from typing import Any, Final
 
 from app.errors import GatherError
+from app.grpc_api.public_messages import FIRST_WINDOW, PublicMessages
 from app.grpc_api.rpc_table import Rpc
 
-_MOST_PUBLIC_CALLS: Final = 32
-"""Calls that need no key, such as those of the health, that may wait for their message beside the others."""
-_MOST_PUBLIC_AT_ONCE: Final = 1000
+_MOST_PUBLIC: Final = 32
+"""Messages of calls that need no key, such as those of the health, that may be read at once."""
 _MOST_WATCHES: Final = 500
 """Watches of the health: each client may have one."""
 _IDLE_S: Final = 1.0
@@ -35,24 +35,33 @@ _Since = dict[asyncio.Task[Any], float]
 """Tasks of calls, and since when they have waited; the longest first."""
 
 
-class CallsUnderWay:
-    """The calls of one server, at most `most` at once beside those that need no key."""
+def divided(most: int) -> tuple[int, int]:
+    """How many of so many messages may be of calls with a place, and how many of those that need no key."""
+    public = max(1, min(_MOST_PUBLIC, most // 8))
+    return max(1, most - public), public
 
-    def __init__(self, most: int) -> None:
+
+class CallsUnderWay:
+    """The calls of one server: at most `most` at once, beside `public` that need no key and whose message is read.
+
+    What is unread, of calls that wait and of watches, is `unread_bytes` at most.
+    """
+
+    def __init__(self, most: int, public: int, unread_bytes: int) -> None:
+        unread = unread_bytes // FIRST_WINDOW
         self._most = most
+        self._most_waiting = max(1, min(_MOST_WAITING, unread // 4))
+        self._most_watches = max(1, min(_MOST_WATCHES, unread // 2))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._begun = self._running = 0
+        self.public = 0
+        """How many of them need no key and are no watch."""
+        self._messages = PublicMessages(public, self._most_waiting)
         self._with_place: set[asyncio.Task[Any]] = set()
         self._waiting: dict[asyncio.Task[Any], asyncio.Future[None]] = {}
         self._idle_streams: _Since = {}
-        self._public_calls: _Since = {}
         self._watches: _Since = {}
         self._giving_way: set[asyncio.Task[Any]] = set()
-
-    @property
-    def public(self) -> int:
-        """How many of them need no key and are no watch."""
-        return len(self._public_calls)
 
     def begin(self, rpc: Rpc) -> asyncio.Task[Any]:
         """Count a call that begins in the task that runs."""
@@ -62,10 +71,19 @@ class CallsUnderWay:
         task = asyncio.current_task(self._loop)  # to find the loop takes a system call
         assert task is not None
         if rpc.is_public:
-            self._add(task, self._public_calls, max(1, min(_MOST_PUBLIC_CALLS, self._most // 4)))
+            self.public += 1
         else:
             self._running += 1
         return task
+
+    async def take_public_place(self, task: asyncio.Task[Any]) -> None:
+        """Take a place for the message of a call that needs no key, or wait for one. Raises overloaded."""
+        if not await self._messages.take_place(task):
+            raise self._too_many("too many calls wait for their message", self._messages.most)
+
+    def has_public_message(self, task: asyncio.Task[Any]) -> None:
+        """The message of a call that needs no key is there: it needs no place any more."""
+        self._messages.has_message(task)
 
     async def take_place(self, task: asyncio.Task[Any]) -> None:
         """Take a place for the call of `task`, which has begun, or wait for one.
@@ -73,11 +91,11 @@ class CallsUnderWay:
         Raises overloaded where too many wait already, or where it takes too long.
         """
         if len(self._with_place) >= self._most:
-            self._end_first(self._idle_streams)
+            self._end_idle_stream()
         if not self._waiting and len(self._with_place) < self._most:
             self._with_place.add(task)
             return
-        if len(self._waiting) < _MOST_WAITING:
+        if len(self._waiting) < self._most_waiting:
             place = self._waiting[task] = asyncio.get_running_loop().create_future()
             self._hand_over()
             try:
@@ -88,14 +106,16 @@ class CallsUnderWay:
                 pass
             finally:
                 self._waiting.pop(task, None)
-        raise self._too_many(f"{self._most} calls are under way, as many as may be")
+        raise self._too_many(f"{self._most} calls are under way, as many as may be", self._most)
 
     def end(self, rpc: Rpc, task: asyncio.Task[Any]) -> None:
         """Count the end of a call."""
+        was_ended = task in self._giving_way
         self._giving_way.discard(task)
         if rpc.is_public:
-            self._public_calls.pop(task, None)
-            self._watches.pop(task, None)
+            self._messages.leave(task)
+            if self._watches.pop(task, None) is None and not was_ended:
+                self.public -= 1
         else:
             self._running -= 1
             self._with_place.discard(task)
@@ -104,8 +124,10 @@ class CallsUnderWay:
 
     def watch(self, task: asyncio.Task[Any]) -> None:
         """Take a call that needs no key for a watch of the health from now on."""
-        self._public_calls.pop(task, None)
-        self._add(task, self._watches, _MOST_WATCHES)
+        if len(self._watches) >= self._most_watches:
+            self._end(next(iter(self._watches)), self._watches)
+        self.public -= 1
+        self._watches[task] = perf_counter()
 
     def wait_for_request(self, task: asyncio.Task[Any]) -> None:
         """A stream waits for its next request."""
@@ -122,10 +144,14 @@ class CallsUnderWay:
 
     def gave_way(self, task: asyncio.Task[Any]) -> GatherError | None:
         """The error for a call that was ended for another, whose cancellation is over with that; None for others."""
-        if task not in self._giving_way:
+        if self._messages.gave_way(task):
+            maximum = self._messages.most
+        elif task in self._giving_way:
+            maximum = self._most
+        else:
             return None
         task.uncancel()
-        return self._too_many("the call's place was needed for another")
+        return self._too_many("the call's place was needed for another", maximum)
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no call has been under way for a moment, for so many seconds at most. Watches of the health and
@@ -140,13 +166,7 @@ class CallsUnderWay:
                 await asyncio.sleep(0)
 
     def _is_busy(self) -> bool:
-        return self._running > len(self._idle_streams) or bool(self._public_calls)
-
-    def _add(self, task: asyncio.Task[Any], tasks: _Since, most: int) -> None:
-        """Add a call to `tasks`, the first of which makes room where there are `most`."""
-        if len(tasks) >= most:
-            self._end_first(tasks)
-        tasks[task] = perf_counter()
+        return self._running > len(self._idle_streams) or self.public > 0
 
     def _hand_over(self) -> None:
         """Give the places that are free to those who wait, the first of them first."""
@@ -157,17 +177,16 @@ class CallsUnderWay:
                 self._with_place.add(task)
                 place.set_result(None)
 
-    def _end_first(self, tasks: _Since) -> bool:
-        """End the first of `tasks`, if there is one and it waits for more than a moment."""
-        task, since = next(iter(tasks.items()), (None, 0.0))
-        if task is None or (perf_counter() < since + _IDLE_S and len(tasks) < _MOST_PUBLIC_AT_ONCE):
-            return False
-        del tasks[task]
-        self._with_place.discard(task)
+    def _end_idle_stream(self) -> None:
+        """End the stream that has waited the longest for a request, if it waits for more than a moment."""
+        task, since = next(iter(self._idle_streams.items()), (None, 0.0))
+        if task is not None and perf_counter() >= since + _IDLE_S:
+            self._end(task, self._idle_streams)  # its place is free once gRPC has let go of what had come
+
+    def _end(self, task: asyncio.Task[Any], among: _Since) -> None:
+        del among[task]
         self._giving_way.add(task)
         task.cancel()
-        return True
 
-    def _too_many(self, detail: str) -> GatherError:
-        facts = {"limit": "grpc_calls", "maximum": self._most}
-        return GatherError("overloaded", detail, facts=facts, retry_after=1)
+    def _too_many(self, detail: str, maximum: int) -> GatherError:
+        return GatherError("overloaded", detail, facts={"limit": "grpc_calls", "maximum": maximum}, retry_after=1)

@@ -17,6 +17,7 @@ import grpc.aio
 
 from app.grpc_api.calls import Calls
 from app.grpc_api.grpc_log import quiet_python
+from app.grpc_api.public_messages import FIRST_WINDOW
 from app.server.tls import Tls
 from app.server.unix_sockets import UnixSocket
 
@@ -26,6 +27,9 @@ _QUIET_S: Final = 0.1
 """So long a stop waits for a call that is just coming, before it ends streams without one."""
 _MOST_QUIET_S: Final = 0.5
 """So long it waits at most for a moment without calls."""
+_LEAST_PENDING: Final = 96
+_MOST_PENDING: Final = 3000
+"""Calls that have come and not begun; the most is gRPC's default. Beyond a third of them it refuses some."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ class GrpcOptions:
     unix_socket: UnixSocket | None
     max_message_bytes: int
     max_metadata_bytes: int
-    most_calls: int
+    most_streams: int
+    unread_bytes: int
     max_connections: int
     handshake_timeout: float
     keepalive: float
@@ -105,6 +110,7 @@ class GrpcListener:
 
     def _channel_options(self) -> list[tuple[str, Any]]:
         options = self._options
+        pending = max(_LEAST_PENDING, min(options.unread_bytes // FIRST_WINDOW, _MOST_PENDING))
         found: list[tuple[str, Any]] = [
             ("grpc.so_reuseport", 1),
             ("grpc.max_receive_message_length", options.max_message_bytes),
@@ -113,7 +119,11 @@ class GrpcListener:
             ("grpc.per_message_decompression", 0),
             ("grpc.max_metadata_size", options.max_metadata_bytes),
             ("grpc.absolute_max_metadata_size", options.max_metadata_bytes),
-            ("grpc.max_concurrent_streams", options.most_calls),
+            # gRPC would let a fast sender bring megabytes of each message that nobody has asked for yet.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.server.max_pending_requests", pending // 3),
+            ("grpc.server.max_pending_requests_hard_limit", pending),
+            ("grpc.max_concurrent_streams", options.most_streams),
             ("grpc.max_allowed_incoming_connections", options.max_connections),
             ("grpc.server_handshake_timeout_ms", _milliseconds(options.handshake_timeout)),
             ("grpc.keepalive_time_ms", _milliseconds(options.keepalive)),

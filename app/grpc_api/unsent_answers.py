@@ -19,7 +19,7 @@ import os
 import socket
 import struct
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -96,11 +96,11 @@ class UnsentAnswers:
         # Not the context's own callbacks: they would keep it, and with it the call, until garbage is collected.
         task.add_done_callback(_Unsent(context, monotonic() + self._pause, done, self._waiting))
 
-    async def write(self, context: Context, message: bytes) -> None:
-        """Send an answer of a stream."""
+    async def wait(self, context: Context, sending: Awaitable[Any]) -> None:
+        """Send an answer of a stream, or the error that a call ends with."""
         unsent = _Unsent(context, monotonic() + self._pause, _nothing, self._waiting)
         try:
-            await context.write(message)
+            await sending
         finally:
             unsent()
 
@@ -205,4 +205,4 @@ def _reset(connection: socket.socket) -> None:
 
 
 def _nothing() -> None:
-    """Nothing: what a stream's answer has charged is released by the stream."""
+    """Nothing: what its call has charged is released by the call."""

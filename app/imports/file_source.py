@@ -18,7 +18,7 @@ class FileSource:
     """A file of the machine that the service runs on."""
 
     def __init__(self, url: SourceUrl, allowed: AllowedSources) -> None:
-        self.size = 0
+        self.size: int | None = 0
         self.checksum: Checksum | None = None
         self._path = url.path
         self._folders = [prefix.url.path for prefix in allowed.covering(url)]
@@ -53,8 +53,8 @@ class FileSource:
         except OSError as error:
             raise SourceFailed(f"the file could not be opened: {os.strerror(error.errno or 0)}") from None
         self._file, self._identity = file, _look(file)
-        self.size = os.fstat(file.fileno()).st_size
-        return _read(file, self._identity, 0, min(HEAD_BYTES, self.size))
+        self.size = size = os.fstat(file.fileno()).st_size
+        return _read(file, self._identity, 0, min(HEAD_BYTES, size))
 
     async def read(self, begin: int, end: int) -> bytes:
         """See `Source`."""

@@ -1,5 +1,7 @@
 """A file that is read over HTTP by ranges: resumed where a connection was cut, of one content, and in bounded time.
 
+A server that answers no ranges sends the whole file at the first request, which is then read once, in order.
+
 How a request is sent, and where to, is of its subclasses: `https_source` and `s3_source`.
 """
 
@@ -21,6 +23,7 @@ from app import __version__
 from app.imports.retries import FIRST_ATTEMPTS, Attempts, with_retries
 from app.imports.source_errors import CHANGED, Interrupted, SourceFailed
 from app.imports.source_interface import HEAD_BYTES, Checksum
+from app.imports.whole_answer import WholeAnswer
 
 LATER: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Statuses after which a request is sent again."""
@@ -49,9 +52,10 @@ class HttpRanges(ABC):
     CONDITION = "if-range"
 
     def __init__(self) -> None:
-        self.size = 0
+        self.size: int | None = 0
         self.checksum: Checksum | None = None
         self._validators: dict[str, str] | None = None
+        self._whole: WholeAnswer | None = None
 
     @abstractmethod
     async def _ask(self, stack: AsyncExitStack, headers: dict[str, str]) -> httpx.Response:
@@ -60,9 +64,10 @@ class HttpRanges(ABC):
         Its fields, and those of the request, are bytes in FIELDS. Raises Interrupted and SourceFailed.
         """
 
-    @abstractmethod
     async def close(self) -> Any:
         """See `Source`."""
+        if self._whole is not None:
+            await self._whole.close()
 
     async def open(self) -> bytes:
         """See `Source`."""
@@ -78,10 +83,11 @@ class HttpRanges(ABC):
             if answer.status_code == 416 and _EMPTY_RANGE.fullmatch(answer.headers.get("content-range", "")):
                 return b""
             if answer.status_code == 200:
-                raise SourceFailed("the server answers no ranges (206)", "Download the file, and upload it with PUT.")
-            begin, end, self.size = _range_of(answer)
-            if (begin, end) != (0, min(HEAD_BYTES, self.size)):
+                return await self._open_whole(stack, answer)
+            begin, end, size = _range_of(answer)
+            if (begin, end) != (0, min(HEAD_BYTES, size)):
                 raise SourceFailed("the server answers another range than it was asked for")
+            self.size = size
             self._validators = validators_of(answer)
             self.checksum = _checksum_of(answer)
             head = bytearray()
@@ -96,10 +102,23 @@ class HttpRanges(ABC):
                 raise cut()
             return bytes(head)
 
+    async def _open_whole(self, stack: AsyncExitStack, answer: httpx.Response) -> bytes:
+        whole = WholeAnswer(answer)
+        try:
+            head = await whole.head()
+        except httpx.TransportError:
+            raise cut() from None
+        self.size, self.checksum = whole.size, _checksum_of(answer)
+        whole.keep_open(stack)
+        self._whole = whole
+        return head
+
     async def read(self, begin: int, end: int) -> bytearray:
         """See `Source`."""
         try:
-            async with asyncio.timeout(_GRACE_S + (end - begin) / _SLOWEST):
+            if self._whole is not None:
+                return await self._whole.read(begin, end, self.size, _in_time)
+            async with _in_time(end - begin):
                 return await self._read(begin, end)
         except TimeoutError:
             raise _too_slow() from None
@@ -163,6 +182,10 @@ def client(*, tls: bool, of_environment: bool = False) -> httpx.AsyncClient:
 def cut() -> Interrupted:
     """What an end of a connection means that came too early."""
     return Interrupted("the connection was cut")
+
+
+def _in_time(size: int) -> asyncio.Timeout:
+    return asyncio.timeout(_GRACE_S + size / _SLOWEST)
 
 
 def _too_slow() -> SourceFailed:

@@ -35,6 +35,7 @@ class HttpsSource(HttpRanges):
 
     async def close(self) -> None:
         """See `Source`."""
+        await super().close()
         for host in self._hosts.values():
             await host.client.aclose()
 

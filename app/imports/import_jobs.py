@@ -26,9 +26,11 @@ from app.imports.source_interface import Source
 from app.imports.source_urls import AllowedSources
 from app.imports.tensor_in_file import find_tensor
 from app.memory.budget import Budget, MemoryReservation
+from app.memory.error_tracebacks import drop_tracebacks, forget_failure
 from app.store import LocalStore
 from app.store.import_records import ImportRecord, State
 from app.store.tensor_store_interface import TensorStore
+from app.telemetry.change_log import Caller, Change, write_change
 
 logger = logging.getLogger("gathernd")
 T = TypeVar("T")
@@ -69,8 +71,8 @@ class ImportJobs:
         self._closing = False
         self._disk: Executor = ThreadPoolExecutor(at_once, "import")
 
-    async def begin(self, request: ImportRequest) -> ImportRecord:
-        """Begin an import, which then goes on by itself: its record.
+    async def begin(self, request: ImportRequest, caller: Caller | None = None) -> ImportRecord:
+        """Begin an import, which then goes on by itself: its record. The log names its `caller` when it ends.
 
         Raises import_failed, and what an upload raises: overloaded, payload_too_large, limit_exceeded,
         insufficient_storage, name_conflict; invalid_field at /tensor.
@@ -82,7 +84,7 @@ class ImportJobs:
                 facts={"limit": "imports", "maximum": self._at_once},
                 retry_after=5,
             )
-        working: Coroutine[Any, Any, ImportRecord] = self._begin(request)
+        working: Coroutine[Any, Any, ImportRecord] = self._begin(request, caller)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(working, self._running_loop()))
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
@@ -111,7 +113,7 @@ class ImportJobs:
 
     # On the loop of imports
 
-    async def _begin(self, request: ImportRequest) -> ImportRecord:
+    async def _begin(self, request: ImportRequest, caller: Caller | None) -> ImportRecord:
         reservation = MemoryReservation(self._budget)
         source: Source | None = None
         steps: ImportSteps | None = None
@@ -136,7 +138,7 @@ class ImportJobs:
             if isinstance(problem, SourceFailed):
                 raise problem.as_error(request.url.shown) from None
             raise
-        task = asyncio.get_running_loop().create_task(self._carry_out(steps, source, reservation))
+        task = asyncio.get_running_loop().create_task(self._carry_out(steps, source, reservation, caller))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return steps.record
@@ -164,12 +166,17 @@ class ImportJobs:
                 await asyncio.wait((working,))
             except asyncio.CancelledError as error:
                 cancelled = error
-        if cancelled is not None:
-            working.exception()  # it is of no interest any more
-            raise cancelled
-        return working.result()
+        try:
+            if cancelled is not None:
+                forget_failure(working)
+                raise cancelled
+            return working.result()
+        finally:
+            del working, cancelled  # the traceback of what is raised refers to this frame, and so to the work
 
-    async def _carry_out(self, steps: ImportSteps, source: Source, reservation: MemoryReservation) -> None:
+    async def _carry_out(
+        self, steps: ImportSteps, source: Source, reservation: MemoryReservation, caller: Caller | None
+    ) -> None:
         begun = time.monotonic()
         watching = asyncio.get_running_loop().create_task(self._watch(steps, asyncio.current_task()))
         try:
@@ -177,14 +184,13 @@ class ImportJobs:
                 await self._read(steps, source)
             except asyncio.CancelledError:
                 await self._on_disk(lambda: steps.stop(closing=self._closing))
-            except SourceFailed as problem:
-                error = problem.as_error(steps.record.url)
+            except (SourceFailed, GatherError) as problem:
+                drop_tracebacks(problem)
+                error = problem.as_error(steps.record.url) if isinstance(problem, SourceFailed) else problem
                 await self._on_disk(lambda: steps.fail(error))
-            except GatherError as problem:
-                error = problem
-                await self._on_disk(lambda: steps.fail(error))
-            except Exception:
+            except Exception as problem:
                 logger.exception("an import failed")
+                drop_tracebacks(problem)
                 await self._on_disk(lambda: steps.fail(GatherError("internal", "the import failed")))
         finally:
             watching.cancel()
@@ -195,14 +201,18 @@ class ImportJobs:
                 self._free.release()
             record = steps.record
             self._count(record.state, steps.done)
-            logger.info(
-                "import of %s from %s: %s, %d bytes in %.1f s%s",
-                record.name,
-                record.url,
-                record.state,
-                steps.done,
-                time.monotonic() - begun,
-                f" ({record.error.code})" if record.error is not None else "",
+            write_change(
+                Change(
+                    f"import {record.state}",
+                    record.name,
+                    None if record.metadata is None else record.metadata.version,
+                    steps.done,
+                ),
+                caller,
+                url=record.url,
+                id=record.id,
+                code=None if record.error is None else record.error.code,
+                seconds=round(time.monotonic() - begun, 1),
             )
 
     async def _read(self, steps: ImportSteps, source: Source) -> None:

@@ -37,7 +37,7 @@ class ImportRequest:
 class ImportSteps:
     """An import under way. `found` is where its tensor is in a source of `size` bytes with this checksum."""
 
-    def __init__(self, request: ImportRequest, found: Found, checksum: Checksum | None, size: int) -> None:
+    def __init__(self, request: ImportRequest, found: Found, checksum: Checksum | None, size: int | None) -> None:
         self.done = 0
         self.span = found.begin, found.end
         self._request = request

@@ -41,7 +41,7 @@ class S3Source(HttpRanges):
         except ImportError:
             raise SourceFailed(
                 "s3:// needs obstore, which is not installed",
-                "Have the operator install gathernd-server[cloud], or upload the file with PUT.",
+                "Have the operator install the extra `cloud` ('.[cloud]' in a checkout), or upload the file with PUT.",
             ) from None
         self._library: Any = obstore
         self._key = url.path[1:]
@@ -62,6 +62,7 @@ class S3Source(HttpRanges):
 
     async def close(self) -> None:
         """See `Source`."""
+        await super().close()
         await self._client.aclose()
 
     async def _open(self) -> bytes:

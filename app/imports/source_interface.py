@@ -22,16 +22,22 @@ class Checksum:
 
 
 class Source(Protocol):
-    """A file of bytes. Each method but `close` raises SourceFailed; `read` and `open` have retried before."""
+    """A file of bytes. Each method but `close` raises SourceFailed; `read` and `open` have retried before.
 
-    size: int
+    `size` is None after `open` if its server does not say it: who reads its header then sets what that asks for.
+    """
+
+    size: int | None
     checksum: Checksum | None
 
     async def open(self) -> bytes:
         """Find it: sets `size` and `checksum`; the first HEAD_BYTES, or all where there are fewer."""
 
     async def read(self, begin: int, end: int) -> Buffer:
-        """The bytes from `begin` up to `end`, of the content that `open` found."""
+        """The bytes from `begin` up to `end`, of the content that `open` found.
+
+        Spans are asked for in ascending order, but for the bytes of a header.
+        """
 
     async def close(self) -> Any:
         """Release connections and files."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Final, TypeVar
 
 from app.errors import GatherError, invalid_field
@@ -14,10 +15,13 @@ from app.tensors.dtypes import BY_SAFETENSORS
 from app.wire import npy, safetensors
 from app.wire.body_formats import NPY, SAFETENSORS_FILE
 from app.wire.npy import Start
-from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header
+from app.wire.safetensors_header import HEADER_BYTES, Entry, hint_for_type, read_header
 
 T = TypeVar("T")
 _LISTED: Final = 3
+_UNSOUND_HINT: Final = (
+    "Write the file again, with numpy.save or with save_file of safetensors, and then send the request again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ async def _find_in_npy(source: Source, head: bytes) -> Found:
         start = _sound(lambda: npy.read_start(head))
     if start is None:
         raise SourceFailed("it ends within its header")
+    if source.size is None:
+        source.size = max(start.offset + prod(start.shape) * start.dtype.item_size, len(head))
     return Found(start, start.offset, source.size, head[: start.offset])
 
 
@@ -70,12 +76,15 @@ async def _find_in_safetensors(source: Source, head: bytes, tensor: str | None, 
     if len(head) < 8 + size:
         raise SourceFailed("it ends within its header")
     entries = _sound(lambda: read_header(head[8 : 8 + size]))
-    if source.size != 8 + size + max((entry.end for entry in entries), default=0):
+    described = 8 + size + max((entry.end for entry in entries), default=0)
+    if source.size is None:
+        source.size = max(described, len(head))
+    if source.size != described:
         raise SourceFailed("its header does not describe all of it, and no more")
     entry = _named(entries, tensor)
     dtype = BY_SAFETENSORS.get(entry.dtype)
     if dtype is None:
-        raise SourceFailed(f"{entry.dtype!a} is not an element type of this service")
+        raise SourceFailed(f"{entry.dtype!a} is not an element type of this service", hint_for_type(entry.dtype))
     if entry.fault:
         raise SourceFailed(f"of its tensor {shorten(entry.name)!a} {entry.fault}")
     begin = 8 + size + entry.begin
@@ -108,7 +117,7 @@ def _named(entries: Sequence[Entry], tensor: str | None) -> Entry:
 
 async def _longer(source: Source, head: bytes, size: int) -> bytes:
     """The first `size` bytes, or all where there are fewer."""
-    size = min(size, source.size)
+    size = size if source.size is None else min(size, source.size)
     return head[:size] if len(head) >= size else head + bytes(await source.read(len(head), size))
 
 
@@ -119,4 +128,5 @@ def _sound(read: Callable[[], T]) -> T:
     except GatherError as problem:
         if problem.code == "limit_exceeded":
             raise
-        raise SourceFailed(problem.detail.replace("the body", "the file"), problem.hint) from None
+        hint = _UNSOUND_HINT if problem.code == "malformed_request" else problem.hint
+        raise SourceFailed(problem.detail.replace("the body", "the file"), hint) from None

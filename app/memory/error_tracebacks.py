@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import Future
+from typing import Any
+
 
 def drop_tracebacks(error: BaseException) -> None:
     """Drop the tracebacks of `error` and of its causes, once it is handled.
@@ -11,8 +15,16 @@ def drop_tracebacks(error: BaseException) -> None:
     cleared: several requests may meet one error, and some of them may still be answering.
     """
     seen = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        each.__traceback__ = None
-        each = each.__cause__ or each.__context__
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            left += each.__cause__, each.__context__
+
+
+def forget_failure(ended: asyncio.Future[Any] | Future[Any]) -> None:
+    """Free what the error of `ended` work refers to, if it met one: its caller has gone, and nobody will see it."""
+    if not ended.cancelled() and (error := ended.exception()) is not None:
+        drop_tracebacks(error)

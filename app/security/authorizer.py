@@ -18,6 +18,8 @@ from app.security.file_watcher import FileWatcher, LastGood
 
 logger = logging.getLogger("gathernd")
 
+_MOST_LABELS: Final = 10
+"""Most labels of keys in a line of the log."""
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -122,7 +124,7 @@ class KeyAuthorizer:
         """Put these keys in force and no others."""
         keys = {key.digest: key for key in found}
         if keys != self._keys:
-            logger.info("keys file: %d keys in force", len(keys))
+            logger.info("keys file: %d keys in force", len(keys), extra={"fields": _differences(self._keys, keys)})
             self._keys = keys
             self.keys_version = object()
             self._on_change()
@@ -131,6 +133,15 @@ class KeyAuthorizer:
 def _decode(contents: Mapping[Path, bytes]) -> list[Key]:
     (content,) = contents.values()
     return decode(content)
+
+
+def _differences(before: Mapping[bytes, Key], now: Mapping[bytes, Key]) -> dict[str, list[str]]:
+    """The labels of the first keys that were added, changed or removed; none when the service starts."""
+    if not before:
+        return {}
+    added = [key.label for digest, key in now.items() if before.get(digest) != key]
+    removed = [key.label for digest, key in before.items() if digest not in now]
+    return {"added": added[:_MOST_LABELS], "removed": removed[:_MOST_LABELS]}
 
 
 def _unauthorized(credential: bytes | None) -> GatherError:

@@ -1,7 +1,11 @@
 """Who may call: the Host and Origin rules of a service on a loopback address (DNS rebinding and CSRF).
 
-On loopback, Host must be a loopback name or an allowed one, and an Origin that is neither is refused. Elsewhere the
-same holds once GATHERND_ALLOWED_HOSTS names hosts. The origins of GATHERND_CORS_ORIGINS are allowed everywhere.
+On loopback, Host must be a loopback name or an allowed one, and an Origin of another host is refused. Elsewhere the
+same holds once GATHERND_ALLOWED_HOSTS names hosts. A change asks for more: a page that sends one must come from this
+service itself, since any program on the machine can serve pages on another port. The origins of GATHERND_CORS_ORIGINS
+are allowed everywhere.
+
+Sec-Fetch-Site is not read: the browsers that send it also send Origin with every request that changes something.
 """
 
 from __future__ import annotations
@@ -9,20 +13,30 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Final, NamedTuple
 
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 
 _REMEMBERED: Final = 1024
 """Most good values of each field that are remembered: callers use few names, and a scan must not fill the memory."""
-_HOST: Final = re.compile(r"[A-Za-z0-9._:\[\]-]+")
+_HOST: Final = re.compile(
+    r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?)(?::(?P<port>[0-9]{0,5}))?"
+)
+_SCHEMES: Final = ("http", "https")
+_LARGEST_PORT: Final = 65535
+
+
+class HostPort(NamedTuple):
+    """A host in lower case, without brackets and the dot at its end, and its port, None where it is left out."""
+
+    host: str
+    port: int | None
 
 
 def is_loopback_name(host: str) -> bool:
     """Whether `host`, without a port, can only mean this machine."""
-    name = host.strip("[]").rstrip(".").lower()
+    name = host.strip("[]").removesuffix(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -31,22 +45,27 @@ def is_loopback_name(host: str) -> bool:
         return False
 
 
-def split_host(value: str) -> str:
-    """The host of a Host field, without its port; "" where it is not one."""
-    if not _HOST.fullmatch(value):
-        return ""
-    try:
-        host = urlsplit(f"//{value}")
-        return host.hostname or "" if host.port is None or host.port >= 0 else ""
-    except ValueError:
-        return ""
+def split_host(value: str) -> HostPort | None:
+    """The host and port of a Host field; None if it has another form."""
+    match = _HOST.fullmatch(value)
+    if match is None:
+        return None
+    name, port = match["name"], int(match["port"]) if match["port"] else None
+    if port is not None and port > _LARGEST_PORT:
+        return None
+    if name[0] == "[":
+        try:
+            return HostPort(str(ipaddress.IPv6Address(name[1:-1])), port)
+        except ValueError:
+            return None
+    return HostPort(name.removesuffix(".").lower(), port)
 
 
 class HostHeaderCheck:
     """Checks the Host and Origin of each request; values that were found good are remembered."""
 
     def __init__(self, host: str, allowed: Iterable[str], origins: Iterable[str] = ()) -> None:
-        self._allowed = frozenset(name.lower() for name in allowed)
+        self._allowed = frozenset(name.strip("[]").removesuffix(".").lower() for name in allowed)
         self.active = bool(self._allowed) or is_loopback_name(host)
         self._hosts: BoundedCache[bytes, None] = BoundedCache(_REMEMBERED)
         self._origins: BoundedCache[bytes, None] = BoundedCache(_REMEMBERED)
@@ -69,20 +88,38 @@ class HostHeaderCheck:
             self._hosts[host] = None
         origin = headers.get(b"origin")
         if origin is not None and origin not in self._origins and origin not in self._allowed_origins:
-            if not self._is_own_name(_origin_host(origin.decode("latin-1"))):
-                raise GatherError(
-                    "forbidden",
-                    f"requests from pages of the origin {origin.decode('latin-1')!r} are refused",
-                    hint="Leave out the field Origin, or have the operator add the origin to GATHERND_CORS_ORIGINS.",
-                )
+            if not self._is_own_name(_split_origin(origin)):
+                raise _foreign_page(origin, "requests")
             self._origins[origin] = None
 
-    def _is_own_name(self, host: str) -> bool:
-        return bool(host) and (host.lower() in self._allowed or is_loopback_name(host))
+    def check_change(self, headers: dict[bytes, bytes]) -> None:
+        """Raises forbidden for a change that a page sends which this service has not served.
+
+        The page's origin must have the host and port of Host, or a host of GATHERND_ALLOWED_HOSTS: behind a proxy Host
+        may be another name. Browsers leave out the default port in both fields. Requests without Origin come from no
+        page.
+        """
+        origin = headers.get(b"origin")
+        if not self.active or origin is None or origin in self._allowed_origins:
+            return
+        page = _split_origin(origin)
+        own = split_host(headers.get(b"host", b"").decode("latin-1"))
+        if page is None or (page != own and page.host not in self._allowed):
+            raise _foreign_page(origin, "changes")
+
+    def _is_own_name(self, place: HostPort | None) -> bool:
+        return place is not None and (place.host in self._allowed or is_loopback_name(place.host))
 
 
-def _origin_host(origin: str) -> str:
-    try:
-        return urlsplit(origin).hostname or ""
-    except ValueError:
-        return ""
+def _split_origin(origin: bytes) -> HostPort | None:
+    """The host and port of an origin of HTTP or HTTPS (RFC 6454, 6.2); None for any other, such as "null"."""
+    scheme, _, rest = origin.decode("latin-1").partition("://")
+    return split_host(rest) if scheme in _SCHEMES else None
+
+
+def _foreign_page(origin: bytes, what: str) -> GatherError:
+    return GatherError(
+        "forbidden",
+        f"{what} from pages of the origin {origin.decode('latin-1')!r} are refused",
+        hint="Leave out the field Origin, or have the operator add the origin to GATHERND_CORS_ORIGINS.",
+    )

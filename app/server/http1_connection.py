@@ -34,7 +34,7 @@ from app.server.connection_limit import SPARE, ConnectionLimit
 from app.server.header_fields import combined
 from app.server.http_exchange import HttpExchange
 from app.server.refusal_response import ErrorRenderer, refusal_response
-from app.server.request_target import split_target
+from app.server.request_target import split_target, with_host
 from app.server.timed_flow_control import TimedFlowControl
 from app.server.timeouts import Timeouts, WriteProgress
 from app.server.write_batch import flush
@@ -410,7 +410,9 @@ class Http1Connection(HttpToolsProtocol):
         self.header_weight = size + _FIELD_BYTES * len(headers) if size > _UNCHARGED_BYTES else 0
         self.headers = _TRAILER
         version = parser.get_http_version()
-        raw_path, query = split_target(url)
+        raw_path, query, authority = split_target(url)
+        if authority is not None:
+            headers = with_host(headers, authority, version)
         path = raw_path.decode("ascii")
         scope = {
             "type": "http",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from app.errors import GatherError
+
+EVERYWHERE: Final = ((b"x-content-type-options", b"nosniff"),)
+"""Fields of every answer, the application's too: no browser guesses another type than Content-Type from the bytes."""
 
 
 class RenderedError(NamedTuple):
@@ -28,7 +31,7 @@ def refusal_response(rendered: RenderedError, request_id: str, added: bytes = b"
     return b"".join(
         (
             STATUS_LINE[rendered.status],
-            *(b"%b: %b\r\n" % field for field in rendered.fields),
+            *(b"%b: %b\r\n" % field for field in (*EVERYWHERE, *rendered.fields)),
             b"content-type: ",
             rendered.content_type,
             b"\r\ncontent-length: %d\r\nx-request-id: %b\r\n" % (len(rendered.body), request_id.encode()),

@@ -22,6 +22,7 @@ from app.server.connection_limit import ConnectionLimit
 from app.server.drain import DrainingServer
 from app.server.exit_codes import STARTUP_FAILURE
 from app.server.http1_connection import Http1Connection
+from app.server.refusal_response import EVERYWHERE
 from app.server.server_options import ServerOptions
 from app.server.slow_and_idle_clients import sweep
 from app.server.tls import SHUTDOWN_S, Tls
@@ -151,6 +152,7 @@ def configure(options: ServerOptions, app: ServedApplication, tls: Tls | None = 
         ws="none",
         lifespan="on",
         server_header=False,
+        headers=[(name.decode(), value.decode()) for name, value in EVERYWHERE],
         access_log=False,
         log_level=options.log_level,
         log_config=logs.configuration(options.log_format, options.log_level),

@@ -132,7 +132,7 @@ class IdempotencyKeys:
                 hint="Send a new Idempotency-Key with each other request, such as a UUID.",
                 pointer="/idempotency-key",
             )
-        return Scattered(found.etag, found.version)
+        return Scattered(found.etag, found.version, repeated=True)
 
     def check_limit(self, name: str, log: ScatterLog) -> None:
         """Raises insufficient_storage where one more key could not be remembered for its 24 hours.

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from app.bounded_cache import BoundedCache
 from app.errors import Code, GatherError
 from app.telemetry import increment_layout
+from app.telemetry.change_log import Caller, Change, ChangeLog
 from app.telemetry.increment_layout import HEADER_TEMPLATE_AT
 from app.telemetry.increments import add, answer
 from app.telemetry.metric_definitions import BUCKETS, METHODS, MOST_TENSORS, OTHER_TENSORS, REQUEST_SECONDS
@@ -60,6 +61,7 @@ class Metrics(Collector):
     ) -> None:
         self.counters = counters or unshared_counters()
         self.log = log
+        self.changes = ChangeLog()
         self.statuses = statuses
         self.template = template
         self.gauges: dict[str, Callable[[], float]] = {
@@ -168,6 +170,15 @@ class Metrics(Collector):
             client[0] if client else None,
             self.key_label(context.sent_key),
         )
+
+    def caller(self, context: ObservedRequest) -> Caller:
+        """Who sent a request, for the log of changes."""
+        client = context.scope.get("client")
+        return Caller(context.request_id, self.key_label(context.sent_key), client[0] if client else None)
+
+    def changed(self, context: ObservedRequest, change: Change) -> None:
+        """Write a line about what a request has changed, or count it."""
+        self.changes.write(change, self.caller(context))
 
     def outcome(self, context: ObservedRequest, code: str | None) -> tuple[int, str | None]:
         """Status and error of a request that is over; one that the server ended by itself has the id of that answer."""

@@ -185,7 +185,8 @@ def is_wanted(endpoint: str | None) -> bool:
         import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     except ImportError as error:
         raise NoTracing(
-            f"traces need the extra `otel`, of which {error.name} is missing: pip install 'gathernd-server[otel]'"
+            f"traces need the extra `otel`, of which {error.name} is missing: in a checkout, "
+            "pip install ./clients/python '.[otel]'"
         ) from None
     return True
 

@@ -7,6 +7,7 @@ whole tensors, up and down. The inference protocol is not among them: its routes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -33,6 +34,7 @@ from app.wire import (
 from app.wire.json import backward_messages, gather_messages, lookup_messages, query_of_json_request, scatter_messages
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.npy import Start
+from app.wire.safetensors_header import UNSOUND_HINT
 
 _ALL: Final = frozenset(DTYPES)
 _OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.safetensors is not None)
@@ -251,6 +253,14 @@ MEDIA_TYPES: Final = f"{', '.join(list(TENSORS)[:-1])} and {list(TENSORS)[-1]}"
 """The formats of whole tensors, for a sentence."""
 
 
+_DAMAGED: Final = re.compile(rb"[^{]{0,3}NUMPY|[^{]{1,7}\{\"", re.DOTALL)
+"""The start of an npy or safetensors file that lacks bytes or was written as text, as '-d' of curl does it."""
+WHOLE_FILE_HINT: Final = (
+    "Send the bytes of the file as they are, as 'curl -T FILE' and '--data-binary @FILE' do: '-d' and text mode leave "
+    "bytes out."
+)
+
+
 def start_of(
     codec: TensorCodec | None,
     head: bytes | bytearray,
@@ -291,9 +301,12 @@ def start_of(
                 "unsupported_media_type",
                 f"the body is neither npy nor safetensors; say its Content-Type: {NPY.media_type}, "
                 f"{SAFETENSORS_FILE.media_type}, or {RAW.media_type} with dtype= and shape= in the query",
-                hint=f"Send 'Content-Type: {RAW.media_type}' with dtype= and shape= in the query, or an npy file.",
+                hint=WHOLE_FILE_HINT
+                if _DAMAGED.match(head)
+                else f"Send 'Content-Type: {RAW.media_type}' with dtype= and shape= in the query, or an npy file.",
             )
     start = codec.read_start(head, fields, charge)
     if start is None and whole:
-        raise GatherError("malformed_request", f"the {codec.media_type} body ends within its header")
+        hint = npy.UNSOUND_HINT if codec is NPY else UNSOUND_HINT
+        raise GatherError("malformed_request", f"the {codec.media_type} body ends within its header", hint=hint)
     return start

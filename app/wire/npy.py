@@ -3,9 +3,10 @@
 A file is a magic number, two bytes of version, the length of a header (uint16 in version 1, uint32 in 2 and 3), the
 header, which is the text of a Python dictionary, and the items.
 
-The header is not read by `numpy.lib.format`, which hands all of it to `ast.literal_eval`: a hostile header of 10,000
-characters, the most that NumPy takes, costs 28 ms and 4.7 MB there (measured on an Intel Xeon). Here it is refused in
-microseconds, and a header as NumPy writes it is read by a regular expression.
+The header means what it means to `numpy.lib.format`, also one of Python 2. It is not read by it, since it hands all of
+it to `ast.literal_eval`: a hostile header of 10,000 characters, the most that NumPy takes, costs 28 ms and 4.7 MB there
+(measured on an Intel Xeon). Here it is refused in microseconds, and a header as NumPy writes it is read by a regular
+expression.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import ast
 import re
 from dataclasses import dataclass
 from typing import Any, Final
+
+import numpy as np
 
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES, DType
@@ -29,8 +32,18 @@ _NUMPY_HEADER: Final = re.compile(
 _SIZES: Final = re.compile(r"(?:[0-9]{1,40}, ?)+(?:[0-9]{1,40})?")
 _MAX_DIMENSIONS: Final = 64
 """Of an array in NumPy 2. A shape of more is refused by its rank, whatever the sizes are, and they are not read."""
-_DESCR: Final = re.compile(r"([<>=|]?)([a-zA-Z])([0-9]*)")
-_KINDS: Final = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+_TEXT_OR_LONG: Final = re.compile(r"""('[^'\\\n]*+'|"[^"\\\n]*+")|(?<=[0-9]) *+L\b""")
+"""A text, which is kept, or the L that Python 2 writes after a long integer, which goes."""
+_DESCR: Final = re.compile(r"[<>=|]?[b-zA-Z?][a-z0-9_]{0,15}")
+"""What NumPy may be asked about: one type, no record, and not 'a', which is deprecated."""
+_BY_CODE: Final = {row.numpy.str[1:]: row for row in DTYPES.values() if row.kind != "string" and row.name != "bfloat16"}
+_NAMES: Final = tuple(row.name for row in _BY_CODE.values())
+_NARROW: Final = re.compile(r"(?:float[468]|u?int[124])(?:_\w{1,16})?")
+"""What ml_dtypes calls its types of 8 bits and less."""
+UNSOUND_HINT: Final = (
+    "Write the file with numpy.save, and send all of its bytes, as 'curl -T FILE' and '--data-binary @FILE' do: '-d' "
+    "leaves out line ends."
+)
 _ALIGNMENT: Final = 64
 
 
@@ -59,8 +72,8 @@ def read_start(head: bytes | bytearray) -> Start | None:
     if len(head) < 8:
         return None
     version = head[6]
-    if version not in (1, 2, 3):
-        raise _malformed(f"its version is {version}.{head[7]}; 1, 2 and 3 are read here")
+    if version not in (1, 2, 3) or head[7]:
+        raise _malformed(f"its version is {version}.{head[7]}; 1.0, 2.0 and 3.0 are read here")
     begin = 10 if version == 1 else 12
     if len(head) < begin:
         return None
@@ -74,7 +87,7 @@ def read_start(head: bytes | bytearray) -> Start | None:
     offset = begin + length
     if len(head) < offset:
         return None
-    members = _members(bytes(head[begin:offset]), "utf-8" if version == 3 else "latin-1")
+    members = _members(bytes(head[begin:offset]), version)
     dtype, swap = _dtype(members["descr"])
     shape = members["shape"]
     if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape[:_MAX_DIMENSIONS]):
@@ -84,9 +97,9 @@ def read_start(head: bytes | bytearray) -> Start | None:
     return Start(dtype, shape, offset, swap, members["fortran_order"])
 
 
-def _members(raw: bytes, encoding: str) -> dict[str, Any]:
+def _members(raw: bytes, version: int) -> dict[str, Any]:
     try:
-        text = raw.decode(encoding).strip()
+        text = raw.decode("utf-8" if version == 3 else "latin-1").strip()
         match = _NUMPY_HEADER.fullmatch(text)
         rank = 0 if match is None else match[3].rstrip(", ").count(",") + 1
         if match is not None and (rank > _MAX_DIMENSIONS or _SIZES.fullmatch(match[3])):
@@ -94,6 +107,8 @@ def _members(raw: bytes, encoding: str) -> dict[str, Any]:
             return {"descr": match[1], "fortran_order": match[2] == "True", "shape": shape}
         if len(text) > _MAX_LITERAL_CHARACTERS:
             raise _malformed(f"its header has {len(text)} characters, which is more than a dtype and a shape need")
+        if version < 3:
+            text = _TEXT_OR_LONG.sub(r"\1", text)
         members = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise _malformed("its header is not the text of a dictionary") from None
@@ -104,12 +119,14 @@ def _members(raw: bytes, encoding: str) -> dict[str, Any]:
 
 def _dtype(descr: Any) -> tuple[DType, bool]:
     """The element type, and whether its bytes are to be swapped."""
-    match = _DESCR.fullmatch(descr) if isinstance(descr, str) else None
-    if match is not None and match[2] in _KINDS and match[3]:
-        order, kind, size = match[1], _KINDS[match[2]], int(match[3][:4])
-        for dtype in DTYPES.values():
-            if (dtype.kind, dtype.item_size) == (kind, size) and dtype.name != "bfloat16":
-                return dtype, order == ">" and size > 1
+    if isinstance(descr, str) and _DESCR.fullmatch(descr):
+        try:
+            code = np.dtype(descr).str
+        except TypeError:
+            code = ""
+        dtype = _BY_CODE.get(code[1:])
+        if dtype is not None:
+            return dtype, code[0] == ">"
     raise GatherError(
         "unsupported_dtype",
         f"the npy dtype {str(descr)[:80]!a} is not read here: objects, text, bytes, records and dates are not, strings "
@@ -120,13 +137,20 @@ def _dtype(descr: Any) -> tuple[DType, bool]:
 
 
 def _hint(descr: str) -> str:
-    if descr.strip("<>=|")[:1] in ("U", "S"):
+    code = descr.strip("<>=|")
+    if code[:1] in ("U", "S"):
         return "Send strings as application/octet-stream, the length of each before it, with dtype=string in the query."
-    return "Convert the array to a numeric type, as array.astype('float32') does, and save it again."
+    if code in ("V2", "bfloat16"):
+        return "Send the bytes of bfloat16 as application/octet-stream, or save array.astype('float32')."
+    if code in ("V1", "f1") or _NARROW.fullmatch(code):
+        return "Save array.view('uint8') to keep the bytes of 8-bit floats and 4-bit integers as uint8."
+    if code[:1] in ("M", "m"):
+        return "Save array.view('int64') to keep the numbers of dates and times."
+    return f"Save array.astype('float32'), or with another type of {', '.join(_NAMES)}."
 
 
 def _malformed(what: str) -> GatherError:
-    return GatherError("malformed_request", f"the body is not a sound npy file: {what}")
+    return GatherError("malformed_request", f"the body is not a sound npy file: {what}", hint=UNSOUND_HINT)
 
 
 def check_writable(dtype: DType) -> None:

@@ -21,7 +21,6 @@ from app.errors import GatherError, Place, invalid_field
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.gather_call import Answer, Call, Encoding, FillValue, OutOfBounds
-from app.tensors.near_dtype import hint_for_dtype
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, aligned, coordinates
@@ -36,7 +35,7 @@ from app.wire.request_schemas.members import ABSENT
 from app.wire.request_schemas.operator_request import operator_query
 from app.wire.request_schemas.query_fields import field_names
 from app.wire.request_schemas.scatter_request import check_reduction
-from app.wire.safetensors_header import HEADER_BYTES, Entry, read_header, write_header
+from app.wire.safetensors_header import HEADER_BYTES, UNSOUND_HINT, Entry, hint_for_type, read_header, write_header
 
 MAX_HEADER: Final = 1 << 20
 """Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
@@ -301,9 +300,7 @@ def _unsupported(entry: Entry) -> NoReturn:
         f"{shown(entry.dtype)!a} is not an element type that is read here; of safetensors' types "
         f"{', '.join(BY_SAFETENSORS)} are, and JSON with base64 carries complex128 and string",
         pointer=f"/{entry.name}",
-        hint=hint_for_dtype(
-            str(shown(entry.dtype)), {row.name: name for name, row in BY_SAFETENSORS.items()}, entry.name
-        ),
+        hint=hint_for_type(str(shown(entry.dtype)), entry.name),
     )
 
 
@@ -369,4 +366,4 @@ def read_query(query: bytes, known: Collection[str]) -> dict[str, str]:
 
 
 def _malformed(detail: str) -> NoReturn:
-    raise GatherError("malformed_request", detail)
+    raise GatherError("malformed_request", detail, hint=UNSOUND_HINT)

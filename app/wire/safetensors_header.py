@@ -1,6 +1,10 @@
 """The JSON header of a safetensors body, read and written: an object whose members describe a tensor each, but for
 `__metadata__`.
 
+It means what it means to the format's own library: `__metadata__` may be null, members of a tensor other than dtype,
+shape and data_offsets are ignored. Two rules are of the format's text, and not of its library: the header begins with a
+brace, and no key is given twice.
+
 It is read member by member, and `__metadata__`, which is ignored, text by text: the cost of each is small, whatever the
 whole is, and other threads go on in between. The first that is wrong ends it.
 """
@@ -18,6 +22,7 @@ import orjson
 
 from app.errors import GatherError
 from app.tensors.dtypes import BY_SAFETENSORS, DType
+from app.tensors.near_dtype import hint_for_dtype, holds_positions
 from app.wire.json.lossless_json import shown
 from app.wire.little_endian_items import bounded_product, items_text
 
@@ -34,6 +39,16 @@ _VALUE: Final = re.compile(_TEXT)
 _NEXT: Final = re.compile(rb"[ \t\n\r]*+([,}])")
 _NONE: Final = re.compile(rb"[ \t\n\r]*+}")
 _SPACE: Final = b" \t\n\r"
+_TEXT_OR_BRACKET: Final = re.compile(rb"%b|[{}\[\]]" % _TEXT)
+_NARROW: Final = re.compile(r"(?:F[468]|[IU]4)(?:_\w{1,16})?")
+"""Types of 8 bits and less that the format has and this service has not."""
+UNSOUND_HINT: Final = (
+    "Write the file with save_file of safetensors, and send all of its bytes, as 'curl -T FILE' and '--data-binary "
+    "@FILE' do: '-d' leaves out line ends."
+)
+_MEMBERS: Final = frozenset(("dtype", "shape", "data_offsets"))
+_MOST_NESTED: Final = 126
+"""Most objects and lists within one another in what the header says of a tensor, as the format's own library has it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +87,8 @@ _PLACE: Final = attrgetter("begin", "end")
 def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[Entry, ...]:
     """The tensors that a safetensors header describes, in the order of their bytes, which leave no hole.
 
-    Raises malformed_request. `__metadata__` has to be an object of texts, which are added to `metadata`, if given.
+    Raises malformed_request. `__metadata__` has to be null or an object of texts, which are added to `metadata`, if
+    given.
     """
     if header[:1] != b"{":
         _malformed("the safetensors header does not start with {")
@@ -87,8 +103,8 @@ def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[
         if name == "__metadata__":
             place = _after_metadata(header, place, metadata)
         else:
-            end = header.find(b"}", place) + 1
-            entries.append(_entry(name, header[place:end]))
+            value, end = _object(name, header, place)
+            entries.append(_entry(name, value, header, place, end))
             place = end
         match = _NEXT_KEY.match(header, place)
     place, more = _after_next(header, place)
@@ -137,8 +153,10 @@ def _after_next(header: bytes, place: int) -> tuple[int, bool]:
 
 
 def _after_metadata(header: bytes, place: int, metadata: dict[str, str] | None) -> int:
+    if header[place : place + 4] == b"null":
+        return place + 4
     if header[place : place + 1] != b"{":
-        _malformed("__metadata__ of the safetensors header is not an object")
+        _malformed("__metadata__ of the safetensors header is not an object of texts")
     place += 1
     names: set[str] = set()
     more = _NONE.match(header, place) is None
@@ -159,22 +177,52 @@ def _after_metadata(header: bytes, place: int, metadata: dict[str, str] | None) 
     return place
 
 
-def _entry(name: str, text: bytes) -> Entry:
-    """The tensor that the JSON object `text` describes."""
-    value: Any = None
-    if len(text) <= _MOST_ENTRY:
+def _object(name: str, header: bytes, place: int) -> tuple[dict[str, Any], int]:
+    """The JSON object at `place`, which describes the tensor `name`, and the place behind it."""
+    end = header.find(b"}", place) + 1
+    text = header[place:end]
+    if len(text) <= _MOST_ENTRY and text.count(b":") == len(_MEMBERS):
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError:
-            value = _exactly(text)
-    if type(value) is not dict or not len(value) == text.count(b":") == 3:
+            value = None  # the brace is perhaps one of a text
+        if type(value) is dict and value.keys() == _MEMBERS:
+            return value, end
+    end = _end_of_object(name, header, place)
+    return _exactly(name, header[place:end]), end
+
+
+def _end_of_object(name: str, header: bytes, place: int) -> int:
+    """The place behind the JSON object at `place`."""
+    if header[place : place + 1] != b"{":
         _no_members(name)
+    depth = end = 0
+    for match in _TEXT_OR_BRACKET.finditer(header, place, place + _MOST_ENTRY):
+        mark = match[0]
+        if mark in (b"{", b"["):
+            depth += 1
+            if depth > _MOST_NESTED:
+                _malformed(f"the safetensors header nests lists and objects of {shown(name)!a} too deep")
+        elif mark in (b"}", b"]"):
+            depth -= 1
+            if not depth:
+                end = match.end()
+                break
+    if not end:
+        is_long = place + _MOST_ENTRY < len(header)
+        what = f"goes on for more than {_MOST_ENTRY} bytes" if is_long else "does not end"
+        _malformed(f"the safetensors header is not sound: what it says of {shown(name)!a} {what}")
+    return end
+
+
+def _entry(name: str, value: dict[str, Any], header: bytes, place: int, end: int) -> Entry:
+    """The tensor that the object `value` describes, which stands in the header from `place` to `end`."""
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
     if type(dtype) is not str or type(shape) is not list or type(offsets) is not list:
         _no_members(name)
     for size in shape:
         if type(size) is not int or size < 0:
-            shape = _exact_shape(name, text)
+            shape = _exact_shape(name, header[place:end])
             break
     if len(offsets) != 2 or type(offsets[0]) is not int or type(offsets[1]) is not int:
         _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not two integers")
@@ -186,7 +234,7 @@ def _entry(name: str, text: bytes) -> Entry:
 
 def _exact_shape(name: str, text: bytes) -> list[int]:
     """The shape of a tensor with a dimension that is no plain integer, or of more than 64 bits."""
-    shape: list[Any] = _exactly(text)["shape"]
+    shape: list[Any] = _exactly(name, text)["shape"]
     for size in shape:
         if type(size) is not int or size < 0:
             _malformed(f"the shape of {shown(name)!a} in the safetensors header is not a list of integers of 0 or more")
@@ -194,20 +242,39 @@ def _exact_shape(name: str, text: bytes) -> list[int]:
 
 
 def _no_members(name: str) -> NoReturn:
-    _malformed(f"the safetensors header must give {shown(name)!a} dtype, shape and data_offsets, and nothing else")
+    _malformed(f"the safetensors header must give {shown(name)!a} dtype, shape and data_offsets")
 
 
-def _exactly(text: bytes) -> dict[str, Any]:
-    """The value of a JSON text, with integers of more than 64 bits too."""
+def _exactly(name: str, text: bytes) -> dict[str, Any]:
+    """The object that a JSON text is, with members that are not known and integers of more than 64 bits."""
     try:
-        value: dict[str, Any] = json.loads(text.decode())
+        value: dict[str, Any] = json.loads(text.decode(), object_pairs_hook=_members)
+        if value.keys() - _MEMBERS:
+            orjson.loads(text)  # which takes no NaN, no infinite number and no lone surrogate
     except (ValueError, RecursionError) as error:
-        _malformed(f"the safetensors header is not JSON: {str(error)[:200]}")
+        _malformed(f"the safetensors header is not JSON at {shown(name)!a}: {str(error)[:200]}")
     return value
 
 
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a key is given twice")
+    return members
+
+
 def _malformed(detail: str) -> NoReturn:
-    raise GatherError("malformed_request", detail)
+    raise GatherError("malformed_request", detail, hint=UNSOUND_HINT)
+
+
+def hint_for_type(given: str, of: str = "data") -> str:
+    """Say how to mend a body whose tensor `of` has the type `given`, which is not read here."""
+    if _NARROW.fullmatch(given) and not holds_positions(of):
+        return (
+            f"Save {given} as U8 to keep its bytes as uint8, as tensor.view(torch.uint8) and array.view('uint8') "
+            "do it, or convert the tensor to F32."
+        )
+    return hint_for_dtype(given, {row.name: name for name, row in BY_SAFETENSORS.items()}, of)
 
 
 def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:

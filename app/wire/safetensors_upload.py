@@ -7,7 +7,7 @@ from app.tensors.dtypes import BY_SAFETENSORS
 from app.wire import safetensors
 from app.wire.little_endian_items import Charge, bounded_product
 from app.wire.npy import Start
-from app.wire.safetensors_header import HEADER_BYTES, read_header
+from app.wire.safetensors_header import HEADER_BYTES, UNSOUND_HINT, hint_for_type, read_header
 
 
 def read_start(head: bytes | bytearray, charge: Charge | None) -> Start | None:
@@ -15,8 +15,10 @@ def read_start(head: bytes | bytearray, charge: Charge | None) -> Start | None:
 
     Raises malformed_request, limit_exceeded, invalid_field, unsupported_dtype and element_count_mismatch.
     """
-    if len(head) < 8:
+    if len(head) < 9:
         return None
+    if head[8:9] != b"{":
+        raise GatherError("malformed_request", "the safetensors header does not start with {", hint=UNSOUND_HINT)
     size = int.from_bytes(head[:8], "little")
     if size > safetensors.MAX_HEADER:
         raise GatherError(
@@ -35,7 +37,10 @@ def read_start(head: bytes | bytearray, charge: Charge | None) -> Start | None:
     dtype = BY_SAFETENSORS.get(entry.dtype)
     if dtype is None:
         raise GatherError(
-            "unsupported_dtype", f"{entry.dtype!a} is not an element type of this service", pointer="/body"
+            "unsupported_dtype",
+            f"{entry.dtype!a} is not an element type of this service",
+            pointer="/body",
+            hint=hint_for_type(entry.dtype),
         )
     if bounded_product(entry.shape, entry.end + 1) * dtype.item_size != entry.end:
         raise GatherError(

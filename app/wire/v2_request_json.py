@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
 from app.tensors.buffer_type import Buffer
-from app.tensors.dtypes import BY_OIP, DType
+from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import FillValue, OutOfBounds
 from app.tensors.lookup_call import LOOKUP
 from app.tensors.operator_signature import OWN_FIELDS, Signature
@@ -26,27 +26,37 @@ from app.wire.json.body_without_arrays import MOST_ARRAYS, count_members, read_e
 from app.wire.json.codec_constants import PLAIN_NUMBERS
 from app.wire.json.find_arrays import FoundArrays, find_inputs
 from app.wire.json.read_fill_value import read_fill_value_text
+from app.wire.json.read_values import Values, outline_of, reading_memory
 from app.wire.little_endian_items import Charge, view_of
 from app.wire.request_schemas.dialect_fields import apply_dialect
 from app.wire.request_schemas.invalid_fields import InvalidFields
 from app.wire.request_schemas.members import ABSENT
 from app.wire.request_schemas.scatter_request import check_reduction
-from app.wire.request_schemas.v2_infer_request import InferInput, InferRequest, Output, infer_request
+from app.wire.request_schemas.v2_infer_request import (
+    InferInput,
+    InferRequest,
+    OperatorInferRequest,
+    OperatorInput,
+    Output,
+    infer_request,
+)
 
 OUTPUT: Final = get_args(Output)[0]
 _MOST_MICROSECONDS: Final = 10**15
 NO_ARRAYS: Final = FoundArrays(True, 0, PLAIN_NUMBERS, 0, ())
 _NO_LIST: Final = b"{n"
+_INDICES: Final = str(DTYPES["int64"].oip)
+"""The datatype of indices that say none."""
 
 
 class Model:
     """A model as its requests see it: an operator, or one on the resident tensor that `reference` names.
 
     `inputs` are the names of its inputs, `foreign` those of parameters that only other models have, `request` is what
-    its requests have to be, and `validate` makes one.
+    its requests have to be, `validate` makes one, and `input` is what each of its inputs has to be.
     """
 
-    __slots__ = ("foreign", "inputs", "name", "reference", "request", "resident", "signature", "validate")
+    __slots__ = ("foreign", "input", "inputs", "name", "reference", "request", "resident", "signature", "validate")
 
     def __init__(self, name: str, signature: Signature, resident: bool = False, reference: str | None = None) -> None:
         self.name = name
@@ -55,7 +65,8 @@ class Model:
         self.resident = resident
         self.inputs = tuple(name for name in signature.inputs if name != "data") if resident else signature.inputs
         self.foreign = tuple(name for name in (*OWN_FIELDS, LOOKUP) if name not in signature.own_fields)
-        self.request = infer_request(signature)
+        self.input = InferInput if resident else OperatorInput
+        self.request = infer_request(signature, base=InferRequest if resident else OperatorInferRequest)
         self.validate = self.request.__pydantic_validator__.validate_python  # `model_validate` takes a seventh longer
 
 
@@ -200,7 +211,7 @@ def _valid_fields(document: Any, model: Model, text: Buffer, found: FoundArrays,
         if type(value) is dict:
             _check_name(number, value["name"], document["inputs"], model)
         faults.raise_first(*place)
-        one = _input(number, InferInput.model_validate(value), document["inputs"], model, text, found, charge)
+        one = _input(number, model.input.model_validate(value), document["inputs"], model, text, found, charge)
         if one.name in names:
             raise given_twice(number, one.name)
         names.add(one.name)
@@ -278,7 +289,33 @@ def _input(
     name, parameters = given.name, given.parameters
     _check_name(number, name, all_given, model)
     size = None if parameters is ABSENT else parameters.binary_data_size
-    return located_input(number, name, given.datatype, given.shape, size, given.data, text, found, charge)
+    datatype = _INDICES if given.datatype is ABSENT else given.datatype
+    one = located_input(number, name, datatype, given.shape or (), size, given.data, text, found, charge)
+    return one if given.shape is not ABSENT else one._replace(shape=_shape_of(one, text, charge))
+
+
+def _shape_of(one: Input, text: Buffer, charge: Charge | None) -> tuple[int, ...]:
+    """The shape of an input that says none: that of its lists, and of a flat list a row for each item."""
+    if one.size is not None:
+        raise invalid_field(
+            f"{one.pointer}/shape",
+            f"{one.name} needs a shape, since its items follow the JSON",
+            f"Add 'shape' at {one.pointer}/shape, such as [2, 1] for two rows.",
+        )
+    if one.dtype is None:
+        return ()  # it is refused for its datatype
+    if charge is not None:
+        charge(reading_memory(one.end - one.first))
+    outline = outline_of(Values(view_of(text), one.name, one.dtype, None, one.first, one.end, one.depth, True))
+    if outline is None:
+        raise GatherError(
+            "element_count_mismatch",
+            f"{one.name}: the lists are not nested evenly",
+            pointer=f"{one.pointer}/data",
+            hint=f"Nest the lists at {one.pointer}/data evenly: one list of indices for each item that is gathered.",
+        )
+    shape, _ = outline
+    return (*shape, 1) if len(shape) == 1 else shape
 
 
 def located_input(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 
-from app.api.content_codings import coding_of_answer, compressed, inflater
+from app.api.content_codings import STEP, coding_of_answer, compressed, inflater
 from app.tensors.buffer_type import Buffer
 
 
@@ -18,6 +20,18 @@ def test_what_is_compressed_inflates_to_the_same(coding: bytes, pieces: list[Buf
     assert b"".join(stream.pieces(sent)) == b"".join(pieces)
     stream.finish()
     assert sum(charged) <= len(sent)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1 << 20])
+def test_members_are_read_wherever_a_body_is_cut(size: int) -> None:
+    parts = [b"abc", b"", bytes(3 << 20), b"xyz"]
+    sent = b"".join(map(gzip.compress, parts))
+    stream = inflater(b"gzip")
+    assert stream is not None
+    pieces = [piece for begin in range(0, len(sent), size) for piece in stream.pieces(sent[begin : begin + size])]
+    stream.finish()
+    assert b"".join(pieces) == b"".join(parts)
+    assert max(map(len, pieces)) <= STEP
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])

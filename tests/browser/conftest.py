@@ -88,6 +88,12 @@ def until(page: Page, script: str, within: float = 60) -> None:
         sleep(0.05)
 
 
+def go_to(page: Page, view: str) -> None:
+    """Go to a view of the front page by its link, and wait for it."""
+    page.get_by_role("navigation").get_by_role("link", name=view).click()
+    page.locator(f"[data-view={view.lower()}]").wait_for()
+
+
 def hold(page: Page, pattern: str) -> list[Route]:
     """Requests for URLs like `pattern` wait in this list until they are continued."""
     held: list[Route] = []

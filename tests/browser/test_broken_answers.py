@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.browser.conftest import NAME, Open, until
+from tests.browser.conftest import NAME, Open, go_to, until
 from tests.browser.prefix_proxy import PREFIX, prefix_proxy
 from tests.browser.test_front_page import ARRAY, DROP, tensors
 from tests.http.server import Server
@@ -28,23 +28,28 @@ def gather(page: Page) -> None:
 
 
 def look_up(page: Page) -> None:
+    go_to(page, "Lookups")
     page.locator("#lookup-run").click()
 
 
 def look_at_rows(page: Page) -> None:
+    go_to(page, "Tensors")
     page.get_by_role("button", name="Rows of table", exact=True).click()
 
 
 def list_versions(page: Page) -> None:
+    go_to(page, "Tensors")
     page.get_by_role("button", name="Versions of table", exact=True).click()
 
 
 def upload(page: Page) -> None:
+    go_to(page, "Tensors")
     page.evaluate(DROP, ["broken.npy", list(npy(ARRAY))])
     page.get_by_role("button", name="Upload", exact=True).click()
 
 
 def import_a_tensor(page: Page) -> None:
+    go_to(page, "Tensors")
     page.get_by_text("Import from a URL").click()
     page.get_by_label("URL", exact=True).fill("https://host.example/broken.npy")
     page.get_by_label("URL", exact=True).press("Tab")
@@ -101,8 +106,9 @@ def test_an_answer_that_breaks_off_is_told(
 def test_a_list_and_metrics_that_break_off_are_told(open_page: Open, server: Server) -> None:
     with prefix_proxy(server.port, lambda asked: asked.split("?")[0].endswith(("/tensors", "/metrics"))) as port:
         page = open_page("/livez")
-        page.goto(f"http://{NAME}:{port}{PREFIX}/")
+        page.goto(f"http://{NAME}:{port}{PREFIX}/#tensors")
         page.locator("#tensors-note").get_by_text("broke off").wait_for()
+        go_to(page, "Routes")
         page.locator("#metrics-note").get_by_text("broke off").wait_for()
 
 
@@ -117,7 +123,7 @@ def test_an_error_that_is_not_the_services_is_told_with_its_status(open_page: Op
 def test_an_upload_of_a_file_that_has_gone_since_it_was_chosen_is_told(open_page: Open, tmp_path: Path) -> None:
     file = tmp_path / "gone.npy"
     np.save(file, ARRAY)
-    page = open_page()
+    page = open_page("/#tensors")
     page.locator("#upload-file").set_input_files(file)
     file.unlink()
     page.get_by_role("button", name="Upload", exact=True).click()

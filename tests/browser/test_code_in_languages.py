@@ -12,7 +12,7 @@ from tests.http.server import Server
 def test_a_program_has_the_address_and_the_fields_of_the_request(
     open_page: Open, server: Server, language: str
 ) -> None:
-    page = open_page()
+    page = open_page("/#playground")
     page.locator("#dialect").select_option("openvino-8")
     program = page.locator(f"#{language}-code").text_content() or ""
     assert f"http://{NAME}:{server.port}/gathernd" in program

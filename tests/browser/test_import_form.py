@@ -34,7 +34,7 @@ def importing(start: Start, source: RangeServer) -> Iterator[Server]:
 @pytest.fixture
 def page(browser: Any, importing: Server) -> Iterator[Any]:
     with watched(browser, viewport={"width": 390, "height": 800}) as opened:
-        opened.goto(f"http://{NAME}:{importing.port}/")
+        opened.goto(f"http://{NAME}:{importing.port}/#tensors")
         opened.get_by_text("Import from a URL").click()
         yield opened
 
@@ -48,7 +48,7 @@ def send(page: Any, url: str, tensor: str = "") -> None:
 def test_a_tensor_is_imported_and_listed(page: Any, importing: Server, source: RangeServer) -> None:
     send(page, f"{source.url}/t/items.npy")
     page.get_by_text("items is here: float32 [3, 4], version 1.").wait_for()
-    page.get_by_role("rowheader", name="items").wait_for()
+    page.get_by_role("button", name="Rows of items", exact=True).wait_for()
     send(page, f"{source.url}/t/many.safetensors", "second")
     page.get_by_text("many is here: float32 [2, 4], version 1.").wait_for()
     page.wait_for_function("document.documentElement.scrollWidth <= window.innerWidth")

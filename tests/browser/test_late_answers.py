@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.security import api_keys
-from tests.browser.conftest import NAME, Open, hold, let_come, until, until_held
+from tests.browser.conftest import NAME, Open, go_to, hold, let_come, until, until_held
 from tests.browser.test_front_page import ARRAY, DROP, rows_of, tensors
 from tests.http.conftest import Start
 from tests.http.server import Server
@@ -44,11 +44,11 @@ def upload(page: Page, name: str) -> None:
 
 def open_versions(page: Page) -> None:
     page.get_by_role("button", name="Versions of past", exact=True).click()
-    page.locator(".history-table").wait_for()
+    page.locator(".versions").wait_for()
 
 
 def test_rows_are_those_asked_for_last(open_page: Open, tensors: httpx.Client) -> None:
-    page = open_page()
+    page = open_page("/#tensors")
     rows_of(page, "table")
     page.get_by_role("button", name="Later").click()
     page.get_by_text("rows 8 to 15 of 100").wait_for()
@@ -65,61 +65,65 @@ def test_rows_are_those_asked_for_last(open_page: Open, tensors: httpx.Client) -
 
 
 def test_a_list_that_is_read_anew_leaves_open_what_has_not_changed(open_page: Open, versions: httpx.Client) -> None:
-    page = open_page()
+    page = open_page("/#tensors")
     open_versions(page)
     page.get_by_label("Alias", exact=True).fill("past-live")
     upload(page, "another")
     versions.delete("/tensors/another")
     assert page.get_by_label("Alias", exact=True).input_value() == "past-live"
-    assert page.locator(".history-table").is_visible()
+    assert page.locator(".versions").is_visible()
 
 
 def test_a_chosen_version_stays_chosen_when_the_list_is_read_anew(open_page: Open, versions: httpx.Client) -> None:
-    page = open_page()
+    page = open_page("/#tensors")
     open_versions(page)
     before = versions.get("/tensors/past").json()["version"] - 1
     page.get_by_role("button", name=f"Try past@{before} in the playground").click()
     page.locator("#run").click()
     until(page, "document.getElementById('outcome').textContent")
+    go_to(page, "Tensors")
     upload(page, "another")
     versions.delete("/tensors/another")
     assert page.locator("#data-source").input_value() == f"past@{before}"
-    assert "ms there and back" in page.locator("#outcome").inner_text()
+    assert "ms there and back" in str(page.locator("#outcome").text_content())
 
 
 @pytest.mark.usefixtures("many_tensors")
 def test_tensors_beyond_the_first_page_stay_chosen_when_the_list_is_read_anew(open_page: Open, server: Server) -> None:
-    page = open_page()
+    page = open_page("/#tensors")
     page.locator("#more-tensors").click()
     page.get_by_role("button", name="Try many-100 in the playground").click()
-    for select in ("#lookup-0-tensor", "#backward-tensor"):
+    for view, select in (("Lookups", "#lookup-0-tensor"), ("Gradients", "#backward-tensor")):
+        go_to(page, view)
         page.locator(select).select_option("many-100")
+    go_to(page, "Tensors")
     upload(page, "a-first")
     server.shared_client().delete("/tensors/a-first")
     for select in ("#data-source", "#lookup-0-tensor", "#backward-tensor"):
         assert page.locator(select).input_value() == "many-100"
-    assert '"tensor": "many-100"' in page.locator("#lookup-curl").inner_text()
+    assert '"tensor": "many-100"' in str(page.locator("#lookup-curl").text_content())
 
 
 def test_a_chosen_tensor_whose_shape_has_changed_is_drawn_anew(open_page: Open, versions: httpx.Client) -> None:
-    page = open_page()
+    page = open_page("/#tensors")
     page.get_by_role("button", name="Try past in the playground").click()
     assert page.locator("#data-caption").inner_text() == "int16 [2, 3]"
+    go_to(page, "Tensors")
     versions.put("/tensors/past", params={"keep": "2"}, content=npy(np.zeros(5, np.float32)))
     upload(page, "another")
     versions.delete("/tensors/another")
-    assert page.locator("#data-caption").inner_text() == "float32 [5]"
+    assert page.locator("#data-caption").text_content() == "float32 [5]"
 
 
 def test_rows_of_a_tensor_that_was_replaced_are_of_its_new_type(open_page: Open, versions: httpx.Client) -> None:
-    page = open_page()
+    page = open_page("/#tensors")
     page.get_by_role("button", name="Rows of past", exact=True).wait_for()
     versions.put("/tensors/past", params={"keep": "2"}, content=npy(np.array([[0.5], [-0.0]], np.float32)))
     assert rows_of(page, "past") == [["0", "0.5"], ["1", "-0"]]
 
 
 def test_the_first_reading_of_versions_that_comes_last_changes_nothing(open_page: Open, versions: httpx.Client) -> None:
-    page = open_page()
+    page = open_page("/#tensors")
     button = page.get_by_role("button", name="Versions of past", exact=True)
     button.wait_for()
     held = hold(page, "**/tensors/past")
@@ -134,7 +138,7 @@ def test_the_first_reading_of_versions_that_comes_last_changes_nothing(open_page
 
 
 def test_a_button_for_an_alias_that_is_pressed_twice_acts_once(open_page: Open, versions: httpx.Client) -> None:
-    page = open_page()
+    page = open_page("/#tensors")
     open_versions(page)
     held = hold(page, "**/aliases/*")
     page.get_by_label("Alias", exact=True).fill("past-live")
@@ -148,7 +152,7 @@ def test_a_button_for_an_alias_that_is_pressed_twice_acts_once(open_page: Open, 
 
 
 def test_a_file_that_is_chosen_during_an_upload_is_the_next_one(open_page: Open, server: Server) -> None:
-    page = open_page()
+    page = open_page("/#tensors")
     held = hold(page, "**/tensors/earlier*")
     page.evaluate(DROP, ["earlier.npy", list(npy(ARRAY))])
     page.get_by_role("button", name="Upload", exact=True).click()
@@ -167,14 +171,15 @@ def test_metrics_are_those_asked_for_last(open_page: Open) -> None:
     page = open_page()
     until(page, "document.querySelectorAll('#metrics-rows tr').length")
     held = hold(page, "**/metrics")
-    for count in (1, 2):
-        page.locator("#run").click()
-        until_held(page, held, count)
+    go_to(page, "Routes")
+    until_held(page, held, 1)
+    page.get_by_role("button", name="Read again").click()
+    until_held(page, held, 2)
     for count in (2, 1):
         sample = f'gathernd_kernel_routes_total{{predicted="loop",taken="loop"}} {count}'
         held[count - 1].fulfill(body=sample)
         page.wait_for_timeout(200)
-        assert page.locator("#metrics-rows tr:first-child td:nth-child(3)").inner_text() == "2"
+        assert page.locator("#metrics-rows tr:first-child td:nth-child(2)").inner_text() == "2"
 
 
 @pytest.fixture
@@ -193,11 +198,12 @@ def test_a_late_refusal_for_want_of_a_key_does_not_ask_for_it_again(
     server, key, _ = guarded
     page = open_page("/livez", server=server)
     held = hold(page, "**/tensors?*")
-    page.goto(f"http://{NAME}:{server.port}/")
+    page.goto(f"http://{NAME}:{server.port}/#gradients")
     page.get_by_role("button", name="Add up").click()  # this one is refused at once
     page.locator("#key").fill(key)
     page.keyboard.press("Enter")
     until_held(page, held, 2)
+    go_to(page, "Tensors")
     let_come(page, held[1])
     page.get_by_text("No tensor is here yet").wait_for()
     let_come(page, held[0])
@@ -210,7 +216,7 @@ def test_a_key_that_no_header_field_can_hold_is_refused_where_it_is_entered(
     open_page: Open, guarded: tuple[Server, str, str]
 ) -> None:
     server, key, _ = guarded
-    page = open_page(server=server)
+    page = open_page("/#tensors", server=server)
     for text in ("ключ", " "):
         page.locator("#key").fill(text)
         page.keyboard.press("Enter")
@@ -236,9 +242,9 @@ def test_the_code_to_copy_names_the_key_though_the_list_is_refused(
     open_page: Open, guarded: tuple[Server, str, str]
 ) -> None:
     server, _, few = guarded
-    page = open_page(server=server)
+    page = open_page("/#tensors", server=server)
     page.locator("#key").fill(few)
     page.keyboard.press("Enter")
-    page.get_by_text("needs a key with the scope 'gather'").wait_for()
+    page.locator("#tensors-note").get_by_text("needs a key with the scope 'gather'").wait_for()
     for code in ("curl-code", "lookup-curl", "backward-curl"):
-        assert "Bearer $GATHERND_API_KEY" in page.locator(f"#{code}").inner_text()
+        assert "Bearer $GATHERND_API_KEY" in str(page.locator(f"#{code}").text_content())

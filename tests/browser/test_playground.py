@@ -6,25 +6,22 @@ import json
 import shlex
 import subprocess
 import sys
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.browser.conftest import NAME, Open, until
+from tests.browser.conftest import NAME, Open, go_to, until
+from tests.browser.test_front_page import SIZES
 from tests.http.server import Server
 from tests.http.tensors import put_raw, put_strings
 from tests.needs import skip_without
-from tests.tries import tried_again
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 pytestmark = pytest.mark.slow
-WITHIN = 30
-"""Seconds from opening the page to the first gather."""
 
 
 def cells(page: Page, part: str) -> list[str]:
@@ -59,19 +56,14 @@ def fill(page: Page, operator: str, data: tuple[str, Any], indices: tuple[str, A
     page.locator("#parameter").fill(str(parameter))
 
 
-@tried_again
 def test_the_first_gather_by_mouse(open_page: Open) -> None:
-    began = monotonic()
     page = open_page()
     page.get_by_role("button", name="Gather", exact=True).click()
     assert wait_for_output(page) == ["0.0", "12.0", "23.0"]
-    assert monotonic() - began < WITHIN
-    assert page.locator("#readiness").inner_text() == "ready"
+    until(page, "document.getElementById('readiness').textContent === 'ready'")
 
 
-@tried_again
 def test_the_first_gather_by_keyboard(open_page: Open) -> None:
-    began = monotonic()
     page = open_page()
     page.wait_for_selector("#data-grid [data-flat]")
     for _ in range(40):
@@ -80,16 +72,13 @@ def test_the_first_gather_by_keyboard(open_page: Open) -> None:
             break
     page.keyboard.press("Enter")
     assert wait_for_output(page) == ["0.0", "12.0", "23.0"]
-    assert monotonic() - began < WITHIN
     # On to the drawing: indices, data, output are a stop each; the arrows move within one.
     for part in ("indices", "data", "output"):
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.closest('.grid').id") == f"{part}-grid"
     page.keyboard.press("ArrowRight")
     assert lit(page) == {("output", 1), ("data", 6), ("indices", 2), ("indices", 3)}
-    assert page.locator("#drawing-story").inner_text() == (
-        "output[1] = 12.0 comes from data[1, 2], chosen by tuple 1 (1, 2)."
-    )
+    assert "data[1, 2]" in page.locator("#drawing-story").inner_text()
     page.keyboard.press("End")
     assert ("data", 11) in lit(page)
     page.locator("#data-values").press("Control+Enter")
@@ -109,7 +98,7 @@ def test_what_is_pointed_at_lights_up_with_its_source_and_its_tuple(open_page: O
     assert lit(page) == {("data", 13), ("output", 1), ("indices", 0)}
     cell(page, "data", 4).hover()
     assert lit(page) == set()
-    page.locator("h1").hover()
+    page.locator("#playground-title").hover()
     assert lit(page) == set()
 
 
@@ -160,11 +149,10 @@ def test_a_wrong_index_is_marked_at_its_cell_with_the_text_of_the_error(open_pag
         (("#parameter", "9"), "parameter", "batch_dims_out_of_range"),
         (("#data-values", "[[0, 1.5], [2, 3]]"), "data-values", "value_not_representable"),
         (("#data-values", "[[0, 1], [2]]"), "data-values", "element_count_mismatch"),
-        (("#data-values", "[[0, 1], [2, 3"), None, "malformed_request"),
     ],
 )
 def test_other_errors_are_shown_at_what_caused_them(
-    open_page: Open, change: tuple[str, str], control: str | None, code: str
+    open_page: Open, change: tuple[str, str], control: str, code: str
 ) -> None:
     page = open_page()
     fill(page, "gathernd", ("int32", [[0, 1], [2, 3]]), ("int64", [[0, 0]]))
@@ -173,7 +161,64 @@ def test_other_errors_are_shown_at_what_caused_them(
     page.wait_for_selector("#problem:not([hidden])")
     assert page.locator("#problem .error-link").inner_text() == code
     invalid = page.evaluate("[...document.querySelectorAll('form [aria-invalid]')].map(e => e.id)")
-    assert invalid == ([] if control is None else [control])
+    assert invalid == [control]
+
+
+@pytest.mark.parametrize(
+    ("typed", "place", "hint"),
+    [
+        ("[[0, 0], [1, ]]", "]", "Leave out the comma"),
+        ("[[0, 0]\n [1, 1]]", "[", "Write JSON"),
+        ("[[0, 0], [1, 1]", "", "Write JSON"),
+        ("[[0, 0], [1, 1]], 2", ",", "Write JSON"),
+        ("[[0, x]]", "x", "Write JSON"),
+        ('[[0, 0]], "out_of_bounds": "clip"', ",", "Write JSON"),
+    ],
+)
+def test_a_typing_mistake_is_marked_in_the_field_at_its_place_and_nothing_is_sent(
+    open_page: Open, typed: str, place: str, hint: str
+) -> None:
+    page = open_page()
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url))
+    page.locator("#indices-values").fill(typed)
+    page.locator("#run").click()
+    page.locator("#indices-values[aria-invalid]").wait_for()
+    selected = "(e => e.value.slice(e.selectionStart, e.selectionEnd))(document.activeElement)"
+    assert page.evaluate(f"document.activeElement.id + ':' + {selected}") == f"indices-values:{place}"
+    assert page.locator("#problem mark").text_content() == (place or " ")
+    told = page.locator("#problem").inner_text()
+    assert "Indices, line" in told
+    assert hint in told
+    assert "byte" not in told
+    assert not [url for url in sent if "/gathernd" in url]
+    page.locator("#indices-values").fill("[[0, 0]]")
+    assert page.locator("#problem").is_hidden()
+    page.locator("#run").click()
+    assert wait_for_output(page) == ["0.0"]
+
+
+def test_what_is_json_to_the_service_is_sent(open_page: Open) -> None:
+    """The page finds fault with a text exactly where a JSON parser does."""
+    page = open_page()
+    texts = [
+        "1", "-0", "1e5", "-1.5E-3", "01", "1.", ".5", "+1", "NaN", "[]", "[1,]", "[,1]", "[1 2]", "[[1], [2]]", "[1",
+        "]", "true", "null", "tru", '"a"', '"\\u00e9"', '"\\x"', '"a', "'a'", '{"a": [1, {}]}', '{"a" 1}', "{a: 1}",
+        '{"a": 1,}', "", " ", " [ 1 , 2 ] ", "[1]]", '"\ttab"', "[1\u00a0]",
+    ]  # fmt: skip
+    faults = page.evaluate(
+        """async (texts) => {
+            const { firstFault } = await import(new URL("assets/typed_json.js", document.baseURI));
+            return texts.map((text) => {
+                let isJson = true;
+                try { JSON.parse(text); } catch { isJson = false; }
+                return [text, isJson, firstFault(text) === null];
+            });
+        }""",
+        texts,
+    )
+    assert [text for text, is_json, passes in faults if is_json != passes] == []
+    assert len({is_json for _, is_json, _ in faults}) == 2
 
 
 def gathers(count: int) -> list[tuple[str, Any, Any, int]]:
@@ -354,10 +399,8 @@ def test_a_scatter_is_drawn_with_its_updates(open_page: Open) -> None:
     cell(page, "output", 1).hover()
     written = {("updates", 0), ("updates", 2)}
     assert lit(page) == {("output", 1), ("data", 1), *written, *(("indices", at) for at in (0, 1, 4, 5))}
-    assert page.locator("#drawing-story").inner_text() == (
-        "output[0, 1] = 4.0 comes from data[0, 1], updates[0], updates[2] by the reduction add, "
-        "with tuple 0 (0, 1) and tuple 2 (0, 1)."
-    )
+    story = page.locator("#drawing-story").inner_text()
+    assert all(part in story for part in ("data[0, 1]", "updates[0]", "updates[2]", "add"))
     cell(page, "updates", 1).hover()
     assert lit(page) == {("updates", 1), ("output", 5), ("indices", 2), ("indices", 3)}
     cell(page, "data", 0).hover()
@@ -439,7 +482,7 @@ def test_a_resident_tensor_is_looked_up_and_only_what_the_answer_brought_is_draw
     client: httpx.Client = server.shared_client()
     put_raw(client, "wide", np.arange(400_000, dtype=np.int32).reshape(100_000, 4))
     try:
-        page = open_page()
+        page = open_page("/#tensors")
         page.get_by_role("button", name="Try wide in the playground").click()
         page.locator("#indices-values").fill("[99999, 5]")
         page.locator("#run").click()
@@ -455,6 +498,26 @@ def test_a_resident_tensor_is_looked_up_and_only_what_the_answer_brought_is_draw
         )
     finally:
         client.delete("/tensors/wide")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_output_of_a_large_tensor_is_on_the_screen_once_it_has_come(
+    open_page: Open, server: Server, size: str
+) -> None:
+    client = server.shared_client()
+    put_raw(client, "poster", np.arange(150_000, dtype=np.float32).reshape(500, 300))
+    try:
+        page = open_page("/#tensors", viewport=SIZES[size])
+        page.get_by_role("button", name="Try poster in the playground").click()
+        page.locator("#run").click()
+        wait_for_output(page)
+        assert cells(page, "data")[-1] != "·"
+        for grid in ("#output-panel h2", "#output-grid tbody tr:last-child th"):
+            box = page.locator(grid).last.bounding_box()
+            assert box is not None
+            assert 0 <= box["y"] <= SIZES[size]["height"] - box["height"]
+    finally:
+        client.delete("/tensors/poster")
 
 
 def test_an_index_out_of_bounds_is_filled_where_the_form_asks_for_it(open_page: Open) -> None:
@@ -480,7 +543,7 @@ def test_an_output_too_large_to_draw_is_not_asked_for(open_page: Open, server: S
     client = server.shared_client()
     put_raw(client, "huge", np.zeros((2, 1_000_000), np.int32))
     try:
-        page = open_page()
+        page = open_page("/#tensors")
         page.get_by_role("button", name="Try huge in the playground").click()
         page.locator("#run").click()
         until(page, "document.getElementById('outcome').textContent.includes('too much to draw')")
@@ -489,38 +552,32 @@ def test_an_output_too_large_to_draw_is_not_asked_for(open_page: Open, server: S
         client.delete("/tensors/huge")
 
 
-def test_where_the_gather_ran_is_shown_with_what_was_predicted(open_page: Open) -> None:
+def test_where_gathers_ran_is_shown_with_counts_and_measured_times_alone(open_page: Open) -> None:
     page = open_page()
     page.locator("#run").click()
     wait_for_output(page)
-    page.wait_for_selector("#prediction-rows tr")
-    routes = page.locator("#prediction-rows th").all_inner_texts()
+    go_to(page, "Routes")
+    routes = page.locator("#last-rows th").all_inner_texts()
     assert [text.split()[0] for text in routes] == ["loop", "thread", "split", "gpu"]
-    assert page.locator("#prediction-rows .chosen").count() == 1
-    assert "predicted to be quickest by the route loop" in page.locator("#prediction-note").inner_text()
-    until(
-        page, "Number(document.querySelector('#metrics-rows tr td:nth-child(3)')?.textContent.replaceAll(',', '')) >= 1"
-    )
+    assert page.locator("#last-rows .chosen").count() == 1
+    assert page.locator("#last-rows tr", has_text="loop").locator(".chosen").count() == 1
+    assert "kernel" in page.locator("#last-note").inner_text()
+    until(page, "Number(document.querySelector('#metrics-rows td')?.textContent.replaceAll(',', '')) >= 1")
+    assert page.locator("#metrics-rows tr").first.locator("td").nth(1).inner_text().endswith(("µs", "ms"))
+    assert "predict" not in page.locator("main").inner_text().lower()
 
 
-def test_an_output_that_is_not_wholly_traced_says_so_where_it_is_pointed_at(open_page: Open, server: Server) -> None:
-    client = server.shared_client()
-    put_raw(client, "long-rows", np.arange(6000, dtype=np.int32).reshape(30, 200))
-    try:
-        page = open_page()
-        page.get_by_role("button", name="Try long-rows in the playground").click()
-        page.locator("#indices-values").fill(json.dumps([[row] for row in range(30)]))
-        page.locator("#run").click()
-        wait_for_output(page)
-        for part, flat in (("output", 23 * 200), ("data", 23 * 200), ("indices", 23)):
-            cell(page, part, flat).hover()
-            assert page.locator("#drawing-story").inner_text() == (
-                "Only the first 4,096 elements of the output are traced."
-            )
-        cell(page, "indices", 20).hover()
-        assert "selects at least 96 elements" in page.locator("#drawing-story").inner_text()
-    finally:
-        client.delete("/tensors/long-rows")
+def test_an_output_that_is_not_wholly_traced_says_so_where_it_is_pointed_at(open_page: Open) -> None:
+    page = open_page()
+    data = np.arange(4800, dtype=np.int32).reshape(12, 400).tolist()
+    fill(page, "gather", ("int32", data), ("int64", [[row] for row in range(12)]))
+    page.locator("#run").click()
+    wait_for_output(page)
+    for part, flat in (("output", 11 * 400), ("data", 11 * 400), ("indices", 11)):
+        cell(page, part, flat).hover()
+        assert "first 4,096 elements" in page.locator("#drawing-story").inner_text()
+    cell(page, "indices", 10).hover()
+    assert "selects at least 96 elements" in page.locator("#drawing-story").inner_text()
 
 
 def test_an_index_beyond_2_to_the_53_is_wrapped_exactly(open_page: Open, server: Server) -> None:
@@ -541,7 +598,7 @@ def test_an_index_beyond_2_to_the_53_is_wrapped_exactly(open_page: Open, server:
 def test_a_scalar_that_has_gone_is_told(open_page: Open, server: Server) -> None:
     client = server.shared_client()
     put_raw(client, "lonely", np.array(5, np.float32))
-    page = open_page()
+    page = open_page("/#tensors")
     page.get_by_role("button", name="Try lonely in the playground").click()
     client.delete("/tensors/lonely")
     page.locator("#run").click()
@@ -567,6 +624,7 @@ def test_rows_to_try_suit_the_tensor(open_page: Open, server: Server) -> None:
         page.locator("#dialect").select_option("openvino-8")
         page.locator("#batch-dims").fill("1")
         page.locator("#out-of-bounds").select_option("error")
+        go_to(page, "Tensors")
         page.get_by_role("button", name="Try no-rows in the playground").click()
         page.locator("#run").click()
         assert wait_for_output(page) == []
@@ -582,7 +640,7 @@ def test_a_wrong_index_of_a_scatter_is_not_drawn_as_a_gather_would_clip_it(open_
     for part, text in (("data", "[1, 2]"), ("indices", "[[7]]"), ("updates", "[9]")):
         page.locator(f"#{part}-values").fill(text)
     cell(page, "output", 1).hover()
-    assert page.locator("#drawing-story").inner_text() == "output[1] is data[1], unchanged."
+    assert lit(page) == {("output", 1), ("data", 1)}
 
 
 def test_code_in_python_keeps_a_nul_at_the_end_of_a_string(open_page: Open) -> None:
@@ -598,12 +656,13 @@ def test_strings_too_large_to_draw_are_not_fetched(open_page: Open, server: Serv
     client = server.shared_client()
     put_strings(client, "scrolls", ["x" * 9_000_000, "y" * 9_000_000])
     try:
-        page = open_page()
+        page = open_page("/#tensors")
         page.get_by_role("button", name="Try scrolls in the playground").click()
         page.locator("#indices-values").fill("[0, 1]")
         page.locator("#run").click()
         until(page, "document.getElementById('outcome').textContent")
         assert "The answer has 18.0 MB" in page.locator("#outcome").inner_text()
+        go_to(page, "Lookups")
         page.locator("#lookup-0-tensor").select_option("scrolls")
         page.locator("#lookup-0-indices").fill("[0, 1]")
         page.locator("#lookup-run").click()

@@ -144,7 +144,7 @@ def test_status_prints_all_or_fails(address: str, printed: object, code: int, sa
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_it_says_what_to_install() -> None:
-    assert "pip install 'gathernd-server[cluster]'" in run("status", code=1).output
+    assert "pip install ./clients/python '.[cluster]'" in run("status", code=1).output
 
 
 def test_status_lists_machines_and_ranges(machines: Machines) -> None:

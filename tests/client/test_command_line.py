@@ -65,7 +65,7 @@ def test_another_error_of_the_system_is_not_taken_for_one_of_the_output(monkeypa
 
 
 def test_a_reader_who_wants_no_more_is_no_error_of_the_service() -> None:
-    with pytest.raises(BrokenPipeError), connect_or_exit("http://127.0.0.1:1", None):
+    with pytest.raises(BrokenPipeError), connect_or_exit("http://127.0.0.1:1", None, None):
         raise BrokenPipeError
 
 

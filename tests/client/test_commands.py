@@ -27,7 +27,11 @@ from gathernd_cli import status_command, tensors_command
 from gathernd_cli.command_line import app
 from gathernd_cli.status_command import NoAnswer
 from tests.client.test_gathers import same
+from tests.http.conftest import Start
 from tests.http.server import GATHERND, Server
+from tests.http.test_tls import Pair, pair
+
+__all__ = ["pair"]
 
 DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
 Run = Callable[..., Any]
@@ -289,17 +293,52 @@ def test_status_says_what_the_service_has_and_does(run: Run, server: Server, ser
 
 
 def test_status_of_a_service_that_is_not_ready_fails_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(url: str, path: str, key: str | None) -> bytes:
+    def answer(url: str, path: str, *_: object) -> bytes:
         if path == "/readyz":
             error = HTTPError(url, 503, "", Message(), BytesIO(b'{"code": "not_ready", "detail": "kernels"}'))
             raise NoAnswer(status_command._refusal(error)) from error
-        return {"/v2": b'{"version": "9"}', "/metrics": b'gathernd_requests_total{path="/",status="503"} 2.0\n'}[path]
+        metrics = (
+            'gathernd_requests_total{method="GET",path="/",status="503"} 2.0\n'
+            'gathernd_requests_total{method="GET",path="/readyz",status="503"} 30.0\n'
+            'gathernd_requests_total{method="GET",path="/v2/health/ready",status="503"} 30.0\n'
+            'gathernd_requests_total{method="GET",path="/v2/models/{name}/ready",status="503"} 30.0\n'
+            'gathernd_requests_total{method="GET",path="/v2/models/{name}/ready",status="500"} 1.0\n'
+        )
+        return {"/v2": b'{"version": "9"}', "/metrics": metrics.encode()}[path]
 
     monkeypatch.setattr(status_command, "_get", answer)
     done = CliRunner().invoke(app, ["status", "--url", "http://127.0.0.1:1"])
     assert done.exit_code == 1
     assert "ready\tno: not_ready: kernels\nversion\t9\n" in done.output
-    assert "requests_failed\t2\n" in done.output
+    assert "requests_failed\t3\n" in done.output
+    assert "requests\t93\n" in done.output
+
+
+def test_commands_trust_the_authorities_that_they_are_told(start: Start, pair: Pair, tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", DATA)
+    calls = (
+        ("status",),
+        ("tensors", "ls"),
+        ("aliases", "ls"),
+        ("tensors", "put", "trusted", str(tmp_path / "rows.npy")),
+    )
+    with start(*pair.flags(), tls=pair.trusting()) as server:
+        url = {"GATHERND_URL": server.url}
+        for call in calls:
+            refused = CliRunner().invoke(app, [*call], env=url)
+            assert refused.exit_code == 1
+            assert "its certificate is not trusted: self" in refused.output
+            assert "--ca" in refused.output
+            assert "running" not in refused.output
+            assert CliRunner().invoke(app, [*call, "--ca", str(pair.certificate)], env=url).exit_code == 0
+            named = {**url, "GATHERND_CA": str(pair.certificate)}
+            assert CliRunner().invoke(app, [*call], env=named).exit_code == 0
+        missing = CliRunner().invoke(app, ["status", "--ca", "missing.pem"], env=url)
+        assert missing.exit_code == 2
+        assert "missing.pem" in missing.output
+        for call in calls:
+            empty = CliRunner().invoke(app, [*call, "--ca", str(tmp_path / "rows.npy")], env=url)
+            assert (empty.exit_code, "no certificate of an authority" in empty.output) == (1, True)
 
 
 def test_a_large_tensor_is_fetched_in_pieces(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from tests.client.test_retries import DATA, INDICES, Scripted, done, pauses, scr
 from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.server import Server
-from tests.http.test_tls import Pair, pair
+from tests.http.test_tls import CURVE, Pair, pair
+from tests.needs import skip_without
 from tests.tries import tried_again
 
 __all__ = ["pair", "pauses", "scripted"]
@@ -178,6 +180,53 @@ def test_https_trusts_whom_it_is_told_to(kind: Any, start: Start, pair: Pair, tm
             pytest.raises(errors.TransportError),
         ):
             client.metadata("a")
+
+
+def test_a_certificate_that_is_not_trusted_is_told_at_once(
+    kind: Any, start: Start, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start(*pair.flags(), tls=pair.trusting()) as server:
+        refused = pytest.raises(
+            errors.UntrustedCertificate, match=r"not trusted: self.signed certificate; .*GATHERND_CA"
+        )
+        with kind(server.url) as client, refused:
+            client.ready(wait=3600)
+        with kind(server.url) as client, refused:
+            client.metadata("items")
+        monkeypatch.setenv("GATHERND_CA", str(pair.certificate))
+        with kind(server.url) as client:
+            assert client.ready(wait=60)
+        with kind(server.url, verify=True) as client, refused:
+            client.ready(wait=3600)
+        monkeypatch.delenv("GATHERND_CA")
+        with kind(server.url, transport=over_httpx(kind)) as client, refused:
+            client.ready(wait=3600)
+
+
+def test_a_certificate_of_another_name_is_told_as_such(kind: Any, start: Start, tmp_path: Path) -> None:
+    skip_without(openssl="openssl")
+    other = Pair(tmp_path / "cert.pem", tmp_path / "key.pem")
+    files = ["-keyout", str(other.key), "-out", str(other.certificate)]
+    name = ["-subj", "/CN=other.example", "-addext", "subjectAltName=DNS:other.example"]
+    command = ["openssl", "req", "-x509", "-newkey", *CURVE, *files, "-nodes", "-days", "2", *name]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    trusting = other.trusting()
+    trusting.check_hostname = False
+    refused = pytest.raises(errors.UntrustedCertificate, match=r"not trusted: .*mismatch.*; use a URL with a name of")
+    with start(*other.flags(), tls=trusting) as server, kind(server.url, verify=other.certificate) as client, refused:
+        client.ready(wait=3600)
+
+
+def over_httpx(kind: Any) -> Any:
+    """A transport of httpx that trusts public authorities, for a client of this kind."""
+    return httpx.HTTPTransport() if kind is gathernd.Client else httpx.AsyncHTTPTransport()
+
+
+def test_a_file_without_authorities_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").write_bytes(b"nothing")
+    for name, problem in (("empty.pem", ValueError), ("missing.pem", FileNotFoundError)):
+        with pytest.raises(problem, match=name):
+            gathernd.Client("https://127.0.0.1", verify=tmp_path / name)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gathernd import errors
+from gathernd._upload_sources import encode_upload
 from gathernd_cli import url_files
 from gathernd_cli.command_line import app
 from tests.http.conftest import Start
@@ -187,6 +188,46 @@ def test_a_file_without_etag_that_changes_meanwhile_is_not_put_together(
     with (
         pytest.raises(OSError, match="changed meanwhile"),
         url_files.fetched(f"{source.url}/t/changing.npy", None, lambda *done: None),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_server_without_ranges_is_read_once(source: RangeServer, chunked: bool) -> None:
+    array = np.arange(3 << 20, dtype=np.float32)
+    files = {"/t/a.npy": npy(array), "/t/small.npy": npy(array[:5]), "/t/many": save(a=array[:7], b=array, c=array[:9])}
+    source.respond = lambda handler: handler.answer_whole(files[handler.path], chunked=chunked)
+    told: list[tuple[int, int]] = []
+    for path, tensor in (("/t/a.npy", None), ("/t/small.npy", None), ("/t/many", "b"), ("/t/many", "c")):
+        source.asked = []
+        with url_files.fetched(source.url + path, tensor, lambda *done: told.append(done)) as fetched:
+            if tensor is None:
+                assert fetched.read_bytes() == files[path]
+            else:
+                wanted = array if tensor == "b" else array[:9]
+                assert bytes(encode_upload(fetched, tensor).raw) == wanted.tobytes()
+        assert len(source.asked) == 1
+        assert told[-1][0] == told[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("change", "chunked", "cut", "what"),
+    [
+        (0, False, 1 << 20, "no ranges to go on"),
+        (0, True, 1 << 20, "no ranges to go on"),
+        (1, True, None, "more bytes"),
+        (-1, True, None, "ends before"),
+    ],
+)
+def test_a_file_without_ranges_comes_whole_or_not_at_all(
+    source: RangeServer, change: int, chunked: bool, cut: int | None, what: str
+) -> None:
+    whole = npy(np.zeros(3 << 20, np.uint8))
+    file = whole + b"x" * change if change >= 0 else whole[:change]
+    source.respond = lambda handler: handler.answer_whole(file, chunked=chunked, cut_after=cut)
+    with (
+        pytest.raises(OSError, match=what),
+        url_files.fetched(f"{source.url}/t/a.npy", None, lambda *done: None),
     ):
         pass
 

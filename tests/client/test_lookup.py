@@ -30,9 +30,14 @@ def test_features_are_rows_and_bags_of_any_kind_of_array(service: Any) -> None:
     wanted = np.concatenate((USERS[[7, 3]], bags), axis=1)
     for second in (
         Feature("items", [4, 4, 9, 1, 0], offsets=[0, 3], pooling="sum"),
-        Feature("items", np.array([4, 4, 9, 1, 0], np.int32), lengths=[3, 2]),
-        {"tensor": "items", "indices": np.array([4, 4, 9, 1, 0], np.uint8), "offsets": np.array([0, 3], np.int16)},
-        ("items", [4, 4, 9, 1, 0], [0, 3]),
+        Feature("items", np.array([4, 4, 9, 1, 0], np.int32), lengths=[3, 2], pooling="sum"),
+        {
+            "tensor": "items",
+            "indices": np.array([4, 4, 9, 1, 0], np.uint8),
+            "offsets": np.array([0, 3], np.int16),
+            "pooling": "sum",
+        },
+        ("items", [4, 4, 9, 1, 0], [0, 3], None, None, "sum"),
     ):
         found = service.lookup([("users", np.array([7, 3])), second])
         assert found.tobytes() == wanted.tobytes()
@@ -47,7 +52,7 @@ def test_poolings_and_weights(service: Any) -> None:
     for pooling in ("sum", "mean", "max"):
         found = service.lookup([Feature("items", indices, offsets, pooling=pooling)])
         assert found.tobytes() == looped(ITEMS, Given("", indices, offsets, pooling=pooling)).tobytes()
-    found = service.lookup([Feature("items", indices, offsets, weights=weights)])
+    found = service.lookup([Feature("items", indices, offsets, weights=weights, pooling="sum")])
     assert found.tobytes() == looped(ITEMS, Given("", indices, offsets, weights, "sum")).tobytes()
 
 
@@ -56,29 +61,29 @@ def test_a_list_of_weights_takes_the_type_of_its_tensor(service: Any, dtype: Any
     service.put("items", ITEMS.astype(dtype))
     table, weights = ITEMS.astype(dtype), [1, -2.5, 0.1]
     wanted = looped(table, Given("", [4, 9, 1], [0, 2], np.array(weights, dtype), "sum"))
-    found = service.lookup([Feature("items", [4, 9, 1], [0, 2], weights=weights), ("items", [4, 9])])
+    found = service.lookup([Feature("items", [4, 9, 1], [0, 2], weights=weights, pooling="sum"), ("items", [4, 9])])
     assert found.dtype == dtype
     assert found[:, :3].tobytes() == wanted.tobytes()
     for feature in features_of([4, 9, 1], [2, 1], ["items"], weights):
         assert service.lookup([feature]).tobytes() == wanted.tobytes()
     if dtype is np.float16:
         with pytest.raises(ValueError, match="cannot hold"):
-            service.lookup([Feature("items", [4], [0], weights=[1e6])])
+            service.lookup([Feature("items", [4], [0], weights=[1e6], pooling="sum")])
     with pytest.raises(errors.TensorNotFound):
-        service.lookup([Feature("nobody", [4], [0], weights=[1.0])])
+        service.lookup([Feature("nobody", [4], [0], weights=[1.0], pooling="sum")])
 
 
 @pytest.mark.parametrize("lengths", [[1.5, 1.5], [2.0, 1.0], [True, True]])
 def test_lengths_that_are_no_integers_are_refused_and_not_cut(service: Any, lengths: list[Any]) -> None:
     indices = [1] * int(sum(lengths))
     with pytest.raises(TypeError, match="integers"):
-        service.lookup([Feature("items", indices, lengths=lengths)])
+        service.lookup([Feature("items", indices, lengths=lengths, pooling="sum")])
     with pytest.raises(TypeError, match="integers"):
         features_of(indices, lengths, ["items"])
 
 
 @pytest.mark.parametrize("wrong", [[1.5, 2.5], [1.0, 2.0], [True, False], [2**63, 2**64 - 1], ["1", "2"]], ids=str)
-@pytest.mark.parametrize("bags", [{}, {"offsets": [0]}, {"lengths": [2]}], ids=str)
+@pytest.mark.parametrize("bags", [{}, {"offsets": [0], "pooling": "sum"}, {"lengths": [2], "pooling": "sum"}], ids=str)
 def test_indices_that_are_no_integers_are_refused_and_not_cut(service: Any, bags: Any, wrong: list[Any]) -> None:
     with pytest.raises(TypeError, match="integers"):
         service.lookup([Feature("items", wrong, **bags)])
@@ -87,9 +92,9 @@ def test_indices_that_are_no_integers_are_refused_and_not_cut(service: Any, bags
 def test_offsets_are_integers_and_either_may_be_of_uint64(service: Any) -> None:
     for wrong in ([0.0], [False], [2**63]):
         with pytest.raises(TypeError, match="integers"):
-            service.lookup([Feature("items", [1, 2], offsets=wrong)])
+            service.lookup([Feature("items", [1, 2], offsets=wrong, pooling="sum")])
     wanted = looped(ITEMS, Given("", [4, 9], [0, 1], pooling="sum"))
-    unsigned = Feature("items", np.array([4, 9], np.uint64), offsets=np.array([0, 1], np.uint64))
+    unsigned = Feature("items", np.array([4, 9], np.uint64), offsets=np.array([0, 1], np.uint64), pooling="sum")
     assert service.lookup([unsigned]).tobytes() == wanted.tobytes()
 
 
@@ -141,7 +146,7 @@ def test_types_that_safetensors_lacks_come_too(service: Any) -> None:
 
 def test_refusals_are_exceptions(service: Any, server: Server) -> None:
     with pytest.raises(errors.OffsetsInvalid) as wrong:
-        service.lookup([("items", [1, 2], [0, 5])])
+        service.lookup([("items", [1, 2], [0, 5], None, None, "sum")])
     assert wrong.value.errors[0].pointer == "/0.offsets"
     with pytest.raises(errors.FeatureMismatch):
         service.lookup([("items", [1, 2]), ("users", [1])])
@@ -150,6 +155,6 @@ def test_refusals_are_exceptions(service: Any, server: Server) -> None:
     with pytest.raises(errors.TensorNotFound):
         service.lookup([("nobody", [1])])
     with pytest.raises(ValueError, match="offsets or lengths"):
-        service.lookup([Feature("items", [1], offsets=[0], lengths=[1])])
+        service.lookup([Feature("items", [1], offsets=[0], lengths=[1], pooling="sum")])
     with pytest.raises(ValueError, match="add up"):
-        service.lookup([Feature("items", [1], lengths=[2])])
+        service.lookup([Feature("items", [1], lengths=[2], pooling="sum")])

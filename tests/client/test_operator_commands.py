@@ -172,3 +172,16 @@ def test_several_files_are_written_all_or_none(run: Run, server: Server) -> None
     assert refused.exit_code == 1
     assert "an npy file cannot hold bfloat16" in refused.output
     assert not listing()
+
+
+def test_an_error_names_what_was_typed(run: Run) -> None:
+    np.save("far.npy", np.array([0, 99]))
+    refused = run("lookup", "users=rows.npy", "nobody=bagged.npy")
+    assert refused.exit_code == 1
+    assert "  at feature 2, tensor" in refused.output.splitlines()
+    far = run("lookup", "users=rows.npy", "items=far.npy")
+    assert "  at feature 2, indices [1]" in far.output.splitlines(), far.output
+    axis = run("call", "rows.npy", "rows.npy", "--op", "gather", "--axis", "9")
+    assert "  at --axis" in axis.output.splitlines(), axis.output
+    filled = run("lookup", "users=rows.npy", "--fill-value", "1")
+    assert "  at --fill-value" in filled.output.splitlines(), filled.output

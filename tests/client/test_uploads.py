@@ -17,7 +17,9 @@ from safetensors.numpy import save_file
 from gathernd import AsyncClient, Result, _endpoints, errors
 from gathernd._upload_sources import encode_upload
 from tests.client.test_gathers import same, sample
+from tests.for_each import for_each
 from tests.http.server import Server
+from tests.safetensors_files import FORBIDDEN, SOUND, UNSOUND
 
 TABLE = np.arange(60, dtype=np.float32).reshape(12, 5)
 
@@ -72,6 +74,20 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> No
     (tmp_path / "data").write_bytes(content)
     with pytest.raises(ValueError, match="data"):
         encode_upload(tmp_path / "data", None)
+
+
+@for_each("name", SOUND)
+def test_a_safetensors_file_is_read_as_the_service_reads_it(name: str, tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors").write_bytes(SOUND[name])
+    encoded = encode_upload(tmp_path / "x.safetensors", None)
+    assert (encoded.element_type.name, encoded.shape, len(encoded.raw)) == ("float32", (2,), 8)
+
+
+@for_each("name", UNSOUND | FORBIDDEN)
+def test_a_safetensors_file_is_refused_as_the_service_refuses_it(name: str, tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors").write_bytes((UNSOUND | FORBIDDEN)[name])
+    with pytest.raises((ValueError, TypeError), match="safetensors"):
+        encode_upload(tmp_path / "x.safetensors", "x")
 
 
 def test_files_that_cannot_be_uploaded_say_why(tmp_path: Path) -> None:

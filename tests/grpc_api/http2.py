@@ -148,8 +148,14 @@ class Http2:
 
     def _frames(self) -> Iterator[tuple[int, int, int, bytes]]:
         kept = b""
-        while part := self.socket.recv(1 << 16):
+        while part := self._receive():
             kept += part
             while len(kept) >= 9 and len(kept) >= (end := 9 + int.from_bytes(kept[:3])):
                 yield kept[3], kept[4], int.from_bytes(kept[5:9]), kept[9:end]
                 kept = kept[end:]
+
+    def _receive(self) -> bytes:
+        """What comes next, however long the server says nothing."""
+        while True:
+            with suppress(TimeoutError):
+                return self.socket.recv(1 << 16)

@@ -22,7 +22,7 @@ def run(most: int, course: Callable[[Call, list[object], asyncio.Event], Corouti
     happened: list[object] = []
 
     async def main() -> None:
-        places, over = CallsUnderWay(most), asyncio.Event()
+        places, over = CallsUnderWay(most, 1, 1 << 24), asyncio.Event()
 
         async def call(number: int) -> None:
             task = places.begin(INFER)
@@ -84,3 +84,23 @@ def test_a_call_is_refused_where_it_waits_too_long_or_too_many_wait(
         await calls[0]
 
     assert run(1, course) == [0, (1, "overloaded", {"limit": "grpc_calls", "maximum": 1})]
+
+
+def test_it_is_quiet_once_no_call_is_under_way() -> None:
+    async def main() -> None:
+        places, over = CallsUnderWay(2, 1, 1 << 24), asyncio.Event()
+
+        async def call() -> None:
+            task = places.begin(INFER)
+            await over.wait()
+            places.end(INFER, task)
+
+        running = asyncio.ensure_future(call())
+        quiet = asyncio.ensure_future(places.quiet(300))
+        await asyncio.sleep(0.1)
+        assert not quiet.done()
+        over.set()
+        await running
+        await asyncio.wait_for(quiet, 60)
+
+    asyncio.run(main())

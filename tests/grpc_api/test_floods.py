@@ -46,8 +46,9 @@ ROOM = 48 << 20
 MOST_WAIT_S = 5.0
 """No call of a neighbour may take longer meanwhile; this machine does the work of others too."""
 PORTION = 1 << 16
-PLACES = 16
-"""So many calls may be under way at once: the memory budget holds so many messages of the largest size."""
+PLACES = 14
+"""So many calls may be under way at once: the memory budget holds 16 messages of the largest size, of which two may be
+of calls that need no key."""
 CANCEL = pack(">I", 8)
 
 

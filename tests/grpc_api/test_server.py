@@ -28,7 +28,6 @@ from tests.grpc_api.messages import Channel, example, output, pb
 from tests.http.conftest import Start
 from tests.http.server import GATHERND
 from tests.http.test_tls import Pair, make_pair
-from tests.tries import tried_again
 
 
 @pytest.fixture(scope="module")
@@ -163,31 +162,29 @@ def test_without_a_port_no_process_of_a_running_service_has_grpc(
         assert {"cygrpc", "_message"} in loaded(grpc_server.http.process.pid)
 
 
-@tried_again
 def test_a_stop_answers_what_runs_and_ends_streams(start_grpc: StartGrpc) -> None:
-    with start_grpc("--drain-delay", "1", "--drain-timeout", "10") as server, Channel(server.address) as channel:
+    with start_grpc("--drain-delay", "300", "--drain-timeout", "300") as server, Channel(server.address) as channel:
         raw: Any = channel.channel
-        watch = raw.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=30)
+        watch = raw.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=120)
         assert next(watch) == b"\x08\x01"
         more = Event()
 
         def requests() -> Iterator[Any]:
             yield example(id="1")
-            more.wait(30)
+            more.wait(120)
 
-        stream = channel.stub.ModelStreamInfer(requests(), timeout=30)
+        stream = channel.stub.ModelStreamInfer(requests(), timeout=120)
         assert next(stream).infer_response.id == "1"
         server.http.process.send_signal(signal.SIGTERM)
         assert next(watch) == b"\x08\x02"
         assert not channel.call("ServerReady", pb.ServerReadyRequest()).ready
         assert output(channel.call("ModelInfer", example()), np.float32).tolist() == [[2, 3], [0, 1]]
+        server.http.process.send_signal(signal.SIGTERM)  # ends the delay
         with pytest.raises(grpc.RpcError) as caught:
             next(stream)
         assert caught.value.code().name == "UNAVAILABLE"
         more.set()
-        begun = monotonic()
-        assert server.http.stop() == 0, server.http.log_text()
-        assert monotonic() - begun < 8
+        assert server.http.process.wait(120) == 0, server.http.log_text()
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,10 @@ import grpc.aio
 from app.main import create_app, grpc_listener
 from app.settings import Settings
 from benchmarks.common import free_port
-from tests.tries import tried_again
 
 LIVE = "/inference.GRPCInferenceService/ServerLive"
 WATCH = "/grpc.health.v1.Health/Watch"
-BURST = 32
+BURST, COME = 32, 16
 _T = TypeVar("_T")
 
 
@@ -50,7 +49,6 @@ class Server:
         return answer
 
 
-@tried_again
 def test_calls_that_have_come_before_a_stop_are_answered(tmp_path: Path) -> None:
     server = Server(tmp_path)
 
@@ -58,11 +56,13 @@ def test_calls_that_have_come_before_a_stop_are_answered(tmp_path: Path) -> None
         alive = await server.ask()
         assert alive == b"\x08\x01"
         asked = [asyncio.create_task(server.ask()) for _ in range(BURST)]
-        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-        await server.listener.stop(5)
+        await asked[COME - 1]  # those before it have come on the same connection, and perhaps later ones
+        await server.listener.stop(60)
         return await asyncio.gather(*asked)
 
-    assert asyncio.run(server.run(burst())) == [b"\x08\x01"] * BURST
+    answers = asyncio.run(server.run(burst()))
+    assert answers[:COME] == [b"\x08\x01"] * COME
+    assert set(answers[COME:]) <= {b"\x08\x01", "CANCELLED", "UNAVAILABLE"}
 
 
 def test_a_stop_waits_neither_for_watches_nor_for_an_end_of_the_load(tmp_path: Path) -> None:

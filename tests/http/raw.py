@@ -64,6 +64,7 @@ class Wire:
         body, self._buffer = self._buffer[:size], self._buffer[size:]
         assert "server" not in headers
         assert headers["server-timing"].startswith("parse;dur=")
+        assert headers["x-content-type-options"] == "nosniff"
         if code >= 400:
             check_problem(code, headers, None if head else json.loads(body), headers["x-request-id"])
         return Answer(code, headers, body)

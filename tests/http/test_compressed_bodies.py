@@ -71,7 +71,21 @@ def test_another_encoding_is_refused(client: httpx.Client, encoding: str) -> Non
 
 
 @for_each("encoding", ENCODERS)
-@for_each("damage", ["cut", "empty", "plain", "no block of this type", "trailing", "twice", "header only"])
+@for_each(
+    "damage",
+    [
+        "cut",
+        "empty",
+        "plain",
+        "no block of this type",
+        "trailing",
+        "twice",
+        "header only",
+        "one byte behind",
+        "zeros behind",
+        "half of a member behind",
+    ],
+)
 def test_a_damaged_stream_is_malformed(client: httpx.Client, encoding: str, damage: str) -> None:
     good = ENCODERS[encoding](TINY)
     at = {"gzip": 10, "x-gzip": 10, "deflate": 2}.get(encoding, 0)  # where the first block begins
@@ -82,11 +96,42 @@ def test_a_damaged_stream_is_malformed(client: httpx.Client, encoding: str, dama
         "no block of this type": good[:at] + bytes([good[at] | 6]) + good[at + 1 :],
         "trailing": good + b"garbage",
         "twice": good + good,
+        "one byte behind": good + b"\x1f",
+        "zeros behind": good + bytes(8),
+        "half of a member behind": good + good[: len(good) // 2],
         "header only": good[:2],
     }[damage]
     answer = post(client, content, encoding)
     assert answer.status_code == 400, answer.text
     assert answer.json()["code"] == "malformed_request"
+
+
+def members(body: bytes, count: int) -> bytes:
+    """`body` as so many members of gzip, some of which are empty."""
+    step = -(-len(body) // count)
+    return b"".join(gzip.compress(body[begin : begin + step]) for begin in range(0, count * step, step))
+
+
+@for_each("encoding", ["gzip", "x-gzip"])
+@for_each("count", [2, 3, 1000, 10_000])
+def test_a_body_may_have_several_members(client: httpx.Client, encoding: str, count: int) -> None:
+    answer = post(client, members(TINY, count), encoding)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["output"]["values"] == [8]
+
+
+@pytest.mark.parametrize("path", ["/gathernd", "/lookup", "/v2/models/gathernd/infer", "/gather/backward"])
+def test_every_route_reads_members(client: httpx.Client, path: str) -> None:
+    url = client.base_url.join(path)
+    plain = httpx.post(url, content=TINY, trust_env=False)
+    answer = httpx.post(url, content=members(TINY, 3), headers={"content-encoding": "gzip"}, trust_env=False)
+    assert (answer.status_code, answer.json().get("detail")) == (plain.status_code, plain.json().get("detail"))
+
+
+def test_a_wrong_checksum_of_a_later_member_is_malformed(client: httpx.Client) -> None:
+    good = bytearray(members(TINY, 3))
+    good[-5] ^= 1
+    assert post(client, bytes(good), "gzip").json()["code"] == "malformed_request"
 
 
 @pytest.mark.parametrize("encoding", ENCODERS)
@@ -127,6 +172,17 @@ def test_a_bomb_is_refused_in_bounded_time_and_memory(capped: Server, encoding: 
         assert answer.json()["code"] == "payload_too_large"
         assert _peak(capped) - before < 16 * MIB
     assert taken[-1] < 5, taken
+
+
+def test_a_bomb_in_many_members_is_refused(capped: Server) -> None:
+    bomb = gzip.compress(bytes(MIB // 64)) * 4096
+    answer = post(capped.shared_client(), bomb, "gzip")
+    assert answer.json()["code"] == "payload_too_large"
+
+
+def test_members_that_hold_nothing_are_limited(capped: Server) -> None:
+    answer = post(capped.shared_client(), gzip.compress(TINY) + gzip.compress(b"") * 20_000, "gzip")
+    assert (answer.json()["code"], answer.json()["limit"]) == ("limit_exceeded", "gzip_members")
 
 
 def _peak(server: Server) -> int:

@@ -153,3 +153,32 @@ def test_the_detail_of_a_state_is_one_that_the_service_writes(code: Code) -> Non
     detail = error_examples()[code].answer["detail"]
     files = [path for path in (ROOT / "app").rglob("*.py") if path.name != "error_examples.py"]
     assert any(f'GatherError("{code}", "{detail}"' in path.read_text() for path in files)
+
+
+BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+@for_each("path", ["/nowhere", "/a/b/c", "/errors/nothing", "/docs/nothing", "/%3Cscript%3E", "/%ff%0d%0a"])
+def test_a_browser_gets_a_page_for_what_is_not_found_and_others_the_error(full: Server, path: str) -> None:
+    with httpx.Client(base_url=full.url, trust_env=False, timeout=60) as client:
+        shown = client.get(path, headers=BROWSER)
+        assert (shown.status_code, shown.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert "default-src 'self'" in shown.headers["content-security-policy"]
+        assert "<script" not in shown.text
+        for link in re.findall(r'href="([^"]*)"', shown.text):
+            assert client.get(httpx.URL(full.url + path).join(link)).status_code == 200, link
+        for accept in ("*/*", "application/json", "application/json, text/html;q=0.9", "text/html;q=0", ""):
+            plain = client.get(path, headers={"accept": accept})
+            assert plain.headers["content-type"] == "application/problem+json"
+            assert plain.json()["code"] == "not_found"
+        protocol = client.get("/v2/nowhere", headers=BROWSER)
+        assert (protocol.status_code, protocol.headers["content-type"]) == (404, "application/json")
+        assert client.get("/tensors/nothing", headers=BROWSER).json()["code"] == "tensor_not_found"
+
+
+def test_a_page_shows_the_address_that_its_reader_has_used(full: Server) -> None:
+    with httpx.Client(base_url=full.url, trust_env=False, timeout=60) as client:
+        for host in (f"127.0.0.1:{full.port}", f"localhost:{full.port}", "x.localhost"):
+            text = client.get("/errors/index_out_of_bounds", headers={"host": host}).text
+            assert f"curl -s http://{host}/gathernd" in text
+            assert host == "127.0.0.1:8080" or ADDRESS not in text

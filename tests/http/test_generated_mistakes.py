@@ -30,7 +30,7 @@ MOST_HINTS = 8
 """Hints that are followed one after the other: a mistake may hide others, and a text may be damaged anew by each."""
 LEFT_TO_THE_CALLER = re.compile(
     "^(Leave this part of the protocol out|Send complex(64|128) to POST /gathernd|Have the operator |"
-    "Send one JSON object in UTF-8, or the bytes that the Content-Type names|Correct /body )"
+    "Send one JSON object in UTF-8, or the bytes that the Content-Type names|Write the file with |Correct /body )"
 )
 """Hints whose request is another one altogether, and those of damaged files."""
 
@@ -79,6 +79,9 @@ def follow_all(client: httpx.Client, request: Request) -> bool:
         answer = send(client, request)
         if answer.status_code < 400:
             return answer.request.method in ("PUT", "DELETE") or "/tensors/" in answer.request.url.path
+        if answer.headers["content-type"].startswith("text/html"):  # the same error as a page
+            request = request.with_header("accept", "application/json")
+            continue
         error = answer.json()
         assert answer.status_code < 500 or error["code"] == "not_implemented", error
         hint, place = error["hint"], (error.get("errors") or [{}])[0].get("pointer", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import time
 from base64 import b64encode
@@ -17,8 +18,9 @@ import pytest
 
 from tests.http.conftest import Start
 from tests.http.server import Server
-from tests.http.tensors import npy, put_raw, save
+from tests.http.tensors import npy, npy_of_python_2, put_raw, save
 from tests.imports.range_server import RangeServer, range_server
+from tests.safetensors_files import SOUND
 
 TABLE = np.arange(300 * 64, dtype=np.float32).reshape(300, 64)
 
@@ -93,6 +95,24 @@ def test_an_npy_file_becomes_the_next_version(client: httpx.Client, source: Rang
     assert source.asked[0][0] == "/tables/a.npy?token=SECRET"
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_file_of_a_server_without_ranges_is_imported(
+    client: httpx.Client, source: RangeServer, chunked: bool
+) -> None:
+    table = np.arange(1 << 20, dtype=np.float32)
+    source.respond = lambda handler: handler.answer_whole(npy(table), chunked=chunked)
+    found = ended(client, begin(client, "whole", f"{source.url}/tables/whole.npy"))
+    assert found["state"] == "done", found
+    assert found["bytes_done"] == found["bytes_total"] == table.nbytes
+    assert np.array_equal(content(client, "whole"), table)
+    header = np.lib.format.header_data_from_array_1_0(np.empty(0, np.uint8)) | {"shape": (1 << 50,)}
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, header)
+    source.respond = lambda handler: handler.answer_whole(file.getvalue() + bytes(1 << 20), chunked=True)
+    answer = begin(client, "whole", f"{source.url}/tables/whole.npy")
+    assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large"), answer.text
+
+
 @pytest.mark.parametrize(("tensor", "wanted"), [("first", TABLE), ("second", TABLE[:5] + 1), ("third", np.arange(4))])
 def test_one_tensor_of_many_is_read_and_the_others_are_not(
     client: httpx.Client, source: RangeServer, tensor: str, wanted: np.ndarray[Any, Any]
@@ -110,9 +130,19 @@ def test_a_file_is_imported(client: httpx.Client, folder: Path) -> None:
         (TABLE, np.asfortranarray(TABLE), TABLE.astype(">f4"), np.zeros((0, 4)), np.array(5))
     ):
         (folder / f"{number}.npy").write_bytes(npy(array))
-        found = ended(client, begin(client, "of-file", f"file://{folder}/{number}.npy"))
-        assert found["state"] == "done", found
-        assert np.array_equal(content(client, "of-file"), array)
+        (folder / f"{number}-of-python-2.npy").write_bytes(npy_of_python_2(array))
+        for file in (f"{number}.npy", f"{number}-of-python-2.npy"):
+            found = ended(client, begin(client, "of-file", f"file://{folder}/{file}"))
+            assert found["state"] == "done", found
+            assert np.array_equal(content(client, "of-file"), array)
+
+
+@pytest.mark.parametrize("kind", ["metadata null", "unknown list of objects", "unknown first"])
+def test_a_safetensors_file_of_another_writer_is_imported(client: httpx.Client, folder: Path, kind: str) -> None:
+    (folder / "x.safetensors").write_bytes(SOUND[kind])
+    found = ended(client, begin(client, "of-file", f"file://{folder}/x.safetensors"))
+    assert found["state"] == "done", found
+    assert content(client, "of-file").tolist() == [0, 0]
 
 
 def test_the_hash_is_that_of_an_upload(client: httpx.Client, folder: Path) -> None:
@@ -313,7 +343,9 @@ def test_imports_are_counted_and_logged_without_what_is_secret(
     assert "gathernd_imported_bytes_total" in metrics
     log = importing.log_text()
     assert "SECRET" not in log
-    assert f"import of counted from {source.url}/tables/a.npy: done, {TABLE.nbytes} bytes" in log
+    (line,) = [line for line in log.splitlines() if " gathernd.changes: import done name=counted " in line]
+    assert f" bytes={TABLE.nbytes} " in line
+    assert f" url={source.url}/tables/a.npy " in line
 
 
 def test_a_quota_and_a_limit_hold_for_imports(start: Start, source: RangeServer) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.security import api_keys
@@ -218,6 +219,79 @@ def test_an_access_log_has_a_line_for_each_request(start: Start, tmp_path: Path)
         assert "key" not in line, "a key that is not in force has no label"
         for secret in (key, "hidden", "Bearer"):
             assert secret not in server.log_text()
+
+
+SCATTER = b'{"indices":{"dtype":"int64","values":[[0]]},"updates":{"dtype":"uint8","values":[9]}}'
+
+
+def test_each_change_has_one_line_that_says_what_and_by_whom(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    key = api_keys.add(file, "owner", ["gather", "tensors"])
+    source = tmp_path / "source.npy"
+    np.save(source, np.arange(4))
+    flags = ("--log-format", "json", "--api-keys-file", str(file), "--import-from", f"file://{tmp_path}")
+    with start(*flags) as server, server.client(headers={"authorization": f"Bearer {key}"}) as client:
+        raw = {"content-type": "application/octet-stream"}
+        upload = "/tensors/items?dtype=uint8&shape=4&keep=2"
+        asked: list[tuple[str, str, str, bytes, dict[str, str], dict[str, Any]]] = [
+            ("first", "PUT", upload, b"abcd", raw, {"name": "items", "version": 1, "bytes": 4}),
+            ("second", "PUT", upload, b"efgh", raw, {"name": "items", "version": 2, "bytes": 4}),
+            ("made", "PUT", "/aliases/now", b'{"tensor":"items@1"}', {}, {"name": "now", "tensor": "items@1"}),
+            ("moved", "PUT", "/aliases/now", b'{"tensor":"items@2"}', {}, {"name": "now", "tensor": "items@2"}),
+            ("scatter", "POST", "/tensors/items/scatter", SCATTER, {"idempotency-key": "once"},
+             {"name": "items", "version": 2, "bytes": len(SCATTER)}),
+            ("old", "DELETE", "/tensors/items@1", b"", {}, {"name": "items", "version": 1}),
+            ("unmade", "DELETE", "/aliases/now", b"", {}, {"name": "now"}),
+            ("import", "POST", "/tensors/copied/import", b'{"url":"file://%b"}' % str(source).encode(), {},
+             {"name": "copied", "version": 1, "bytes": 32, "url": f"file://{source}"}),
+            ("all", "DELETE", "/tensors/items", b"", {}, {"name": "items"}),
+        ]  # fmt: skip
+        messages = []
+        for mark, method, path, body, headers, wanted in asked:
+            answer = client.request(method, path, content=body, headers={"x-request-id": mark, **headers})
+            assert answer.status_code < 300, answer.text
+            (line,) = about(server, mark)
+            assert line["logger"] == "gathernd.changes"
+            assert line["level"] == "info"
+            assert (line["key"], line["client"]) == ("owner", "127.0.0.1")
+            assert {name: line.get(name) for name in ("name", "version", "bytes", "tensor", "url")} == {
+                name: wanted.get(name) for name in ("name", "version", "bytes", "tensor", "url")
+            }
+            messages.append(line["message"])
+        assert messages == [
+            "tensor uploaded", "tensor uploaded", "alias made", "alias moved", "tensor scattered", "tensor removed",
+            "alias removed", "import done", "tensor removed",
+        ]  # fmt: skip
+        sent = {"x-request-id": "again", "idempotency-key": "once"}
+        assert client.post("/tensors/items/scatter", content=SCATTER, headers=sent).status_code == 200
+        assert client.get("/tensors", headers={"x-request-id": "list"}).status_code == 200
+        refused = {"x-request-id": "refused", "if-match": '"other"', **raw}
+        assert client.put(upload, content=b"abcd", headers=refused).status_code == 412
+        assert [line["logger"] for line in about(server, "refused")] == ["gathernd.requests"]
+        api_keys.add(file, "guest", ["gather"])
+        until(lambda: "2 keys in force" in server.log_text())
+        (line,) = [line for line in lines(server) if line["message"] == "keys file: 2 keys in force"]
+        assert (line["added"], line["removed"]) == (["guest"], [])
+        assert {line.get("request_id") for line in lines(server)}.isdisjoint({"again", "list"})
+        assert key not in server.log_text()
+
+
+def test_many_scatters_have_few_lines_and_are_all_counted(start: Start) -> None:
+    with start("--log-format", "json") as server:
+        client = server.shared_client()
+        upload = "/tensors/busy?dtype=uint8&shape=4"
+        raw = {"content-type": "application/octet-stream"}
+        assert client.put(upload, content=b"abcd", headers=raw).status_code == 201
+        begun = monotonic()
+        for _ in range(60):
+            assert client.post("/tensors/busy/scatter", content=SCATTER).status_code == 200
+
+        def counted() -> tuple[int, int]:
+            found = [line for line in lines(server) if line["message"] == "tensor scattered"]
+            return len(found), sum(("request_id" in line) + line.get("left_out", 0) for line in found)
+
+        until(lambda: counted()[1] == 60)
+        assert counted()[0] <= 2 + monotonic() - begun
 
 
 def test_text_lines_carry_the_same_fields(start: Start) -> None:

@@ -101,8 +101,8 @@ def test_what_any_request_may_be_refused_with_is_described(document: dict[str, A
         assert len(codes) == len(set(codes)), (path, method)
 
 
-ON_EVERY_ANSWER = {"content-length", "content-type", "date", "server-timing", "x-request-id"}
-OF_PAGES = {"content-security-policy", "referrer-policy", "x-content-type-options"}
+ON_EVERY_ANSWER = {"content-length", "content-type", "date", "server-timing", "x-content-type-options", "x-request-id"}
+OF_PAGES = {"content-security-policy", "referrer-policy"}
 INFER = "/v2/models/{name}/infer"
 
 

@@ -20,7 +20,20 @@ import safetensors.numpy
 
 from tests.http.conftest import Start
 from tests.http.forms import int64
-from tests.http.tensors import FORM, NPY, RAW, SAFETENSORS, error, look_up, npy, put_raw, put_strings, save
+from tests.http.tensors import (
+    FORM,
+    NPY,
+    RAW,
+    SAFETENSORS,
+    error,
+    look_up,
+    npy,
+    npy_of_python_2,
+    put_raw,
+    put_strings,
+    save,
+)
+from tests.safetensors_files import SOUND
 
 TABLE = np.arange(24, dtype=np.float32).reshape(6, 4)
 
@@ -40,6 +53,7 @@ def uploads(array: Any) -> dict[str, tuple[bytes, dict[str, str], dict[str, str]
         "raw": (array.tobytes(), query, {"content-type": RAW}),
         "npy": (npy(array), {}, {"content-type": NPY}),
         "npy by magic": (npy(array), {}, {}),
+        "npy of Python 2": (npy_of_python_2(array), {}, {}),
         "npy as a browser says": (npy(array), {}, {"content-type": RAW}),
         "npy as curl says": (npy(array), {}, {"content-type": FORM}),
         "npy with a parameter": (npy(array), {}, {"content-type": NPY + "; version=1"}),
@@ -49,8 +63,20 @@ def uploads(array: Any) -> dict[str, tuple[bytes, dict[str, str], dict[str, str]
         "safetensors": (save(anything=array), {}, {"content-type": SAFETENSORS}),
         "safetensors by magic": (save(x=array), {}, {}),
         "gzip": (gzip.compress(npy(array)), {}, {"content-encoding": "gzip"}),
+        "gzip of two members": (
+            gzip.compress(npy(array)[:99]) + gzip.compress(b"") + gzip.compress(npy(array)[99:]),
+            {},
+            {"content-encoding": "gzip"},
+        ),
         "deflate": (zlib.compress(array.tobytes()), query, {"content-type": RAW, "content-encoding": "deflate"}),
     }
+
+
+@pytest.mark.parametrize("kind", ["metadata null", "unknown list of objects", "unknown first"])
+def test_a_safetensors_file_of_another_writer_is_uploaded(client: httpx.Client, name: str, kind: str) -> None:
+    answer = client.put(f"/tensors/{name}", content=SOUND[kind])
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["shape"] == [2]
 
 
 def test_raw_bytes_that_begin_as_npy_does_are_raw_where_the_query_says_what_they_are(

@@ -288,7 +288,7 @@ def test_traces_without_the_extra_end_the_start_with_a_reason(workers: str, tmp_
         command, capture_output=True, text=True, timeout=60, check=False, env=variables, stdin=subprocess.DEVNULL
     )
     assert done.returncode == 2, done.stderr
-    assert "pip install 'gathernd-server[otel]'" in done.stderr
+    assert "pip install ./clients/python '.[otel]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

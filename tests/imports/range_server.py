@@ -73,6 +73,21 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
         return True
 
+    def answer_whole(self, content: bytes, *, chunked: bool = False, cut_after: int | None = None) -> bool:
+        """Answer as a server does that knows no ranges; `cut_after` so many bytes the connection is closed."""
+        self.send_response(200)
+        self.send_header(*(("Transfer-Encoding", "chunked") if chunked else ("Content-Length", str(len(content)))))
+        self.end_headers()
+        for begin in range(0, len(content), _STEP):
+            piece = content[begin : begin + _STEP]
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            if cut_after is not None and begin + _STEP >= cut_after:
+                self.close_connection = True
+                return True
+        if chunked:
+            self.wfile.write(b"0\r\n\r\n")
+        return True
+
     def do_HEAD(self) -> None:
         self.do_GET()
 

@@ -18,7 +18,7 @@ class MemorySource:
 
     def __init__(self, content: bytes, checksum: Checksum | None = None) -> None:
         self.content = content
-        self.size = len(content)
+        self.size: int | None = len(content)
         self.checksum = checksum
         self.asked: list[tuple[int, int]] = []
 
@@ -42,11 +42,22 @@ def found_in(source: Source, tensor: str | None = None, charge: Callable[[int], 
     return asyncio.run(closing(source, work()))
 
 
+def read_tensor(source: Source, tensor: str | None = None) -> bytes:
+    """The items of a tensor of a source, as an import reads them. Raises what an import raises."""
+
+    async def work() -> bytes:
+        found = await find_tensor(source, await source.open(), tensor, lambda size: None)
+        return b"".join([bytes(piece) async for piece in parallel_ranges.pieces(source, found.begin, found.end)])
+
+    return asyncio.run(closing(source, work()))
+
+
 def read_all(source: Source) -> bytes:
     """All bytes of a source, as an import reads them."""
 
     async def work() -> bytes:
         await source.open()
+        assert source.size is not None
         return b"".join([bytes(piece) async for piece in parallel_ranges.pieces(source, 0, source.size)])
 
     return asyncio.run(closing(source, work()))

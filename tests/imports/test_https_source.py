@@ -11,15 +11,18 @@ from contextlib import suppress
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from app.imports import http_ranges, parallel_ranges, retries
 from app.imports.https_source import HttpsSource
 from app.imports.source_errors import SourceFailed
 from app.imports.source_interface import PIECE_BYTES
 from app.imports.source_urls import AllowedSources, parse, parse_prefix
+from tests.http.tensors import npy, save
 from tests.imports.range_server import RangeServer, range_server
-from tests.imports.sources import read_all
+from tests.imports.sources import read_all, read_tensor
 
 LONG_S = "\u017f".encode().decode("latin-1")
 CONTENT = random.Random(1).randbytes(3 * PIECE_BYTES + 12345)
@@ -155,9 +158,60 @@ def test_a_range_that_was_not_asked_for_is_refused(server: RangeServer, wrong: s
         read_all(source(server, "/small"))
 
 
-def test_a_server_without_ranges_is_refused(server: RangeServer) -> None:
-    server.respond = lambda handler: handler.answer(200, b"x" * 100)
-    with pytest.raises(SourceFailed, match="no ranges"):
+ITEMS = np.frombuffer(CONTENT[: 12 * 250_000], np.float32).reshape(-1, 3)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("file", "tensor", "items"),
+    [
+        (npy(ITEMS), None, ITEMS),
+        (npy(ITEMS[:5]), None, ITEMS[:5]),
+        (npy(ITEMS[:0]), None, ITEMS[:0]),
+        (save(a=ITEMS[:9], b=ITEMS, c=ITEMS[:7]), "a", ITEMS[:9]),
+        (save(a=ITEMS[:9], b=ITEMS, c=ITEMS[:7]), "b", ITEMS),
+        (save(a=ITEMS[:9], b=ITEMS, c=ITEMS[:7]), "c", ITEMS[:7]),
+        (save(**{f"t{number}": ITEMS[number : number + 2] for number in range(2000)}), "t1999", ITEMS[1999:2001]),
+    ],
+    ids=["npy", "small", "empty", "first", "middle", "last", "long header"],
+)
+def test_a_server_without_ranges_is_read_once_and_in_order(
+    server: RangeServer, file: bytes, tensor: str | None, items: NDArray[Any], chunked: bool
+) -> None:
+    server.respond = lambda handler: handler.answer_whole(file, chunked=chunked)
+    assert read_tensor(source(server), tensor) == items.tobytes()
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("cut", [300_000, 2_000_000])
+def test_a_server_without_ranges_that_is_cut_says_that_it_cannot_go_on(
+    server: RangeServer, chunked: bool, cut: int
+) -> None:
+    server.respond = lambda handler: handler.answer_whole(npy(ITEMS), chunked=chunked, cut_after=cut)
+    with pytest.raises(SourceFailed, match="no ranges") as caught:
+        read_tensor(source(server))
+    assert "again" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        (npy(ITEMS) + b"x", "more bytes"),
+        (npy(ITEMS)[:-1], "ends before"),
+        (save(a=ITEMS) + b"x", "more bytes"),
+        (save(a=ITEMS)[:-1], "ends before"),
+    ],
+)
+def test_a_file_of_unknown_length_is_what_its_header_says(server: RangeServer, file: bytes, what: str) -> None:
+    server.respond = lambda handler: handler.answer_whole(file, chunked=True)
+    with pytest.raises(SourceFailed, match=what):
+        read_tensor(source(server))
+
+
+def test_a_server_that_begins_to_answer_the_whole_is_refused(server: RangeServer) -> None:
+    server.respond = lambda handler: len(server.asked) > 1 and handler.answer_whole(CONTENT)
+    with pytest.raises(SourceFailed, match="changed"):
         read_all(source(server))
 
 

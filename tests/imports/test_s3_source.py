@@ -118,4 +118,4 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.
     with pytest.raises(SourceFailed, match="obstore") as failure:
         source("http://127.0.0.1:9")
     assert failure.value.hint is not None
-    assert "gathernd-server[cloud]" in failure.value.hint
+    assert "'.[cloud]' in a checkout" in failure.value.hint

@@ -7,13 +7,17 @@ import gc
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
+from app.api.disk_threads import DiskThreads
+from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
-from app.memory.error_tracebacks import drop_tracebacks
+from app.memory.error_tracebacks import drop_tracebacks, forget_failure
 from app.server.eager_task import continued
 
 Kept = list[weakref.ref[Any]]
@@ -69,6 +73,81 @@ def test_what_led_to_an_error_keeps_nothing() -> None:
         errors.append(error)
     assert errors
     assert kept[0]() is None
+
+
+def test_neither_the_cause_of_an_error_nor_its_context_keeps_anything() -> None:
+    kept: Kept = []
+    errors = []
+    cause = None
+    try:
+        refuse(kept)
+    except GatherError as first:
+        cause = first
+    try:
+        try:
+            refuse(kept)
+        except GatherError:
+            raise ValueError from cause
+    except ValueError as error:
+        drop_tracebacks(error)
+        errors.append(error)
+    assert errors
+    assert [each() for each in kept] == [None, None]
+
+
+def test_work_that_fails_after_its_caller_has_gone_keeps_nothing() -> None:
+    kept: Kept = []
+    begun, gone = Event(), Event()
+
+    def work() -> None:
+        begun.set()
+        gone.wait(60)
+        refuse(kept)
+
+    async def run() -> None:
+        pool = RequestThreadPool(1, 1)
+        request = asyncio.create_task(pool.run(work))
+        await asyncio.to_thread(begun.wait, 60)
+        request.cancel()
+        with suppress(asyncio.CancelledError):
+            await request
+        gone.set()
+        await asyncio.to_thread(pool.close)
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert [each() for each in kept] == [None]
+
+
+def test_a_task_that_fails_after_its_caller_has_gone_keeps_nothing() -> None:
+    """As of a call over gRPC whose message is inflated in a thread."""
+    kept: Kept = []
+
+    async def run() -> None:
+        pool = RequestThreadPool(1, 1)
+        work: Any = pool.run(lambda: refuse(kept))
+        task = asyncio.create_task(continued(work, work.send(None)))
+        del work
+        task.add_done_callback(forget_failure)
+        await asyncio.wait([task])
+        del task
+        await asyncio.to_thread(pool.close)
+
+    asyncio.run(run())
+    assert [each() for each in kept] == [None]
+
+
+def test_work_for_the_disk_that_fails_keeps_nothing() -> None:
+    kept: Kept = []
+
+    async def run() -> None:
+        threads = DiskThreads()
+        with suppress(GatherError):
+            await threads.change("a", lambda: refuse(kept))
+        await asyncio.to_thread(threads.shutdown)
+
+    asyncio.run(run())
+    assert [each() for each in kept] == [None]
 
 
 def test_a_request_that_was_begun_outside_of_a_task_keeps_nothing() -> None:

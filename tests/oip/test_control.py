@@ -44,10 +44,23 @@ def test_health_of_a_server_that_stops(start: Start) -> None:
         assert client.post("/v2/models/gathernd/infer", json=example()).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [("gathernd", [-1, -1]), ("scatternd", [-1, -1]), ("gather", [-1]), ("gather_elements", [-1])],
+)
+def test_indices_that_are_tuples_are_described_as_rows_of_them(
+    client: httpx.Client, name: str, dims: list[int]
+) -> None:
+    described = {one["name"]: one for one in client.get(f"/v2/models/{name}").json()["inputs"]}
+    assert described["indices"]["shape"] == dims
+    configured = {one["name"]: one for one in client.get(f"/v2/models/{name}/config").json()["input"]}
+    assert configured["indices"]["dims"] == dims
+
+
 def test_metadata_names_one_documented_datatype_and_lists_those_taken(client: httpx.Client) -> None:
     data, indices = client.get("/v2/models/gathernd").json()["inputs"]
     assert (data["datatype"], data["shape"], data["parameters"]) == ("FP32", [-1], {"datatypes": list(NUMPY)})
-    assert (indices["datatype"], indices["shape"]) == ("INT64", [-1])
+    assert (indices["datatype"], indices["shape"]) == ("INT64", [-1, -1])
     assert indices["parameters"]["datatypes"] == [name for name in NUMPY if "INT" in name]
     schema = client.get("/openapi.json").json()["components"]["schemas"]["TensorMetadata"]
     assert "`FP32` stands for" in schema["description"]

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.for_each import for_each
 from tests.oip.bodies import SIZE, Array, octets, output, part, refused, request, same
 
 TABLE = np.random.default_rng(3).random((500, 8), np.float32)
@@ -53,6 +54,65 @@ def test_it_takes_indices_only(client: httpx.Client, table: str, binary: bool) -
     assert same(found, TABLE[PICK[:, 0]])
     data = part("data", TABLE[:1], "FP32")
     refused(infer(client, data, part("indices", PICK, "INT64")), "invalid_field", "/inputs/0/name")
+
+
+def of_json(client: httpx.Client, **members: Any) -> httpx.Response:
+    body = {"inputs": [{"name": "indices", **members}]}
+    return client.post("/v2/models/table/infer", json=body)
+
+
+@for_each(
+    ("members", "wanted"),
+    [
+        ({"data": [3, 499]}, TABLE[[3, 499]]),
+        ({"data": [[3], [-1]]}, TABLE[[3, -1]]),
+        ({"data": [[3, 5]]}, TABLE[[3], [5]]),
+        ({"data": [[[3], [5]]]}, TABLE[[[3, 5]]]),
+        ({"data": []}, TABLE[:0]),
+        ({"data": [3, 5], "datatype": "INT64"}, TABLE[[3, 5]]),
+        ({"data": [3, 5], "datatype": None, "shape": None}, TABLE[[3, 5]]),
+        ({"data": [3, 5], "shape": [2]}, TABLE[3, 5]),
+        ({"data": [3, 5], "shape": [2, 1]}, TABLE[[3, 5]]),
+    ],
+)
+def test_indices_in_json_need_no_datatype_and_no_shape(
+    client: httpx.Client, members: dict[str, Any], wanted: Array
+) -> None:
+    _, found = output(of_json(client, **members))
+    assert same(found, np.asarray(wanted))
+
+
+@for_each(
+    ("members", "code", "pointer"),
+    [
+        ({"data": [[3], [4, 5]]}, "element_count_mismatch", "/inputs/0/data"),
+        ({"data": [[3], 4]}, "element_count_mismatch", "/inputs/0/data"),
+        ({"data": [3.5]}, "value_not_representable", "/inputs/0/data/0"),
+        ({"data": [3, 500]}, "index_out_of_bounds", "/inputs/0/data/1"),
+        ({"data": [3], "datatype": 5}, "invalid_field", "/inputs/0/datatype"),
+        ({"data": [3], "datatype": "FP7"}, "unsupported_dtype", "/inputs/0/datatype"),
+        ({"data": [3], "shape": "1"}, "invalid_field", "/inputs/0/shape"),
+        ({"parameters": {"binary_data_size": 0}}, "invalid_field", "/inputs/0/shape"),
+        ({}, "invalid_field", "/inputs/0"),
+    ],
+)
+def test_indices_without_a_shape_that_are_wrong(
+    client: httpx.Client, members: dict[str, Any], code: str, pointer: str
+) -> None:
+    refused(of_json(client, **members), code, pointer)
+
+
+@pytest.mark.parametrize("member", ["datatype", "shape"])
+def test_inputs_of_an_operator_say_all(client: httpx.Client, member: str) -> None:
+    inputs = [
+        {"name": "data", "datatype": "FP32", "shape": [2], "data": [1, 2]},
+        {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]},
+    ]
+    for number in range(2):
+        sent = [dict(one) for one in inputs]
+        del sent[number][member]
+        answer = client.post("/v2/models/gathernd/infer", json={"inputs": sent})
+        refused(answer, "invalid_field", f"/inputs/{number}/{member}")
 
 
 def test_a_tensor_that_is_named_like_a_call_is_a_model_all_the_same(client: httpx.Client) -> None:
@@ -101,10 +161,11 @@ def test_parameters_are_those_of_gathernd(client: httpx.Client) -> None:
 
 def test_metadata_config_and_statistics(client: httpx.Client) -> None:
     model = client.get("/v2/models/table").json()
-    assert [one["name"] for one in model["inputs"]] == ["indices"]
+    assert [(one["name"], one["shape"]) for one in model["inputs"]] == [("indices", [-1, -1])]
     assert model["outputs"] == [{"name": "output", "datatype": "FP32", "shape": [-1]}]
     config = client.get("/v2/models/table/config").json()
     assert config["output"][0]["data_type"] == "TYPE_FP32"
+    assert config["input"][0]["dims"] == [-1, -1]
     assert client.get("/v2/models/table/ready").status_code == 200
     before = client.get("/v2/models/table/stats").json()["model_stats"][0]
     infer(client, part("indices", PICK, "INT64"))

@@ -22,17 +22,48 @@ def test_loopback_and_allowed_names_pass(host: str) -> None:
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", "[::2]", "", "a b", "localhost:x",
-     "evil.example:80@localhost", "127.1", "0x7f000001", "2130706433"],
+     "evil.example:80@localhost", "127.1", "0x7f000001", "2130706433", "[localhost]", "[127.0.0.1]", "[::1]x",
+     "localhost:99999", "localhost:-1", "localhost:8_0", "localhost..", "[::1%25lo]", "http://localhost"],
 )  # fmt: skip
 def test_a_foreign_host_is_forbidden(host: str) -> None:
     with pytest.raises(GatherError, match="forbidden"):
         HostHeaderCheck("127.0.0.1", []).check({b"host": host.encode()})
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost.evil.example", "file://", ""])
+@pytest.mark.parametrize(
+    "origin",
+    ["https://evil.example", "null", "http://localhost.evil.example", "file://", "", "javascript://localhost",
+     "ftp://localhost", "HTTP://localhost", "//localhost", "localhost", "http:localhost", "http:/localhost",
+     "http://user@localhost", "http://localhost/", "http://localhost?x", "http://localhost#x", "http://localhost:x",
+     "http://localhost:99999", "http://[localhost]", "http://localhost http://evil.example", "http://localhost..",
+     " http://localhost", "chrome-extension://localhost", "http://localhost\\.evil.example", "http://localh\xf6st"],
+)  # fmt: skip
 def test_a_foreign_origin_is_forbidden(origin: str) -> None:
     with pytest.raises(GatherError, match="forbidden"):
-        HostHeaderCheck("127.0.0.1", []).check({b"host": b"localhost", b"origin": origin.encode()})
+        HostHeaderCheck("127.0.0.1", []).check({b"host": b"localhost", b"origin": origin.encode("latin-1")})
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [("localhost:8080", "http://localhost:8080"), ("127.0.0.1:8080", "http://127.0.0.1:8080"),
+     ("[::1]:8080", "http://[::1]:8080"), ("[0:0:0:0:0:0:0:1]:8080", "http://[::1]:8080"),
+     ("LOCALHOST:8080", "http://localhost:8080"), ("localhost", "https://localhost"), ("localhost.", "http://localhost."),
+     ("127.0.0.1:8080", "https://gather.example"), ("localhost:8080", "https://app.example")],
+)  # fmt: skip
+def test_a_page_of_the_service_may_change_something(host: str, origin: str) -> None:
+    guard = HostHeaderCheck("127.0.0.1", ["Gather.example"], ["https://app.example"])
+    guard.check_change({b"host": host.encode(), b"origin": origin.encode()})
+    guard.check_change({b"host": host.encode()})
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://localhost", "http://localhost:3000", "http://127.0.0.1:8080", "http://[::1]:8080",
+     "http://x.localhost:8080", "null", "javascript://localhost:8080", "http://user@localhost:8080", ""],
+)  # fmt: skip
+def test_a_page_of_another_service_of_this_machine_may_not_change_anything(origin: str) -> None:
+    with pytest.raises(GatherError, match="forbidden"):
+        HostHeaderCheck("127.0.0.1", []).check_change({b"host": b"localhost:8080", b"origin": origin.encode()})
 
 
 def test_elsewhere_any_host_passes_until_names_are_given() -> None:

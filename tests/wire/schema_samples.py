@@ -128,6 +128,9 @@ class Maker:
                 if isinstance(members.get("parameters"), dict):
                     members["parameters"].pop("binary_data_size", None)
                 members.setdefault("data", [0])
+                if self.rng.random() < 0.9:
+                    members.setdefault("datatype", "INT64")
+                    members.setdefault("shape", [1])
         return members
 
     def array(self, schema: dict[str, Any], name: str) -> list[Any]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,6 +13,9 @@ from app.wire import npy
 from tests.for_each import for_each
 
 NUMBERS = [name for name, row in DTYPES.items() if row.kind != "string" and name != "bfloat16"]
+
+
+GOOD = {"descr": "<f4", "fortran_order": False, "shape": (2,)}
 
 
 def saved(array: Any, version: tuple[int, int] | None = None) -> bytes:
@@ -36,6 +40,62 @@ def test_what_numpy_writes_is_read(name: str, shape: tuple[int, ...], version: t
     assert start is not None
     assert (start.dtype.name, start.shape, start.swap) == (name, shape, False)
     assert body[start.offset :] == array.tobytes()
+
+
+TYPES = (
+    "?", "<?", "b1", "<b1", "=b1", "|b1", "b", "B", "h", "l", "L", "q", "e", "f", "d", "F", "D", "<f", ">d", "=f4",
+    "|f4", "f4", "f04", "=i8", ">u1", "bool", "bool_", "float32", "float", "int", "half", "single", "double",
+    "longlong", "uint16", "complex", "csingle",
+)  # fmt: skip
+
+
+@for_each("descr", TYPES)
+def test_a_type_is_what_numpy_reads(descr: str) -> None:
+    found = np.load(io.BytesIO(with_header(repr(GOOD | {"descr": descr})) + bytes(64)))
+    start = npy.read_start(with_header(repr(GOOD | {"descr": descr})))
+    assert start is not None
+    assert (start.dtype.numpy, start.swap) == (found.dtype.newbyteorder("<"), found.dtype.str[0] == ">")
+
+
+@for_each("version", [1, 2])
+@for_each(
+    "text",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (10L, 4L), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (10L,), }\n",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (0L, 4), }",
+        "{'shape': (10 L, 0x4L), 'fortran_order': True, 'descr': '>f4'}",
+        "{'descr': \"<f4\", 'fortran_order': False, 'shape': (10L,4L)}",
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Reading .*Python 2")
+def test_long_integers_of_python_2_are_read(version: int, text: str) -> None:
+    body = with_header(text, version)
+    found = np.load(io.BytesIO(body + bytes(160)))
+    start = npy.read_start(body)
+    assert start is not None
+    assert (start.shape, start.swap) == (found.shape, found.dtype.str[0] == ">")
+    assert start.fortran == (not found.flags.c_contiguous)
+
+
+@for_each("version", [1, 2, 3])
+@for_each(
+    "text",
+    [
+        "{'fortran_order': False, 'shape': (2, 3), 'descr': '<f4'}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }" + " " * 3000 + "\n",
+        "{'descr':'<f4','fortran_order':False,'shape':(2,3)}  \n\n",
+        '{"descr": "<f4", "fortran_order": False, "shape": (2, 3,)}',
+        "\n{'descr': u'<f4', 'fortran_order': False, # it is small\n 'shape': (0x2, 3)}",
+        "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}",
+    ],
+)
+def test_a_header_is_written_as_its_writer_likes(version: int, text: str) -> None:
+    assert np.load(io.BytesIO(with_header(text, version) + bytes(24))).shape == (2, 3)
+    start = npy.read_start(with_header(text, version))
+    assert start is not None
+    assert (start.dtype.name, start.shape, start.fortran) == ("float32", (2, 3), False)
 
 
 def test_orders_of_bytes_and_axes_are_told() -> None:
@@ -91,9 +151,6 @@ def test_a_header_of_four_gigabytes_is_refused_at_once(length: int) -> None:
         npy.read_start(with_header("{", 2, length))
 
 
-GOOD = {"descr": "<f4", "fortran_order": False, "shape": (2,)}
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -101,6 +158,13 @@ GOOD = {"descr": "<f4", "fortran_order": False, "shape": (2,)}
         b"PK\3\4" + bytes(20),
         npy.MAGIC + bytes((4, 0)) + bytes(20),
         npy.MAGIC + bytes((0, 0)) + bytes(20),
+        npy.MAGIC + bytes((1, 1)) + with_header(repr(GOOD))[8:],
+        with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2L,)}", 3),
+        with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2l,)}"),
+        with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (L,)}"),
+        with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2LL,)}"),
+        with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2_L,)}"),
+        with_header("{'descr': '<f4', 'fortran_order': False, 'sh" + "9L" * 300),
         with_header(""),
         with_header("{"),
         with_header("[]"),
@@ -123,7 +187,54 @@ def test_an_unsound_header_is_malformed(body: bytes) -> None:
         npy.read_start(body)
 
 
-@pytest.mark.parametrize("descr", [None, 4, "", "f", "<", "<f", "<f3", "<i9999999999", "<f4junk", "|b2", "=i16", ">u3"])
+@pytest.mark.parametrize(
+    "descr",
+    [
+        None, 4, "", "<", "<f3", "<i9999999999", "<f4junk", "|b2", "=i16", ">u3", "<float32", "float32 ", " f4", "f4,",
+        "2f4", "(2,)f4", "i4,f4", "f4\\n", "?1", "a3", "Float32", "int0", "bfloat16", "O8", "c", "M8", "^f4",
+        "x" * 9999,
+    ],
+)  # fmt: skip
 def test_no_type_at_all_is_no_type(descr: Any) -> None:
     with pytest.raises(GatherError, match="unsupported_dtype"):
         npy.read_start(with_header(repr(GOOD | {"descr": descr})))
+
+
+@for_each(
+    ("descr", "words"),
+    [
+        ("|V1", "view('uint8')"),
+        ("float8_e4m3fn", "view('uint8')"),
+        ("int4", "view('uint8')"),
+        ("<V2", "bfloat16"),
+        ("<U3", "dtype=string"),
+        ("|S3", "dtype=string"),
+        ("<M8[s]", "view('int64')"),
+        ("<f16", "complex128"),
+        ("Float32", "float32"),
+        ("|O", "array.astype"),
+    ],
+)
+def test_a_type_that_is_not_read_has_a_way_out(descr: str, words: str) -> None:
+    with pytest.raises(GatherError) as caught:
+        npy.read_start(with_header(repr(GOOD | {"descr": descr})))
+    assert caught.value.code == "unsupported_dtype"
+    assert words in str(caught.value.hint)
+
+
+def test_what_ml_dtypes_saves_is_told_how_to_keep_its_bytes() -> None:
+    for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4, ml_dtypes.uint4):
+        with pytest.raises(GatherError) as caught:
+            npy.read_start(saved(np.zeros(3, dtype)))
+        assert "view('uint8')" in str(caught.value.hint)
+
+
+@for_each("version", [(1, 0), (2, 0)])
+def test_a_file_that_curl_d_damaged_is_told_how_to_send_it(version: tuple[int, int]) -> None:
+    body = saved(np.arange(5), version)
+    for damaged in (body.translate(None, b"\0\r\n"), body.translate(None, b"\0")):
+        with pytest.raises(GatherError) as caught:
+            npy.read_start(damaged)
+        assert caught.value.code == "malformed_request"
+        assert "--data-binary" in str(caught.value.hint)
+        assert "numpy.save" in str(caught.value.hint)

@@ -59,6 +59,11 @@ def infer_rules(model: Model) -> dict[str, Rule]:
         dialect_rules(signature, lambda document: document.get("parameters", {}))
         | PROTOCOL_RULES
         | {
+            "inputs say datatype and shape unless they are in JSON and for a resident tensor": lambda document: all(
+                one.keys() >= {"datatype", "shape"}
+                or (model.resident and ("shape" in one or "binary_data_size" not in one.get("parameters", {})))
+                for one in document["inputs"]
+            ),
             "each input of the model is given once and there is no other": lambda document: (
                 sorted(one["name"] for one in document["inputs"]) == sorted(model.inputs)
             ),

@@ -151,6 +151,9 @@ def outputs_asked(document: dict[str, Any]) -> list[str]:
 
 
 INFER_RULES: dict[str, Rule] = PROTOCOL_RULES | {
+    "inputs of a lookup say datatype and shape": lambda document: all(
+        one.keys() >= {"datatype", "shape"} for one in document["inputs"]
+    ),
     "the parameter lookup is the rest of the request": lambda document: (
         document.get("parameters", {}).get("lookup") in (ONE_OUTPUT, OUTPUTS_APART)
     ),

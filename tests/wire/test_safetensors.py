@@ -21,9 +21,10 @@ from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
 from app.tensors.gather_call import Answer, Call
 from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
-from app.wire.safetensors import MAX_HEADER, read_call, read_layout, write_answer
+from app.wire.safetensors import MAX_HEADER, check_entries, read_call, read_layout, write_answer
 from app.wire.safetensors_header import ALIGNMENT
 from tests.for_each import for_each
+from tests.safetensors_files import FORBIDDEN, SOUND, UNSOUND, with_member
 
 DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
 SIGNATURES = {
@@ -124,6 +125,24 @@ def test_a_damaged_body_is_never_read_where_the_package_refuses_it(edit: str, pl
     if theirs_refuse(bytes(raw)):
         with pytest.raises(GatherError):
             read(raw)
+
+
+@for_each("name", SOUND)
+def test_a_file_that_the_package_reads_is_read(name: str) -> None:
+    assert [found for found, _ in deserialize(SOUND[name])] == ["x"]  # type: ignore[no-untyped-call]
+    entries, start = read_layout(SOUND[name])
+    check_entries(entries)
+    assert [(found.name, found.dtype, found.shape) for found in entries] == [("x", "F32", (2,))]
+    assert len(SOUND[name]) - start == 8
+
+
+@for_each("name", UNSOUND | FORBIDDEN)
+def test_a_file_that_the_package_or_the_format_refuses_is_refused(name: str) -> None:
+    if name in UNSOUND:
+        with pytest.raises(SafetensorError):
+            deserialize(UNSOUND[name])  # type: ignore[no-untyped-call]
+    with pytest.raises(GatherError):
+        check_entries(read_layout((UNSOUND | FORBIDDEN)[name])[0])
 
 
 def test_bfloat16_is_read_and_written() -> None:
@@ -362,7 +381,8 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "dtype missing": lambda: body({"data": {"shape": [0], "data_offsets": [0, 0]}}),
     "offsets missing": lambda: body({"data": {"dtype": "U8", "shape": [0]}}),
     "shape missing": lambda: body({"data": {"dtype": "U8", "data_offsets": [0, 0]}}),
-    "member unknown": lambda: body({"data": {**entry("U8", [0], 0, 0), "strides": [1]}}),
+    "member unknown that nests too deep": lambda: with_member(f'"a":{"[" * 126}{"]" * 126}'),
+    "member unknown without end": lambda: with_member('"a":"' + "[" * 100_000),
     "dtype is a number": lambda: body({"data": {**entry("U8", [0], 0, 0), "dtype": 1}}),
     "shape is a number": lambda: body({"data": {**entry("U8", [0], 0, 0), "shape": 0}}),
     "dimension negative": lambda: pair({**entry("U8", [0], 0, 0), "shape": [-1]}, payload=bytes(8)),
@@ -394,6 +414,22 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 def test_hostile_body_is_malformed(attack: str) -> None:
     raw = HOSTILE[attack]()
     assert refused(raw) == ("malformed_request", None)
+
+
+@for_each("attack", HOSTILE)
+def test_a_hostile_body_is_told_how_to_make_a_sound_one(attack: str) -> None:
+    with pytest.raises(GatherError) as caught:
+        read(HOSTILE[attack]())
+    assert "save_file" in str(caught.value.hint)
+    assert "--data-binary" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "I4", "U4", "F6_E2M3"])
+def test_narrow_types_are_told_how_to_keep_their_bytes(dtype: str) -> None:
+    with pytest.raises(GatherError) as caught:
+        read(pair(entry(dtype, [1], 0, 1), entry("I64", [1, 1], 1, 9), bytes(9)))
+    assert caught.value.code == "unsupported_dtype"
+    assert "uint8" in str(caught.value.hint)
 
 
 @for_each("size", range(len(GOOD)))

@@ -15,6 +15,7 @@ from app.api.request_body import inflate, read_body
 from app.api.routes.tensors import read_page, time_text
 from app.store.catalogue.catalogue_rows import Alias
 from app.store.tensor_store_interface import TensorStore
+from app.telemetry.change_log import Change
 from app.tensors.tensor_name import check_name, check_new_name
 from app.wire import safetensors
 from app.wire.json.alias_message import read_alias_target
@@ -60,6 +61,7 @@ class AliasesRoute:
             body = inflate(body, encoding, _MAX_BYTES, context.reservation, name="small_body_bytes")
         target = read_alias_target(body)
         alias, created = await self.threads.change(name, lambda: self.store.put_alias(name, target, conditions))
+        context.change = Change("alias made" if created else "alias moved", name, tensor=alias.reference)
         where = ((b"location", context.path.encode()),) if created else ()
         text = orjson.dumps(_described(alias))
         await context.send(201 if created else 200, JSON, text, etag_field(alias.etag), *where)
@@ -71,6 +73,7 @@ class AliasesRoute:
         safetensors.read_query(context.query, ())
         conditions = read_conditions(context.headers)
         await self.threads.change(name, lambda: self.store.delete_alias(name, conditions))
+        context.change = Change("alias removed", name)
         await context.send_empty(204)
 
 

@@ -11,26 +11,18 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
 from app.api.error_catalogue import CATALOGUE
-from app.api.error_examples import error_examples
+from app.api.error_examples import ADDRESS, error_examples
 from app.api.error_responses import STATUS
 from app.api.openapi_document import operation
+from app.api.page_layout import page
 from app.api.schemas.page_routes_openapi import page_operation
 from app.api.static_files import StaticFile
 from app.errors import CODES, Code, GatherError
 from app.near_name import instead_of, near_name
+from app.security.host_header_check import split_host
 
 _CODE: Final = re.compile("`([^`]+)`")
 _WIDTH: Final = 100
-
-
-def _page(title: str, body: str, root: str) -> str:
-    """A page with the look of the front page; `root` leads to where that is."""
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="{root}assets/favicon.svg"><link rel="stylesheet" href="{root}assets/page.css"></head>'
-        f'<body><main class="document"><p><a href="{root}">gathernd</a></p>{body}</main></body></html>'
-    )
 
 
 def _text(text: str) -> str:
@@ -59,7 +51,7 @@ def catalogue_page() -> str:
         f"<td>{escape(entry.title)}</td></tr>"
         for code, entry in CATALOGUE.items()
     )
-    return _page(
+    return page(
         "Errors",
         "<h1>Errors</h1><p>Each error has one of these codes, the place in the request, and a <code>hint</code>: one "
         "sentence on how to mend that request.</p>"
@@ -68,19 +60,26 @@ def catalogue_page() -> str:
     )
 
 
-def error_page(code: Code) -> str:
-    """The page at /errors/{code}: what it means, how to mend it, and a request with its whole answer."""
+def error_page(code: Code, address: str = ADDRESS) -> str:
+    """The page at /errors/{code}: what it means, how to mend it, and a request to `address` with its whole answer."""
     entry, example = CATALOGUE[code], error_examples()[code]
+    command = example.command.replace(ADDRESS, address)
     about = f"<p>{_text(example.about)}</p>" if example.about else ""
-    return _page(
+    return page(
         entry.title,
         f"<h1>{escape(entry.title)}</h1><p><code>{code}</code>, status {STATUS[code]}</p>"
         f"<p>{_text(entry.meaning)}</p><h2>How to mend it</h2><p>{_text(entry.mend)}</p>"
-        f"<h2>A request that gets it</h2>{about}<pre><code>{escape(example.command, quote=False)}</code></pre>"
+        f"<h2>A request that gets it</h2>{about}<pre><code>{escape(command, quote=False)}</code></pre>"
         f"<h2>Its answer</h2><pre><code>{escape(_printed(example.answer), quote=False)}</code></pre>"
         '<p><a href="../errors">All errors</a></p>',
         "../",
     )
+
+
+def _address(request: Request) -> str:
+    """The address under which the reader has reached the service; another form of Host is not for a shell."""
+    host = request.headers.get("host", "")
+    return ADDRESS if split_host(host) is None else f"{request.scope['scheme']}://{host}"
 
 
 def add_error_page_routes(app: FastAPI) -> None:
@@ -108,7 +107,7 @@ def add_error_page_routes(app: FastAPI) -> None:
     async def error(code: str, request: Request) -> Response:
         for known in CODES:
             if known == code:
-                return StaticFile.of(error_page(known).encode(), f"{known}.html").response(request)
+                return StaticFile.of(error_page(known, _address(request)).encode(), f"{known}.html").response(request)
         near = near_name(code, CODES)
         hint = None if near is None else f"{instead_of(code, near)}."
         raise GatherError("not_found", f"no error has the code {code!r}", hint=hint)

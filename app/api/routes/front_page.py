@@ -69,14 +69,12 @@ def service_description() -> dict[str, Any]:
 
 def front_page() -> str:
     """The HTML of the page."""
-    texts = [text for row in OPERATORS.values() for text in row.texts]
     # In a script element only "<" could be taken for markup; JSON may write it as an escape.
     description = json.dumps(service_description(), separators=(",", ":")).replace("<", "\\u003c")
     return (
         (WEB / "index.html")
         .read_text(encoding="utf-8")
         .replace("{{version}}", escape(__version__))
-        .replace("{{texts}}", escape(f"{', '.join(texts[:-1])} and {texts[-1]}"))
         .replace("{{service}}", description)
     )
 

@@ -53,7 +53,8 @@ class ImportsRoute:
         etag = await self.threads.look_up(name, lambda: self.tensors.etag_to_replace(name))
         if conditions != Conditions():
             conditions.check(etag)  # and again when it is committed
-        record = await self.jobs.begin(ImportRequest(name, url, tensor, conditions, keep, prefault, lock))
+        request = ImportRequest(name, url, tensor, conditions, keep, prefault, lock)
+        record = await self.jobs.begin(request, context.metrics.caller(context))
         where = (b"location", path_of("getImport", id=record.id).encode())
         await context.send(202, JSON, dump(_described(record, context.request_id)), where)
 

@@ -24,10 +24,11 @@ from app.store import Conditions, Metadata
 from app.store.files.write_uploaded_tensor import Upload, check_shape
 from app.store.store_errors import storage_errors
 from app.store.tensor_store_interface import TensorStore
+from app.telemetry.change_log import Change
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor_name import check_new_name, check_reference
+from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 from app.wire import safetensors
-from app.wire.body_formats import MEDIA_TYPES, NPY, TENSORS, TensorCodec, start_of
+from app.wire.body_formats import MEDIA_TYPES, NPY, TENSORS, WHOLE_FILE_HINT, TensorCodec, start_of
 from app.wire.little_endian_items import packed_size_hint
 from app.wire.npy import Start
 
@@ -107,6 +108,7 @@ class TensorsRoute:
         with storage_errors():
             upload = await receive(context, receiver, self.threads.streams)
         metadata, created = await self.threads.change(name, lambda: self.store.put(name, upload, conditions, keep))
+        context.change = Change("tensor uploaded", metadata.name, metadata.version, metadata.size)
         where: tuple[Field, ...] = ((b"location", context.path.encode()),) if created else ()
         body = orjson.dumps(described(metadata))
         named = etag_field(metadata.etag), version_field(metadata.version)
@@ -118,6 +120,7 @@ class TensorsRoute:
         conditions = read_conditions(context.headers)
         lock = self.store.lock_name(name)
         await self.threads.change(lock, lambda: self.store.delete(name, conditions))
+        context.change = Change("tensor removed", *split_reference(name))
         await context.send_empty(204)
 
 
@@ -145,7 +148,9 @@ def check_count(start: Start, declared: int) -> None:
             f"{declared - start.offset} bytes of items are announced, which is not what shape "
             f"{list(start.shape)} of {start.dtype.name} asks for",
             pointer="/body",
-            hint=packed_size_hint(start.dtype, start.shape, max(0, declared - start.offset)),
+            hint=WHOLE_FILE_HINT
+            if start.offset
+            else packed_size_hint(start.dtype, start.shape, max(0, declared - start.offset)),
         )
 
 

@@ -23,11 +23,13 @@ from app.store import Conditions, LocalStore
 from app.store.idempotency import read_key
 from app.store.scatters.group_commit import QueuedScatter
 from app.store.scatters.pending_scatter import ContentReplaced, ScatterChange, Scattered
+from app.telemetry.change_log import SCATTERED, Change
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor_name import split_reference
 from app.wire.body_formats import SCATTERS, ScatterCodec
 from app.wire.little_endian_items import Charge
 
@@ -84,7 +86,10 @@ class ScatterRoute:
             limits=self.limits,
             charge=context.reservation.charge,
         )
-        etag, version = await self._carry_out(name, read, conditions, key)
+        scattered = await self._carry_out(name, read, conditions, key)
+        etag, version = scattered.etag, scattered.version
+        if not scattered.repeated:
+            context.change = Change(SCATTERED, split_reference(name)[0], version, len(body))
         body = orjson.dumps({"name": name, "etag": etag})
         await context.send(200, JSON, body, etag_field(etag), version_field(version))
 

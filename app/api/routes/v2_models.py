@@ -23,7 +23,7 @@ from app.api.v2_model_lookup import Models, counted_as
 from app.errors import Code
 from app.operators.lookup import CODES as LOOKUP_CODES
 from app.operators.registry import OPERATORS
-from app.wire.request_schemas.v2_infer_request import infer_request
+from app.wire.request_schemas.v2_infer_request import InferRequest, infer_request
 
 _INFER: Final[tuple[Code, ...]] = (
     "model_not_found", "payload_too_large", "unsupported_media_type", "invalid_field", "unsupported_dtype",
@@ -158,5 +158,6 @@ def _add_model(app: FastAPI, models: Models, readiness: Readiness, suffix: str, 
     async def infer(name: str, body: Any, version: str | None = Depends(version_of)) -> NoReturn:
         raise AssertionError("answered by the data plane")
 
-    infer.__annotations__["body"] = infer_request(*(operator.signature for operator in OPERATORS.values()))
+    signatures = [operator.signature for operator in OPERATORS.values()]
+    infer.__annotations__["body"] = infer_request(*signatures, base=InferRequest)
     describe(infer)

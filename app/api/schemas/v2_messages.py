@@ -66,7 +66,8 @@ class ServerMetadata(OpenModel):
 
 class TensorMetadata(OpenModel):
     """An input or output of a model. The protocol has no word for "any datatype" or "any rank": `FP32` stands for
-    every datatype where `parameters` lists them as `datatypes`, and the shape `[-1]` for every shape."""
+    every datatype where `parameters` lists them as `datatypes`, the shape `[-1]` for every shape, and `[-1, -1]` for
+    `indices` whose last dimension is an index tuple: `[n, 1]` is n rows, and `[n]` one tuple."""
 
     name: str
     datatype: Datatype

@@ -15,6 +15,11 @@ PLATFORM: Final = "gathernd"
 ANY_DATATYPE: Final = "FP32"
 """What the metadata calls the datatype of `data` and `output` where any will do: the protocol has no word for it."""
 ANY_SHAPE: Final = (-1,)
+TUPLES_SHAPE: Final = (-1, -1)
+"""What the metadata calls the shape of indices that are tuples: rows of them. Other ranks are taken as well, and one
+list of numbers is one tuple.
+"""
+_OF_TUPLES: Final = ("gathernd", "scatternd")
 
 
 def _tensors(
@@ -34,7 +39,10 @@ def _tensors(
         return [*positions, weights], [data | {"name": name} for name in (OUTPUT, f"0.{OUTPUT}")]
     taken = frozenset().union(*(row.index_dtypes for row in OPERATORS[model.signature.operator].dialects.values()))
     integers = {"datatypes": [DTYPES[name].oip for name in INTEGERS if name in taken]}
-    indices = {"name": "indices", "datatype": "INT64", "shape": ANY_SHAPE, "parameters": integers}
+    indices_shape = TUPLES_SHAPE if model.signature.operator in _OF_TUPLES else ANY_SHAPE
+    indices: dict[str, Any] = {
+        "name": "indices", "datatype": "INT64", "shape": indices_shape, "parameters": integers,
+    }  # fmt: skip
     output: dict[str, Any] = data | {"name": OUTPUT}
     if resident is not None:
         output = {"name": OUTPUT, "datatype": resident.tensor.dtype.oip, "shape": ANY_SHAPE}

@@ -11,8 +11,8 @@ const CONTROLS = {
 
 export class BackwardForm extends OperatorForm {
   /** `operators` are the gathers that have a gradient, `dtypes` the types of grad_output. */
-  constructor({ operators, dtypes }, onAnswer) {
-    super("backward", onAnswer);
+  constructor({ operators, dtypes }) {
+    super("backward");
     this.operators = operators;
     this.residents = new Map();
     offer(byId("backward-operator"), operators.map(({ name }) => name));

@@ -13,24 +13,23 @@ export function curlText(operator, body) {
   return `${lines.join(" \\\n")} -d ${quoted(body)}`;
 }
 
-/**
- * The same with the Python client. The inputs are `{dtype, values}`, or `{name, dtype}` for a resident tensor; a gather
- * has no `updates`. `batchDims` is the one beside the parameter; `fillValue` is null where none is sent.
- */
+/** The same with the Python client, of a request as `LANGUAGES` of snippets.js describes it. */
 export function pythonText({
-  operator, parameterName, parameter, dialect, isDefaultDialect, data, indices, updates, batchDims = 0,
-  outOfBounds = "error", outOfBoundsDefault = "error", fillValue = null, reduction = "none",
+  operator, parameterName, parameter, dialect, data, indices, updates, batchDims = 0, outOfBounds = null, fillValue = null,
+  reduction = null,
 }) {
+  if (!data || !indices || updates === null) return "Values that are not nested lists have no form in Python.";
+  if (fillValue === undefined) return "A fill value that is not JSON has no form in Python.";
   const imports = ["import numpy as np", "from gathernd import Client"];
   if ([data, indices].some(({ dtype }) => dtype === "bfloat16")) imports.unshift("import ml_dtypes");
   if (hasKey()) imports.push("", "# The client takes the key from the environment: GATHERND_API_KEY");
   const more = [
     ...(parameter ? [`${parameterName}=${parameter}`] : []),
     ...(batchDims ? [`batch_dims=${batchDims}`] : []),
-    ...(isDefaultDialect ? [] : [`dialect="${dialect}"`]),
-    ...(outOfBounds === outOfBoundsDefault ? [] : [`out_of_bounds="${outOfBounds}"`]),
+    ...(dialect === null ? [] : [`dialect="${dialect}"`]),
+    ...(outOfBounds === null ? [] : [`out_of_bounds="${outOfBounds}"`]),
     ...(fillValue === null ? [] : [`fill_value=${literal(fillValue, data.dtype)}`]),
-    ...(reduction === "none" ? [] : [`reduction="${reduction}"`]),
+    ...(reduction === null ? [] : [`reduction="${reduction}"`]),
   ];
   const call = ["data", "indices", ...(updates ? ["updates"] : []), ...more].join(", ");
   return `${imports.join("\n")}

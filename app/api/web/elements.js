@@ -1,5 +1,7 @@
 /* Making elements of the page. Text from the service only ever becomes text, never HTML. */
 
+import { Problem } from "./service.js";
+
 /** A new element: `properties` are set as properties, those with a dash or `role` as attributes. */
 export function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -23,11 +25,21 @@ export function replaceWithin(host, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
+/** Whether `control` is shown within `form`, which may itself be hidden. */
+export function isShown(control, form) {
+  const hidden = control.closest("[hidden]");
+  return !hidden || !form.contains(hidden);
+}
+
 /** What an error says, as paragraphs: its text, the rule that it cites, its hint and its page. */
 export function problemParagraphs(problem) {
   const found = [make("p", { className: "problem-text" }, problem.message)];
   if (problem.total > problem.errors.length && problem.errors.length) {
     found.push(make("p", {}, `The first ${problem.errors.length} of ${problem.total} are marked.`));
+  }
+  if (problem.excerpt) {
+    const [before, wrong, after] = problem.excerpt;
+    found.push(make("p", { className: "excerpt" }, before, make("mark", {}, wrong), after));
   }
   if (problem.rule) {
     const { dialect, clause, text } = problem.rule;
@@ -39,4 +51,11 @@ export function problemParagraphs(problem) {
     found.push(make("p", { className: "error-link" }, link));
   }
   return found;
+}
+
+/** Show `said`, a text or a Problem, in the element `id`; nothing if it is not given. */
+export function sayAt(id, said = "") {
+  const host = byId(id);
+  host.classList.toggle("problem", said instanceof Problem);
+  host.replaceChildren(...(said instanceof Problem ? problemParagraphs(said) : said ? [make("p", {}, said)] : []));
 }

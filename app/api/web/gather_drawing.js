@@ -45,7 +45,8 @@ export class GatherDrawing {
     this.clear();
     this.request = { data, indices, updates, output, reduction };
     this.depth = indices ? tupleDepth(operator, indices.shape) : 1;
-    this.trace = data && indices && updates !== null && traceOutput({
+    const isTyped = Boolean(data && indices) && updates !== null;
+    this.trace = isTyped && traceOutput({
       operator, dataShape: data.shape, indicesShape: indices.shape, indices: indices.elements,
       updatesShape: updates?.shape, reduction, parameter, batchDims, wraps, outOfBounds,
     });
@@ -74,6 +75,7 @@ export class GatherDrawing {
         textOf: (flat) => (data.elements ? data.elements[flat] : (known.get(flat) ?? null)),
         tuplesOf: tuplesOf("data"),
         wanted: [...tuplesAt.data.keys()].filter((source) => !Number.isNaN(source)),
+        isSparse: !data.elements, // of a resident tensor only what an answer brings is known
       });
     }
     if (updates) {
@@ -103,6 +105,9 @@ export class GatherDrawing {
       });
     }
     byId("output-note").hidden = Boolean(shape);
+    byId("output-note").textContent = this.trace === null
+      ? "These shapes do not fit together: run it, and the error names the broken rule."
+      : "Type each tensor as nested lists to see its output.";
   }
 
   /** Mark each index, or element of data, at which an error points; `reason` is the error's text. */

@@ -1,6 +1,6 @@
 /* Imports: the service reads a tensor from a URL, and this shows how far it is. */
 
-import { byId, make, problemParagraphs } from "./elements.js";
+import { byId, sayAt } from "./elements.js";
 import { ask, jsonOf, postJson, Problem } from "./service.js";
 import { shapeText, sizeText } from "./tensor_values.js";
 
@@ -29,12 +29,6 @@ export class ImportForm {
     name.value = this.given = stem.replace(/[^A-Za-z0-9._-]/g, "_").replace(/^[._-]+/, "").slice(0, 128);
   }
 
-  #say(paragraphs = [], isProblem = false) {
-    const result = byId("import-result");
-    result.classList.toggle("problem", isProblem);
-    result.replaceChildren(...paragraphs);
-  }
-
   async #import() {
     const form = byId("import-form");
     const entered = () => String(Array.from(form.querySelectorAll("input"), ({ value }) => value));
@@ -42,25 +36,25 @@ export class ImportForm {
     const name = byId("import-name").value.trim();
     const tensor = byId("import-tensor").value;
     const body = JSON.stringify({ url: byId("import-url").value.trim(), ...(tensor && { tensor }) });
-    this.#say();
+    sayAt("import-result");
     byId("import-send").disabled = true;
     try {
       const begun = await jsonOf(await postJson(`tensors/${encodeURIComponent(name)}/import`, body));
       const path = `imports/${begun.id}`;
-      this.cancel = () => ask(path, { method: "DELETE" }).catch((problem) => this.#say(problemParagraphs(problem), true));
+      this.cancel = () => ask(path, { method: "DELETE" }).catch((problem) => sayAt("import-result", problem));
       byId("import-running").hidden = false;
       const found = await this.#wait(begun, path);
-      if (found.state === "cancelled") this.#say([make("p", {}, "The import was cancelled.")]);
+      if (found.state === "cancelled") sayAt("import-result", "The import was cancelled.");
       else if (found.error) throw new Problem(found.error.status, found.error);
       else {
         const made = found.metadata;
-        this.#say([make("p", {}, `${made.name} is here: ${made.dtype} ${shapeText(made.shape)}, version ${made.version}.`)]);
+        sayAt("import-result", `${made.name} is here: ${made.dtype} ${shapeText(made.shape)}, version ${made.version}.`);
         if (entered() === sent) form.reset();
         await this.onMade();
       }
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
-      this.#say(problemParagraphs(problem), true);
+      sayAt("import-result", problem);
     } finally {
       byId("import-running").hidden = true;
       byId("import-send").disabled = false;

@@ -7,8 +7,8 @@ import { shapeText } from "./tensor_values.js";
 const PARTS = ["tensor", "indices", "offsets", "weights", "pooling"];
 
 export class LookupForm extends OperatorForm {
-  constructor({ index_dtypes: indexTypes, poolings }, onAnswer) {
-    super("lookup", onAnswer);
+  constructor({ index_dtypes: indexTypes, poolings }) {
+    super("lookup");
     this.indexTypes = indexTypes;
     this.poolings = poolings;
     this.residents = new Map();
@@ -95,6 +95,7 @@ export class LookupForm extends OperatorForm {
       legend: make("legend"),
       remove: make("button", { type: "button" }, "Remove"),
     };
+    feature.weights.dataset.optional = "";
     offer(feature.dtype, this.indexTypes);
     offer(feature.pooling, this.poolings);
     this.#offerTables(feature);

@@ -2,22 +2,22 @@
  * caused it. What a form asks for, and which control belongs to which part of a request, is for its own class to say. */
 
 import { curlText } from "./code_examples.js";
-import { byId, make, problemParagraphs } from "./elements.js";
+import { byId, isShown, make, problemParagraphs } from "./elements.js";
 import { jsonOf, parsed, postJson, Problem, sizeAbove, textOf } from "./service.js";
 import { TensorGrid } from "./tensor_grid.js";
 import { elementsOf, parseExactly, shapeText, sizeText } from "./tensor_values.js";
+import { selectPlace, typingProblem } from "./typed_json.js";
 
 /** Outputs up to this many bytes are asked for and shown. */
 const MOST_BYTES = 1 << 20;
 /** Of an answer in JSON no more is fetched: strings, whose bytes no explanation knows, are limited by this alone. */
 export const MOST_JSON = 16 * MOST_BYTES;
-const EMPTY = "Run it, and its outputs stand here.";
+const EMPTY = "Run it to see its outputs.";
 
 export class OperatorForm {
-  /** The ids of the form's parts begin with `name`; `onAnswer` is called after each answer. */
-  constructor(name, onAnswer) {
+  /** The ids of the form's parts begin with `name`. */
+  constructor(name) {
     this.name = name;
-    this.onAnswer = onAnswer;
     this.form = byId(`${name}-form`);
     this.outcome = byId(`${name}-outcome`);
     this.outputs = byId(`${name}-outputs`);
@@ -55,6 +55,8 @@ export class OperatorForm {
     button.setAttribute("aria-busy", "true");
     this.#clear();
     try {
+      const typing = typingProblem(this.form);
+      if (typing) throw typing;
       const { explanation } = await jsonOf(await postJson(`${path}?explain=true`, body));
       if (this.asked !== asked) return;
       if (explanation.output_bytes > MOST_BYTES) {
@@ -74,11 +76,11 @@ export class OperatorForm {
       const answer = parsed(text, parseExactly);
       const outputs = this.outputsOf(answer).map(([name, tensor]) => [name, tensor, tensor.shape.map(Number)]);
       for (const output of outputs) this.#showOutput(...output);
+      this.outputs.scrollIntoView({ block: "nearest" });
       const replaced = answer.replaced === undefined ? "" : ` Replaced components: ${answer.replaced}.`;
       const what = outputs.map(([name, { dtype }, shape]) => `${name} ${dtype} ${shapeText(shape)}`).join(", ");
       this.outcome.textContent = `${what}: ${(performance.now() - began).toFixed(1)} ms there and back.${replaced}`;
       byId(`${this.name}-answer`).textContent = text;
-      this.onAnswer();
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       if (this.asked === asked) this.#showProblem(error);
@@ -99,7 +101,7 @@ export class OperatorForm {
 
   #showOutput(name, tensor, shape) {
     const grid = make("div", { className: "grid" });
-    const caption = make("h3", {}, `${name} `, make("span", {}, `${tensor.dtype} ${shapeText(shape)}`));
+    const caption = make("h2", {}, `${name} `, make("span", {}, `${tensor.dtype} ${shapeText(shape)}`));
     this.outputs.append(make("div", { className: "tensor" }, caption, grid));
     const elements = elementsOf(tensor, tensor.dtype.startsWith("complex"));
     new TensorGrid(grid, () => {}).draw({ name, shape, textOf: (flat) => elements[flat], tuplesOf: () => [] });
@@ -109,26 +111,16 @@ export class OperatorForm {
   #showProblem(problem) {
     const id = `${this.name}-problem`;
     const box = make("div", { className: "problem field-problem", id, role: "alert" }, ...problemParagraphs(problem));
-    const pointed = this.controlOf(problem.errors[0]?.pointer ?? "");
-    const control = pointed ?? (problem.code === "malformed_request" ? this.#firstThatIsNoJson() : null);
-    if (control && !control.closest("[hidden]")) {
+    const control = problem.control ?? this.controlOf(problem.errors[0]?.pointer ?? "");
+    if (control && isShown(control, this.form)) {
       control.after(box);
       control.setAttribute("aria-invalid", "true");
       control.setAttribute("aria-describedby", id);
     } else {
       this.form.append(box);
     }
-  }
-
-  #firstThatIsNoJson() {
-    const isJson = ({ value }) => {
-      try {
-        return parseExactly(value) !== undefined;
-      } catch {
-        return false;
-      }
-    };
-    return [...this.form.querySelectorAll("textarea")].find((area) => !area.closest("[hidden]") && !isJson(area)) ?? null;
+    box.scrollIntoView({ block: "nearest" });
+    if (problem.control) selectPlace(problem);
   }
 }
 

@@ -1,23 +1,24 @@
 /* The playground: a form for a gather or a scatter, what the service answers to it, and the drawing of both. */
 
-import { curlText, pythonText } from "./code_examples.js";
-import { PROGRAMS } from "./code_in_languages.js";
+import { Snippets } from "./snippets.js";
 import { byId, make, problemParagraphs } from "./elements.js";
 import { EXAMPLES } from "./examples.js";
 import { GatherDrawing } from "./gather_drawing.js";
 import { MOST_JSON, offer, tensorOptions, withChosen } from "./operator_form.js";
 import { jsonOf, parsed, postJson, Problem, sizeAbove, textOf } from "./service.js";
 import { elementsOf, flatten, parseExactly, shapeText, sizeText } from "./tensor_values.js";
+import { selectPlace, typingProblem } from "./typed_json.js";
 
 /** Outputs up to this many bytes are asked for and drawn. */
 const MOST_BYTES = 1 << 20;
 const INLINE = "";
 
 export class Playground {
-  /** `operators` are the service's; `onExplained` is called with an explanation and how the gather then went. */
-  constructor(operators, dtypes, onExplained) {
+  /** `operators` are the service's; `onRun` is called with the explanation of a gather and the Server-Timing of its answer. */
+  constructor(operators, dtypes, onRun) {
     this.operators = operators;
-    this.onExplained = onExplained;
+    this.onRun = onRun;
+    this.snippets = new Snippets(byId("snippets"));
     this.residents = new Map();
     this.drawing = new GatherDrawing();
     this.form = byId("gather-form");
@@ -80,7 +81,6 @@ export class Playground {
     byId("indices-dtype").value = "int64";
     byId("indices-values").value = JSON.stringify(rows);
     this.preview();
-    byId("playground").scrollIntoView();
     byId("indices-values").focus({ preventScroll: true });
   }
 
@@ -131,6 +131,8 @@ export class Playground {
     button.setAttribute("aria-busy", "true");
     this.#clearProblem();
     try {
+      const typing = typingProblem(this.form);
+      if (typing) throw typing;
       const { explanation, output: expected } = await jsonOf(await postJson(`${operator}?explain=true`, body));
       if (explanation.output_bytes > MOST_BYTES) {
         if (isCurrent()) {
@@ -154,13 +156,15 @@ export class Playground {
       const shape = answer.output.shape.map(Number);
       const { dtype } = answer.output;
       this.#draw({ shape, dtype, elements: elementsOf(answer.output, dtype.startsWith("complex")) });
-      const kernel = kernelMicroseconds(response.headers.get("Server-Timing"));
+      const times = response.headers.get("Server-Timing") ?? "";
+      const kernel = kernelMicroseconds(times);
       this.outcome.textContent =
         `${dtype} ${shapeText(shape)}, by ${answer.dialect} on the ${answer.device.toUpperCase()}: ` +
         `${kernel === null ? "" : `${kernel} µs in the kernel, `}${milliseconds.toFixed(1)} ms there and back.` +
         (answer.replaced === undefined ? "" : ` Replaced components: ${answer.replaced}.`);
+      for (const id of ["outcome", "output-panel"]) byId(id).scrollIntoView({ block: "nearest" });
       byId("answer-code").textContent = text;
-      this.onExplained(explanation, kernel);
+      this.onRun(explanation, times);
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       if (isCurrent()) this.#showProblem(error);
@@ -300,31 +304,24 @@ export class Playground {
 
   #writeCode() {
     const { name: operator, parameter: parameterName, dialects, kind } = this.#operator();
-    byId("curl-code").textContent = curlText(operator, this.#body());
-    for (const [label, write] of PROGRAMS) byId(`${label.toLowerCase()}-code`).textContent = write(operator, this.#body());
-    const { data, indices, updates } = this.#parts();
     const dialect = byId("dialect").value;
-    if (!data || !indices || updates === null) {
-      byId("python-code").textContent = "Values that are not nested lists have no form in Python.";
-    } else if (kind === "gather" && this.#fillValue() === undefined) {
-      byId("python-code").textContent = "A fill value that is no JSON has no form in Python.";
-    } else {
-      byId("python-code").textContent = pythonText({
-        operator, parameterName, parameter: parameterName === null ? 0 : Number(byId("parameter").value || 0), dialect,
-        isDefaultDialect: dialect === dialects[0].name, data, indices, updates,
-        ...(kind === "gather"
-          ? {
-              batchDims: this.#batchDims(), outOfBounds: byId("out-of-bounds").value,
-              outOfBoundsDefault: this.outOfBoundsDefault, fillValue: this.#fillValue(),
-            }
-          : { reduction: byId("reduction").value }),
-      });
-    }
+    this.snippets.write({
+      operator, body: this.#body(), parameterName, ...this.#parts(),
+      parameter: parameterName === null ? 0 : Number(byId("parameter").value || 0),
+      dialect: dialect === dialects[0].name ? null : dialect,
+      ...(kind === "gather"
+        ? {
+            batchDims: this.#batchDims(), fillValue: this.#fillValue(),
+            outOfBounds: byId("out-of-bounds").value === this.outOfBoundsDefault ? null : byId("out-of-bounds").value,
+          }
+        : { reduction: byId("reduction").value === "none" ? null : byId("reduction").value }),
+    });
   }
 
   #clearProblem() {
     this.problem.hidden = true;
     this.problem.replaceChildren();
+    byId("output-panel").after(this.problem);
     for (const control of this.form.querySelectorAll("[aria-invalid]")) {
       control.removeAttribute("aria-invalid");
       control.removeAttribute("aria-describedby");
@@ -337,11 +334,16 @@ export class Playground {
     this.problem.hidden = false;
     this.outcome.textContent = "";
     this.drawing.markWrong(problem.errors, problem.message);
-    const control = controlOf(problem.errors[0]?.pointer ?? "");
+    const control = problem.control ?? controlOf(problem.errors[0]?.pointer ?? "");
     if (control) {
       control.setAttribute("aria-invalid", "true");
       control.setAttribute("aria-describedby", "problem");
     }
+    if (problem.control) {
+      problem.control.after(this.problem);
+      selectPlace(problem);
+    }
+    this.problem.scrollIntoView({ block: "nearest" });
   }
 }
 
@@ -355,8 +357,8 @@ function controlOf(pointer) {
   return id ? byId(id) : null;
 }
 
-/** The microseconds that the field Server-Timing says the kernel took, as text. */
+/** The microseconds that the field Server-Timing says the kernel took. */
 function kernelMicroseconds(field) {
-  const match = /kernel;dur=([0-9.]+)/.exec(field ?? "");
+  const match = /kernel;dur=([0-9.]+)/.exec(field);
   return match ? Number((Number(match[1]) * 1000).toPrecision(3)) : null;
 }

@@ -55,6 +55,9 @@ async function bodyOf(response, read) {
 /** The body of an answer as text. Throws Problem where it breaks off. */
 export const textOf = (response) => bodyOf(response, () => response.text());
 
+/** The body of an answer as a Blob. Throws Problem where it breaks off. */
+export const blobOf = (response) => bodyOf(response, () => response.blob());
+
 /** An answer of something on the way here, such as a page to sign in. */
 export const foreign = () =>
   new Problem(0, { title: "Not an answer of the service", detail: `the answer from ${address()} is not the service's` });

@@ -4,8 +4,8 @@
 import { make } from "./elements.js";
 import { coordinates, product } from "./source_positions.js";
 
-const MOST_ROWS = 24;
-const MOST_COLUMNS = 16;
+const MOST_ROWS = 12;
+const MOST_COLUMNS = 12;
 const COLOURS = 8;
 /** Texts of more characters are cut short in their cell. */
 const LONG = 16;
@@ -30,9 +30,10 @@ export class TensorGrid {
 
   /**
    * Draw `shape`. `textOf(flat)` is an element's text, null where it is not known; `tuplesOf(flat)` are the tuples it
-   * belongs to, which give it its colours. `wanted` are the flat positions worth drawing where not all can be.
+   * belongs to, which give it its colours. If not all can be drawn, the flat positions `wanted` are, and the first ones beside
+   * them unless `isSparse`.
    */
-  draw({ name, shape, textOf, tuplesOf, wanted = [] }) {
+  draw({ name, shape, textOf, tuplesOf, wanted = [], isSparse = false }) {
     this.clear();
     const columns = shape.length ? shape.at(-1) : 1;
     const rows = product(shape.slice(0, -1));
@@ -40,8 +41,8 @@ export class TensorGrid {
       this.host.append(make("p", { className: "note" }, "No elements: an axis has size 0."));
       return;
     }
-    const drawnRows = pick(rows, MOST_ROWS, wanted.map((flat) => Math.floor(flat / columns)));
-    const drawnColumns = pick(columns, MOST_COLUMNS, wanted.map((flat) => flat % columns));
+    const drawnRows = pick(rows, MOST_ROWS, wanted.map((flat) => Math.floor(flat / columns)), isSparse);
+    const drawnColumns = pick(columns, MOST_COLUMNS, wanted.map((flat) => flat % columns), isSparse);
     const table = make("table", { role: "grid", "aria-label": `${name}, shape ${shape.join(" × ") || "scalar"}` });
     if (shape.length) table.append(heads(drawnColumns, shape.length));
     let body = table.appendChild(make("tbody"));
@@ -126,12 +127,12 @@ export class TensorGrid {
   }
 }
 
-/** Which of `count` rows or columns to draw, in order: the first `most`, or the wanted ones where they lie beyond. */
-function pick(count, most, wanted) {
-  if (count <= most) return [...new Array(count).keys()];
-  const chosen = new Set(wanted.filter((place) => place < count).slice(0, most));
-  if ([...chosen].every((place) => place < most)) return [...new Array(most).keys()];
-  return [...chosen].sort((a, b) => a - b);
+/** Which of `count` rows or columns to draw, in order: at most `most`, those wanted before the first ones. */
+function pick(count, most, wanted, isSparse) {
+  const first = [...new Array(Math.min(count, most)).keys()];
+  const chosen = wanted.filter((place) => place < count);
+  const all = isSparse && count > most && chosen.length ? chosen : [...chosen, ...first];
+  return [...new Set(all)].slice(0, most).sort((a, b) => a - b);
 }
 
 function heads(columns, rank) {

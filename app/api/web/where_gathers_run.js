@@ -1,4 +1,4 @@
-/* Where gathers run: what was predicted for the last one of the playground, and what the metrics count of all. */
+/* Where gathers run: the routes that the metrics count, with their times, and the route of the playground's last gather. */
 
 import { byId, make } from "./elements.js";
 import { ask, Problem, textOf } from "./service.js";
@@ -10,41 +10,28 @@ const ROUTES = {
   gpu: "on the GPU",
 };
 
-const microsecondsText = (value) =>
-  value >= 1000 ? `${(value / 1000).toPrecision(3)} ms` : `${Number(value.toPrecision(3))} µs`;
+const timeText = (microseconds) =>
+  microseconds >= 1000 ? `${(microseconds / 1000).toPrecision(3)} ms` : `${Number(microseconds.toPrecision(3))} µs`;
 
-/** Draw the routes of an explanation; `kernel` is what the kernel took, in microseconds. */
-export function showExplanation({ routes, choice, output_bytes, plan }, kernel) {
-  const times = routes.flatMap(({ microseconds }) => (microseconds === null ? [] : [microseconds]));
-  const longest = Math.max(...times);
-  const rows = routes.map(({ route, open, microseconds, reason }) => {
-    const isChosen = route === choice.route;
-    const line = make("tr");
-    const time = make("td", { className: "number" }, microseconds === null ? "–" : microsecondsText(microseconds));
-    const what = make("td");
-    if (open && microseconds !== null) {
-      const bar = make("div", { className: "time-bar" });
-      bar.style.setProperty("--share", `${(microseconds / longest) * 100}%`);
-      what.append(bar);
-    } else {
-      what.append(make("span", { className: "note" }, reason ?? "closed"));
-    }
-    const chosen = isChosen ? [" ", make("span", { className: "chosen" }, "chosen")] : [];
-    line.append(make("th", { scope: "row" }, route, ...chosen, make("small", {}, ROUTES[route] ?? "")), time, what);
-    return line;
+/** Show the route that was chosen for a gather, why no other was, and the stages of its field Server-Timing. */
+export function showLastGather({ routes, choice, output_bytes: bytes, plan }, timing) {
+  const rows = routes.map(({ route, open, reason }) => {
+    const state = route === choice.route
+      ? make("span", { className: "chosen" }, "chosen")
+      : make("span", { className: "note" }, reason ?? (open ? "open, not chosen" : "closed"));
+    return make("tr", {}, make("th", { scope: "row" }, route, make("small", {}, ROUTES[route] ?? "")), make("td", {}, state));
   });
-  byId("prediction-rows").replaceChildren(...rows);
-  byId("prediction-table").hidden = false;
-  const bytes = output_bytes === null ? "" : `, ${output_bytes} bytes of output`;
-  byId("prediction-note").textContent =
-    `${plan.tuples * plan.batches} tuples${bytes}: predicted to be quickest by the route ${choice.route}, in ` +
-    `${microsecondsText(choice.microseconds)}${kernel === null ? "." : `; the kernel took ${microsecondsText(kernel)}.`}`;
+  byId("last-rows").replaceChildren(...rows);
+  byId("last-table").hidden = false;
+  const stages = [...timing.matchAll(/(\w+);dur=([0-9.]+)/g)].map(([, stage, time]) => `${stage} ${timeText(Number(time) * 1000)}`);
+  const output = bytes === null ? "" : `, ${bytes.toLocaleString("en")} bytes of output`;
+  byId("last-note").textContent = `${(plan.tuples * plan.batches).toLocaleString("en")} tuples${output}. Measured: ${stages.join(", ")}.`;
 }
 
 /** The latest reading of the metrics. */
 let latest = null;
 
-/** Read the metrics and show, for each route, how often it was predicted and taken, and how right the times were. */
+/** Read the metrics and show, for each route, how many gathers took it and how long they took. */
 export async function showMetrics() {
   const note = byId("metrics-note");
   const asked = (latest = {});
@@ -57,21 +44,17 @@ export async function showMetrics() {
     return;
   }
   if (asked !== latest) return;
-  const total = (name, labels = {}) => samples(text, name)
+  const total = (name, labels) => samples(text, name)
     .filter((sample) => Object.entries(labels).every(([label, value]) => sample.labels[label] === value))
     .reduce((sum, sample) => sum + sample.value, 0);
-  const rows = Object.keys(ROUTES).map((route) => {
-    const predicted = total("gathernd_kernel_routes_total", { predicted: route });
+  const rows = Object.entries(ROUTES).map(([route, where]) => {
     const taken = total("gathernd_kernel_routes_total", { taken: route });
-    const expected = total("gathernd_route_predicted_seconds_total", { route });
-    const measured = total("gathernd_route_measured_seconds_total", { route });
+    const timed = total("gathernd_kernel_routes_total", { taken: route, predicted: route }); // the metric times these alone
+    const seconds = total("gathernd_route_measured_seconds_total", { route });
+    const texts = [taken.toLocaleString("en"), timed ? timeText((seconds / timed) * 1e6) : "–"];
     return make("tr", {},
-      make("th", { scope: "row" }, route),
-      ...[
-        predicted.toLocaleString("en"),
-        taken.toLocaleString("en"),
-        expected ? `${(measured / expected).toFixed(2)} ×` : "–",
-      ].map((cell) => make("td", { className: "number" }, cell)));
+      make("th", { scope: "row" }, route, make("small", {}, where)),
+      ...texts.map((cell) => make("td", { className: "number" }, cell)));
   });
   byId("metrics-rows").replaceChildren(...rows);
   note.textContent = "";

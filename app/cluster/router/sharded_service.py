@@ -52,7 +52,7 @@ def is_ray(cluster: str) -> bool:
 def ray_link(cluster: str) -> KeyedLink:
     """The link to the coordinator of a Ray cluster. Raises BadShardMap where Ray is not installed."""
     if find_spec("ray") is None:
-        raise BadShardMap("Ray is not installed: pip install 'gathernd-server[cluster]'")
+        raise BadShardMap("Ray is not installed: pip install ./clients/python '.[cluster]' in a checkout")
     return ProcessLink([sys.executable, "-m", "app.cluster.ray_link", cluster])
 
 

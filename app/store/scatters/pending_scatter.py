@@ -15,10 +15,14 @@ from app.tensors.tensor import Tensor
 
 
 class Scattered(NamedTuple):
-    """What a scatter is answered: the ETag of the content after it, and the number of the version that it changed."""
+    """What a scatter is answered: the ETag of the content after it, and the number of the version that it changed.
+
+    `repeated` says that it was carried out before, for a request with the same Idempotency-Key, and not again.
+    """
 
     etag: str
     version: int
+    repeated: bool = False
 
 
 class ContentReplaced(Exception):

@@ -41,6 +41,7 @@ Output = Literal["output"]
 """The name of every operator's output."""
 _OUTPUT_OF_ANY_MODEL: Final[dict[str, Any]] = {"type": "string", "pattern": r"^([0-9]+\.)?output$"}
 """OpenAPI has one schema for all models, and the model `lookup` may have several outputs."""
+_SIZES: Final[dict[str, Any]] = {"type": "array", "items": {"type": "integer", "minimum": 0, "format": "int64"}}
 _FURTHER: Final = "Further settings by name, of which unknown ones are ignored."
 _OBJECT: Final = Detail("parameters must be an object")
 
@@ -96,8 +97,14 @@ class InferInput(OpenRequestModel):
         description="`data`, `indices`, or of a scatter `updates`; a resident tensor as a model takes `indices` only; "
         "a lookup takes `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on."
     )
-    datatype: Annotated[Datatype, Needed("an input needs a datatype, a string")]
-    shape: Annotated[Shape, Needed("an input needs a shape, a list of integers")]
+    datatype: Annotated[Datatype, OrNull(), Detail("datatype must be a string")] = Field(
+        ABSENT, description="May be left out for the `indices` of a resident tensor: then it is INT64."
+    )
+    shape: Annotated[Shape, OrNull(), WithJsonSchema(_SIZES)] = Field(
+        ABSENT,
+        description="May be left out for the `indices` of a resident tensor that are in `data`: then the nesting gives "
+        "it, and a flat list of n items is [n, 1], n rows.",
+    )
     parameters: Annotated[InferInputParameters, OrNull(), _OBJECT] = ABSENT
     data: Annotated[
         int,
@@ -109,6 +116,13 @@ class InferInput(OpenRequestModel):
             }
         ),
     ] = ABSENT
+
+
+class OperatorInput(InferInput):
+    """An input of an operator, of which nothing is left out."""
+
+    datatype: Annotated[Datatype, Needed("an input needs a datatype, a string")]
+    shape: Annotated[Shape, Needed("an input needs a shape, a list of integers")]
 
 
 class InferRequestedOutputParameters(OpenRequestModel):
@@ -163,9 +177,21 @@ class InferRequest(OpenRequestModel):
     ] = ABSENT
 
 
+class OperatorInferRequest(InferRequest):
+    """An infer request to an operator, of whose inputs nothing is left out."""
+
+    inputs: Annotated[  # type: ignore[assignment]
+        list[Annotated[OperatorInput, Detail("an input must be an object")]],
+        FailFast(),
+        Detail("inputs must be a list of tensors"),
+    ]
+
+
 @lru_cache(64)
-def infer_request(*signatures: Signature) -> type[InferRequest]:
-    """The model of the requests to the model of an operator; of several, what any of them takes, for OpenAPI."""
+def infer_request(*signatures: Signature, base: type[InferRequest]) -> type[InferRequest]:
+    """The model of the requests to the model of an operator, made of `base`; of several, what any of them takes, for
+    OpenAPI.
+    """
     dialects = dict.fromkeys(dialect for signature in signatures for dialect in signature.dialects)
     notes: dict[Parameter, str] = {}
     for signature in signatures:
@@ -191,7 +217,7 @@ def infer_request(*signatures: Signature) -> type[InferRequest]:
     )
     return create_model(
         "InferRequest",
-        __base__=InferRequest,
+        __base__=base,
         __module__=__name__,
         __doc__=InferRequest.__doc__,
         parameters=(Annotated[parameters, OrNull(), _OBJECT], ABSENT),

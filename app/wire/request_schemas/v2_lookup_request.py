@@ -21,14 +21,14 @@ from app.wire.request_schemas.members import (
 from app.wire.request_schemas.v2_infer_request import (
     Count,
     Flag,
-    InferInput,
     InferRequestedOutputParameters,
     OpenRequestModel,
+    OperatorInput,
     UnicodeString,
 )
 
 _OBJECT = Detail("parameters must be an object")
-_INPUT: Final = as_dict(InferInput)
+_INPUT: Final = as_dict(OperatorInput)
 """As thousands of inputs are read: no object is made of each."""
 
 
@@ -61,7 +61,7 @@ class LookupInferRequest(OpenRequestModel):
 
     id: Annotated[UnicodeString, OrNull(), Detail("id must be a string of Unicode")] = ABSENT
     inputs: Annotated[
-        list[Annotated[InferInput, Detail("an input must be an object")]],
+        list[Annotated[OperatorInput, Detail("an input must be an object")]],
         FailFast(),
         Detail("inputs must be a list of tensors"),
     ]

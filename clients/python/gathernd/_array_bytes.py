@@ -88,7 +88,8 @@ def encode(array: NDArray[Any]) -> EncodedTensor:
         return EncodedTensor(ELEMENT_TYPES["string"], array.shape, _encode_strings(array))
     element_type = _OF_DTYPE.get(array.dtype) or ELEMENT_TYPES.get(array.dtype.name)
     if element_type is None or element_type.name == "string":
-        raise TypeError(f"the service has no element type for arrays of dtype {array.dtype}")
+        more = "; view('uint8') keeps its bytes" if array.dtype.itemsize == 1 else ""
+        raise TypeError(f"the service has no element type for arrays of dtype {array.dtype}{more}")
     if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not _LITTLE):
         array = array.astype(array.dtype.newbyteorder("<"))
     flat = np.asarray(array, order="C").reshape(-1)

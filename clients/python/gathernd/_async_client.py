@@ -60,7 +60,7 @@ class AsyncClient:
         timeout: float | httpx.Timeout | None = 60.0,
         retries: int | Retries = 3,
         headers: Mapping[str, str] | None = None,
-        verify: Verify = True,
+        verify: Verify | None = None,
         cert: Certificate | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
@@ -234,7 +234,7 @@ class AsyncClient:
         float64) and are rounded once. Each tensor is read in one content, however many features name it.
         """
         until = call_end(timeout)
-        named = [_lookups.as_feature(one) for one in features]
+        named = _lookups.as_features(features)
         dtypes = {name: await self._dtype(name, until, headers) for name in _lookups.without_weight_type(named)}
         typed = _lookups.with_weight_types(named, dtypes)
         request = _lookups.lookup(typed, concat, out_of_bounds, fill_value, with_info, as_torch)

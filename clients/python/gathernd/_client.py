@@ -91,7 +91,7 @@ class Client:
     retries    how often a request may be sent again where that is safe; `Retries` limits the time it may take, too
     headers    further header fields of every request
     verify     whom HTTPS trusts: True (public authorities), a file or folder of authorities, an ssl.SSLContext, or
-               False (anybody: for tests)
+               False (anybody: for tests); by default GATHERND_CA, a file or folder, else True
     cert       the client's own certificate: a file, or (certificate, key) or (certificate, key, password)
     transport  an httpx transport to use instead of the network, for tests and for HTTP/2
 
@@ -118,7 +118,7 @@ class Client:
         timeout: float | httpx.Timeout | None = 60.0,
         retries: int | Retries = 3,
         headers: Mapping[str, str] | None = None,
-        verify: Verify = True,
+        verify: Verify | None = None,
         cert: Certificate | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
@@ -161,6 +161,8 @@ class Client:
         `data` is an array of rank r >= 1, or a str, the name of a resident tensor. `indices` has rank q >= 1 and
         integer type; under an ONNX dialect narrower integers are sent as int64. Returns an array of data's type and of
         shape indices.shape[:-1] + data.shape[batch_dims + indices.shape[-1]:].
+
+        [5, 3] is one tuple, an item: for rows 5 and 3 call `gather`.
 
         dialect is onnx-13, onnx-12, onnx-11 or openvino-8; device is auto, cpu or gpu. `with_info` returns a Result
         with the array, `as_torch` PyTorch's tensor in its place.
@@ -283,7 +285,7 @@ class Client:
         float64) and are rounded once. Each tensor is read in one content, however many features name it.
         """
         until = call_end(timeout)
-        named = [_lookups.as_feature(one) for one in features]
+        named = _lookups.as_features(features)
         dtypes = {name: self._dtype(name, until, headers) for name in _lookups.without_weight_type(named)}
         typed = _lookups.with_weight_types(named, dtypes)
         request = _lookups.lookup(typed, concat, out_of_bounds, fill_value, with_info, as_torch)
@@ -763,7 +765,10 @@ class Client:
         return self._run_until(request, until, headers)
 
     def ready(self, wait: float = 0.0) -> bool:
-        """Whether the service answers and is ready to gather; asks again for `wait` seconds until it is."""
+        """Whether the service answers and is ready to gather; asks again for `wait` seconds until it is.
+
+        Raises at once what waiting does not change, such as UntrustedCertificate and Unauthorized.
+        """
         end = monotonic() + wait
         while True:
             try:

@@ -17,6 +17,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:8080"
 """Where a service with default settings listens."""
 URL_VARIABLE: Final = "GATHERND_URL"
 KEY_VARIABLE: Final = "GATHERND_API_KEY"
+CA_VARIABLE: Final = "GATHERND_CA"
 VERSION: Final = "0.1.0"
 
 Verify = bool | str | os.PathLike[str] | ssl.SSLContext
@@ -84,15 +85,24 @@ class ConnectionSettings:
         if isinstance(self.verify, bool):
             context = httpx.create_ssl_context(self.verify)
         else:
-            folder = Path(self.verify).is_dir()
-            authorities = os.fspath(self.verify)
-            context = ssl.create_default_context(
-                cafile=None if folder else authorities, capath=authorities if folder else None
-            )
+            context = _trusting(os.fspath(self.verify))
         context.set_alpn_protocols(["http/1.1"])
         if self.cert is not None:
             context.load_cert_chain(*(self.cert if isinstance(self.cert, tuple) else (self.cert,)))
         return context
+
+
+def _trusting(authorities: str) -> ssl.SSLContext:
+    """A context that trusts the authorities in a file or folder. Raises OSError and ValueError, which name it."""
+    folder = Path(authorities).is_dir()
+    try:
+        return ssl.create_default_context(
+            cafile=None if folder else authorities, capath=authorities if folder else None
+        )
+    except ssl.SSLError as error:
+        raise ValueError(f"{authorities!r} has no certificate of an authority (PEM): {error.reason}") from None
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, authorities) from None
 
 
 def connection_settings(
@@ -101,11 +111,13 @@ def connection_settings(
     timeout: Any,
     retries: int | Retries,
     headers: Mapping[str, str] | None,
-    verify: Verify,
+    verify: Verify | None,
     cert: Certificate | None,
     transport: Any,
 ) -> ConnectionSettings:
-    """The settings that a client's arguments say; url and key default to GATHERND_URL and GATHERND_API_KEY.
+    """The settings that a client's arguments say.
+
+    `url`, `key` and `verify` default to GATHERND_URL, GATHERND_API_KEY and GATHERND_CA.
 
     Raises ValueError for a URL that is none.
     """
@@ -124,7 +136,7 @@ def connection_settings(
         all_headers | callers_headers(headers),
         retries if isinstance(retries, Retries) else Retries(retries),
         transport is None and not _has_proxy(address),
-        verify,
+        verify if verify is not None else os.environ.get(CA_VARIABLE) or True,
         cert,
     )
     settings.fields()  # what is no header field fails here

@@ -281,9 +281,15 @@ def ready() -> Request[None]:
     return Request("GET", "/readyz", lambda _: None, headers={"accept": JSON})
 
 
-@lru_cache(1024)
 def check_name(name: str) -> None:
-    """Raises ValueError for a name that no resident tensor can have."""
+    """Raises ValueError for a name that no resident tensor can have, and TypeError for what is no str."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a resident tensor is a str, not {type(name).__name__}")
+    _check_text(name)
+
+
+@lru_cache(1024)
+def _check_text(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"the name of a resident tensor is 1 to 128 of A-Z a-z 0-9 . _ -, begins with a letter or a digit, and may "

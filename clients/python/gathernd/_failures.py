@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import ssl
-from typing import Any
+from typing import Any, Final
 
 from ._messages import Request
-from .errors import ConnectError, Disconnected, Timeout
+from .errors import ConnectError, Disconnected, Timeout, UntrustedCertificate
 
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
 """What OpenSSL says of an answer that is no TLS."""
+# OpenSSL's numbers of what is wrong with a certificate (X509_V_ERR_...).
+_OF_ANOTHER_TIME: Final = frozenset((9, 10))
+_OF_ANOTHER_NAME: Final = frozenset((62, 64))
 
 
 def not_connected(url: str, error: BaseException | str) -> ConnectError:
     """No connection could be made, for the reason `error`."""
+    problem = None if isinstance(error, str) else certificate_problem(error)
+    if problem is not None:
+        return UntrustedCertificate(f"cannot reach {url}: {problem}")
     reason = error if isinstance(error, str) else reason_of(error)
     hint = "; is it running?" if "refused" in reason else ""
     return ConnectError(f"cannot reach {url}: {reason}{hint}")
@@ -41,12 +47,33 @@ def seconds_text(seconds: float | None) -> str:
     return "a time without limit" if seconds is None else f"{seconds:.3g} s"
 
 
+def certificate_problem(error: BaseException) -> str | None:
+    """What is wrong with the service's certificate and what to do, if `error` or its cause says so."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return None
+    text = f"{cause.verify_message[:1].lower()}{cause.verify_message[1:]}".rstrip(".")
+    if cause.verify_code in _OF_ANOTHER_NAME:
+        hint = "; use a URL with a name of the certificate"
+    elif cause.verify_code in _OF_ANOTHER_TIME:
+        hint = "; have its operator renew it, and compare the clocks"
+    else:
+        hint = "; name the file of its authority in GATHERND_CA, with --ca or with verify="
+    return f"its certificate is not trusted: {text}{hint}"
+
+
+def refuses_our_certificate(error: BaseException | None) -> bool:
+    """Whether the service has ended the connection for want of a certificate of the client that it trusts."""
+    reason = error.reason or "" if isinstance(error, ssl.SSLError) else ""
+    return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
+
+
 def reason_of(error: BaseException) -> str:
     """What an error of the operating system or of TLS says, in words and without its number."""
     text = str(error)
-    if isinstance(error, ssl.SSLCertVerificationError):
-        text = f"its certificate is not trusted: {error.verify_message}"
-    elif isinstance(error, ssl.SSLError):
+    if isinstance(error, ssl.SSLError):
         text = (error.reason or text).replace("_", " ").lower()
         if error.reason in _NOT_TLS:
             text = "what answers there does not speak TLS; is its URL http://?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -22,15 +22,18 @@ from .errors import UnexpectedAnswer
 
 Pooling = Literal["none", "sum", "mean", "max"]
 _LOOKUP: Final = "lookup"
+_EXAMPLE: Final = "[('items', [3, 1])]"
+_AT_LEAST: Final = "tensor and indices are needed"
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
     """Rows of the resident tensor `tensor`: those at `indices`, or with `pooling` one for each bag of indices.
 
-    A bag begins where `offsets` says, or is as long as `lengths` says, as in TorchRec's KeyedJaggedTensor; with one of
-    them `pooling` is "sum" unless it is given. `weights` are one for each index, for "sum", of the tensor's type, which
-    a list takes.
+    A bag begins where `offsets` says, or is as long as `lengths` says, as in TorchRec's KeyedJaggedTensor; either needs
+    `pooling`. The last bag ends with the indices: offsets that end with their number, as those of PyTorch's
+    `include_last_offset=True` do, have an empty bag more, whose row is zeros. Pass `offsets[:-1]` instead. `weights`
+    are one for each index, for "sum", of the tensor's type, which a list takes.
     """
 
     tensor: str | NamedTensor
@@ -39,6 +42,9 @@ class Feature:
     lengths: Any = None
     weights: Any = None
     pooling: Pooling | None = None
+
+
+_FIELDS: Final = tuple(field.name for field in fields(Feature))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +67,14 @@ class LookupResult:
     versions: Sequence[int] = ()
 
 
-def features_of(values: Any, lengths: Any, tensors: Sequence[str], weights: Any = None) -> list[Feature]:
+def features_of(
+    values: Any, lengths: Any, tensors: Sequence[str], weights: Any = None, pooling: Pooling = "sum"
+) -> list[Feature]:
     """The features of a KeyedJaggedTensor: `values` of all keys one behind the other, `lengths` of each key's bags.
 
     `tensors` are the resident tensors of the keys, in their order; `lengths` has the bags of the first key, then those
-    of the second. `weights` are those of the values. Raises ValueError where the lengths do not fit, and TypeError for
-    lengths that are no integers.
+    of the second. `weights` are those of the values; every bag is pooled by `pooling`. Raises ValueError where the
+    lengths do not fit, and TypeError for lengths that are no integers.
     """
     sizes = _sizes(lengths)
     flat, each = as_indices(values, widen=False).reshape(-1), None if weights is None else as_array(weights).reshape(-1)
@@ -82,16 +90,42 @@ def features_of(values: Any, lengths: Any, tensors: Sequence[str], weights: Any 
         part = None if each is None else each[begin:end]
         if part is not None and has_no_type(weights):
             part = part.tolist()
-        found.append(Feature(tensor, flat[begin:end], lengths=own, weights=part))
+        found.append(Feature(tensor, flat[begin:end], lengths=own, weights=part, pooling=pooling))
         begin = end
     return found
 
 
-def as_feature(given: Feature | tuple[Any, ...] | Mapping[str, Any]) -> Feature:
-    """A feature that is given as one, or as its fields in a tuple or dict."""
-    if isinstance(given, Feature):
-        return given
-    return Feature(**given) if isinstance(given, Mapping) else Feature(*given)
+def as_features(given: Iterable[Feature | tuple[Any, ...] | Mapping[str, Any]]) -> list[Feature]:
+    """The features of a lookup, each given as one, or as its fields in a tuple or dict.
+
+    Raises TypeError for what has another form, and ValueError for bags without pooling.
+    """
+    if isinstance(given, str | bytes | Mapping | Feature) or not isinstance(given, Iterable):
+        raise TypeError(f"the features of a lookup are a list, as in {_EXAMPLE}, not a {type(given).__name__}")
+    return [_as_feature(number, one) for number, one in enumerate(given)]
+
+
+def _as_feature(number: int, given: Any) -> Feature:
+    made = given
+    if isinstance(given, Mapping):
+        unknown = [name for name in given if name not in _FIELDS]
+        if unknown or not given.keys() >= {"tensor", "indices"}:
+            raise TypeError(f"feature {number} has the fields {list(given)}: take {', '.join(_FIELDS)}; {_AT_LEAST}")
+        made = Feature(**given)
+    elif isinstance(given, tuple | list):
+        if not 2 <= len(given) <= len(_FIELDS):
+            raise TypeError(f"feature {number} has {len(given)} fields: take {', '.join(_FIELDS)}; {_AT_LEAST}")
+        made = Feature(*given)
+    if not isinstance(made, Feature):
+        raise TypeError(f"feature {number} is a Feature or its fields in a tuple or dict, not a {type(given).__name__}")
+    tensor: Any = made.tensor
+    if not isinstance(tensor, str | NamedTensor):
+        kind = type(tensor).__name__
+        raise TypeError(f"feature {number} begins with the name of its tensor, a str, not with a {kind}: {_EXAMPLE}")
+    bags = "offsets" if made.offsets is not None else "lengths" if made.lengths is not None else None
+    if bags is not None and made.pooling in (None, "none"):
+        raise ValueError(f"feature {number} has {bags} and no pooling: give pooling='sum', 'mean' or 'max'")
+    return made
 
 
 def without_weight_type(features: Iterable[Feature]) -> set[str]:
@@ -137,7 +171,7 @@ def lookup(
             tensors[f"{number}.offsets"] = encode(offsets)
         if feature.weights is not None:
             tensors[f"{number}.weights"] = encode_value(feature.weights)
-        pooling = feature.pooling or ("none" if offsets is None else "sum")
+        pooling = feature.pooling or "none"
         named.append({"tensor": name} if pooling == "none" else {"tensor": name, "pooling": pooling})
     asked: dict[str, Any] = {"features": named, "concat": concat, "output_encoding": "base64"}
     if out_of_bounds != "error":

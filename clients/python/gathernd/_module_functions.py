@@ -1,6 +1,6 @@
 """`gathernd.gathernd`, `gather` and `gather_elements`: functions for code that expects a function and has no client.
 
-They find their service in the environment: GATHERND_URL, and GATHERND_API_KEY where it asks for a key.
+They find their service in the environment: GATHERND_URL, GATHERND_API_KEY if it asks for a key, and GATHERND_CA.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ._client import Client
-from ._connection_settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
+from ._connection_settings import CA_VARIABLE, DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 
-_clients: dict[tuple[int, str, str | None], Client] = {}
+_clients: dict[tuple[int, str, str | None, str | None], Client] = {}
 _lock = Lock()
 
 
 def default_client() -> Client:
-    """The client for GATHERND_URL and GATHERND_API_KEY as they are now; one for each process, URL and key."""
+    """The client for the environment as it is now; one for each process, URL, key and GATHERND_CA."""
     url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
     key = os.environ.get(KEY_VARIABLE) or None
     # A forked child must not use its parent's connections, hence the process in the key.
-    client_key = os.getpid(), url, key
+    client_key = os.getpid(), url, key, os.environ.get(CA_VARIABLE)
     with _lock:
         client = _clients.get(client_key)
         if client is None:
@@ -53,6 +53,6 @@ def gather_elements(data: Any, indices: Any, axis: int = 0) -> NDArray[Any]:
 @atexit.register
 def _close() -> None:
     process = os.getpid()
-    for (owner, _, _), client in _clients.items():
+    for (owner, *_), client in _clients.items():
         if owner == process:
             client.close()

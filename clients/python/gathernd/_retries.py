@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import random
-import ssl
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
+from ._failures import refuses_our_certificate
 from ._messages import Answer, Request
 from .errors import (
     BY_CODE,
@@ -23,6 +23,7 @@ from .errors import (
     Timeout,
     TransportError,
     UnexpectedAnswer,
+    UntrustedCertificate,
 )
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ class Attempts(Generic[T]):
             # A little more than is asked, so that those who were refused together do not come back together.
             return None if error.status != 503 or asked is None else asked * random.uniform(1.0, 1.1)  # noqa: S311
         if isinstance(error, ConnectError):
-            again = not isinstance(error.__cause__, ssl.SSLCertVerificationError)
+            again = not isinstance(error, UntrustedCertificate)
         elif isinstance(error, UnexpectedAnswer):
             again = self._request.retryable and error.status in _OF_PROXIES
         else:
@@ -93,9 +94,14 @@ class Attempts(Generic[T]):
 
 
 def may_become_ready(error: TransportError | NotReady) -> bool:
-    """Whether a service that starts may be behind it: it refuses, nothing answers yet, or a proxy says so for it."""
+    """Whether a service that starts may be behind it: it refuses, nothing answers yet, or a proxy says so for it.
+
+    A certificate that one side does not trust stays what it is.
+    """
     if isinstance(error, UnexpectedAnswer):
         return error.status in _OF_PROXIES
+    if isinstance(error, UntrustedCertificate) or refuses_our_certificate(error.__cause__):
+        return False
     return isinstance(error, ConnectError | Disconnected | NotReady | Timeout)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from ._array_bytes import ELEMENT_TYPE_OF_SAFETENSORS, Buffer, ElementType, EncodedTensor
 from .errors import UnexpectedAnswer
@@ -88,18 +89,57 @@ Entries = Mapping[str, tuple[ElementType | None, tuple[int, ...], int, int]]
 
 
 def read_entries(text: bytes) -> Entries:
-    """The tensors that a header names. Raises ValueError for what is no header of this format."""
+    """The tensors that a header names, in the order of their bytes. Raises ValueError for an unsound header.
+
+    A header means what it means to the service and to the format's own library: `__metadata__` may be null, and members
+    of a tensor other than dtype, shape and data_offsets are ignored. No key is given twice, and the bytes of tensors
+    follow one another without overlap or hole.
+    """
+    if text[:1] != b"{":
+        raise ValueError("its header does not begin with {")
     try:
-        header = json.loads(text)
-        header.pop("__metadata__", None)
-        found = {}
-        for name, entry in header.items():
-            begin, end = map(int, entry["data_offsets"])
-            shape = tuple(map(int, entry["shape"]))
-            found[name] = ELEMENT_TYPE_OF_SAFETENSORS.get(entry["dtype"]), shape, begin, end
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no header of the safetensors format: {error!r}") from error
+        header = json.loads(text.decode(), object_pairs_hook=_members, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("its header nests too deep") from None
+    metadata = header.pop("__metadata__", None)
+    is_object = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+    if metadata is not None and not is_object:
+        raise ValueError("its __metadata__ is not an object of texts")
+    found = dict(sorted(((name, _entry(name, entry)) for name, entry in header.items()), key=lambda pair: pair[1][2:]))
+    place = 0
+    for name, (_, _, begin, end) in found.items():
+        if begin != place:
+            raise ValueError(f"the bytes of {name!r} do not follow those before them")
+        place = end
     return found
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("its header gives a key twice")
+    return members
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"its header has {constant}, which is no JSON")
+
+
+def _entry(name: str, entry: Any) -> tuple[ElementType | None, tuple[int, ...], int, int]:
+    if not isinstance(entry, dict):
+        raise ValueError(f"its header says nothing sound of {name!r}")
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if type(dtype) is not str or not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+        raise ValueError(f"its header must give {name!r} dtype, shape and data_offsets")
+    begin, end = offsets
+    element_type = ELEMENT_TYPE_OF_SAFETENSORS.get(dtype)
+    if begin > end or (element_type is not None and math.prod(shape) * element_type.itemsize != end - begin):
+        raise ValueError(f"the bytes of {name!r} are not what {dtype} of shape {shape} has")
+    return element_type, tuple(shape), begin, end
+
+
+def _are_sizes(numbers: Any) -> TypeGuard[list[int]]:
+    return type(numbers) is list and all(type(number) is int and number >= 0 for number in numbers)
 
 
 _kept_entries = lru_cache(256)(read_entries)

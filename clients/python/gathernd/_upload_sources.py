@@ -48,7 +48,10 @@ def _encode_file(path: Path, tensor: str | None) -> EncodedTensor:
     try:
         entries = read_entries(header)
     except ValueError as error:
-        raise ValueError(f"{path} is neither an npy nor a safetensors file: {error}") from None
+        raise ValueError(f"{path} is not a sound safetensors file: {error}") from None
+    held = size - 8 - length
+    if max((end for *_, end in entries.values()), default=0) != held:
+        raise ValueError(f"{path} is not a sound safetensors file: its header does not describe the {held} bytes of it")
     if tensor is None and len(entries) == 1:
         (tensor,) = entries
     if tensor is None or tensor not in entries:
@@ -56,9 +59,7 @@ def _encode_file(path: Path, tensor: str | None) -> EncodedTensor:
         raise ValueError(f"{path} has the tensors {names}; tensor= says which of them to upload")
     element_type, shape, begin, end = entries[tensor]
     if element_type is None:
-        raise TypeError(f"the service has no element type for {tensor} of {path}")
-    if not 0 <= begin <= end <= size - 8 - length:
-        raise ValueError(f"{path} is shorter than its header says")
+        raise TypeError(f"the service has no element type for {tensor} of {path}; as uint8, its bytes can be kept")
     raw = np.memmap(path, np.uint8, "r", 8 + length + begin, (end - begin,)) if end > begin else np.empty(0, np.uint8)
     return EncodedTensor(element_type, shape, raw.data)
 

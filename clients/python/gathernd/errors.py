@@ -3,6 +3,7 @@
 GatherNDError
 ├── TransportError                  no answer, or none that can be understood
 │   ├── ConnectError                no connection was made: nothing was sent
+│   │   └── UntrustedCertificate    the service's certificate is not trusted
 │   ├── Timeout (also TimeoutError) the service took longer than the client's timeout
 │   ├── Disconnected                the connection broke during the exchange
 │   └── UnexpectedAnswer            an answer that is not the service's, such as a proxy's page
@@ -30,6 +31,10 @@ class TransportError(GatherNDError):
 
 class ConnectError(TransportError):
     """No connection could be made; nothing was sent."""
+
+
+class UntrustedCertificate(ConnectError):
+    """The service's certificate is not trusted, has expired or is of another name; nothing was sent."""
 
 
 class Timeout(TransportError, TimeoutError):

@@ -22,7 +22,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in {"rich", "typer"}:
             raise
-        sys.exit(f"gathernd: the commands need the package {error.name}: pip install 'gathernd[cli]'")
+        sys.exit(
+            f"gathernd: the commands need the package {error.name}: pip install './clients/python[cli]' in a checkout"
+        )
     try:
         app()
     except OSError as error:

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
+from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 from .tables import Column, Field, print_fields, print_rows, short_etag
 
 Name = Annotated[str, typer.Argument(help="Name of the alias.", show_default=False)]
@@ -25,24 +25,25 @@ def set_(
     new: Annotated[bool, typer.Option("--new", help="Only if there is no alias of this name yet.")] = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
+    ca: Ca = None,
 ) -> None:
     """Make an alias, or move it to another version, in one step for every reader. Prints its ETag."""
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         alias = service.put_alias(name, tensor, if_match=if_match, if_none_match="*" if new else None)
         typer.echo(alias.etag)
 
 
 @app.command("ls")
-def ls(url: Url = DEFAULT_URL, key: Key = None) -> None:
+def ls(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
     """List the aliases: name, the version that it names, time of the last move, ETag."""
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         print_rows(COLUMNS, ((one.alias, one.tensor, one.modified, one.etag) for one in service.aliases()))
 
 
 @app.command("show")
-def show(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
+def show(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
     """Print all that the service knows of an alias, a name and a value on each line."""
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         alias = service.alias(name)
     print_fields(
         (
@@ -61,7 +62,8 @@ def rm(
     if_match: Annotated[str | None, typer.Option(help="ETag that the alias must have now.")] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
+    ca: Ca = None,
 ) -> None:
     """Remove an alias; the tensor stays."""
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         service.delete_alias(name, if_match=if_match)

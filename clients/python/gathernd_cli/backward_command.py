@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from .call_options import called_wrongly
-from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
+from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 
 
 class Gathered(Enum):
@@ -58,6 +58,7 @@ def backward(
     ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
+    ca: Ca = None,
 ) -> None:
     """The gradient of the data of a gather, by a running service: npy files in, npy files out."""
     if (data_shape is None) == (tensor is None):
@@ -68,7 +69,7 @@ def backward(
 
     from .npy_files import load, print_or_save  # noqa: PLC0415  (not needed for the help)
 
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         options: dict[str, Any] = {"data_shape": shape, "tensor": tensor, "lda_coeff": lda_coeff, "dialect": dialect}
         options["batch_dims"] = batch_dims
         method: Any = service.gathernd_backward

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from .call_options import FillValue, OutOfBounds, Output, called_wrongly, out_of_bounds_options, tell_replaced
-from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
+from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 
 RESIDENT: Final = "tensor:"
 _MAY_BE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -84,6 +84,7 @@ def call(
     output: Output = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
+    ca: Ca = None,
 ) -> None:
     """Gather, or scatter into a copy, by a running service: npy files in, an npy file out."""
     parameters = {"batch_dims": batch_dims, "axis": axis}
@@ -107,7 +108,7 @@ def call(
 
     from .npy_files import load, print_or_save  # noqa: PLC0415  (not needed for the help)
 
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         from gathernd.errors import TensorNotFound  # noqa: PLC0415
 
         path, name = Path(data), data.removeprefix(RESIDENT)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -16,22 +18,52 @@ DEFAULT_URL: Final = "http://127.0.0.1:8080"
 Url = Annotated[str, typer.Option(envvar="GATHERND_URL", help="Where the service listens.")]
 Key = Annotated[str | None, typer.Option(envvar="GATHERND_API_KEY", help="API key, where the service asks for one.")]
 
+Ca = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="GATHERND_CA",
+        exists=True,
+        help="File or folder of the authorities that HTTPS trusts; without it those that are public.",
+        show_default=False,
+    ),
+]
+
+
+_FEATURE: Final = re.compile(
+    r"/(?:__metadata__/lookup/features/)?(?P<number>[0-9]+)(?:[./](?P<member>[a-z_]+))?(?:/.*)?"
+)
+_OPTION: Final = re.compile(r"/(?:query|__metadata__/lookup)/(?P<name>[a-z_]+)")
+
+
+def as_typed(pointer: str) -> str:
+    """A place in a request as the caller of a command has typed it: an option, or a feature, of which 1 is the first.
+
+    A name such as `/indices` is that of the command's argument; other places stay pointers.
+    """
+    feature = _FEATURE.fullmatch(pointer)
+    if feature is not None:
+        member = f", {feature['member']}" if feature["member"] else ""
+        return f"feature {int(feature['number']) + 1}{member}"
+    option = _OPTION.fullmatch(pointer)
+    return f"--{option['name'].replace('_', '-')}" if option is not None else pointer
+
 
 @contextmanager
-def connect_or_exit(url: str, key: str | None) -> Iterator[Client]:
-    """A client of the service at `url`.
+def connect_or_exit(url: str, key: str | None, ca: Path | None) -> Iterator[Client]:
+    """A client of the service at `url`, which over HTTPS trusts the authorities in `ca`.
 
     An error of the service, of the connection or of a file ends the command with exit code 1 and a message on stderr.
     """
     from gathernd import Client, GatherNDError, ServiceError  # noqa: PLC0415
 
     try:
-        with Client(url, key=key) as client:
+        with Client(url, key=key, verify=ca) as client:
             yield client
     except ServiceError as error:
         typer.echo(f"gathernd: {error}", err=True)
         for place in error.errors:
-            typer.echo(f"  at {place.pointer}{f' {list(place.position)}' if place.position else ''}", err=True)
+            at = f" {list(place.position)}" if place.position else ""
+            typer.echo(f"  at {as_typed(place.pointer)}{at}", err=True)
         if error.total > len(error.errors):
             typer.echo(f"  and {error.total - len(error.errors)} more", err=True)
         for note in getattr(error, "__notes__", ()):  # the service's hint, and what the client adds to it

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from .call_options import FillValue, OutOfBounds, called_wrongly, out_of_bounds_options, tell_replaced
-from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
+from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 
 FEATURE: Final = "TENSOR=INDICES[,OFFSETS[,WEIGHTS]]"
 
@@ -69,6 +69,7 @@ def lookup(
     ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
+    ca: Ca = None,
 ) -> None:
     """Look up rows of many resident tensors in one request of a running service: npy files in, npy files out."""
     given = [_files(text) for text in features]
@@ -78,7 +79,7 @@ def lookup(
 
     from .npy_files import load, print_or_save  # noqa: PLC0415  (not needed for the help)
 
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         from gathernd import Feature  # noqa: PLC0415
 
         def loaded(path: Path | None) -> Any:
@@ -91,7 +92,7 @@ def lookup(
                     load(one.indices),
                     loaded(one.offsets),
                     weights=loaded(one.weights),
-                    pooling=None if pooling is None or one.offsets is None else pooling.value,
+                    pooling=None if one.offsets is None else (pooling or Pooling.SUM).value,
                 )
                 for one in given
             ],

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -15,12 +18,14 @@ from urllib.request import HTTPHandler, ProxyHandler, Request, build_opener, url
 
 import typer
 
-from .connect_or_exit import DEFAULT_URL, Key, Url
+from .connect_or_exit import DEFAULT_URL, Ca, Key, Url
 from .tables import Field, human_bytes, human_count, print_fields
 
 TIMEOUT_S: Final = 10.0
 _SAMPLE: Final = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 _FAILED: Final = re.compile(r'(^|,)status="5')
+_NOT_READY: Final = re.compile(r'(^|,)path="[^"]*/readyz?",status="503"')
+"""The labels of a probe's question that was answered with no: that is no failure."""
 
 app = typer.Typer(add_completion=False)
 
@@ -30,15 +35,16 @@ class NoAnswer(Exception):
 
 
 @app.command("status")
-def status(url: Url = DEFAULT_URL, key: Key = None) -> None:
+def status(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
     """Print whether the service is ready, its version, device, tensors, memory and requests.
 
     Ends with exit code 1 where it is not ready.
     """
     url = url.rstrip("/")
     try:
-        why_not = _why_not_ready(url)
-        metadata, metrics = json.loads(_get(url, "/v2", key)), _get(url, "/metrics", key).decode()
+        tls = None if ca is None or not url.startswith("https:") else _trusting(ca)
+        why_not = _why_not_ready(url, tls)
+        metadata, metrics = json.loads(_get(url, "/v2", key, tls)), _get(url, "/metrics", key, tls).decode()
     except (NoAnswer, ValueError) as error:
         typer.echo(f"gathernd: {url}: {error}", err=True)
         raise typer.Exit(1) from None
@@ -56,7 +62,8 @@ def _from_metrics(text: str) -> Iterator[Field]:
     for sample in filter(None, map(_SAMPLE.fullmatch, text.splitlines())):
         name, value = sample["name"], float(sample["value"])
         totals[name] = totals.get(name, 0.0) + value
-        if name == "gathernd_requests_total" and _FAILED.search(sample["labels"] or ""):
+        labels = sample["labels"] or ""
+        if name == "gathernd_requests_total" and _FAILED.search(labels) and not _NOT_READY.search(labels):
             failed += value
         if name == "process_start_time_seconds":
             started.append(value)
@@ -77,10 +84,10 @@ def _from_metrics(text: str) -> Iterator[Field]:
     yield Field("requests_in_flight", total("gathernd_requests_in_flight"), human_count)
 
 
-def _why_not_ready(url: str) -> str | None:
+def _why_not_ready(url: str, tls: ssl.SSLContext | None) -> str | None:
     """Why the service is not ready, None where it is. Raises NoAnswer."""
     try:
-        _get(url, "/readyz", None)
+        _get(url, "/readyz", None, tls)
     except NoAnswer as error:
         if isinstance(error.__cause__, HTTPError) and error.__cause__.code == 503:
             return str(error)
@@ -88,10 +95,18 @@ def _why_not_ready(url: str) -> str | None:
     return None
 
 
-def _get(url: str, path: str, key: str | None) -> bytes:
-    """The body of an answer. Raises NoAnswer."""
+def _trusting(ca: Path) -> ssl.SSLContext:
+    """A TLS context that trusts the authorities in a file or folder. Raises NoAnswer."""
+    try:
+        return ssl.create_default_context(cafile=None if ca.is_dir() else ca, capath=ca if ca.is_dir() else None)
+    except OSError as error:
+        raise NoAnswer(f"{ca} has no certificate of an authority (PEM): {error.strerror}") from None
+
+
+def _get(url: str, path: str, key: str | None, tls: ssl.SSLContext | None) -> bytes:
+    """The body of an answer; HTTPS trusts the authorities of the system unless `tls` names others. Raises NoAnswer."""
     parts = urlsplit(url)
-    opened: Callable[..., Any] = urlopen
+    opened: Callable[..., Any] = urlopen if tls is None else partial(urlopen, context=tls)
     if parts.scheme == "unix":
         url, opened = "http://localhost", build_opener(ProxyHandler({}), _OnUnixSocket(parts.path)).open
     elif parts.scheme not in {"http", "https"}:
@@ -104,6 +119,10 @@ def _get(url: str, path: str, key: str | None) -> bytes:
         raise NoAnswer(_refusal(error)) from error
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, URLError) else error
+        if isinstance(reason, ssl.SSLError):
+            from gathernd._failures import certificate_problem, reason_of  # noqa: PLC0415  (imports NumPy)
+
+            raise NoAnswer(certificate_problem(reason) or reason_of(reason)) from error
         raise NoAnswer(f"no answer: {reason}; is it running?") from error
     return body
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
-from .connect_or_exit import DEFAULT_URL, Key, Url, connect_or_exit
+from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 from .tables import Column, Field, human_bytes, print_fields, print_rows, short_etag
 from .url_files import fetched, is_url, shown_url, split_fragment
 
@@ -98,6 +98,7 @@ def put(
     server: Annotated[bool, typer.Option("--server", help="Have the service itself read the URL.")] = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
+    ca: Ca = None,
 ) -> None:
     """Upload an npy or safetensors file as the next version of a resident tensor. Prints its ETag.
 
@@ -106,7 +107,7 @@ def put(
     options: PutOptions = {
         "if_match": if_match, "if_none_match": "*" if new else None, "prefault": prefault, "lock": lock, "keep": keep,
     }  # fmt: skip
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         if not is_url(file):
             if server:
                 raise ValueError("--server is for a URL")
@@ -146,16 +147,16 @@ def _import(service: Client, name: str, url: str, tensor: str | None, options: P
 
 
 @app.command("ls")
-def ls(url: Url = DEFAULT_URL, key: Key = None) -> None:
+def ls(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
     """List the resident tensors: name, type, shape, bytes, time of the last change, ETag, current version."""
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         print_rows(COLUMNS, (_row(info) for info in service.tensors()))
 
 
 @app.command("versions")
-def versions(name: NewName, url: Url = DEFAULT_URL, key: Key = None) -> None:
+def versions(name: NewName, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
     """List the versions of a resident tensor that are kept, the newest first: as `ls`, and the aliases of each."""
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         numbers = service.metadata(name).versions
         named: dict[int, list[str]] = {}
         for alias in service.aliases():
@@ -176,9 +177,9 @@ def _row(info: TensorInfo) -> tuple[str, ...]:
 
 
 @app.command("show")
-def show(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
+def show(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
     """Print all that the service knows of a resident tensor, a name and a value on each line."""
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         info = service.metadata(name)
     print_fields(
         (
@@ -208,13 +209,14 @@ def get(
     file: Annotated[Path, typer.Argument(help="npy file to write.")],
     url: Url = DEFAULT_URL,
     key: Key = None,
+    ca: Ca = None,
 ) -> None:
     """Download a resident tensor into an npy file. A large one comes in pieces, all of the same content."""
     from gathernd.errors import PreconditionFailed  # noqa: PLC0415
 
     from .npy_files import replacing  # noqa: PLC0415
 
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         for attempt in range(DOWNLOAD_ATTEMPTS):
             info = service.metadata(name)
             try:
@@ -264,11 +266,12 @@ def scatter(
     ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
+    ca: Ca = None,
 ) -> None:
     """Change slices of a resident tensor (ScatterND). Prints its new ETag."""
     from .npy_files import load  # noqa: PLC0415
 
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         etag = service.scatter(
             name,
             load(indices),
@@ -286,7 +289,8 @@ def rm(
     if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
+    ca: Ca = None,
 ) -> None:
     """Remove a resident tensor with all its versions, or NAME@7 alone."""
-    with connect_or_exit(url, key) as service:
+    with connect_or_exit(url, key, ca) as service:
         service.delete(name, if_match=if_match)

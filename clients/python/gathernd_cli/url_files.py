@@ -1,4 +1,5 @@
-"""Files behind a URL, fetched for an upload: by ranges, four at once, into a temporary file.
+"""Files behind a URL, fetched for an upload: by ranges, four at once, into a temporary file; in one answer, once and in
+order, where a server answers no ranges.
 
 https and http go through httpx, other schemes (s3, gs, az) through obstore (extra `cloud`), which finds credentials in
 the environment as the tools of each provider do. Of a safetensors file with several tensors only the one that is wanted
@@ -7,7 +8,9 @@ comes.
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -32,12 +35,13 @@ _FIELDS: Final = "latin-1"
 
 
 class _Ranges(Protocol):
-    """A file of `size` bytes."""
+    """A file of `size` bytes, None if its server does not say; so many ranges of it may be read at once."""
 
-    size: int
+    size: int | None
+    at_once: int
 
     def read(self, begin: int, end: int) -> Any:
-        """The bytes from `begin` up to `end`."""
+        """The bytes from `begin` up to `end`; fewer where a file of unknown size ends before."""
 
     def close(self) -> None:
         """Close what is open."""
@@ -70,62 +74,110 @@ def fetched(url: str, tensor: str | None, progress: Callable[[int, int], None]) 
 
 
 def _fetched(source: _Ranges, url: str, tensor: str | None, progress: Callable[[int, int], None]) -> Iterator[Path]:
-    head = bytes(source.read(0, min(HEAD_BYTES, source.size))) if source.size else b""
-    prologue, begin, end = _wanted(source, head, tensor, url)
+    most = HEAD_BYTES if source.size is None else min(HEAD_BYTES, source.size)
+    head = bytes(source.read(0, most)) if most else b""
+    if source.size is None and len(head) < HEAD_BYTES:
+        source.size = len(head)
+    prologue, begin, end, head = _wanted(source, head, tensor, url)
     with temporary_file(prefix="gathernd-") as file:
-        file.write(prologue)
+        there = head[begin:end]
+        file.write(prologue + there)
         file.flush()
-        _copy(source, begin, end, file.fileno(), len(prologue), progress)
+        first = begin + len(there)
+        try:
+            _copy(
+                source,
+                first,
+                end,
+                file.fileno(),
+                len(prologue) + len(there),
+                lambda done: progress(done - begin, end - begin),
+            )
+        except EOFError:
+            raise OSError(f"{shown_url(url)} ends before what its header says") from None
+        if source.size is None and source.read(end, end + 1):
+            raise OSError(f"{shown_url(url)} has more bytes than its header says")
         yield Path(file.name)
 
 
-def _wanted(source: _Ranges, head: bytes, tensor: str | None, url: str) -> tuple[bytes, int, int]:
-    """What the temporary file begins with, and the span of the source that follows."""
+def _wanted(source: _Ranges, head: bytes, tensor: str | None, url: str) -> tuple[bytes, int, int, bytes]:
+    """What the temporary file begins with, the span of the source that follows, and what was read of the source."""
     if head.startswith(b"\x93NUMPY"):
         if tensor is not None:
             raise ValueError(f"{shown_url(url)} is an npy file, which has one tensor and no names")
-        return b"", 0, source.size
+        return b"", 0, _npy_bytes(head, url) if source.size is None else source.size, head
+    from gathernd._safetensors import read_entries  # noqa: PLC0415  (imports NumPy, which a help does not need)
+
     size = int.from_bytes(head[:8], "little")
-    if head[8:9] != b"{" or size > min(MAX_HEADER, source.size - 8):
+    if head[8:9] != b"{" or size > (MAX_HEADER if source.size is None else min(MAX_HEADER, source.size - 8)):
         raise ValueError(f"{shown_url(url)} is neither an npy nor a safetensors file")
+    if len(head) < 8 + size:
+        head += bytes(source.read(len(head), 8 + size))
     header = head[8 : 8 + size]
-    if len(header) < size:
-        header += bytes(source.read(8 + len(header), 8 + size))
     try:
-        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
-        if tensor is None and len(entries) == 1:
-            (tensor,) = entries
-        if tensor is None or tensor not in entries:
-            names = ", ".join(list(entries)[:20]) + (", …" if len(entries) > 20 else "")
-            raise ValueError(f"{shown_url(url)} has the tensors {names}; URL#NAME says which of them to upload")
-        entry = entries[tensor]
-        begin, end = entry["data_offsets"]
-        if not 0 <= begin <= end <= source.size - 8 - size:
-            raise ValueError(f"{shown_url(url)} is shorter than its header says")
-        one = json.dumps({tensor: {**entry, "data_offsets": [0, end - begin]}}).encode()
-    except (KeyError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f"{shown_url(url)} is not a sound safetensors file") from None
-    return len(one).to_bytes(8, "little") + one, 8 + size + begin, 8 + size + end
+        entries = read_entries(header)
+    except ValueError as error:
+        raise ValueError(f"{shown_url(url)} is not a sound safetensors file: {error}") from None
+    described = 8 + size + max((end for *_, end in entries.values()), default=0)
+    if source.size not in (None, described):
+        raise ValueError(f"{shown_url(url)} is not a sound safetensors file: its header does not describe all of it")
+    if tensor is None and len(entries) == 1:
+        (tensor,) = entries
+    if tensor is None or tensor not in entries:
+        names = ", ".join(list(entries)[:20]) + (", …" if len(entries) > 20 else "")
+        raise ValueError(f"{shown_url(url)} has the tensors {names}; URL#NAME says which of them to upload")
+    element_type, shape, begin, end = entries[tensor]
+    if element_type is None:
+        raise ValueError(
+            f"the service has no element type for {tensor} of {shown_url(url)}; as uint8, its bytes can be kept"
+        )
+    entry = {"dtype": element_type.safetensors, "shape": shape, "data_offsets": [0, end - begin]}
+    one = json.dumps({tensor: entry}).encode()
+    if source.size is None and 8 + size + end < described:
+        source.size = described  # the end of the file is not reached
+    return len(one).to_bytes(8, "little") + one, 8 + size + begin, 8 + size + end, head
 
 
-def _copy(source: _Ranges, begin: int, end: int, fd: int, place: int, progress: Callable[[int, int], None]) -> None:
+def _npy_bytes(head: bytes, url: str) -> int:
+    """How many bytes an npy file has by its own header."""
+    import numpy as np  # noqa: PLC0415  (a help does not need it)
+
+    file = io.BytesIO(head)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    except ValueError as error:
+        raise ValueError(f"{shown_url(url)} is not a sound npy file: {error}") from None
+    return max(file.tell() + math.prod(shape) * dtype.itemsize, len(head))
+
+
+def _copy(source: _Ranges, begin: int, end: int, fd: int, place: int, progress: Callable[[int], None]) -> None:
+    """Write the bytes from `begin` up to `end` into a file at `place`; `progress` is told how far they are.
+
+    Raises EOFError where there are fewer.
+    """
+
     def piece(first: int) -> int:
         last = min(first + PIECE_BYTES, end)
         content = memoryview(source.read(first, last))
+        if len(content) < last - first:
+            raise EOFError
         written = 0
         while written < len(content):
             written += os.pwrite(fd, content[written:], place + first - begin + written)
         return last - first
 
-    done = 0
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+    done = begin
+    progress(done)
+    with ThreadPoolExecutor(source.at_once) as threads:
         for size in threads.map(piece, range(begin, end, PIECE_BYTES)):
             done += size
-            progress(done, end - begin)
+            progress(done)
 
 
 class _Https:
-    """A file of a server, of one content, resumed where a connection is cut. A server without ranges is not read."""
+    """A file of a server, of one content, resumed where a connection is cut if the server answers ranges."""
 
     def __init__(self, url: str) -> None:
         import httpx  # noqa: PLC0415  (an upload of a file needs it not)
@@ -134,7 +186,9 @@ class _Https:
         self._client = httpx.Client(timeout=30, follow_redirects=True, headers={"accept-encoding": "identity"})
         self._url = url
         self._validators: dict[str, str] = {}
-        self.size = 0
+        self._whole: _WholeAnswer | None = None
+        self.size: int | None = 0
+        self.at_once = AT_ONCE
         try:
             answer = self._ask(0, 1)
         except httpx.TransportError as error:
@@ -143,15 +197,21 @@ class _Https:
         except BaseException:
             self.close()
             raise
+        if answer.status_code == 200:
+            self._whole = _WholeAnswer(answer, url, httpx.TransportError)
+            self.size, self.at_once = self._whole.size, 1
+            return
         found = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
         answer.close()
         if found is None:
             self.close()
-            raise ValueError(f"{shown_url(url)} is empty, or its server answers no ranges: download it first")
+            raise ValueError(f"{shown_url(url)} is empty, or its server answers a range without saying which")
         self.size = int(found[2])
         self._validators = _validators(answer.headers)
 
     def read(self, begin: int, end: int) -> bytearray:
+        if self._whole is not None:
+            return self._whole.read(begin, end)
         content = bytearray(end - begin)
         done = failures = 0
         while done < len(content):
@@ -174,6 +234,8 @@ class _Https:
         return content
 
     def close(self) -> None:
+        if self._whole is not None:
+            self._whole.close()
         self._client.close()
 
     def _ask(self, begin: int, end: int) -> Any:
@@ -225,6 +287,42 @@ def _validators(headers: Any) -> dict[str, str]:
     return {"weak etag": etag, "last-modified": headers.get("last-modified", "")}
 
 
+class _WholeAnswer:
+    """A file that a server without ranges sends in one answer, read once and in order."""
+
+    def __init__(self, answer: Any, url: str, cut: type[Exception]) -> None:
+        declared = answer.headers.get("content-length", "")
+        self.size = int(declared) if declared.isdecimal() else None
+        self._answer = answer
+        self._pieces = answer.iter_raw()
+        self._rest = memoryview(b"")
+        self._place = 0
+        self._url = url
+        self._cut = cut
+
+    def read(self, begin: int, end: int) -> bytearray:
+        content = bytearray()
+        try:
+            while self._place < end:
+                if not self._rest:
+                    piece = next(self._pieces, None)
+                    if piece is None:
+                        break
+                    self._rest = memoryview(piece)
+                taken, self._rest = self._rest[: end - self._place], self._rest[end - self._place :]
+                self._place += len(taken)
+                content += taken[max(0, begin - self._place + len(taken)) :]
+        except self._cut:
+            raise OSError(
+                f"{shown_url(self._url)}: the connection was cut, and its server answers no ranges to go on from "
+                "there; give the command again"
+            ) from None
+        return content
+
+    def close(self) -> None:
+        self._answer.close()
+
+
 class _Stored:
     """An object of a store: s3://, gs://, az:// and what else obstore has."""
 
@@ -233,7 +331,9 @@ class _Stored:
             import obstore  # noqa: PLC0415  (of an extra)
             import obstore.store  # noqa: PLC0415
         except ImportError:
-            raise ValueError(f"{shown_url(url)} needs obstore: pip install 'gathernd[cloud]'") from None
+            raise ValueError(
+                f"{shown_url(url)} needs obstore: pip install './clients/python[cloud]' in a checkout"
+            ) from None
         parts = urlsplit(url)
         self._url = url
         self._library: Any = obstore
@@ -246,7 +346,8 @@ class _Stored:
             found = self._library.head(self._store, self._path)
         except Exception as error:
             raise OSError(f"{shown_url(url)} cannot be read: {type(error).__name__}") from error
-        self.size: int = found["size"]
+        self.size: int | None = found["size"]
+        self.at_once = AT_ONCE
         self._etag = found["e_tag"]
 
     def read(self, begin: int, end: int) -> Any:

@@ -1,0 +1,32 @@
+"""The frame of the pages that are made here, which look like the front page, and the page of a path that is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Final
+
+PAGE_FIELDS: Final[Mapping[str, str]] = {
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+}
+"""Scripts, styles and requests of a page are this service's alone, and no text inside a page is run as a script."""
+
+
+def page(title: str, body: str, root: str) -> str:
+    """A page with the look of the front page; `root` leads to where that is."""
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<link rel="icon" href="{root}assets/favicon.svg"><link rel="stylesheet" href="{root}assets/page.css"></head>'
+        f'<body><main class="document"><p><a href="{root}">gathernd</a></p>{body}</main></body></html>'
+    )
+
+
+def not_found_page(path: str, detail: str, hint: str) -> bytes:
+    """The page for a browser that asks for `path`, which is unknown."""
+    root = "../" * (path.count("/") - 1) or "./"
+    links = f'<a href="{root}">the front page</a>, <a href="{root}docs">the documentation</a>'
+    text = f"<h1>Not found</h1><p>{escape(detail)}.</p><p>{escape(hint)}</p><p>There are {links}.</p>"
+    return page("Not found", text, root).encode("utf-8", "backslashreplace")

@@ -1,0 +1,17 @@
+/* A question before something that cannot be undone. */
+
+import { byId } from "./elements.js";
+
+/** Ask `question`; the button that confirms it says `action`. Resolves to whether it was confirmed; Escape is a no. */
+export function confirmed(question, action) {
+  const dialog = byId("confirm");
+  byId("confirm-question").textContent = question;
+  byId("confirm-yes").textContent = action;
+  return new Promise((resolve) => {
+    byId("confirm-yes").onclick = () => dialog.close("yes");
+    byId("confirm-no").onclick = () => dialog.close("no");
+    dialog.onclose = () => resolve(dialog.returnValue === "yes");
+    dialog.returnValue = "no";
+    dialog.showModal();
+  });
+}

@@ -1,0 +1,19 @@
+/* Buttons that copy the text of the element which their attribute data-copies names. */
+
+import { byId } from "./elements.js";
+
+export function serveCopyButtons() {
+  document.addEventListener("click", async ({ target }) => {
+    const button = target.closest("[data-copies]");
+    if (!button) return;
+    const code = byId(button.dataset.copies);
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code); // the clipboard is for pages over HTTPS and on this machine
+      button.textContent = "Selected";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+}

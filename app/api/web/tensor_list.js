@@ -1,0 +1,151 @@
+/* The list of the resident tensors: search, and below each line a look at its rows and its versions. */
+
+import { actionButtons } from "./tensor_actions.js";
+import { byId, make } from "./elements.js";
+import { ask, jsonOf, Problem } from "./service.js";
+import { TensorHistory } from "./tensor_history.js";
+import { TensorRows } from "./tensor_rows.js";
+import { shapeText, sizeText } from "./tensor_values.js";
+
+const PAGE = 100;
+
+export class TensorList {
+  /**
+   * `onList` is called with the tensors; `onUse` with reference, type and shape of what is to be tried in the playground;
+   * `onAliases` when an alias was made or moved.
+   */
+  constructor({ onList, onUse, onAliases }) {
+    this.onList = onList;
+    this.onUse = onUse;
+    this.onAliases = onAliases;
+    this.tensors = [];
+    this.lines = new Map();
+    this.note = byId("tensors-note");
+    byId("more-tensors").addEventListener("click", () => this.#page(this.next));
+    byId("tensor-search").addEventListener("input", () => this.#search());
+  }
+
+  /** Read the list anew. */
+  async refresh() {
+    this.tensors = [];
+    this.next = null;
+    if (await this.#page(null)) await this.#search();
+  }
+
+  /** Read again what is open below the line of a tensor: its aliases have changed. */
+  refreshVersions() {
+    for (const line of this.lines.values()) line.refreshVersions();
+  }
+
+  /** Read a page of the list; whether it is there now. */
+  async #page(after) {
+    const list = this.tensors;
+    let page;
+    try {
+      const from = after === null ? "" : `&after=${encodeURIComponent(after)}`;
+      page = await jsonOf(await ask(`tensors?limit=${PAGE}${from}`));
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      if (list === this.tensors) this.note.textContent = problem.message;
+      return false;
+    }
+    if (list !== this.tensors || after !== this.next) return false; // the list is read anew, or this page is there already
+    list.push(...page.tensors);
+    this.next = page.next;
+    this.#draw();
+    this.onList(this.tensors);
+    return true;
+  }
+
+  #draw() {
+    const before = this.lines;
+    this.lines = new Map(this.tensors.map((tensor) => {
+      const line = before.get(tensor.name) ?? new TensorLine(tensor.name, this);
+      line.update(tensor);
+      return [tensor.name, line];
+    }));
+    const focused = document.activeElement;
+    byId("tensors-rows").replaceChildren(...[...this.lines.values()].map(({ element }) => element));
+    if (focused.isConnected) focused.focus({ preventScroll: true }); // what is open below a line stays
+    this.#filter();
+  }
+
+  /** Show the lines whose names have what is searched for; how many there are. */
+  #filter() {
+    const wanted = byId("tensor-search").value.trim().toLowerCase();
+    let count = 0;
+    for (const [name, { element }] of this.lines) {
+      element.hidden = !name.toLowerCase().includes(wanted);
+      count += element.hidden ? 0 : 1;
+    }
+    byId("more-tensors").hidden = this.next === null;
+    if (!this.tensors.length) this.note.textContent = "No tensor is here yet. Upload one, and requests need carry indices only.";
+    else this.note.textContent = wanted ? `${count.toLocaleString("en")} of ${this.tensors.length.toLocaleString("en")} tensors match` : "";
+    return count;
+  }
+
+  /** Filter, and read on until a page of tensors matches or the list ends. */
+  async #search() {
+    const isWanted = () => byId("tensor-search").value.trim() !== "";
+    while (this.#filter() < PAGE && isWanted() && this.next !== null) {
+      if (!(await this.#page(this.next))) return;
+    }
+  }
+}
+
+/** A tensor of the list. What is open below it stays open when the tensor has changed, and is read anew. */
+class TensorLine {
+  constructor(name, list) {
+    this.name = name;
+    this.facts = make("span", { className: "facts" });
+    this.shape = [];
+    const look = make("div", { className: "look", hidden: true });
+    const past = make("div", { className: "look", hidden: true });
+    this.rows = new TensorRows(look, name);
+    this.history = new TensorHistory(past, name, list);
+    const toggle = (label, below, onOpen) => {
+      const button = make("button", { type: "button", "aria-expanded": "false", "aria-label": `${label} of ${name}` }, label);
+      button.addEventListener("click", () => {
+        below.hidden = !below.hidden;
+        button.setAttribute("aria-expanded", String(!below.hidden));
+        if (!below.hidden) onOpen();
+      });
+      return button;
+    };
+    const use = make("button", { type: "button", "aria-label": `Try ${name} in the playground` }, "Try");
+    use.addEventListener("click", () => list.onUse(name));
+    const actions = make("span", { className: "actions" },
+      toggle("Rows", look, () => this.rows.show(this.shape, 0)),
+      toggle("Versions", past, () => this.history.refresh()),
+      use,
+      ...actionButtons(name, `${name} with all its versions`, async () => {
+        await list.refresh();
+        byId("tensor-search").focus();
+      }));
+    this.element = make("li", { className: "line" },
+      make("div", { className: "line-head" }, make("span", { className: "name" }, name), this.facts, actions), look, past);
+    Object.assign(this, { look, past });
+  }
+
+  update(tensor) {
+    const text = JSON.stringify(tensor);
+    if (text === this.text) return;
+    const isNew = this.text === undefined;
+    this.text = text;
+    this.shape = tensor.shape;
+    const { version, versions, dtype, shape, bytes, etag, damaged } = tensor;
+    this.facts.replaceChildren(
+      make("span", {}, `version ${version}${versions.length > 1 ? `, ${versions.length} kept` : ""}`),
+      make("span", {}, `${dtype} ${shapeText(shape)}`),
+      make("span", {}, sizeText(bytes)),
+      make("code", { title: `ETag ${etag}` }, etag.replaceAll('"', "").replace(/^(.{8}).*-/, "$1…-")),
+      ...(damaged ? [make("strong", { className: "damaged" }, "damaged")] : []));
+    if (isNew) return;
+    if (!this.look.hidden) this.rows.show(this.shape);
+    this.refreshVersions();
+  }
+
+  refreshVersions() {
+    if (!this.past.hidden) this.history.refresh();
+  }
+}

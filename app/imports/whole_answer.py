@@ -1,0 +1,87 @@
+"""A file that comes in one answer, from its first byte to its last: what a server sends that answers no ranges."""
+
+from __future__ import annotations
+
+from asyncio import Lock, Timeout
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+import httpx
+
+from app.imports.source_errors import SourceFailed
+from app.imports.source_interface import HEAD_BYTES
+
+_KEPT: Final = (1 << 20) + (1 << 17)
+"""Bytes of the start that are kept: a header is read first, of a mebibyte at most, and then items before its end."""
+
+
+class WholeAnswer:
+    """The body of an answer, read in ascending order. `size` is None while nobody knows it.
+
+    It cannot be asked for again from where it was cut, since the server answers no ranges.
+    """
+
+    def __init__(self, answer: httpx.Response) -> None:
+        declared = answer.headers.get("content-length")
+        self.size = int(declared) if declared is not None and declared.isdecimal() else None
+        self._pieces = answer.aiter_raw()
+        self._rest = memoryview(b"")
+        self._kept = bytearray()
+        self._place = 0
+        self._lock = Lock()  # pieces are asked for in their order, and some at once
+        self._stack = AsyncExitStack()
+
+    def keep_open(self, stack: AsyncExitStack) -> None:
+        """Hold the answer until `close`."""
+        self._stack = stack.pop_all()
+
+    async def close(self) -> None:
+        """Release the connection."""
+        await self._stack.aclose()
+
+    async def head(self) -> bytes:
+        """The first HEAD_BYTES, or all if there are fewer. Raises httpx.TransportError."""
+        while len(self._kept) < HEAD_BYTES:
+            piece = await self._next(HEAD_BYTES - len(self._kept))
+            if not piece:
+                if self.size not in (None, len(self._kept)):
+                    raise httpx.ReadError("it ends early")
+                self.size = len(self._kept)
+                break
+        return bytes(self._kept)
+
+    async def read(self, begin: int, end: int, size: int | None, in_time: Callable[[int], Timeout]) -> bytearray:
+        """The bytes from `begin` up to `end` of a file of `size` bytes; `in_time` bounds what so many take.
+
+        Raises SourceFailed where it was cut, or has another size; TimeoutError.
+        """
+        async with self._lock, in_time(max(0, end - self._place)):
+            content = self._kept[begin:end]
+            try:
+                while begin + len(content) < end:
+                    piece = await self._next(end - self._place)
+                    if not piece:
+                        raise SourceFailed("it ends before what its header says")
+                    content += piece[max(0, begin - self._place + len(piece)) :]
+                if end == size and await self._next(1):
+                    raise SourceFailed("it has more bytes than its header says")
+            except httpx.TransportError:
+                raise SourceFailed(
+                    "the connection was cut, and its server answers no ranges (206) to go on from there",
+                    "Send the request again, or download the file, and upload it with PUT.",
+                ) from None
+            return content
+
+    async def _next(self, most: int) -> memoryview:
+        """The next bytes, at most so many; none at the end."""
+        while not self._rest:
+            try:
+                self._rest = memoryview(await anext(self._pieces))
+            except StopAsyncIteration:
+                break
+        piece, self._rest = self._rest[:most], self._rest[most:]
+        self._place += len(piece)
+        if len(self._kept) < _KEPT:
+            self._kept += piece
+        return piece

@@ -1,0 +1,71 @@
+"""The views of the page at / in a browser: one at a time, each with an address, a title and a way back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.conftest import Open, go_to, until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.slow
+VIEWS = ["playground", "lookups", "gradients", "tensors", "routes"]
+
+
+def shown(page: Page) -> list[str]:
+    return [view for view in VIEWS if page.locator(f"[data-view={view}]").is_visible()]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_link_to_a_view_opens_it_alone(open_page: Open, view: str) -> None:
+    page = open_page(f"/#{view}")
+    page.locator(f"[data-view={view}]").wait_for()
+    until(page, "document.querySelector('nav [aria-current]')")
+    assert shown(page) == [view]
+    assert page.locator("nav [aria-current=page]").inner_text().lower() == view
+    assert page.title().lower().startswith(view)
+    assert page.locator("h1:visible").count() == 1
+
+
+def test_the_back_button_goes_from_view_to_view_and_keeps_what_was_typed(open_page: Open) -> None:
+    page = open_page()
+    page.locator("#indices-values").fill("[[2, 2]]")
+    for view in ("Tensors", "Routes"):
+        go_to(page, view)
+    for view in ("tensors", "playground"):
+        page.go_back()
+        page.locator(f"[data-view={view}]").wait_for()
+        assert shown(page) == [view]
+    assert page.locator("#indices-values").input_value() == "[[2, 2]]"
+    page.go_forward()
+    page.locator("[data-view=tensors]").wait_for()
+    page.reload()
+    page.locator("[data-view=tensors]").wait_for()
+
+
+def test_a_view_is_reached_by_keyboard_and_the_focus_follows(open_page: Open) -> None:
+    page = open_page()
+    page.locator("#readiness.is-ready").wait_for()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Tensors":
+            break
+    page.keyboard.press("Enter")
+    page.locator("[data-view=tensors]").wait_for()
+    assert page.evaluate("document.activeElement.id") == "tensors-title"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('[data-view]').dataset.view") == "tensors"
+
+
+def test_the_link_to_the_content_and_unknown_addresses_leave_the_view(open_page: Open) -> None:
+    page = open_page("/#tensors")
+    page.locator("[data-view=tensors]").wait_for()
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    until(page, "document.activeElement.id === 'main'")
+    assert shown(page) == ["tensors"]
+    page.goto(page.url.partition("#")[0] + "#nothing")
+    assert len(shown(page)) == 1
