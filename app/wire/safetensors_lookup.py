@@ -27,11 +27,17 @@ from app.wire.json.query_of_json_request import read_explain
 from app.wire.json.read_fill_value import read_fill_value
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.parse_query_string import escape
-from app.wire.request_schemas.lookup_request import LookupParameterDicts, check_arrays_given, valid_parameters
+from app.wire.request_schemas.lookup_request import (
+    LookupParameterDicts,
+    LookupParameters,
+    check_arrays_given,
+    valid_parameters,
+)
 from app.wire.safetensors import check_writable, header_size, read_layout, read_tensors
 from app.wire.safetensors_header import write_headers
 
 _POINTER: Final = f"/__metadata__/{LOOKUP}"
+_WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
 _NAME: Final = re.compile(rf"(0|[1-9][0-9]{{0,5}})\.({'|'.join(ARRAYS)})")
 _OBJECTS: Final = 32
 """Bytes that a byte of the text takes as Python objects, as in `lookup_messages`."""
@@ -71,7 +77,7 @@ def read_lookup(
         form = _read_form(body, limits, charge)
         if key is not None:
             _forms[key] = form
-    explain = read_explain(query) if query else False
+    explain = read_explain(query, LookupParameters, _WHERE) if query else False
     entries = [entry for arrays in form.arrays for entry in arrays.values()]
     tensors = iter(read_tensors(body, form.start, entries, charge))
     fields = form.fields

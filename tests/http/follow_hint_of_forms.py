@@ -11,6 +11,7 @@ from base64 import b64encode
 from dataclasses import replace
 from math import prod
 from typing import Any
+from urllib.parse import parse_qsl
 from uuid import uuid4
 
 from tests.http import follow_operator_hint  # noqa: F401, whose rules come before these
@@ -160,6 +161,17 @@ def _(request: Request, match: re.Match[str]) -> Request:
         name, _, value = pair.partition("=")
         request = put(request, f"/query/{name}", value)
     return request
+
+
+@rule(r"^Move '(\w+)' from the query into the text '(\w+)' of __metadata__")
+def _(request: Request, match: re.Match[str]) -> Request:
+    path, _, query = request.path.partition("?")
+    end = 8 + int.from_bytes(request.body[:8], "little")
+    header = json.loads(request.body[8:end])
+    text = json.loads(header["__metadata__"][match[2]]) | {match[1]: dict(parse_qsl(query))[match[1]]}
+    header["__metadata__"][match[2]] = json.dumps(text)
+    written = json.dumps(header).encode()
+    return replace(request, path=path, body=len(written).to_bytes(8, "little") + written + request.body[end:])
 
 
 @rule("^Send in Inference-Header-Content-Length the number of bytes of the JSON")
