@@ -320,6 +320,8 @@ def _(request: Request, match: re.Match[str]) -> Request:
 
 @rule(r"^Move '(\w+)' from the query into the body")
 def _(request: Request, match: re.Match[str]) -> Request:
+    if "safetensors" in match.string and not request.body.startswith(b"{"):
+        return request.with_header("content-type", "application/x-safetensors")
     path, _, query = request.path.partition("?")
     value = dict(parse_qsl(query))[match[1]]
     return replace(request, path=path).with_document(
@@ -354,7 +356,7 @@ def _(request: Request, match: re.Match[str]) -> Request:
     holder, last = at(request.document, match[2])
     given = holder[last]
     assert len(given) == int(match[3])
-    return put(request, match[2], (given + [given[-1]] * int(match[1]))[: int(match[1])])
+    return put(request, match[2], (given + (given[-1:] or [0]) * int(match[1]))[: int(match[1])])
 
 
 @rule(r"^Send .+ values in \S+, .* or make the shape fit them: (\d+) came")
@@ -376,6 +378,7 @@ def _(request: Request, match: re.Match[str]) -> Request:
     last = "last" in match.groupdict()
     document = request.document
     indices, _ = at(document, request.place or "/indices/shape")
+    indices.setdefault("shape", [len(indices.get("data") or indices.get("values") or [])])
     indices["shape"][-1 if last else int(match[1])] = int(match[1] if last else match[2])
     count = prod(indices["shape"])
     items = "data" if "data" in indices else "values"

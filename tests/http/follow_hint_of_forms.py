@@ -76,6 +76,18 @@ def _(request: Request, match: re.Match[str]) -> Request:
     )
 
 
+@rule(r"^Write '(output)' at (/\S+)\.")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return put(request, match[2], match[1])
+
+
+@rule(r"^Add an input '(\S+)'\.")
+def _(request: Request, match: re.Match[str]) -> Request:
+    document = request.document
+    document["inputs"].append({"name": match[1], "datatype": "INT64", "shape": [1], "data": [0]})
+    return request.with_document(document)
+
+
 @rule(r"^Write the name of a type at (/\S+), such as '(\w+)'\.")
 def _(request: Request, match: re.Match[str]) -> Request:
     return put(request, match[1], match[2])
@@ -102,7 +114,7 @@ def _(request: Request, match: re.Match[str]) -> Request:
 @rule(r"^Write a list at (?P<list>/\S+?)/(?:values|data), such as")
 def _(request: Request, match: re.Match[str]) -> Request:
     document = request.document
-    name = "data" if "data" in match.groups() or match[0].endswith("data") else "values"
+    name = "data" if re.search("items in data|/data, such", match[0]) else "values"
     place = request.place.removesuffix(f"/{name}")
     holder, last = at(document, place)
     holder[last] = {**holder[last], name: items(holder[last])}
@@ -135,8 +147,15 @@ def _(request: Request, match: re.Match[str]) -> Request:
 @rule(r"^Encode the bytes with \+ and /")
 @rule(r"^Write a string at (/\S+)/base64\.")
 def _(request: Request, match: re.Match[str]) -> Request:
+    if request.place == "/body":
+        return replace(request, body=bytes(len(request.body)))
     holder, _ = at(request.document, request.place)
     return put(request, request.place, b64encode(bytes(8 * len(items(holder)))).decode())
+
+
+@rule(r"^Send (\d+) items of string, each behind the number of its bytes in (\d) bytes")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return put(request, request.place, b64encode(bytes(int(match[1]) * int(match[2]))).decode())
 
 
 @rule(r"^Write the object at (/\S+) as a string")
@@ -225,7 +244,7 @@ def _(request: Request, match: re.Match[str]) -> Request:
 
 
 @rule(r"^Put a value before the . at byte (\d+), or leave out what asks for one")
-@rule(r"^Leave out the [\]}:] at byte (\d+)")
+@rule(r"^Leave out the [\]}:_] at byte (\d+)")
 def _(request: Request, match: re.Match[str]) -> Request:
     return splice(request, int(match[1]), int(match[1]) + 1, "")
 
@@ -273,9 +292,20 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return request.with_document(document)
 
 
-@rule(r"^Put a name in double quotes and a colon before what begins at byte (\d+)")
+@rule(r"^Put a } before the comma ahead of byte (\d+) if")
 def _(request: Request, match: re.Match[str]) -> Request:
-    return splice(request, int(match[1]), int(match[1]), '"name": ')
+    comma = request.body.rindex(b",", 0, int(match[1]))
+    return splice(request, comma, comma, "}")
+
+
+@rule(r"^Put a ([\]}]) before the [\]}] at byte (\d+)")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return splice(request, int(match[2]), int(match[2]), match[1])
+
+
+@rule(r"^Write a decimal number in place of (\S+) at byte (\d+)\.")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return splice(request, int(match[2]), int(match[2]) + len(match[1]), "0")
 
 
 @rule(r"^Put a \{ before byte (\d+)")

@@ -16,7 +16,7 @@ from app.wire.little_endian_items import Charge
 from app.wire.parse_query_string import escape, query_fields
 from app.wire.request_schemas.invalid_fields import InvalidFields
 from app.wire.request_schemas.operator_request import operator_request
-from app.wire.request_schemas.query_fields import ExplainQuery, field_names
+from app.wire.request_schemas.query_fields import ExplainQuery, ScatterQuery, field_names
 
 
 def read_request(
@@ -36,11 +36,17 @@ def read_request(
 
 
 def refuse_query(query: bytes, body: type[BaseModel]) -> None:
-    """Raise invalid_field at the first field of a query, for routes that have none; `body` has the body's fields."""
+    """Raise invalid_field at the first field of the query of a scatter in JSON; `body` has the body's fields."""
     for name, _ in query_fields(query):
         if name in field_names(ExplainQuery):
             raise invalid_field(f"/query/{name}", f"{name} is not offered here", f"Leave '{name}' out of the query.")
-        raise _not_in_query(name, body, "the body")
+        error = _not_in_query(name, body, "the body")
+        if name in field_names(ScatterQuery):
+            error.hint = (
+                f"Move '{name}' from the query into the body, or send 'Content-Type: application/x-safetensors' with a "
+                "body of that format."
+            )
+        raise error
 
 
 def read_explain(query: bytes, body: type[BaseModel], where: str = "the body") -> bool:

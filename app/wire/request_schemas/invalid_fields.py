@@ -36,6 +36,7 @@ _OPSET: Final = re.compile(r"onnx-([1-9][0-9]{0,2})")
 _TYPES: Final = {"dtype": ("float32", "int64"), "datatype": ("FP32", "INT64")}
 """A type's name, by the member that has one: for most tensors, and for positions."""
 _FORMS: Final = {
+    "data_shape": "a list of the sizes, such as [4, 2]",
     "id": 'a text, such as "1"',
     "inputs": 'a list of inputs, such as [{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]}]',
     "name": 'a name, such as "indices"',
@@ -227,6 +228,8 @@ class _Place:
             return f"Add '{self.name}' at {pointer}." if form is None else f"Add '{self.name}' at {pointer}: {form}."
         if get_origin(self._annotation) is Literal:
             allowed = get_args(self._annotation)
+            if len(allowed) == 1:
+                return f"Write '{allowed[0]}' at {pointer}."
             listed = ", ".join(map(str, allowed))
             near = _near(self.name, self.value, allowed) if isinstance(self.value, str) else None
             if near is None:
