@@ -164,7 +164,7 @@ class BackwardService:
             if first.allowed is not None:
                 error.hint = f"Use an index from {first.allowed[0]} to {first.allowed[1]} at {first.pointer}."
             else:
-                error.hint = f"Leave out all indices, since axis {first.axis} of data has no element."
+                error.hint = f"Send no index for axis {first.axis}, which has size 0, so that none is valid."
             return error
 
         return await self.service.pool.run_unless(indices.array.size < LARGE_INDEX_SCAN, work, timings)

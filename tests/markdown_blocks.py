@@ -11,6 +11,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RUNNABLE = ("bash", "python")
+COMPILED = ("typescript", "java", "go")
+"""Languages whose blocks tests/clients compiles and runs."""
 ANSWERS = ("json", "text")
 """Languages of what a block prints: JSON is compared as JSON, text line by line."""
 _FENCE = re.compile(
@@ -47,7 +49,7 @@ def blocks(document: Path) -> Iterator[Block]:
         if place in outputs:
             continue
         output = None
-        if match["language"] in RUNNABLE and place + 1 < len(found):
+        if match["language"] in (*RUNNABLE, *COMPILED) and place + 1 < len(found):
             after = found[place + 1]
             if after["language"] in ANSWERS and not text[match.end() : after.start()].strip():
                 outputs.add(place + 1)

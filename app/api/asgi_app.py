@@ -19,6 +19,7 @@ from app.api.caller_deadline import TIMEOUT, seconds_of, with_deadline
 from app.api.error_responses import STATUS
 from app.api.readiness import Readiness
 from app.api.route_table import CONTROL, GATHER, TABLE
+from app.api.wrong_path_hints import hint_for_method, hint_for_path
 from app.dispatch.admission_control import Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
@@ -181,15 +182,13 @@ class DataPlane:
         allow = route.allow()
         if not route.operations:
             if (path, method) != ("*", "OPTIONS"):
-                near = TABLE.near(path)
-                hint = None if near is None else f"Use the path '{near}'."
-                raise GatherError("not_found", f"no route has the path {path}", hint=hint)
+                raise GatherError("not_found", f"no route has the path {path}", hint=hint_for_path(path))
             allow = _ALL_METHODS
         if method == "OPTIONS":
             await context.send_empty(204, (b"allow", allow))
             return
-        methods = " or ".join(name for name in allow.decode().split(", ") if name != "OPTIONS")
-        error = GatherError("method_not_allowed", f"{path} does not take {method}", hint=f"Use the method {methods}.")
+        hint = hint_for_method(route, method)
+        error = GatherError("method_not_allowed", f"{path} does not take {method}", hint=hint)
         await context.send_error(error, (b"allow", allow))
 
     async def _pass_on(self, context: RequestContext) -> None:

@@ -12,6 +12,9 @@ from app.store import Conditions
 
 _MEMBER: Final = re.compile(r'[ \t]*(\*|(?:W/)?"[\x21\x23-\x7e\x80-\xff]*")?[ \t]*(?:,|\Z)')
 
+_BARE: Final = re.compile("[A-Za-z0-9._-]{1,80}")
+"""An ETag without its quotes."""
+
 
 def read_conditions(headers: Mapping[bytes, bytes]) -> Conditions:
     """The conditions of a request. Raises invalid_field for what is no list of entity tags.
@@ -59,18 +62,17 @@ def _tags(headers: Mapping[bytes, bytes], name: str) -> tuple[str, ...] | None:
     while place < len(text):
         member = _MEMBER.match(text, place)
         if member is None:
-            raise _malformed(name)
+            raise _malformed(name, text)
         if member[1] is not None:
             tags.append(member[1])
         place = member.end()
     if not tags:
-        raise _malformed(name)
+        raise _malformed(name, text)
     return ("*",) if "*" in tags else tuple(tags)
 
 
-def _malformed(name: str) -> GatherError:
-    return invalid_field(
-        f"/{name}",
-        f'{name.title()} must be * or a list of ETags, as in "a", "b"',
-        f"Send the ETag in {name.title()} with its double quotes, as the answer of GET has it in the field ETag.",
-    )
+def _malformed(name: str, text: str) -> GatherError:
+    hint = f"Send the ETag in {name.title()} with its double quotes, as the answer of GET has it in the field ETag."
+    if _BARE.fullmatch(text):
+        hint = f"Send '{name.title()}: \"{text}\"' with the double quotes, which are part of an ETag."
+    return invalid_field(f"/{name}", f'{name.title()} must be * or a list of ETags, as in "a", "b"', hint)

@@ -39,5 +39,5 @@ def _malformed() -> GatherError:
     return invalid_field(
         "/content-digest",
         "Content-Digest must be as in sha-256=:BASE64:",
-        "Send 'Content-Digest: sha-256=:…:' with the digest in base64 between the colons.",
+        "Send the SHA-256 of the body in base64, as sha-256=:BASE64:, or leave out the field Content-Digest.",
     )

@@ -57,7 +57,7 @@ CATALOGUE: Final[Mapping[Code, Entry]] = {
         "No route has this path, or there is no import of this id, or none any more.",
         "See /docs for the routes. The operators are POST /gathernd, POST /gather, POST /gather_elements, "
         "POST /scatternd and POST /scatter_elements.",
-        ("Use one of the paths that /docs lists, such as /gathernd.",),
+        ("Use one of the paths that GET /docs lists.",),
     ),
     "method_not_allowed": Entry(
         "Method not allowed",

@@ -7,6 +7,7 @@ from typing import Final
 
 from app.api.error_responses import JSON
 from app.errors import GatherError
+from app.near_name import near_name
 
 _FORM: Final = b"application/x-www-form-urlencoded"
 _MEND: Final = "Send 'Content-Type: application/json' with JSON in UTF-8, with curl by -H."
@@ -27,4 +28,6 @@ def check_json_type(content_type: bytes, also_read: Iterable[bytes] = ()) -> Non
     others = sorted(other.decode() for other in also_read if other != JSON)
     read = " and ".join((JSON.decode(), *others)) + (" are" if others else " is")
     hint = "; with curl add -H 'Content-Type: application/json' (curl -d alone sends a form)" if kind == _FORM else ""
-    raise GatherError("unsupported_media_type", f"{shown!r} is not read here; {read}{hint}", hint=_MEND)
+    near = near_name(kind.decode("latin-1"), others)
+    mend = _MEND if near is None else f"Send 'Content-Type: {near}' if the body is that."
+    raise GatherError("unsupported_media_type", f"{shown!r} is not read here; {read}{hint}", hint=mend)

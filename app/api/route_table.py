@@ -185,14 +185,20 @@ class RouteTable:
         """The path of a route that `path`, which is none, probably means: its own segments stand in the braces."""
         given = path.strip("/").split("/")
         filled = (_filled(segments, given) for _, segments in self._by_size.get(len(given) + 1, ()))
-        return near_name(path, [*self._by_path, *filled])
+        return near_name(path, [*self._by_path, *filter(None, filled)])
 
 
-def _filled(segments: list[str], given: list[str]) -> str:
-    """The path of a template with the segments of `given` in the places of its braces."""
-    return "/".join(
-        ["", *(sent if segment[:1] == "{" else segment for segment, sent in zip(segments[1:], given, strict=True))]
-    )
+def _filled(segments: list[str], given: list[str]) -> str | None:
+    """The path of a template with the segments of `given` in the places of its braces.
+
+    None if another segment is not like its own in `given`.
+    """
+    found = [""]
+    for segment, sent in zip(segments[1:], given, strict=True):
+        if segment[:1] != "{" and near_name(sent, [segment]) is None:
+            return None
+        found.append(sent if segment[:1] == "{" else segment)
+    return "/".join(found)
 
 
 def _parameters(route: Route, segments: list[str], given: list[str]) -> tuple[str, ...] | None:

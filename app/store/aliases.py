@@ -67,7 +67,8 @@ class Aliases:
             hint = f"Write the version that GET /aliases/{name} says it names."
         else:
             detail = f"an alias names one version of a tensor, and {shorten(reference)!r} has no number"
-            hint = "Name one version, as in 'items@7'."
+            hint = "Name a tensor that GET /tensors lists, and behind @ a version that it has."
+            row = row or self._index.find(reference.partition("@")[0])
             if row is not None:
                 hint = f"Write '{row.reference}' at /tensor, which is its current version."
         raise GatherError("invalid_field", detail, pointer="/tensor", hint=hint)

@@ -46,6 +46,14 @@ _USUAL_NAMES: Final[Mapping[str, str]] = {
 }
 """What other languages and libraries call the types. i8 and u8 count bits, as in Rust and safetensors."""
 _PREFIXES: Final = ("torch.", "np.", "numpy.", "tf.", "jnp.")
+_POSITIONS: Final = ("indices", "offsets")
+POSITION_TYPE: Final = "int64"
+"""The type of positions that every operator and dialect takes."""
+
+
+def holds_positions(name: str) -> bool:
+    """Whether a tensor holds positions by its name, such as `indices`, `features/0/offsets` or `0.indices`."""
+    return name.replace("/", ".").rpartition(".")[2] in _POSITIONS
 
 
 def near_dtype(given: str) -> str | None:
@@ -64,11 +72,15 @@ def near_dtype(given: str) -> str | None:
     return _USUAL_NAMES.get(name.replace("-", "").replace("_", "")) or near_name(name, DTYPES)
 
 
-def hint_for_dtype(given: str, names: Mapping[str, str] | None = None) -> str:
-    """How to mend a request whose type `given` there is not. `names` are the names that a format has for those of
-    `DTYPES` that it carries; without it all are taken by their own names.
+def hint_for_dtype(given: str, names: Mapping[str, str] | None = None, of: str = "data") -> str:
+    """Say what to write in place of `given`, which names no type.
+
+    `names` maps the names in `DTYPES` to those of a format; without it each type has its own name. `of` names the
+    tensor: positions are of one type whatever is near.
     """
     known = dict(zip(DTYPES, DTYPES, strict=True)) if names is None else names
+    if holds_positions(of):
+        return f"{instead_of(given, known[POSITION_TYPE])}, which is the type of {of}."
     listed = ", ".join(known.values())
     near = known.get(near_dtype(given) or "")
     if near is None:

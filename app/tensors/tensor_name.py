@@ -16,9 +16,8 @@ TENSOR_NAME: Final = re.compile(PATTERN.removeprefix("^").removesuffix("$"))
 _VERSION: Final = "@[1-9][0-9]{0,18}"
 REFERENCE_PATTERN: Final = f"{PATTERN.removesuffix('$')}({_VERSION})?$"
 """A name, of a tensor or an alias, or one version of a tensor; as JSON Schema has it."""
-_REFERENCE: Final = re.compile(REFERENCE_PATTERN.removeprefix("^").removesuffix("$"))
+REFERENCE: Final = re.compile(REFERENCE_PATTERN.removeprefix("^").removesuffix("$"))
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
-_NOT_DIGITS: Final = re.compile(r"[^0-9]+")
 RESERVED: Final = (*OPERATOR_NAMES, LOOKUP, "stats")
 """Names that have a meaning of their own where a tensor is a model of the inference protocol.
 
@@ -32,13 +31,13 @@ def check_name(name: str) -> None:
         raise invalid_field(
             "/name",
             "the name of a tensor is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit",
-            f"Use a name such as '{tensor_name_like(name)}'." if name else "Put the name of a tensor behind the slash.",
+            f"Use a name such as '{tensor_name_like(name)}'." if name else "Put a name behind the slash.",
         )
 
 
 def check_new_name(name: str) -> None:
     """Raises invalid_field at /name unless a tensor may be given this name."""
-    if "@" in name and _REFERENCE.fullmatch(name):
+    if "@" in name and REFERENCE.fullmatch(name):
         own = name.partition("@")[0]
         raise invalid_field(
             "/name",
@@ -52,20 +51,20 @@ def check_new_name(name: str) -> None:
 
 def check_reference(reference: str) -> None:
     """Raises invalid_field at /name unless this is a name, or `NAME@7` for one version of a tensor."""
-    if not _REFERENCE.fullmatch(reference):
+    if not REFERENCE.fullmatch(reference):
         name, at, version = reference.partition("@")
         if at and TENSOR_NAME.fullmatch(name):
             raise invalid_field(
                 "/name",
                 f"{version[:32]!r} is not the number of a version: those are 1, 2, 3 and so on, of at most 19 digits",
-                f"Use {name!r} for the current version, or a number that GET /tensors/{name} lists, as in '{name}@1'.",
+                reference_hint(reference, "/name"),
             )
         check_name(name)
 
 
 def split_reference(reference: str) -> tuple[str, int | None]:
     """The name in a reference, and the number of the version, None where it has none; of other texts the whole."""
-    if "@" not in reference or not _REFERENCE.fullmatch(reference):
+    if "@" not in reference or not REFERENCE.fullmatch(reference):
         return reference, None
     name, _, version = reference.partition("@")
     return name, int(version)
@@ -76,11 +75,12 @@ def tensor_name_like(name: str) -> str:
     return _NOT_IN_NAMES.sub("_", name)[:128].lstrip("._-") or "items"
 
 
-def reference_like(text: str) -> str:
-    """A name, or a version of a tensor, like a text that is none."""
-    name, at, version = text.partition("@")
-    digits = _NOT_DIGITS.sub("", version)[:19].lstrip("0")
-    return f"{tensor_name_like(name)}@{digits or 1}" if at else tensor_name_like(text)
+def reference_hint(reference: str, pointer: str) -> str:
+    """Say what to write at `pointer` in place of a text that is no name and no version of a tensor."""
+    name, at, _ = reference.partition("@")
+    if at and TENSOR_NAME.fullmatch(name):
+        return f"Use {name!r} at {pointer} for the current version, or a number that GET /tensors/{name} lists."
+    return f"Use a name such as '{tensor_name_like(name)}' at {pointer}."
 
 
 def reserved_name(name: str) -> GatherError:

@@ -34,6 +34,7 @@ from app.wire import (
 from app.wire.json import backward_messages, gather_messages, lookup_messages, query_of_json_request, scatter_messages
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.npy import Start
+from app.wire.request_schemas.scatter_request import ScatterRequest
 from app.wire.safetensors_header import UNSOUND_HINT
 
 _ALL: Final = frozenset(DTYPES)
@@ -183,7 +184,7 @@ SCATTERS: Final[Mapping[bytes, ScatterCodec]] = {
             JSON.media_type,
             binary=False,
             compiled=True,
-            check_query=query_of_json_request.refuse_query,
+            check_query=lambda query: query_of_json_request.refuse_query(query, ScatterRequest),
             read=lambda body, query, limits, charge: scatter_messages.read_scatter(body, limits, charge),
         ),
         ScatterCodec(

@@ -83,8 +83,10 @@ def packed_size_hint(dtype: DType, shape: Sequence[int], given: int) -> str:
         asked = f"{items_text(shape)} of {dtype.name}"
     else:
         asked = f"{count * dtype.item_size} bytes for {count} items of {dtype.name}"
-    fits, rest = divmod(given, dtype.item_size or 1)
-    other = f", or make the shape fit the {fits} items that came" if dtype.item_size and not rest else ""
+    if dtype.kind == "string":
+        return f"Send {asked}, each behind the number of its bytes in 4 bytes."
+    fits, rest = divmod(given, dtype.item_size)
+    other = "" if rest else f", or make the shape fit the {fits} items that came"
     return f"Send {asked}{other}."
 
 

@@ -300,7 +300,7 @@ def _unsupported(entry: Entry) -> NoReturn:
         f"{shown(entry.dtype)!a} is not an element type that is read here; of safetensors' types "
         f"{', '.join(BY_SAFETENSORS)} are, and JSON with base64 carries complex128 and string",
         pointer=f"/{entry.name}",
-        hint=hint_for_type(str(shown(entry.dtype))),
+        hint=hint_for_type(str(shown(entry.dtype)), entry.name),
     )
 
 
@@ -356,8 +356,9 @@ def read_query(query: bytes, known: Collection[str]) -> dict[str, str]:
         return fields
     for name, value in query_fields(query):
         if name not in known:
-            detail = f"{shown(name)!a} is not a field of this query; {', '.join(known)} are"
-            raise invalid_field(f"/query/{escape(name)}", detail, name_hint(name, known, fields))
+            listed = f"it may have {', '.join(known)}" if known else "it has none"
+            detail = f"{shown(name)!a} is not a field of this query; {listed}"
+            raise invalid_field(f"/query/{escape(name)}", detail, name_hint(name, known, fields, " in the query"))
         if name in fields:
             raise invalid_field(f"/query/{name}", f"{name} is given twice", f"Give '{name}' once in the query.")
         fields[name] = value

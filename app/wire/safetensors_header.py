@@ -22,7 +22,7 @@ import orjson
 
 from app.errors import GatherError
 from app.tensors.dtypes import BY_SAFETENSORS, DType
-from app.tensors.near_dtype import hint_for_dtype
+from app.tensors.near_dtype import hint_for_dtype, holds_positions
 from app.wire.json.lossless_json import shown
 from app.wire.little_endian_items import bounded_product, items_text
 
@@ -267,14 +267,14 @@ def _malformed(detail: str) -> NoReturn:
     raise GatherError("malformed_request", detail, hint=UNSOUND_HINT)
 
 
-def hint_for_type(given: str) -> str:
-    """How to mend a body with a tensor of a type that is not read here."""
-    if _NARROW.fullmatch(given):
+def hint_for_type(given: str, of: str = "data") -> str:
+    """Say how to mend a body whose tensor `of` has the type `given`, which is not read here."""
+    if _NARROW.fullmatch(given) and not holds_positions(of):
         return (
             f"Save {given} as U8 to keep its bytes as uint8, as tensor.view(torch.uint8) and array.view('uint8') "
             "do it, or convert the tensor to F32."
         )
-    return hint_for_dtype(given, {row.name: name for name, row in BY_SAFETENSORS.items()})
+    return hint_for_dtype(given, {row.name: name for name, row in BY_SAFETENSORS.items()}, of)
 
 
 def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:

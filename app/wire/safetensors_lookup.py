@@ -15,6 +15,7 @@ import orjson
 
 from app.bounded_cache import BoundedCache
 from app.errors import invalid_field
+from app.near_name import instead_of, shorten
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Encoding, FillValue
 from app.tensors.lookup_call import ARRAYS, LOOKUP, Feature, LookupAnswer, LookupCall
@@ -26,11 +27,17 @@ from app.wire.json.query_of_json_request import read_explain
 from app.wire.json.read_fill_value import read_fill_value
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.parse_query_string import escape
-from app.wire.request_schemas.lookup_request import LookupParameterDicts, check_arrays_given, valid_parameters
+from app.wire.request_schemas.lookup_request import (
+    LookupParameterDicts,
+    LookupParameters,
+    check_arrays_given,
+    valid_parameters,
+)
 from app.wire.safetensors import check_writable, header_size, read_layout, read_tensors
 from app.wire.safetensors_header import write_headers
 
 _POINTER: Final = f"/__metadata__/{LOOKUP}"
+_WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
 _NAME: Final = re.compile(rf"(0|[1-9][0-9]{{0,5}})\.({'|'.join(ARRAYS)})")
 _OBJECTS: Final = 32
 """Bytes that a byte of the text takes as Python objects, as in `lookup_messages`."""
@@ -70,7 +77,7 @@ def read_lookup(
         form = _read_form(body, limits, charge)
         if key is not None:
             _forms[key] = form
-    explain = read_explain(query) if query else False
+    explain = read_explain(query, LookupParameters, _WHERE) if query else False
     entries = [entry for arrays in form.arrays for entry in arrays.values()]
     tensors = iter(read_tensors(body, form.start, entries, charge))
     fields = form.fields
@@ -106,7 +113,8 @@ def read_parameters(
         charge(_OBJECTS * len(text))
     fault = grammar_and_duplicate_keys.fault(text.encode("utf-8", "surrogatepass"), charge)
     if fault is not None:
-        raise invalid_field(pointer, f"{LOOKUP} must be a JSON object: {fault.detail}", fault.hint)
+        hint = f"In the JSON text at {pointer}: {fault.hint.replace('the body', 'the text')}"
+        raise invalid_field(pointer, f"{LOOKUP} must be a JSON object: {fault.detail}", hint)
     document = lossless_json.loads(text)
     fields = valid_parameters(document, pointer, limits.features)
     fill_value = None
@@ -130,11 +138,16 @@ def arrays_of(
         if place is not None and place[0] < len(arrays):
             arrays[place[0]][place[1]] = given
         else:
+            bare = next((number for number in range(len(arrays)) if f"{number}.indices" not in found), None)
+            kind = what.rpartition(" ")[2]
+            hint = f"Leave out the {kind} {shorten(name)!r}, since the last feature is {len(arrays) - 1}."
+            if bare is not None:
+                hint = f"{instead_of(name, f'{bare}.indices')}: each name begins with the number of its feature."
             raise invalid_field(
                 pointer(name),
                 f"{lossless_json.shown(name)!a} is not {what} of this request, which has {len(arrays)} features: each "
                 "has its number and .indices, .offsets or .weights",
-                f"Leave it out, or name it as in '0.indices'; the last feature is {len(arrays) - 1}.",
+                hint,
             )
     for number, (feature, own) in enumerate(zip(features, arrays, strict=True)):
         if "indices" not in own:

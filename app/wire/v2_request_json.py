@@ -8,12 +8,13 @@ is not JSON: as items of floats they are numbers, everywhere else they are null.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, get_args
 
 from pydantic import ValidationError
 
 from app.errors import GatherError, invalid_field
+from app.near_name import instead_of, near_name, shorten
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import FillValue, OutOfBounds
@@ -28,7 +29,7 @@ from app.wire.json.read_fill_value import read_fill_value_text
 from app.wire.json.read_values import Values, outline_of, reading_memory
 from app.wire.little_endian_items import Charge, view_of
 from app.wire.request_schemas.dialect_fields import apply_dialect
-from app.wire.request_schemas.invalid_fields import InvalidFields, name_hint
+from app.wire.request_schemas.invalid_fields import InvalidFields
 from app.wire.request_schemas.members import ABSENT
 from app.wire.request_schemas.scatter_request import check_reduction
 from app.wire.request_schemas.v2_infer_request import (
@@ -150,7 +151,7 @@ def _head(
     inputs: dict[str, Input] = {}
     counted, cut = len(document), 0
     for number, (described, given) in enumerate(zip(fields.inputs, document["inputs"], strict=True)):
-        one = _input(number, described, model, text, found, charge)
+        one = _input(number, described, document["inputs"], model, text, found, charge)
         if one.name in inputs:
             raise given_twice(number, one.name)
         inputs[one.name] = one
@@ -208,9 +209,9 @@ def _valid_fields(document: Any, model: Model, text: Buffer, found: FoundArrays,
         place = ("inputs", number)
         faults.raise_first(*place, "name")
         if type(value) is dict:
-            _check_name(number, value["name"], model)
+            _check_name(number, value["name"], document["inputs"], model)
         faults.raise_first(*place)
-        one = _input(number, model.input.model_validate(value), model, text, found, charge)
+        one = _input(number, model.input.model_validate(value), document["inputs"], model, text, found, charge)
         if one.name in names:
             raise given_twice(number, one.name)
         names.add(one.name)
@@ -229,14 +230,17 @@ def _valid_fields(document: Any, model: Model, text: Buffer, found: FoundArrays,
     raise faults.first()
 
 
-def _check_name(number: int, name: str, model: Model) -> None:
+def _check_name(number: int, name: str, given: Sequence[Any], model: Model) -> None:
+    """Raises invalid_field if the model has no input `name`; `given` are the inputs of the request."""
     if name not in model.inputs:
         known = " and ".join(model.inputs)
-        raise invalid_field(
-            f"/inputs/{number}/name",
-            f"{lossless_json.shown(name)!a} is not an input of {model.name}: {known}",
-            name_hint(str(lossless_json.shown(name)), model.inputs),
-        )
+        shown = str(lossless_json.shown(name))
+        others = [str(other.get("name")) for other in given if type(other) is dict]
+        missing = [one for one in model.inputs if one not in others]
+        hint = f"Leave out the input {shorten(shown)!r}, since the inputs of {model.name} are {known}."
+        if missing:
+            hint = f"{instead_of(shown, near_name(shown, missing) or missing[0])}, an input of {model.name}."
+        raise invalid_field(f"/inputs/{number}/name", f"{shown!a} is not an input of {model.name}: {known}", hint)
 
 
 def given_twice(number: int, name: str) -> GatherError:
@@ -269,7 +273,13 @@ def _check_own_parameter(parameters: Mapping[str, Any], model: Model) -> None:
 
 
 def _input(
-    number: int, given: InferInput, model: Model, text: Buffer, found: FoundArrays, charge: Charge | None
+    number: int,
+    given: InferInput,
+    all_given: Sequence[Any],
+    model: Model,
+    text: Buffer,
+    found: FoundArrays,
+    charge: Charge | None,
 ) -> Input:
     """An input whose members have been validated one by one.
 
@@ -277,7 +287,7 @@ def _input(
     a list or one item stands, or as many bytes behind the JSON as a parameter says.
     """
     name, parameters = given.name, given.parameters
-    _check_name(number, name, model)
+    _check_name(number, name, all_given, model)
     size = None if parameters is ABSENT else parameters.binary_data_size
     datatype = _INDICES if given.datatype is ABSENT else given.datatype
     one = located_input(number, name, datatype, given.shape or (), size, given.data, text, found, charge)

@@ -23,7 +23,7 @@ from app.errors import GatherError, Place
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DTYPES
 from app.tensors.gather_call import Call
-from app.tensors.near_dtype import hint_for_dtype, near_dtype
+from app.tensors.near_dtype import hint_for_dtype, holds_positions, near_dtype
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
@@ -265,7 +265,7 @@ def _no_datatype(one: Input) -> GatherError:
         f"{lossless_json.shown(one.datatype)!a} is not a datatype of the inference protocol, which has {_DATATYPES}; "
         "POST /gathernd takes complex types",
         pointer=f"{one.pointer}/datatype",
-        hint=_hint_for_datatype(str(lossless_json.shown(one.datatype))),
+        hint=_hint_for_datatype(str(lossless_json.shown(one.datatype)), one.name),
     )
 
 
@@ -273,11 +273,11 @@ def _datatype(dtype: re.Match[str]) -> str:
     return f"datatype '{DTYPES[dtype[1]].oip}'"
 
 
-def _hint_for_datatype(given: str) -> str:
+def _hint_for_datatype(given: str, of: str) -> str:
     near = near_dtype(given)
-    if near is not None and DTYPES[near].oip is None:
+    if near is not None and DTYPES[near].oip is None and not holds_positions(of):
         return f"Send {near} to POST /gathernd, since the inference protocol has no such type."
-    return hint_for_dtype(given, {name: row.oip for name, row in DTYPES.items() if row.oip is not None})
+    return hint_for_dtype(given, {name: row.oip for name, row in DTYPES.items() if row.oip is not None}, of)
 
 
 class WrongItemsError(Exception):

@@ -18,6 +18,7 @@ import pytest
 
 from tests.http.conftest import start
 from tests.http.server import ROOT, Server
+from tests.markdown_blocks import Block, blocks, documents
 from tests.needs import in_environment
 
 __all__ = ["start"]
@@ -57,6 +58,13 @@ def got(printed: str) -> dict[str, Any]:
     values = answers["float16"]["values"]
     answers["float16"]["values"] = [item if isinstance(item, str) else float(np.float16(item)) for item in values]
     return answers
+
+
+def shown_programs(language: str, server: Server) -> list[tuple[str, Block | None]]:
+    """The programs of the documents in a language, with this server's address, and what each is said to print."""
+    found = [block for document in documents() for block in blocks(document) if block.language == language]
+    assert found, f"no document has a program in {language}"
+    return [(block.code.replace("http://127.0.0.1:8080", server.url), block.output) for block in found]
 
 
 @pytest.fixture(scope="session")

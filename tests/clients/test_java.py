@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import OPENAPI, PROGRAMS, got, run, tool
+from tests.clients.conftest import OPENAPI, PROGRAMS, got, run, shown_programs, tool
 from tests.http.server import ROOT, Server
+from tests.markdown_blocks import check_output
 from tests.needs import skip_without
 
 _JARS = {
@@ -113,3 +114,16 @@ def built(folder: Path, class_path: str) -> Path:
 def test_round_trip(built: Path, class_path: str, server: Server, expected: dict[str, Any]) -> None:
     classes = os.pathsep.join([str(built), class_path])
     assert got(run(["java", *_LIGHT, "-cp", classes, "RoundTrip", server.url], built.parent)) == expected
+
+
+def test_programs_of_the_documents_do_what_they_show(
+    built: Path, class_path: str, server: Server, tmp_path: Path
+) -> None:
+    classes = os.pathsep.join([str(tmp_path), str(built), class_path])
+    for program, output in shown_programs("java", server):
+        name = re.search(r"class (\w+)", program)
+        assert name is not None
+        (tmp_path / f"{name[1]}.java").write_text(program)
+        options = ["-Xlint:all", "-Werror", "-proc:none", "-d", str(tmp_path), "-cp", classes]
+        assert run(["javac", *(f"-J{flag}" for flag in _LIGHT), *options, f"{name[1]}.java"], tmp_path) == ""
+        check_output(output, run(["java", *_LIGHT, "-cp", classes, name[1]], tmp_path))

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import OPENAPI, PROGRAMS, got, run, tool
+from tests.clients.conftest import OPENAPI, PROGRAMS, got, run, shown_programs, tool
 from tests.http.server import Server
+from tests.markdown_blocks import check_output
 from tests.needs import skip_without
 
-_OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "strict": True,
     "exactOptionalPropertyTypes": True,
     "noUncheckedIndexedAccess": True,
@@ -58,13 +59,22 @@ def test_every_operation_is_generated(folder: Path, operations: set[str]) -> Non
 def built(folder: Path) -> Path:
     """The program, type-checked with the types and translated."""
     files = ["round_trip.ts", "schema.ts"]
-    (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": _OPTIONS, "files": files}))
+    (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": OPTIONS, "files": files}))
     assert run([folder / "node_modules" / ".bin" / "tsc"], folder) == ""
     return folder / "built" / "round_trip.js"
 
 
 def test_round_trip(built: Path, server: Server, expected: dict[str, Any]) -> None:
     assert got(run(["node", built, server.url], built.parent)) == expected
+
+
+def test_programs_of_the_documents_do_what_they_show(folder: Path, server: Server) -> None:
+    for number, (program, output) in enumerate(shown_programs("typescript", server)):
+        (folder / f"shown_{number}.ts").write_text(program)
+        files = [f"shown_{number}.ts", "schema.ts"]
+        (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": OPTIONS, "files": files}))
+        assert run([folder / "node_modules" / ".bin" / "tsc"], folder) == ""
+        check_output(output, run(["node", f"built/shown_{number}.js"], folder))
 
 
 def test_lock_names_no_registry() -> None:

@@ -16,6 +16,8 @@ from math import prod
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from app.tensors.dtypes import DTYPES
+
 
 @dataclass(frozen=True)
 class Request:
@@ -25,6 +27,8 @@ class Request:
     path: str
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+    place: str = field(default="", compare=False)
+    """The pointer of the error whose hint is being followed."""
 
     @property
     def document(self) -> Any:
@@ -45,6 +49,7 @@ KEYS: Mapping[str, str] = {"gather": "key-to-gather", "tensors": "key-for-all", 
 WHOLE = {"dtype": "int64", "shape": [1, 1], "values": [0]}
 """What is added where a tensor is missing, whose form hints leave to the reader."""
 Rule = Callable[[Request, "re.Match[str]"], Request]
+_LOOKUP = "/parameters/lookup/"
 RULES: list[tuple[re.Pattern[str], Rule]] = []
 
 
@@ -58,8 +63,13 @@ def rule(pattern: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def follow(request: Request, hint: str) -> Request:
-    """`request`, changed as `hint` says."""
+def follow(request: Request, hint: str, place: str = "") -> Request:
+    """`request`, changed as `hint` says; `place` is the pointer of the error."""
+    if place.startswith(_LOOKUP):  # a place in the text of a parameter
+        inner = Request("POST", "", request.document["parameters"]["lookup"].encode())
+        text = follow(inner, hint.replace(_LOOKUP, "/"), place.removeprefix(_LOOKUP[:-1])).body.decode()
+        return put(request, _LOOKUP[:-1], text)
+    request = replace(request, place=place)
     for pattern, function in RULES:
         match = pattern.search(hint)
         if match is not None:
@@ -75,12 +85,31 @@ def at(document: Any, pointer: str) -> tuple[Any, str | int]:
     return document, int(last) if isinstance(document, list) else last
 
 
+def is_in_body(request: Request) -> bool:
+    """Whether `place` is that of a member of a JSON body."""
+    if not request.body.startswith(b"{") or not request.place:
+        return False
+    try:
+        holder, last = at(request.document, request.place)
+    except (KeyError, IndexError, TypeError, ValueError):
+        return False
+    return isinstance(holder, list) or (isinstance(holder, dict) and last in holder)
+
+
+def with_query(request: Request, fields: list[tuple[str, str]]) -> Request:
+    path, _, _ = request.path.partition("?")
+    return replace(request, path=f"{path}?{urlencode(fields, safe=',:')}" if fields else path)
+
+
+def query_of(request: Request) -> list[tuple[str, str]]:
+    return parse_qsl(request.path.partition("?")[2], keep_blank_values=True)
+
+
 def put(request: Request, pointer: str, value: Any) -> Request:
     """The same with `value` at `pointer` of its body, or of its query."""
     if pointer.startswith("/query/"):
-        path, _, query = request.path.partition("?")
-        fields = {**dict(parse_qsl(query)), pointer.removeprefix("/query/"): str(value)}
-        return replace(request, path=f"{path}?{urlencode(fields, safe=',:')}")
+        fields = {**dict(query_of(request)), pointer.removeprefix("/query/"): str(value)}
+        return with_query(request, list(fields.items()))
     document = request.document
     holder, last = at(document, pointer)
     holder[last] = value
@@ -163,10 +192,9 @@ def _(request: Request, match: re.Match[str]) -> Request:
 # Values, types and names
 
 
-@rule(r"^Write a (?:whole )?number.* at (?P<at>/\S+), or use dtype '(?P<dtype>\w+)'")
-@rule(r"^Use dtype '(?P<dtype>\w+)', which holds the number at (?P<at>/\S+),")
+@rule(r"^Write a .*number.* at (?P<at>/[^\s,]+),.* or use (?P<type>dtype|datatype) '(?P<dtype>\w+)'")
 def _(request: Request, match: re.Match[str]) -> Request:
-    return put(request, match["at"].split("/values")[0] + "/dtype", match["dtype"])
+    return put(request, re.split("/values|/data/(?=[0-9])", match["at"])[0] + "/" + match["type"], match["dtype"])
 
 
 @rule(r"^Use an index from (-?\d+) to (-?\d+) at (/\S+)[,.]")
@@ -200,9 +228,27 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return put(request, match[1], "NaN")
 
 
-@rule(r"^Write '([^']*)' in place of '([^']*)'")
+@rule(r"""^Write '(\S*)' in place of (?P<quote>['"])(.*?)(?P=quote)(?: at|[.,;:]| in the| for the)""")
 def _(request: Request, match: re.Match[str]) -> Request:
-    near, given = match[1], match[2]
+    near, given = match[1], match[3]
+    if request.place.startswith("/query/"):
+        named = request.place.removeprefix("/query/")
+        fields = query_of(request)
+        if named == given and any(name == given for name, _ in fields):
+            return with_query(request, [(near if name == given else name, value) for name, value in fields])
+        return with_query(request, [(name, near if name == named else value) for name, value in fields])
+    if is_in_body(request):
+        document = request.document
+        holder, last = at(document, request.place)
+        if isinstance(holder[last], dict) and holder[last].get("name") == given:
+            holder[last]["name"] = near
+        elif last == given:
+            renamed = {near if name == given else name: value for name, value in holder.items()}
+            holder.clear()
+            holder.update(renamed)
+        else:
+            holder[last] = near
+        return request.with_document(document)
     for quoted in ('"{}"', r"\"{}\"", r"\\\"{}\\\""):  # in a text of JSON, too, and in that of a header
         if quoted.format(given).encode() not in request.body:
             continue
@@ -241,23 +287,32 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return request.with_document(document)
 
 
-@rule(r"^Leave out '(\w+)' of (\w+)\.")
+@rule(r"^Leave out '(\w+)' of (\S+)\.")
 def _(request: Request, match: re.Match[str]) -> Request:
     document = request.document
-    del document[match[2]][match[1]]
+    holder, last = at(document, request.place)
+    del holder[last][match[1]]
     return request.with_document(document)
 
 
-@rule(r"^Leave out '(\w+)' in the query")
+@rule(r"^Leave out '([^']*)' in the query")
+@rule(r"^Leave '([^']*)' out of the query")
 def _(request: Request, match: re.Match[str]) -> Request:
-    path, _, query = request.path.partition("?")
-    fields = [(name, value) for name, value in parse_qsl(query) if name != match[1]]
-    return replace(request, path=path + ("?" + urlencode(fields) if fields else ""))
+    return with_query(request, [(name, value) for name, value in query_of(request) if name != match[1]])
 
 
-@rule(r"^Leave out '(\w+)', (?!')")
+@rule(r"^Give '([^']*)' once(?: in the query)?\.")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return with_query(request, list(dict(query_of(request)).items()))
+
+
+@rule(r"^Leave out '([^']*)', (?!')")
 def _(request: Request, match: re.Match[str]) -> Request:
     document = request.document
+    if is_in_body(request):
+        holder, last = at(document, request.place)
+        del holder[last]
+        return request.with_document(document)
     holder = document if match[1] in document else document["parameters"]
     del holder[match[1]]
     return request.with_document(document)
@@ -265,14 +320,32 @@ def _(request: Request, match: re.Match[str]) -> Request:
 
 @rule(r"^Move '(\w+)' from the query into the body")
 def _(request: Request, match: re.Match[str]) -> Request:
+    if "safetensors" in match.string and not request.body.startswith(b"{"):
+        return request.with_header("content-type", "application/x-safetensors")
     path, _, query = request.path.partition("?")
     value = dict(parse_qsl(query))[match[1]]
-    return replace(request, path=path).with_document({**request.document, match[1]: json.loads(value)})
+    return replace(request, path=path).with_document(
+        {**request.document, match[1]: json.loads(value) if value[:1].isdigit() else value}
+    )
 
 
 @rule(r"^Convert (\w+) to (\w+)")
 def _(request: Request, match: re.Match[str]) -> Request:
-    return put(request, f"/{match[1]}/dtype", match[2])
+    return converted(request, match[2])
+
+
+def converted(request: Request, dtype: str) -> Request:
+    """The same with the tensor at fault of another type, its values written anew."""
+    document = request.document
+    holder, last = at(document, request.place)
+    holder[last] = DTYPES[dtype].oip if last == "datatype" else dtype
+    items = "data" if last == "datatype" else "values"
+    if "base64" in holder:
+        del holder["base64"]
+        holder[items] = [0] * prod(holder["shape"])
+    else:
+        holder[items] = json.loads(re.sub(r'"(-?[0-9]+)"', r"\1", json.dumps(holder[items])))
+    return request.with_document(document)
 
 
 # Shapes
@@ -283,19 +356,15 @@ def _(request: Request, match: re.Match[str]) -> Request:
     holder, last = at(request.document, match[2])
     given = holder[last]
     assert len(given) == int(match[3])
-    return put(request, match[2], (given + [given[-1]] * int(match[1]))[: int(match[1])])
+    return put(request, match[2], (given + (given[-1:] or [0]) * int(match[1]))[: int(match[1])])
 
 
-@rule(r"^Send (\d+) values in (\w+), .* or make the shape fit them: (\d+) came")
-def _(request: Request, match: re.Match[str]) -> Request:
-    return put(request, f"/{match[2]}/shape", [int(match[3])])
-
-
+@rule(r"^Send .+ values in \S+, .* or make the shape fit them: (\d+) came")
 @rule(r"^Send \d+ bytes for .* make the shape fit the (\d+) items that came")
 def _(request: Request, match: re.Match[str]) -> Request:
-    if "?" in request.path:
+    if request.place == "/body":
         return put(request, "/query/shape", match[1])
-    return put(request, "/data/shape", [int(match[1])])
+    return put(request, request.place.rpartition("/")[0] + "/shape", [int(match[1])])
 
 
 @rule(r"^Give (/\S+) a dimension: \[1\] in place of \[\]")
@@ -308,20 +377,21 @@ def _(request: Request, match: re.Match[str]) -> Request:
 def _(request: Request, match: re.Match[str]) -> Request:
     last = "last" in match.groupdict()
     document = request.document
-    indices = document["indices"]
+    indices, _ = at(document, request.place or "/indices/shape")
+    indices.setdefault("shape", [len(indices.get("data") or indices.get("values") or [])])
     indices["shape"][-1 if last else int(match[1])] = int(match[1] if last else match[2])
-    count = 1
-    for size in indices["shape"]:
-        count *= size
-    indices["values"] = ((indices["values"] or [0]) * count)[:count]
+    count = prod(indices["shape"])
+    items = "data" if "data" in indices else "values"
+    indices[items] = ((indices.get(items) or [0]) * count)[:count]
+    indices.pop("base64", None)
     return request.with_document(document)
 
 
-@rule(r"^Give indices (\d+) dimensions")
+@rule(r"^Give indices (\d+) dimensions?")
 def _(request: Request, match: re.Match[str]) -> Request:
     document = request.document
-    shape = document["indices"]["shape"]
-    document["indices"]["shape"] = [1] * (int(match[1]) - len(shape)) + shape
+    shape, rank = document["indices"].get("shape", [len(document["indices"]["values"])]), int(match[1])
+    document["indices"]["shape"] = [1] * (rank - len(shape)) + shape if rank >= len(shape) else [prod(shape)]
     return request.with_document(document)
 
 
@@ -329,7 +399,7 @@ def _(request: Request, match: re.Match[str]) -> Request:
 def _(request: Request, match: re.Match[str]) -> Request:
     document = request.document
     shape = json.loads(match[1])
-    document["updates"] = {"dtype": "float32", "shape": shape, "values": [0] * prod(shape)}
+    document["updates"] = {"dtype": document["updates"]["dtype"], "shape": shape, "values": [0] * prod(shape)}
     return request.with_document(document)
 
 
@@ -342,9 +412,10 @@ def _(request: Request, match: re.Match[str]) -> Request:
 # Headers, paths, methods, keys, limits
 
 
-@rule(r"^Use the path '(.+)'\.")
+@rule(r"^Use the path '([^']+)'")
 def _(request: Request, match: re.Match[str]) -> Request:
-    return replace(request, path=match[1])
+    query = request.path.partition("?")[2]
+    return replace(request, path=match[1] if "?" in match[1] or not query else f"{match[1]}?{query}")
 
 
 @rule(r"^Use the method (\w+)")
@@ -367,7 +438,11 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return named(request, match[1]) if match[2] == "/name" else put(request, match[2], match[1])
 
 
-@rule(r"^Use '([^']+)' for the current version, or a number")
+@rule(r"^Use '([^']+)' at (/\S+) for the current version, or a number")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return named(request, match[1]) if match[2] == "/name" else put(request, match[2], match[1])
+
+
 @rule(r"^PUT '([^']+)', without the number")
 def _(request: Request, match: re.Match[str]) -> Request:
     return named(request, match[1])
@@ -378,7 +453,7 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return put(request, match[2], match[1])
 
 
-@rule("^Use another name for the alias")
+@rule("^Use another name for the (?:alias|tensor)")
 def _(request: Request, match: re.Match[str]) -> Request:
     return named(request, "another")
 
@@ -404,7 +479,7 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return replace(request.with_header("content-encoding", "gzip"), body=gzip.compress(request.body))
 
 
-@rule(r"^(?:Read the tensor again, and send|Send) '(?P<name>[A-Za-z-]+): (?P<value>.+?)'")
+@rule(r"^(?:Read the (?:tensor|alias) again, and send|Send) '(?P<name>[A-Za-z-]+): (?P<value>.+?)'")
 def _(request: Request, match: re.Match[str]) -> Request:
     fields = {**request.headers, match["name"].lower(): match["value"]}
     replaced = re.search("in place of (If-None-Match)", match.string)
@@ -413,7 +488,8 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return replace(request, headers=fields)
 
 
-@rule("^Leave out (If-Match)|^Leave out the field (?P<field>Origin)")
+@rule("^Leave out (If-Match)|^Leave out the field (?P<field>[A-Za-z-]+)")
+@rule("^.*, or leave out the field (?P<field>[A-Za-z-]+)")
 def _(request: Request, match: re.Match[str]) -> Request:
     name = (match["field"] or match[1]).lower()
     return replace(request, headers={key: value for key, value in request.headers.items() if key != name})

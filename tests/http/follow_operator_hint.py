@@ -7,6 +7,7 @@ import re
 from math import prod
 from typing import Any
 
+from app.tensors.dtypes import DTYPES
 from tests.http.follow_hint import WHOLE, Request, at, put, rule
 
 
@@ -30,6 +31,8 @@ def _(request: Request, match: re.Match[str]) -> Request:
 
 @rule(r"^Convert the (\w+) of (/\S+) to (\w+)\.")
 def _(request: Request, match: re.Match[str]) -> Request:
+    if request.place.endswith("/datatype"):
+        return put(request, request.place, DTYPES[match[3]].oip)
     return put(request, f"{match[2]}/{match[1]}/dtype", match[3])
 
 

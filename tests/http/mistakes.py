@@ -164,7 +164,7 @@ NAMES = [
     gather("a version that is not kept", {"data": {"tensor": "items@9"}, "indices": int64([1, 1], [0])},
            "tensor_not_found", "/data/tensor", "items@"),
     gather("a version without its number", {"data": {"tensor": "items@"}, "indices": int64([1, 1], [0])},
-           "invalid_field", "/data/tensor", "items@1"),
+           "invalid_field", "/data/tensor", "'items'"),
     Mistake("a version that is not kept, in a path", Request("GET", "/tensors/items@9"), "tensor_not_found", "/name",
             "items@"),
     Mistake("a version that is none, in a path", Request("GET", "/tensors/items@v1"), "invalid_field", "/name",

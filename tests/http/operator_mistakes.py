@@ -13,8 +13,10 @@ import numpy as np
 from tests.http.forms import int64, tensor
 from tests.http.lookups import Given, as_safetensors
 from tests.http.mistakes import ITEMS, Mistake, binary, gather, given, infer
+from tests.http.provoked import body
 from tests.http.tensors import save
 
+LOOKUP_BODY = as_safetensors([Given("items", [0])])
 INT32 = {"dtype": "int32"}
 
 
@@ -230,6 +232,12 @@ LOOKUPS = [
     lookup("a mode that there is not", rows(), "invalid_field", "/out_of_bounds", "clip", out_of_bounds="ignore"),
     binary("a table misspelt in safetensors", "/lookup", as_safetensors([Given("itmes", [0])]), "tensor_not_found",
            "/__metadata__/lookup/features/0/tensor", "'items'"),
+    binary("a field of scatters in the query of a lookup", "/lookup?reduction=sum", LOOKUP_BODY, "invalid_field",
+           "/query/reduction", "Leave out 'reduction' in the query"),
+    binary("a field of a lookup in safetensors in the query", "/lookup?output_encoding=base64", LOOKUP_BODY,
+           "invalid_field", "/query/output_encoding", "into the text 'lookup' of __metadata__"),
+    gather("a field of scatters in the query of a gather", body(), "invalid_field", "/query/reduction",
+           "Leave out 'reduction' in the query", "/gathernd?reduction=add"),
     protocol("an output of a lookup twice", "lookup", "invalid_field", "/outputs/1/name", "'output'",
              given("0.indices", "INT64", [1], [0]), outputs=[{"name": "output"}, {"name": "output"}],
              parameters={"lookup": json.dumps({"features": [{"tensor": "items"}]})}),

@@ -14,7 +14,7 @@ import pytest
 
 from app.api.error_responses import STATUS
 from tests.for_each import for_each
-from tests.http import follow_operator_hint  # noqa: F401, which registers further rules
+from tests.http import follow_hint_of_forms, follow_operator_hint  # noqa: F401, which register further rules
 from tests.http.conftest import Start
 from tests.http.follow_hint import KEYS, Request, follow
 from tests.http.mistakes import (
@@ -70,7 +70,7 @@ def test_a_mistake_is_mended_by_what_its_hint_says(mistake: Mistake, client: htt
     hint = found["hint"]
     check_hint(hint)
     assert mistake.mend in hint
-    mended = send(client, follow(mistake.request, hint))
+    mended = send(client, follow(mistake.request, hint, mistake.pointer or ""))
     assert mended.status_code == mistake.made, (hint, mended.text)
 
 

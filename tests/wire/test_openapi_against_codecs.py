@@ -16,6 +16,7 @@ from app.tensors.shape_limits import Limits
 from app.wire import safetensors, safetensors_scatter
 from app.wire.json import query_of_json_request, scatter_messages
 from app.wire.json.gather_messages import read_call
+from app.wire.request_schemas.scatter_request import ScatterRequest
 from app.wire.v2_request_json import Model, read_head
 from tests.wire.schema_samples import (
     INFER,
@@ -136,4 +137,4 @@ def test_queries_of_gathers_in_json(query: str) -> None:
     allowed = Draft202012Validator(wanted).is_valid(
         {name: typed(name, value, wanted) for name, value in fields.items()}
     )
-    assert accepts(lambda: query_of_json_request.read_explain(query.encode()))[0] == allowed
+    assert accepts(lambda: query_of_json_request.read_explain(query.encode(), ScatterRequest))[0] == allowed

@@ -138,7 +138,7 @@ export class Playground {
         if (isCurrent()) {
           this.outcome.textContent =
             `The output, ${expected.dtype} ${shapeText(expected.shape)}, has ${sizeText(explanation.output_bytes)}: ` +
-            "too much to draw here. Take the request as curl or Python.";
+            "too much to draw here. Take the request as code.";
         }
         return;
       }

@@ -1,6 +1,7 @@
 /* The request of the playground as code to copy, a panel for each language. */
 
 import { curlText, pythonText } from "./code_examples.js";
+import { PROGRAMS } from "./code_in_languages.js";
 import { make } from "./elements.js";
 
 /**
@@ -14,6 +15,7 @@ import { make } from "./elements.js";
 const LANGUAGES = [
   { label: "curl", write: ({ operator, body }) => curlText(operator, body) },
   { label: "Python", write: pythonText },
+  ...PROGRAMS.map(([label, write]) => ({ label, write: ({ operator, body }) => write(operator, body) })),
 ];
 
 export class Snippets {

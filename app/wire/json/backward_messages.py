@@ -41,10 +41,10 @@ def read_backward(
         found = _read_body(body, signature, charge)
     except GatherError as error:
         if query and error.code != "malformed_request":
-            read_explain(query)
+            read_explain(query, backward_request(signature))
         raise
     if query:
-        found[0].explain = read_explain(query)
+        found[0].explain = read_explain(query, backward_request(signature))
     return found
 
 

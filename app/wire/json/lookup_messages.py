@@ -27,7 +27,7 @@ from app.wire.json.read_tensor import (
 )
 from app.wire.json.write_values import tensor_text
 from app.wire.little_endian_items import Charge, Memory, view_of
-from app.wire.request_schemas.lookup_request import valid_lookup
+from app.wire.request_schemas.lookup_request import LookupRequest, valid_lookup
 
 MAX_FEATURE_BYTES: Final = 1 << 9
 """Bytes that a feature may take beside its arrays, on average; a name has at most 128, its other members 250."""
@@ -52,10 +52,10 @@ def read_lookup(
         found = _read_body(body, limits, charge)
     except GatherError as error:
         if query and error.code != "malformed_request":
-            read_explain(query)
+            read_explain(query, LookupRequest)
         raise
     if query:
-        found[0].explain = read_explain(query)
+        found[0].explain = read_explain(query, LookupRequest)
     return found
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from app.errors import GatherError, invalid_field
-from app.near_name import shorten
+from app.near_name import instead_of, near_name, shorten
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Call, Encoding
 from app.tensors.operator_signature import Signature
@@ -15,7 +15,8 @@ from app.wire.json.lossless_json import shown
 from app.wire.little_endian_items import Charge
 from app.wire.parse_query_string import escape, query_fields
 from app.wire.request_schemas.invalid_fields import InvalidFields
-from app.wire.request_schemas.query_fields import ExplainQuery, field_names
+from app.wire.request_schemas.operator_request import operator_request
+from app.wire.request_schemas.query_fields import ExplainQuery, ScatterQuery, field_names
 
 
 def read_request(
@@ -27,30 +28,38 @@ def read_request(
     except GatherError as error:
         # What is not JSON at all comes first; every other fault comes after a field that may not be there.
         if query and error.code != "malformed_request":
-            read_explain(query)
+            read_explain(query, operator_request(signature))
         raise
     if query:
-        found[0].explain = read_explain(query)
+        found[0].explain = read_explain(query, operator_request(signature))
     return found
 
 
-def refuse_query(query: bytes) -> None:
-    """Raises invalid_field at the first field of a query, for routes that have none."""
+def refuse_query(query: bytes, body: type[BaseModel]) -> None:
+    """Raise invalid_field at the first field of the query of a scatter in JSON; `body` has the body's fields."""
     for name, _ in query_fields(query):
         if name in field_names(ExplainQuery):
             raise invalid_field(f"/query/{name}", f"{name} is not offered here", f"Leave '{name}' out of the query.")
-        raise _not_in_query(name)
+        error = _not_in_query(name, body, "the body")
+        if name in field_names(ScatterQuery):
+            error.hint = (
+                f"Move '{name}' from the query into the body, or send 'Content-Type: application/x-safetensors' with a "
+                "body of that format."
+            )
+        raise error
 
 
-def read_explain(query: bytes) -> bool:
-    """Whether the query of a gather in JSON asks for an explanation, the only field that it may have.
+def read_explain(query: bytes, body: type[BaseModel], where: str = "the body") -> bool:
+    """Tell whether a query asks for an explanation, the only field that it may have beside a body with fields.
+
+    `body` has the fields that stand in the body, and `where` says where they stand.
 
     Raises invalid_field at the first other field, for `explain` given twice, and for a value other than true and false.
     """
     explain: ExplainQuery | None = None
     for name, value in query_fields(query):
         if name not in field_names(ExplainQuery):
-            raise _not_in_query(name)
+            raise _not_in_query(name, body, where)
         if explain is not None:
             raise invalid_field("/query/explain", "explain is given twice", "Give 'explain' once.")
         fields = {name: value}
@@ -61,10 +70,18 @@ def read_explain(query: bytes) -> bool:
     return explain is not None and explain.explain == "true"
 
 
-def _not_in_query(name: str) -> GatherError:
+def _not_in_query(name: str, body: type[BaseModel], where: str) -> GatherError:
+    given = shorten(str(shown(name)))
+    near = near_name(name, field_names(ExplainQuery))
+    if near is not None:
+        hint = f"{instead_of(given, near)} in the query."
+    elif name in field_names(body):
+        hint = f"Move '{given}' from the query into {where}."
+    else:
+        hint = f"Leave out '{given}' in the query, since this request has all its fields in {where}."
     return GatherError(
         "invalid_field",
-        f"{shown(name)!r} is given in the query; a JSON request has all its fields in the body",
+        f"{shown(name)!r} is given in the query; this request has all its fields in {where}",
         pointer=f"/query/{escape(name)}",
-        hint=f"Move '{shorten(str(shown(name)))}' from the query into the body.",
+        hint=hint,
     )

@@ -145,7 +145,10 @@ def unsupported_dtype(name: str, dtype: str) -> GatherError:
     """The error for a tensor whose dtype is the name of no type."""
     shown = str(lossless_json.shown(dtype))
     return GatherError(
-        "unsupported_dtype", f"{shown!r} is no element type", pointer=f"/{name}/dtype", hint=hint_for_dtype(shown)
+        "unsupported_dtype",
+        f"{shown!r} is no element type",
+        pointer=f"/{name}/dtype",
+        hint=hint_for_dtype(shown, of=name),
     )
 
 

@@ -161,7 +161,7 @@ class Values:
         value = lossless_json.shown(leaf_value)
         what = "an object or null" if value is None else repr(value) if isinstance(value, str) else str(value)
         detail = f"{name}{list(position)} is {what}, which {dtype.name} cannot hold"
-        hint = value_hint.hint(dtype, leaf_value, pointer)
+        hint = value_hint.hint(dtype, leaf_value, pointer, name)
         raise GatherError("value_not_representable", detail, places=[Place(pointer, position, value)], hint=hint)
 
     def _leaf(self, place: int) -> object:

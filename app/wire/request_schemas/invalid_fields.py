@@ -12,7 +12,8 @@ from pydantic_core import ErrorDetails
 
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
-from app.tensors.tensor_name import TENSOR_NAME, reference_like
+from app.tensors.near_dtype import holds_positions
+from app.tensors.tensor_name import REFERENCE, TENSOR_NAME, reference_hint
 from app.wire.json import lossless_json
 from app.wire.request_schemas.members import (
     BOOLEAN,
@@ -20,7 +21,6 @@ from app.wire.request_schemas.members import (
     FINITE,
     INTEGER,
     JSON_TEXT,
-    LIST_OF_SIZES,
     LOOKUP_TEXT,
     SIZES_TEXT,
     WRONG_SHAPE,
@@ -33,8 +33,25 @@ from app.wire.request_schemas.members import (
 _UNKNOWN: Final = "extra_forbidden"
 _NO_UNICODE: Final = "string_unicode"
 _OPSET: Final = re.compile(r"onnx-([1-9][0-9]{0,2})")
-_TYPES: Final = {"dtype": "float32", "datatype": "INT64"}
-"""A type's name, by the member that has one: of an input a name that data and indices may have."""
+_TYPES: Final = {"dtype": ("float32", "int64"), "datatype": ("FP32", "INT64")}
+"""A type's name, by the member that has one: for most tensors, and for positions."""
+_FORMS: Final = {
+    "data_shape": "a list of the sizes, such as [4, 2]",
+    "id": 'a text, such as "1"',
+    "inputs": 'a list of inputs, such as [{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]}]',
+    "name": 'a name, such as "indices"',
+    "outputs": 'a list of outputs, such as [{"name": "output"}]',
+    "parameters": "an object, such as {}",
+    "shape": "a list of the sizes, such as [2, 3]",
+    "tensor": "the name of a tensor that GET /tensors lists",
+    "url": 'a text, such as "https://host/folder/table.npy"',
+}
+"""What a member is, by its name."""
+_ITEM_FORMS: Final = {
+    "inputs": "an object with the name, datatype, shape and data of an input",
+    "outputs": 'an object with the name of an output, such as {"name": "output"}',
+}
+"""What an item of a list is, by the list's name."""
 _DIGITS: Final = re.compile(r"-?[0-9]{1,20}")
 _MOST_SIZES: Final = 80
 """Characters of a shape in a query that a hint repeats."""
@@ -100,7 +117,7 @@ class InvalidFields:
         for step in way[:-1] if unknown else way:
             place.enter(step)
         if unknown or (fault["type"] == _NO_UNICODE and type(place.value) is dict):
-            return unknown_field(place.pointer, place.value, place.members())
+            return unknown_field(place.pointer, place.value, place.members(), may_be_resident=place.may_be_resident)
         if fault["type"] == WRONG_SHAPE and type(place.value) is list:
             try:
                 axis = lossless_json.dimensions(place.value)
@@ -152,14 +169,21 @@ class _Place:
         self.pointer = pointer
         self._annotation: Any = model
         self._details: list[Detail] = [Detail("the body must be a JSON object")]
+        self._holder: Any = None
+        self._is_item = False
         self.name = self.of = ""
+        self.may_be_resident = False
 
     def enter(self, step: int | str) -> None:
         """Go on to a member or an item; the tag of a union's form is no step of the request."""
         models = list(_models(self._annotation))
         if len(models) > 1:
             self._annotation = next(model for model in models if model.__name__ == step)
+            self.may_be_resident = any("tensor" in model.model_fields for model in models)
             return
+        self._holder = self.value
+        self._is_item = isinstance(step, int)
+        self.may_be_resident = False
         if isinstance(step, int):
             self._annotation, self._details = _item(self._annotation)
             self.value = self.value[step]
@@ -198,11 +222,14 @@ class _Place:
             return "Send one JSON object as the body."
         if self.name in _TYPES:
             verb = f"Add '{self.name}'" if fault == "missing" else "Write the name of a type"
-            return f"{verb} at {pointer}, such as '{_TYPES[self.name]}'."
+            return f"{verb} at {pointer}, such as '{self._type()}'."
+        form = (_ITEM_FORMS if self._is_item else _FORMS).get(self.name)
         if fault == "missing":
-            return f"Add '{self.name}' at {pointer}."
+            return f"Add '{self.name}' at {pointer}." if form is None else f"Add '{self.name}' at {pointer}: {form}."
         if get_origin(self._annotation) is Literal:
             allowed = get_args(self._annotation)
+            if len(allowed) == 1:
+                return f"Write '{allowed[0]}' at {pointer}."
             listed = ", ".join(map(str, allowed))
             near = _near(self.name, self.value, allowed) if isinstance(self.value, str) else None
             if near is None:
@@ -211,17 +238,22 @@ class _Place:
         detail = self.detail(fault)
         if detail == INTEGER or isinstance(detail, TooSmall):
             return integer_hint(self.value, pointer)
-        if detail == LIST_OF_SIZES:
-            return f"Write a list of the sizes at {pointer}, such as [2, 3]."
         if detail in _VALUE_HINTS:
             return _VALUE_HINTS[detail](self.value, pointer)
         if self.name == "tensor" and isinstance(self.value, str):
-            return f"Use a name such as '{reference_like(self.value)}' at {pointer}."
+            return reference_hint(self.value, pointer)
         if detail == OBJECT:
             if self.name == "data" and isinstance(self.value, str) and TENSOR_NAME.fullmatch(self.value):
                 return f'Write {{"tensor": "{self.value}"}} at {pointer}, which names a resident tensor.'
             return f"Write an object at {pointer}, with dtype, shape and values for a tensor."
-        return None
+        return None if form is None else f"Write at {pointer} {form}."
+
+    def _type(self) -> str:
+        """The name of a type that the tensor here may have; an input of the protocol has its name beside it."""
+        tensor = self.of
+        if self.name == "datatype" and type(self._holder) is dict:
+            tensor = str(self._holder.get("name"))
+        return _TYPES[self.name][holds_positions(tensor)]
 
     def _details_of(self, kind: type[Detail]) -> Iterator[Detail]:
         return (detail for detail in self._details if isinstance(detail, kind))
@@ -255,23 +287,35 @@ def _item(annotation: Any) -> tuple[Any, list[Detail]]:
     return item, [found for found in metadata if isinstance(found, Detail)]
 
 
-def unknown_field(pointer: str, fields: Mapping[str, Any], known: Collection[str]) -> GatherError:
-    """The error for the first of `fields` that is not `known`."""
-    name = next(lossless_json.printable(name) for name in fields if name not in known)
-    pointer += "/" + name.replace("~", "~0").replace("/", "~1")
+def unknown_field(
+    pointer: str, fields: Mapping[str, Any], known: Collection[str], *, may_be_resident: bool = False
+) -> GatherError:
+    """The error for the first of `fields` that is not `known`.
+
+    `may_be_resident` says that the object may be {"tensor": NAME} instead.
+    """
+    given = next(name for name in fields if name not in known)
+    name = lossless_json.printable(given)
+    place = f"{pointer}/" + name.replace("~", "~0").replace("/", "~1")
     shown = str(lossless_json.shown(name))
     listed = ", ".join(sorted(known))
-    return invalid_field(pointer, f"{shown!r} is not a field here; there are {listed}", name_hint(shown, known, fields))
+    hint = name_hint(shown, known, fields)
+    if may_be_resident:
+        listed += ", or tensor alone for a resident tensor"
+        resident = fields[given]
+        if isinstance(resident, str) and REFERENCE.fullmatch(resident) and not {*known}.intersection(fields):
+            hint = f'Write {{"tensor": "{resident}"}} at {shorten(pointer)}, which names a resident tensor.'
+    return invalid_field(place, f"{shown!r} is not a field here; there are {listed}", hint)
 
 
-def name_hint(given: str, known: Collection[str], fields: Collection[str] = ()) -> str:
-    """How to mend the name of a field that is not `known`; `fields` are there already."""
+def name_hint(given: str, known: Collection[str], fields: Collection[str] = (), where: str = "") -> str:
+    """How to mend the name of a field that is not `known`; `fields` are there already. `where` ends its place."""
     near = near_name(given, (name for name in sorted(known) if name not in fields))
     if near is not None:
-        return f"{instead_of(given, near)}."
+        return f"{instead_of(given, near)}{where}."
     if not known:
-        return f"Leave out {shorten(given)!r}, since there are no fields here."
-    return f"Leave out {shorten(given)!r}, since the fields here are {', '.join(sorted(known))}."
+        return f"Leave out {shorten(given)!r}{where}, since there are no fields here."
+    return f"Leave out {shorten(given)!r}{where}, since the fields here are {', '.join(sorted(known))}."
 
 
 def integer_hint(value: object, pointer: str) -> str:

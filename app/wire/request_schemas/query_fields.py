@@ -130,8 +130,8 @@ def scatter_call_query(signature: Signature) -> type[ScatterCallQuery]:
 
 
 @lru_cache(64)
-def field_names(model: type[QueryModel]) -> tuple[str, ...]:
-    """The names of the fields that a query may have."""
+def field_names(model: type[BaseModel]) -> tuple[str, ...]:
+    """The names of the fields that a query or a body may have."""
     return tuple(field.alias or name for name, field in model.model_fields.items())
 
 

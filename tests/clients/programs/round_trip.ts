@@ -8,7 +8,8 @@ type Int64s = bigint[];
 
 declare const process: { argv: string[] };
 
-const client = createClient<paths>({ baseUrl: process.argv[2] ?? "" });
+// Answers in JSON and problem+json; binary ones are strings.
+const client = createClient<paths, `application/${string}json`>({ baseUrl: process.argv[2] ?? "" });
 
 function indices(shape: number[], values: number[]): Schemas["Tensor"] {
   return { dtype: "int64", shape, values };
@@ -18,9 +19,6 @@ async function gather(body: Schemas["GatherNDRequest"]): Promise<Schemas["Gather
   const { data, error } = await client.POST("/gathernd", { body });
   if (error) {
     throw new Error(`${error.code}: ${error.detail}`);
-  }
-  if (typeof data === "string") {
-    throw new Error("JSON was asked for");
   }
   return data;
 }
@@ -101,7 +99,7 @@ async function scatter(data: Schemas["Data"]) {
   const { data: answer } = await client.POST("/scatternd", {
     body: { data, indices: indices([2, 2], [0, 1, 0, 1]), updates, reduction: "add" },
   });
-  return typeof answer === "object" ? answer.output.values : answer;
+  return answer?.output.values;
 }
 
 async function gradient() {
@@ -114,10 +112,7 @@ async function gradient() {
       sparse: true,
     },
   });
-  if (typeof answer !== "object") {
-    throw new Error("JSON was asked for");
-  }
-  return { indices: answer.grad_indices?.values, values: answer.grad_values?.values };
+  return { indices: answer?.grad_indices?.values, values: answer?.grad_values?.values };
 }
 
 // Rows of a table beside a bag of them.
@@ -130,11 +125,8 @@ async function lookedUp() {
       ],
     },
   });
-  if (typeof answer !== "object") {
-    throw new Error("JSON was asked for");
-  }
-  const etags = answer.features.map((feature) => feature.data_etag);
-  return { shape: answer.output?.shape, values: answer.output?.values, data_etags: etags };
+  const etags = answer?.features.map((feature) => feature.data_etag);
+  return { shape: answer?.output?.shape, values: answer?.output?.values, data_etags: etags };
 }
 
 async function lookupError() {
