@@ -24,7 +24,7 @@ from app.wire.npy import Start
 PIECE_BYTES: Final = 1 << 20
 """Bytes of the body that are worked on at once."""
 MEMORY_BYTES: Final = 4 * PIECE_BYTES
-"""Memory that is charged for an upload, in bytes, however large it is."""
+"""Memory that is charged for an upload from its first whole piece on, in bytes, however large it is."""
 Starter = Callable[[bytearray, bool], Start | None]
 Opener = Callable[[Start], Upload]
 
@@ -95,7 +95,12 @@ class UploadReceiver:
 
 
 async def receive(context: RequestContext, receiver: UploadReceiver, threads: Executor) -> Upload:
-    """Read the body of `context` into `receiver`. Raises GatherError, OSError and ClientGone, and cleans up then."""
+    """Read the body of `context` into `receiver`. Raises GatherError, OSError and ClientGone, and cleans up then.
+
+    The first piece is charged as it comes, so that an upload that only announces its body holds nothing.
+    """
+    charge = context.reservation.charge
+    charged = 0
     loop = asyncio.get_running_loop()
     working: asyncio.Future[Any] | None = None
     try:
@@ -107,6 +112,10 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
                 raise ClientGone
             piece += message.get("body", b"")
             more = message.get("more_body", False)
+            wanted = MEMORY_BYTES if len(piece) >= PIECE_BYTES or not more else len(piece)
+            if wanted > charged:
+                charge(wanted - charged)
+                charged = wanted
             if len(piece) >= PIECE_BYTES or not more:
                 if working is not None:
                     await asyncio.shield(working)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.api.upload_receiver import PIECE_BYTES, receive
+from app.memory.budget import Budget, MemoryReservation
 
 
 @pytest.mark.parametrize("last", ["take", "end"])
@@ -32,7 +33,7 @@ def test_a_request_that_is_cut_off_waits_for_the_thread_that_works_on_its_upload
 
     async def cut_off() -> None:
         messages: asyncio.Queue[dict[str, object]] = asyncio.Queue()
-        context: Any = SimpleNamespace(receive=messages.get)
+        context: Any = SimpleNamespace(receive=messages.get, reservation=MemoryReservation(Budget(8 * PIECE_BYTES)))
         with ThreadPoolExecutor(2) as threads:
             task = asyncio.create_task(receive(context, receiver, threads))
             for more in (True, False):

@@ -22,6 +22,9 @@ MOST_GROWTH = 96 << 20
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 WITHOUT_HOST = b"GET /livez HTTP/1.1\r\n\r\n"
 UPGRADE = LIVEZ[:-2] + b"Upgrade: h2c\r\nConnection: upgrade\r\n\r\n"
+UPLOAD = "PUT /tensors/never HTTP/1.1"
+UPLOADS = 40
+"""With 4 MiB for each, more than twice the budget."""
 CHUNKED = b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
 FLOODS: dict[str, tuple[int, bytes]] = {
     "a long pipeline": (1, LIVEZ * 200_000),
@@ -109,3 +112,22 @@ def test_what_waits_behind_a_request_is_charged(start: Start) -> None:
         while not metric(server, "gathernd_memory_used_bytes"):
             assert monotonic() < end, "nothing is charged"
             sleep(0.05)
+
+
+def test_uploads_that_are_announced_and_do_not_come_hold_no_memory(start: Start, tmp_path: Path) -> None:
+    rows = ",".join("1" * (1 << 20))
+    data = f'{{"dtype":"int8","shape":[{1 << 20}],"values":[{rows}]}}'
+    large = f'{{"data":{data},"indices":{{"dtype":"int64","shape":[1,1],"values":[1]}}}}'.encode()
+    flags = "--memory-budget", str(BUDGET), "--store-dir", str(tmp_path), "--body-timeout", "120"
+    begun = request(b"a", "Content-Type: application/x-npy", "Content-Length: 8000000", line=UPLOAD, length=False)
+    with ExitStack() as stack:
+        server = stack.enter_context(start(*flags))
+        for _ in range(UPLOADS):
+            stack.enter_context(Wire(server)).send(begun)
+        end = monotonic() + 60
+        while metric(server, "gathernd_requests_in_flight") < UPLOADS:
+            assert monotonic() < end, "the uploads do not begin"
+            sleep(0.05)
+        with Wire(server) as wire:
+            wire.send(request(large))
+            assert wire.read().json()["output"]["values"] == [1]

@@ -80,7 +80,7 @@ class TensorsRoute:
         if conditions != Conditions():
             # Judged again when the upload is committed; here it saves the sending.
             conditions.check(await self.threads.look_up(name, lambda: self.store.etag_to_replace(name)))
-        context.reservation.charge(MEMORY_BYTES)
+        context.admission.budget.admit_now(MEMORY_BYTES)
         encoding = context.headers.get(b"content-encoding")
 
         def begin(start: Start) -> Upload:
