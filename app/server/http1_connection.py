@@ -129,7 +129,7 @@ class Http1Connection(HttpToolsProtocol):
             if place == len(data):
                 return
         self.unread, self.place = data, place
-        self.read_on(first=begins and not place)
+        self.read_on(first=begins and not place and len(data) <= _PIECE_BYTES)
 
     def read_on(self, *, first: bool, only: bool = False) -> None:
         """Feed the parser what has come, request by request, while this turn of the event loop has time.

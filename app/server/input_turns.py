@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Final, Protocol
 
 TURN_S: Final = 2e-3
-"""Seconds of one turn of the event loop that input beyond the first request of each connection may take."""
+"""Seconds of one turn of the event loop that input beyond a first, short request of each connection may take."""
 
 
 class InputConnection(Protocol):
