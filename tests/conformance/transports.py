@@ -70,14 +70,8 @@ def split(case: Case, pointer: str) -> Place:
                 return Place(steps[0], what)
             case ["values", item]:
                 return Place(steps[0], "item", int(item))
-    if len(steps) == 1 and steps[0].split(".")[-1] in (
-        "data",
-        "indices",
-        "offsets",
-        "weights",
-        "updates",
-        "grad_output",
-    ):
+    arrays = ("data", "indices", "updates", "grad_output") if case.features is None else ("indices", "offsets", "weights")
+    if len(steps) == 1 and steps[0].split(".")[-1] in arrays:
         return Place(steps[0], "missing")
     return Place(None, pointer)
 
