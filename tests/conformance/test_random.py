@@ -25,14 +25,13 @@ from tests.http.conftest import KERNELS, start
 from tests.http.forms import FLOATS, TYPES
 from tests.http.rules import DIALECTS
 from tests.parity import backward_cases, gather_cases, lookup_cases, scatter_cases
-from tests.parity.counts import FULL, in_full_soak
 from tests.parity.items import Rng
 from tests.parity.lookup_cases import POOLINGS, Lookup
 from tests.parity.messages import raw
 
 __all__ = ["start", "start_grpc"]
 
-COUNT = 120
+COUNT = 130
 """Requests of a kind over one transport to one kernel, in `make test-all`."""
 CELLS = [
     (transport, kind)
@@ -140,5 +139,5 @@ def test_the_requests_are_of_every_kind(kind: str) -> None:
 
 def test_a_soak_compares_a_million_requests() -> None:
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
-    assert f"GATHERND_SOAK ?= {FULL}\n" in makefile
-    assert FULL * len(KERNELS) * COUNT * len(CELLS) + in_full_soak() >= 1_000_000
+    assert "GATHERND_SOAK ?= 100\n" in makefile
+    assert 100 * len(KERNELS) * COUNT * len(CELLS) >= 1_000_000
