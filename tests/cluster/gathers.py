@@ -22,8 +22,8 @@ from tests.parity.messages import Request, values
 HTTP = [each for each in TRANSPORTS if not isinstance(each, Grpc)]
 
 
-def random_gather(rng: Rng, held: Tables, *, spoiled: bool) -> tuple[str, Request]:
-    """The reference to a table, and a request that is valid but for what is `spoiled`."""
+def random_gather(rng: Rng, held: Tables, *, spoiled: bool) -> Case:
+    """A request for rows of a table, valid but for what is `spoiled`."""
     path, dialect = choose(rng, sorted(DIALECTS))
     data_types, index_types, wraps = DIALECTS[path, dialect]
     names = [name for name, table in held.items() if spoiled or name_of(table) in data_types]
@@ -53,15 +53,10 @@ def random_gather(rng: Rng, held: Tables, *, spoiled: bool) -> tuple[str, Reques
         name = "pl_alias"
     elif rng.random() < 0.1:
         name = choose(rng, (f"{name}@1", f"{name}@2" if spoiled else name, "pl_missing" if spoiled else name))
-    return name, request
+    return replace(case_of(request), resident=name)
 
 
 def send(client: httpx.Client, rng: Rng, case: Case) -> None:
     """Ask over one of the transports of HTTP that have a way to say the case, chosen at random."""
     said = [each for each in HTTP if (gap := gap_of(each, case)) is None or gap.error is not None]
     choose(rng, said).send(Target(client, None), case)
-
-
-def resident(name: str, request: Request) -> Case:
-    """The case of a request whose data is the resident tensor of that name."""
-    return replace(case_of(request), resident=name)

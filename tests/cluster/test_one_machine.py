@@ -36,8 +36,7 @@ def test_random_gathers(both: BothTransport, compared: httpx.Client, held: Table
     rng = np.random.default_rng([19, share])
     before = both.compared
     for number in range(samples(COUNT) // 2):
-        name, request = gathers.random_gather(rng, held, spoiled=number % 3 == 0)
-        gathers.send(compared, rng, gathers.resident(name, request))
+        gathers.send(compared, rng, gathers.random_gather(rng, held, spoiled=number % 3 == 0))
     assert both.compared - before == samples(COUNT) // 2
     assert both.statuses[200] > 5 * samples(COUNT) // 20
 
