@@ -20,7 +20,6 @@ from tests.parity.messages import Request
 
 INT32_64 = frozenset({"int32", "int64"})
 NO_BFLOAT16 = frozenset(TYPES) - {"bfloat16"}
-NO_COMPLEX = frozenset(TYPES) - set(COMPLEX)
 
 
 class Stage(IntEnum):
