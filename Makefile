@@ -97,6 +97,7 @@ pytest-all: $(VENV)/.stamp-dev clients cluster cuda other-python $(DOCS)/.stamp 
 # one process, two share the tests.
 SOAK_client := tests/client
 SOAK_cluster := tests/cluster
+SOAK_conformance := tests/conformance
 SOAK_frameworks := tests/frameworks
 SOAK_guarded := tests/kernels/test_guarded.py tests/kernels/test_emulated.py
 SOAK_grpc := tests/grpc_api
@@ -106,15 +107,16 @@ SOAK_load := tests/http/test_tensors_load.py
 SOAK_mixed := tests/store/test_mixed_load.py
 SOAK_oip := tests/oip
 SOAK_parity := tests/parity
-SOAK_rules := tests/http/test_properties.py tests/http/test_precedence.py
+SOAK_rules := tests/http/test_precedence.py
 SOAK_schemathesis := tests/http/test_schemathesis.py
 SOAK_security := tests/security
 SOAK_store := tests/store
 SOAK_wire := tests/wire
 SOAK_workers := tests/workers
 SOAK_rest := tests
-SOAK_PARTS := client cluster frameworks grpc guarded http kernels load mixed oip parity rules schemathesis security store wire workers rest
+SOAK_PARTS := client cluster conformance frameworks grpc guarded http kernels load mixed oip parity rules schemathesis security store wire workers rest
 SHARED_cluster := -n 2 --dist load
+SHARED_conformance := -n 2 --dist load
 SHARED_guarded := -n 2 --dist load
 SHARED_rules := -n 2 --dist load
 soak_paths = $(foreach part,$1,$(SOAK_$(part)))

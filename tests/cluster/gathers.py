@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import numpy as np
 
+from tests.conformance.cases import Case
+from tests.conformance.gaps import gap_of
+from tests.conformance.random_cases import case_of
+from tests.conformance.transports import TRANSPORTS, Grpc, Target
 from tests.http.rules import DIALECTS
 from tests.parity import gather_cases
-from tests.parity.gather_cases import MODES, ND
+from tests.parity.gather_cases import MODES
 from tests.parity.items import Rng, choose, items, name_of
 from tests.parity.lookup_cases import Tables
-from tests.parity.messages import JSON, OIP, SAFETENSORS, Request, Sent, _in_query, _json, infer_body, saved, values
+from tests.parity.messages import Request, values
+
+HTTP = [each for each in TRANSPORTS if not isinstance(each, Grpc)]
 
 
-def random_gather(rng: Rng, held: Tables, *, spoiled: bool) -> tuple[str, Request]:
-    """The reference to a table, and a request that is valid but for what is `spoiled`; its data is in no array."""
+def random_gather(rng: Rng, held: Tables, *, spoiled: bool) -> Case:
+    """A request for rows of a table, valid but for what is `spoiled`."""
     path, dialect = choose(rng, sorted(DIALECTS))
     data_types, index_types, wraps = DIALECTS[path, dialect]
     names = [name for name, table in held.items() if spoiled or name_of(table) in data_types]
@@ -43,34 +49,14 @@ def random_gather(rng: Rng, held: Tables, *, spoiled: bool) -> tuple[str, Reques
         given["fill_value"] = values(items(rng, name_of(table), [1]))[0]
     if spoiled and rng.random() < 0.1:
         given["fill_value"] = choose(rng, (2**70, -0.5, "x", True, [1, 2], 300))
-    del request.arrays["data"]
     if table.dtype == np.float32 and table.ndim == 3 and name == "pl_float32_3" and rng.random() < 0.5:
         name = "pl_alias"
     elif rng.random() < 0.1:
         name = choose(rng, (f"{name}@1", f"{name}@2" if spoiled else name, "pl_missing" if spoiled else name))
-    return name, request
+    return replace(case_of(request), resident=name)
 
 
-def send(client: httpx.Client, rng: Rng, name: str, request: Request) -> httpx.Response:
-    """Ask in one of the formats, chosen at random."""
-    formats = [*JSON, "safetensors", "safetensors, JSON back"]
-    if request.path == ND:
-        formats += OIP
-    if not request.arrays["indices"].shape:
-        formats.remove("nested")
-    form = choose(rng, formats)
-    sent = Sent(request, form, choose(rng, ("values", "base64")))
-    if form in JSON:
-        body = {"data": {"tensor": name}} | json.loads(_json(sent))
-        return client.post(request.path, content=json.dumps(body))
-    if form.startswith("safetensors"):
-        query = {key: _in_query(key, value) for key, value in request.parameters.items()} | {"tensor": name}
-        headers = {"content-type": SAFETENSORS}
-        if form != "safetensors":
-            headers["accept"] = "application/json"
-        return client.post(request.path, params=query, content=saved(request.arrays), headers=headers)
-    parameters = {key: json.dumps(value) if key == "fill_value" else value for key, value in request.parameters.items()}
-    content, headers = infer_body(request.arrays, parameters, binary=form == OIP[1])
-    path, _, version = name.partition("@")
-    path = f"/v2/models/{path}" + (f"/versions/{version}" if version else "")
-    return client.post(f"{path}/infer", content=content, headers=headers)
+def send(client: httpx.Client, rng: Rng, case: Case) -> None:
+    """Ask over one of the transports of HTTP that have a way to say the case, chosen at random."""
+    said = [each for each in HTTP if (gap := gap_of(each, case)) is None or gap.error is not None]
+    choose(rng, said).send(Target(client, None), case)

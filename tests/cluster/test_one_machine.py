@@ -10,10 +10,10 @@ import pytest
 
 from tests.cluster import gathers
 from tests.cluster.running import BothTransport
+from tests.conformance.random_cases import case_of
 from tests.conftest import TEST_ALL, samples, slow_but_for
 from tests.http.forms import int64
 from tests.http.tensors import RAW
-from tests.parity import lookup_messages
 from tests.parity.lookup_cases import Tables, random_lookup
 
 COUNT = 1000 if TEST_ALL else 240
@@ -26,7 +26,7 @@ def test_random_lookups(both: BothTransport, compared: httpx.Client, held: Table
     before = both.compared
     for number in range(samples(COUNT) // 2):
         lookup = random_lookup(rng, held, spoiled=number % 3 == 0)
-        lookup_messages.send(compared, rng, lookup, held)
+        gathers.send(compared, rng, case_of(lookup))
     assert both.compared - before == samples(COUNT) // 2
     assert both.statuses[200] > 5 * samples(COUNT) // 20
 
@@ -36,7 +36,7 @@ def test_random_gathers(both: BothTransport, compared: httpx.Client, held: Table
     rng = np.random.default_rng([19, share])
     before = both.compared
     for number in range(samples(COUNT) // 2):
-        gathers.send(compared, rng, *gathers.random_gather(rng, held, spoiled=number % 3 == 0))
+        gathers.send(compared, rng, gathers.random_gather(rng, held, spoiled=number % 3 == 0))
     assert both.compared - before == samples(COUNT) // 2
     assert both.statuses[200] > 5 * samples(COUNT) // 20
 

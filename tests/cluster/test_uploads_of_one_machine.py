@@ -151,7 +151,7 @@ def test_random_uploads(asked: httpx.Client, both_uploads: BothTransport, share:
             held = {NAME: put.table}
             if put.table.ndim:
                 for _ in range(3):
-                    gathers.send(asked, rng, *gathers.random_gather(rng, held, spoiled=True))
+                    gathers.send(asked, rng, gathers.random_gather(rng, held, spoiled=True))
             rows = len(put.table) if put.table.ndim else 1
             features = [{"tensor": NAME, "indices": int64([3], [0, rows - 1, rows])}]
             asked.post("/lookup", json={"features": features, "out_of_bounds": choose(rng, ("error", "fill"))})
@@ -187,7 +187,7 @@ def test_large_tables_that_are_written_here_first(asked: httpx.Client) -> None:
     assert len(put.content) > 2 << 20
     assert put.send(asked).json()["bytes"] == len(put.content)
     read_back(asked, strings)
-    gathers.send(asked, rng, *gathers.random_gather(rng, {NAME: strings}, spoiled=False))
+    gathers.send(asked, rng, gathers.random_gather(rng, {NAME: strings}, spoiled=False))
 
 
 def test_scalars_are_described_and_no_operator_reads_them(asked: httpx.Client) -> None:

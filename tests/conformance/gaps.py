@@ -96,7 +96,7 @@ def _packs(transport: Transport) -> bool:
     """Whether items travel as their bytes."""
     return (
         isinstance(transport, Safetensors)
-        or (isinstance(transport, Json) and transport.form == "base64")
+        or (isinstance(transport, Json) and transport.form in ("base64", "mixed"))
         or (isinstance(transport, Protocol) and transport.binary)
         or (isinstance(transport, Grpc) and not transport.typed)
     )
@@ -148,7 +148,7 @@ GAPS = (
     Gap(
         "items that are not as many as the shape says have no nesting",
         lambda by, case: (
-            isinstance(by, Json) and by.form in ("nested", "unshaped") and _any(case, lambda told: not told.counted)
+            isinstance(by, Json) and by.form not in ("flat", "base64") and _any(case, lambda told: not told.counted)
         ),
     ),
     Gap(

@@ -35,3 +35,14 @@ def changed(case: Case) -> Array:
     """What a resident tensor holds after the scatter."""
     arrays = {name: told.array for name, told in case.arrays.items()}
     return scatter_cases.looped(Request("/scatternd", arrays, dict(case.parameters)))
+
+
+def check_said(case: Case, said: Mapping[str, Any]) -> None:
+    """The answer tells its dialect and device, and which content of resident tensors was read."""
+    if case.features is not None:
+        assert [one["tensor"] for one in said["features"]] == [one["tensor"] for one in case.features]
+        assert all(one["data_etag"] for one in said["features"])
+        return
+    usual = "onnx-18" if case.path.startswith("/scatter") else "onnx-13"
+    assert (said["dialect"], said["device"]) == (case.parameters.get("dialect", usual), "cpu")
+    assert bool(said.get("data_etag")) == (case.resident is not None)

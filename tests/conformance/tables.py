@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.parity import lookup_cases
+from tests.parity import backward_cases, lookup_cases
 from tests.parity.items import Array
 
 SMALL: dict[str, Array] = {
@@ -14,4 +14,4 @@ SMALL: dict[str, Array] = {
     "pv_one": np.array(1.0, np.float32),
     "pv_none": np.zeros((0, 2), np.float32),
 }
-TABLES = SMALL | lookup_cases.tables()
+TABLES = SMALL | lookup_cases.tables() | backward_cases.tables()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cache
 from typing import Any
 
@@ -25,17 +25,16 @@ from tests.conformance import reference
 from tests.conformance.answered import ANSWERED
 from tests.conformance.cases import Case, Error, as_resident, into_resident, strings
 from tests.conformance.gaps import GAPS, gap_of
+from tests.conformance.reference import check_said
 from tests.conformance.refused import REFUSED
+from tests.conformance.servers import asking
 from tests.conformance.transports import TRANSPORTS, Json, Safetensors, Target, Transport
 from tests.conftest import TEST_ALL, slow_but_for
-from tests.grpc_api.conftest import StartGrpc, port_of, start_grpc
-from tests.grpc_api.messages import Channel
-from tests.http import server as native
+from tests.grpc_api.conftest import StartGrpc, start_grpc
 from tests.http.conftest import KERNELS, Start, start
 from tests.http.forms import TYPES
 from tests.http.known_cases import own_cases
 from tests.http.tensors import RAW
-from tests.oip import bodies
 from tests.parity.items import Array, same
 from tests.parity.messages import unframed
 
@@ -61,24 +60,6 @@ def tables_of(cases: Iterable[Case]) -> Mapping[str, Array]:
 
 
 SOME = [each for transport in TRANSPORTS for each in chosen(CASES, transport)]
-
-
-def check_any(answer: httpx.Response) -> None:
-    """What holds for every answer over HTTP."""
-    if answer.request.url.path.startswith("/v2/"):
-        bodies.check_answer(answer)
-    else:
-        native.check_answer(answer)
-
-
-@contextmanager
-def asking(server: native.Server) -> Iterator[Target]:
-    hooks: dict[str, list[Any]] = {"response": [check_any]}
-    with (
-        httpx.Client(base_url=server.url, trust_env=False, timeout=60, event_hooks=hooks) as client,
-        Channel(f"127.0.0.1:{port_of(server)}") as channel,
-    ):
-        yield Target(client, channel)
 
 
 @pytest.fixture(scope="module", params=slow_but_for(("numba",), KERNELS))
@@ -228,17 +209,6 @@ def check_refused(problem: Any, error: Error, place: Callable[[str], str]) -> No
         "rule": error.rule,
         "facts": dict(error.facts),
     }, problem["detail"]
-
-
-def check_said(case: Case, said: Mapping[str, Any]) -> None:
-    """The answer tells its dialect and device, and which content of resident tensors was read."""
-    if case.features is not None:
-        assert [one["tensor"] for one in said["features"]] == [one["tensor"] for one in case.features]
-        assert all(one["data_etag"] for one in said["features"])
-        return
-    usual = "onnx-18" if case.path.startswith("/scatter") else "onnx-13"
-    assert (said["dialect"], said["device"]) == (case.parameters.get("dialect", usual), "cpu")
-    assert bool(said.get("data_etag")) == (case.resident is not None)
 
 
 def test_no_two_cases_have_one_name() -> None:

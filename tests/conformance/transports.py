@@ -27,10 +27,10 @@ SAFETENSORS = "application/x-safetensors"
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go: a service, over HTTP and gRPC."""
+    """Where requests go: a service, over HTTP and, if there is a `channel`, gRPC."""
 
     client: httpx.Client
-    channel: Channel
+    channel: Channel | None
 
 
 @dataclass(frozen=True)
@@ -70,21 +70,17 @@ def split(case: Case, pointer: str) -> Place:
                 return Place(steps[0], what)
             case ["values", item]:
                 return Place(steps[0], "item", int(item))
-    if len(steps) == 1 and steps[0].split(".")[-1] in (
-        "data",
-        "indices",
-        "offsets",
-        "weights",
-        "updates",
-        "grad_output",
-    ):
+    arrays = (
+        ("data", "indices", "updates", "grad_output") if case.features is None else ("indices", "offsets", "weights")
+    )
+    if len(steps) == 1 and steps[0].split(".")[-1] in arrays:
         return Place(steps[0], "missing")
     return Place(None, pointer)
 
 
 @dataclass(frozen=True)
 class Json:
-    """JSON whose arrays are flat, nested, `unshaped` (nested, without a shape) or base64.
+    """JSON whose arrays are flat, nested, `unshaped` (nested, without a shape), base64 or `mixed` (indices in base64).
 
     `accept` asks for an answer in another format.
     """
@@ -113,18 +109,23 @@ class Json:
         for name, told in case.sent.items():
             number, dot, role = name.partition(".")
             into = body["features"][int(number)] if dot else body
-            into[role if dot else name] = self._array(told)
+            into[role if dot else name] = self._array(name, told)
         return json.dumps(body).encode()
 
-    def _array(self, told: Told) -> dict[str, Any]:
-        given = {"dtype": told.dtype, "shape": list(told.shape)}
-        if self.form == "base64":
+    def _form(self, name: str) -> str:
+        if self.form == "mixed":
+            return "base64" if name.endswith("indices") else "nested"
+        return self.form
+
+    def _array(self, name: str, told: Told) -> dict[str, Any]:
+        given, form = {"dtype": told.dtype, "shape": list(told.shape)}, self._form(name)
+        if form == "base64":
             return given | {"base64": b64encode(told.content).decode()}
         given["values"] = values(told.array) if told.listed is None else told.listed
-        if self.form == "flat" or 0 in told.shape:
+        if form == "flat" or 0 in told.shape:
             return given
         found = nested(given)
-        if self.form == "unshaped":
+        if form == "unshaped":
             del found["shape"]
         return found
 
@@ -134,9 +135,9 @@ class Json:
         if place.what not in ("item", "values") or self.form == "flat":
             return flat
         start = flat[: flat.index("/values")]
-        if self.form == "base64":
-            return f"{start}/base64"
         assert place.array is not None
+        if self._form(place.array) == "base64":
+            return f"{start}/base64"
         at = np.unravel_index(place.item, case.sent[place.array].shape) if place.what == "item" else ()
         return "/".join((f"{start}/values", *map(str, at)))
 
@@ -228,7 +229,7 @@ class Protocol:
         parameters = protocol_parameters(case) | {"binary_data_output": self.binary}
         text = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
         headers = {SIZE: str(len(text))} if self.binary else {}
-        url = f"/v2/models/{model(case)}/infer"
+        url = f"/v2/models/{model(case).replace('@', '/versions/')}/infer"
         answer = target.client.post(url, content=b"".join((text, *blobs)), headers=headers)
         if answer.status_code != 200:
             return _refused(answer)
@@ -295,6 +296,7 @@ class Grpc:
         for name, value in protocol_parameters(case).items():
             said = json.dumps(value) if isinstance(value, list) else value
             setattr(message.parameters[name], parameter_field(said), said)
+        assert target.channel is not None
         status, answer = target.channel.attempt("ModelInfer", message)
         if status != "OK":
             assert answer, status
@@ -352,9 +354,9 @@ FLAT = Json("JSON, flat", "flat")
 TRANSPORTS: tuple[Transport, ...] = (
     FLAT,
     Json("JSON, nested", "nested"),
-    Json("JSON, nested without shape", "unshaped"),
-    Json("JSON, base64", "base64", "base64"),
-    Json("JSON, safetensors back", "flat", accept=SAFETENSORS),
+    Json("JSON, nested without shape", "unshaped", "base64"),
+    Json("JSON, base64", "base64"),
+    Json("JSON, mixed, safetensors back", "mixed", accept=SAFETENSORS),
     Safetensors("safetensors"),
     Safetensors("safetensors, JSON back", "application/json"),
     Protocol("protocol, JSON", binary=False),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import isfinite, prod
 from typing import Any, Literal
 
@@ -259,65 +258,9 @@ class BadIndex:
     allowed: list[int] | None
 
 
-def bad_indices(path: str, body: dict[str, Any]) -> list[BadIndex]:
-    """All of them, in row-major order, of a request that breaks no other rule."""
-    shape, index_shape = body["data"]["shape"], body["indices"]["shape"]
-    wrap = DIALECTS[path, body.get("dialect", "onnx-13")][2]
-    if path != "/gathernd":
-        axes = [body.get("axis", 0) % len(shape)]
-    else:
-        axes = [body.get("batch_dims", 0) + j for j in range(index_shape[-1])]
-    found = []
-    for item, value in enumerate(body["indices"]["values"]):
-        axis = axes[item % len(axes)]
-        size = shape[axis]
-        if _outside(value, size, wrap):
-            found.append(BadIndex(item, value, axis, size, [-size if wrap else 0, size - 1] if size else None))
-    return found
-
-
 def position(item: int, shape: Sequence[int]) -> list[int]:
     """The coordinates of an item by its number: the one of its kind among all of the shape."""
     return [item // prod(shape[axis + 1 :]) % size for axis, size in enumerate(shape)]
-
-
-def gathered(path: str, body: dict[str, Any]) -> tuple[list[int], list[Any]]:
-    """Shape and flat values of the output of a request that breaks no rule, coordinate by coordinate."""
-    data, indices = body["data"], body["indices"]
-    shape, index_shape = data["shape"], indices["shape"]
-    chosen = dict(zip(product(*map(range, index_shape)), indices["values"], strict=True))
-    held = dict(zip(product(*map(range, shape)), data["values"], strict=True))
-    if path == "/gather_elements":
-        axis = body.get("axis", 0) % len(shape)
-        values = []
-        for place, index in chosen.items():
-            values.append(held[(*place[:axis], _from_front(index, shape[axis]), *place[axis + 1 :])])
-        return index_shape, values
-    if path == "/gather":
-        r = len(shape)
-        axis = body.get("axis", 0) % r
-        b = body.get("batch_dims", 0)
-        b += len(index_shape) if b < 0 else 0
-        q = len(index_shape) - b  # axes of indices that stand in the place of the axis
-        output = [*shape[:axis], *index_shape[b:], *shape[axis + 1 :]]
-        values = []
-        for place in product(*map(range, output)):
-            index = _from_front(chosen[(*place[:b], *place[axis : axis + q])], shape[axis])
-            filled = zero(data["dtype"])  # only Gather-8 has an index out of bounds here
-            values.append(held.get((*place[:axis], index, *place[axis + q :]), filled))
-        return output, values
-    b, k = body.get("batch_dims", 0), index_shape[-1]
-    output = [*index_shape[:-1], *shape[b + k :]]
-    values = []
-    for place in product(*map(range, output)):
-        row, rest = place[: len(index_shape) - 1], place[len(index_shape) - 1 :]
-        tuple_ = tuple(_from_front(chosen[(*row, j)], shape[b + j]) for j in range(k))
-        values.append(held[(*row[:b], *tuple_, *rest)])
-    return output, values
-
-
-def _from_front(index: float, size: int) -> int:
-    return int(index) if index >= 0 else int(index) + size
 
 
 def zero(dtype: str) -> Any:

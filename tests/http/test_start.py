@@ -13,6 +13,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from app.main import create_app
@@ -26,7 +27,8 @@ from tests.http.provoked import PROVOKED
 from tests.http.raw import TINY
 from tests.http.rules import DIALECTS, zeros
 from tests.http.server import Server, serving
-from tests.http.test_properties import value_of
+from tests.parity.items import items as random_items
+from tests.parity.messages import values
 
 STRINGS = {
     "data": {"dtype": "string", "values": ["one", "zwei\n"]},
@@ -40,7 +42,7 @@ def compilations(server: Server) -> int:
 
 def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
     """Every type, dialect, form, kind of error, and sizes on either side of each route."""
-    source = Random(5)
+    source, rng = Random(5), np.random.default_rng(5)
     with start(command=faulty("counting")) as server:
         client = server.shared_client()
         before = compilations(server)
@@ -48,7 +50,7 @@ def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
         answered = 0
         sizes = [(dtype, count) for dtype in TYPES for count in (1, 3, 500)] + [("int8", 40_000), ("float32", 40_000)]
         for (dtype, count), (path, dialect) in product(sizes, DIALECTS):
-            data = tensor(dtype, [count], [value_of(dtype, source) for _ in range(count)])
+            data = tensor(dtype, [count], values(random_items(rng, dtype, [count])))
             for place, index_dtype in enumerate(("int64", "int32", "uint8") if count == 3 else ("int64",)):
                 rank = [count, 1] if path == "/gathernd" else [count]
                 indices = tensor(index_dtype, rank, zeros(index_dtype, rank))

@@ -22,7 +22,6 @@ NUMPY: dict[str, Any] = {
     "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64, "FP16": np.float16, "BF16": ml_dtypes.bfloat16,
     "FP32": np.float32, "FP64": np.float64, "BYTES": np.object_,
 }  # fmt: skip
-NUMERIC = tuple(name for name in NUMPY if name != "BYTES")
 Array = NDArray[Any]
 
 

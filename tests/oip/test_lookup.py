@@ -93,26 +93,6 @@ def test_what_is_out_of_bounds_is_replaced_and_counted(client: httpx.Client) -> 
     assert answer.headers["x-gathernd-replaced"] == "1"
 
 
-WRONG: dict[str, tuple[Any, str, str]] = {
-    "an index": ([Given("v2_items", [0, 20])], "index_out_of_bounds", "/inputs/0/data/1"),
-    "an offset": (
-        [ROWS, Given("v2_items", [0, 1], [0, 5], pooling="max")], "offsets_invalid", "/inputs/2/data/1",
-    ),
-    "no such tensor": ([Given("v2_none", [0])], "tensor_not_found", "/parameters/lookup/features/0/tensor"),
-    "rows": ([ROWS, Given("v2_users", [0])], "feature_mismatch", "/parameters/lookup/features/1"),
-    "no offsets": ([Given("v2_items", [0], pooling="sum")], "invalid_field", "/inputs"),
-    "offsets too many": ([Given("v2_items", [0], [0])], "invalid_field", "/inputs/1"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_faults_are_told_where_the_request_has_them(wrong: str, client: httpx.Client) -> None:
-    features, code, pointer = WRONG[wrong]
-    found = infer(client, features).json()
-    assert (found["code"], found["errors"][0]["pointer"]) == (code, pointer)
-    assert found["error"] == found["detail"]
-
-
 def test_requests_that_are_none_are_refused(client: httpx.Client) -> None:
     one = {"name": "0.indices", "datatype": "INT64", "shape": [1], "data": [0]}
     good = {"lookup": json.dumps({"features": [{"tensor": "v2_items"}]})}

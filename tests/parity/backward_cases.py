@@ -67,7 +67,7 @@ def random_gradient(rng: Rng, held: Tables, *, spoiled: bool) -> Request:
     index_type = choose(rng, (*INTEGERS, "float32")) if spoiled and rng.random() < 0.06 else index_type
     bad = choose(rng, (0, 0.1, 0.6)) if spoiled or (path == AXIS and dialect == "openvino-8") else 0
     indices = _indices(rng, path, given, shape, index_shape, index_type, wrap, bad)
-    request = Request(path, {"indices": indices, "grad_output": items(rng, grad_type, output)}, given, model=False)
+    request = Request(path, {"indices": indices, "grad_output": items(rng, grad_type, output)}, given)
     if spoiled and rng.random() < 0.12:
         spoil_values(rng, request)
     return request

@@ -7,25 +7,19 @@ design leaves their order open, either is a right answer.
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import prod
 from typing import Any
 
-import httpx
-import numpy as np
-
 from tests.http.forms import COMPLEX, INTEGERS, TYPES
 from tests.http.rules import BadIndex, representable
 from tests.parity.items import Array
-from tests.parity.messages import Request, Sent
+from tests.parity.messages import Request
 
 INT32_64 = frozenset({"int32", "int64"})
 NO_BFLOAT16 = frozenset(TYPES) - {"bfloat16"}
-NO_COMPLEX = frozenset(TYPES) - set(COMPLEX)
 
 
 class Stage(IntEnum):
@@ -50,7 +44,11 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """A broken rule. `what` and `name` say the place, as `Sent.pointer` takes them."""
+    """A broken rule, at the place that `what` and `name` say.
+
+    `what` is a `parameter`, a member of a lookup's `feature`, an `array`, or of an array its `dtype`, `shape`, `values`
+    or one `item`.
+    """
 
     stage: Stage
     code: str
@@ -64,32 +62,6 @@ def first(faults: Iterator[Fault]) -> list[Fault]:
     """The faults of the earliest stage, each of which is a right answer; none for a valid request."""
     found = list(faults)
     return [fault for fault in found if fault.stage == min(each.stage for each in found)]
-
-
-def check_refused(sent: Sent, answer: httpx.Response, faults: list[Fault]) -> str:
-    """The answer tells one of `faults`, in the place where the format has it; its code."""
-    assert answer.status_code != 200, (faults, sent)
-    problem = answer.json()
-    assert answer.status_code == (404 if problem["code"] == "tensor_not_found" else 422), problem
-    told = (problem["code"], problem["errors"][0]["pointer"])
-    wanted = {(fault.code, sent.pointer(fault.what, fault.name, fault.item)): fault for fault in faults}
-    assert told in wanted, (told, sorted(wanted), problem)
-    fault = wanted[told]
-    if fault.bad:
-        shape = sent.request.shape(fault.name)
-        assert problem["total"] == len(fault.bad), problem
-        assert problem["errors"] == [
-            {
-                "pointer": sent.pointer(fault.what, fault.name, bad.item),
-                "position": [int(at) for at in np.unravel_index(bad.item, shape)],
-                "value": bad.value,
-                "axis": bad.axis,
-                "size": bad.size,
-                "allowed": bad.allowed,
-            }
-            for bad in fault.bad[:10]
-        ], problem
-    return str(problem["code"])
 
 
 def of_fields(request: Request, known: set[str], dialects: Any) -> Iterator[Fault]:
@@ -157,26 +129,3 @@ def of_index_values(indices: Array, axes: list[tuple[int, int]], lows: list[int]
             bad.append(BadIndex(item, value, axis, size, [low, size - 1] if size else None))
     if bad:
         yield Fault(Stage.INDEX_VALUES, "index_out_of_bounds", "item", "indices", bad[0].item, tuple(bad))
-
-
-@dataclass
-class Compared:
-    """How many answers have been compared: good ones, and refusals by their code."""
-
-    valid: int = 0
-    codes: Counter[str] = field(default_factory=Counter)
-
-    def answered(self) -> None:
-        """A good answer was the wanted one."""
-        self.valid += 1
-
-    def refused(self, code: str) -> None:
-        """A bad request was refused as it must be."""
-        self.codes[code] += 1
-
-    def told(self, what: str) -> int:
-        """The number of answers, which is printed too."""
-        total = self.valid + self.codes.total()
-        refused = dict(sorted(self.codes.items()))
-        sys.stdout.write(f"{what}: {total} requests compared, {self.valid} valid; {refused}\n")
-        return total

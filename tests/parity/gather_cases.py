@@ -42,7 +42,8 @@ def random_gather(rng: Rng, *, spoiled: bool) -> Request:
     data_types, index_types, _ = DIALECTS[path, dialect]
     dtype, index_type = choose(rng, sorted(data_types)), choose(rng, sorted(index_types))
     empty = rng.random() < 0.06
-    shape = [int(size) for size in rng.integers(0 if empty else 1, 5, rng.integers(1, 5))]
+    rank = choose(rng, (1, 2, 3, 4, 2, 3, 4, 5, 6))
+    shape = [int(size) for size in rng.integers(0 if empty else 1, 5 if rank < 5 else 4, rank)]
     given: dict[str, Any] = {"dialect": dialect} if dialect != "onnx-13" or rng.random() < 0.3 else {}
     mode = choose(rng, MODES)
     if (dialect != "openvino-8" or path != AXIS or mode != "fill" or rng.random() < 0.5) and (
@@ -275,4 +276,6 @@ def kinds_of(request: Request) -> list[Any]:
     return [
         (request.path, request.parameters.get("dialect", "onnx-13"), mode_of(request)),
         (request.path, name_of(request.arrays["data"])),
+        ("rank", request.arrays["data"].ndim),
+        ("empty", not request.arrays["data"].size),
     ]
