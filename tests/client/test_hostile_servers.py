@@ -278,7 +278,7 @@ INFO = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(_INFO) + _INFO
         lambda client: client.scatter_elements("t", [1], [1.0], timeout=0.6),
         lambda client: client.gathernd_backward([[1]], [1.0], tensor="t", timeout=0.6),
         lambda client: client.gather_backward([1], [1.0], tensor="t", timeout=0.6),
-        lambda client: client.lookup([("t", [1], [0], "sum", [1.0]), ("u", [1], [0], "sum", [1.0])], timeout=0.6),
+        lambda client: client.lookup([(name, [1], [0], None, [1.0], "sum") for name in "tu"], timeout=0.6),
     ],
     ids=["scatter", "scatternd", "scatter_elements", "gathernd_backward", "gather_backward", "lookup"],
 )

@@ -112,8 +112,9 @@ class Asked:
 
     def counts(self, model: str) -> tuple[int, int]:
         """How many requests were answered, and how many refused."""
-        numbers = self.statistics.of(model)
-        return numbers.success, numbers.fail
+        self.statistics.flush()
+        found = next(self.statistics.bodies([model]))["inference_stats"]
+        return found["success"]["count"], found["fail"]["count"]
 
 
 class Disturbed:

@@ -148,9 +148,9 @@ def test_an_upload_that_began_before_an_alias_took_its_name_is_refused(items: Lo
     [
         ("items", "invalid_field", "'items@3' at /tensor, which is its current version"),
         ("live", "invalid_field", "GET /aliases/live"),
-        ("none", "invalid_field", "'items@7'"),
-        ("items@0", "invalid_field", "'items@7'"),
-        ("", "invalid_field", "'items@7'"),
+        ("none", "invalid_field", "GET /tensors"),
+        ("items@0", "invalid_field", "'items@3' at /tensor, which is its current version"),
+        ("", "invalid_field", "GET /tensors"),
         ("items@4", "tensor_not_found", "'items@3' at /tensor"),
         ("item@1", "tensor_not_found", ""),
         ("live@1", "tensor_not_found", "the name of the tensor and a number"),
