@@ -543,6 +543,7 @@ class Http1Connection(HttpToolsProtocol):
         self.unread, self.place = b"", 0
         self._charge()
         self.flow.let_go()
+        self.flow.resume_reading()
         if self.beyond_limit and self.limit is not None:
             self.beyond_limit = False
             self.limit.forget(self)

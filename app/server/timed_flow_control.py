@@ -8,28 +8,39 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 
 class TimedFlowControl(FlowControl):
-    """`resumed` is when reading went on after a pause, in seconds of `monotonic`: 0.0 before the first one. While it
-    `holds`, nothing more is read: what came before waits to be parsed.
+    """`resumed` is when reading went on after a pause, in seconds of `monotonic`: 0.0 before the first one.
+
+    Nothing is read while it `holds`, since what came before waits to be parsed, or is `paused`, since what was parsed
+    waits for the application.
     """
 
     resumed = 0.0
     holds = False
+    paused = False
 
     def hold(self) -> None:
         """Read no more until `let_go`."""
         self.holds = True
-        self.pause_reading()
+        super().pause_reading()
 
     def let_go(self) -> None:
-        """Read on after `hold`."""
-        if self.holds:
-            self.holds = False
-            self.resume_reading()
+        """End what `hold` began; read on unless reading is paused, too."""
+        self.holds = False
+        self._read_on()
+
+    def pause_reading(self) -> None:
+        """Read no more until `resume_reading`."""
+        self.paused = True
+        super().pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on: what did not come while nothing was read is not the client's slowness."""
-        if self.holds:
+        """End what `pause_reading` began; read on unless input waits to be parsed."""
+        self.paused = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if self.holds or self.paused:
             return
         if self.read_paused:
-            self.resumed = monotonic()
+            self.resumed = monotonic()  # what did not come while nothing was read is not the client's slowness
         super().resume_reading()

@@ -63,7 +63,17 @@ def test_every_piece_of_work_is_driven_and_puts_many_contents_under_many_names(
 ) -> None:
     monkeypatch.setattr(peers, "ROWS", 1000)
     work = alternate.all_work()
-    assert list(work) == ["tiny JSON", "JSON lookup", "binary lookup", "4 MB inline", "scatter", "small PUT"]
+    names = [
+        "tiny JSON",
+        "pipelined JSON",
+        "large JSON",
+        "JSON lookup",
+        "binary lookup",
+        "4 MB inline",
+        "scatter",
+        "small PUT",
+    ]
+    assert list(work) == names
     environ = {"GATHERND_CACHE_DIR": str(warmed)}
     served, _ = common.halves(together=True)
     with common.serving(alternate.command(ROOT, served), environ=environ, limit=120) as port:

@@ -110,11 +110,17 @@ def not_for_routers(case: Case) -> bool:
     return case.path.startswith("/scatter") and case.resident is not None and in_bounds
 
 
+def can_be_said(transport: Transport, case: Case) -> bool:
+    """Whether a request of this form reaches the operator: what is wrong with an answer's form is told after that."""
+    gap = gap_of(transport, case)
+    return gap is None or (gap.error is not None and transport.name.endswith("safetensors back"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda each: each.name)
 def test_a_router_answers_every_case_as_one_machine(transport: Transport, router: Target) -> None:
     def routed(case: Case) -> None:
-        if gap_of(transport, case) is None and not_for_routers(case):
+        if not_for_routers(case) and can_be_said(transport, case):
             problem = transport.send(router, case).problem
             assert problem is not None
             assert problem["code"] == "not_implemented", problem

@@ -112,7 +112,8 @@ def test_a_hundred_bodies_of_unknown_length_at_once_stay_within_the_budget(narro
     assert set(statuses) <= {200, 503}
     assert statuses[200] >= 1, statuses
     grown = memory(narrow, "VmHWM") - before
-    assert grown <= BUDGET + max(BUDGET // 8, 16 * MIB) + CONSTANT, f"{grown / MIB:.0f} MiB"
+    connections = max(BUDGET // 16, 16 * MIB)  # what they have sent and was not parsed yet
+    assert grown <= BUDGET + max(BUDGET // 8, 16 * MIB) + connections + CONSTANT, f"{grown / MIB:.0f} MiB"
     wait_until_free(narrow)
     assert answer(narrow, *work).status == 200
 
