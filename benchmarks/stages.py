@@ -70,6 +70,7 @@ def scope(sink: Sink) -> MutableMapping[str, Any]:
         "http_version": "1.1",
         "method": "POST",
         "path": "/gathernd",
+        "raw_path": b"/gathernd",
         "query_string": b"",
         "headers": headers,
         "extensions": {"gathernd": sink},

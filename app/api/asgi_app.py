@@ -81,7 +81,7 @@ class DataPlane:
             authorizer = self.authorizer
             if authorizer is not None and match.keys_version is not authorizer.keys_version:
                 authorizer.check(context.method, match.route.access, match.credential)
-                if context.exchange is not None and context.exchange.route_match is not None:
+                if context.exchange.route_match is not None:
                     context.exchange.route_match = match._replace(keys_version=authorizer.keys_version)
             plane = match.plane
             if plane is not CONTROL:
@@ -162,7 +162,7 @@ class DataPlane:
         if timeout is not None and plane is GATHER:
             handler = with_deadline(handler, seconds_of(timeout))
         match = context.route_match = RouteMatch(headers, route, parameters, plane, handler, None, context.credential)
-        if plane is GATHER and context.exchange is not None:
+        if plane is GATHER:
             context.exchange.route_match = match
         return match
 

@@ -42,7 +42,6 @@ _WRITTEN_IN_A_TURN: Final = 1 << 19
 them in 0.1 to 0.2 ms."""
 _MOST_TURNS: Final = 4
 """In so many turns an answer is written, however long: where all are long, each turn waits for all other answers."""
-_NONE: Final[dict[str, Any]] = {}
 _CLOSE: Final = (b"connection", b"close")
 _LINES: Final[BoundedCache[tuple[tuple[bytes, bytes], ...], bytes]] = BoundedCache(256)
 """Header fields of answers as lines: gathers from one table repeat theirs."""
@@ -66,7 +65,7 @@ class RouteMatch(NamedTuple):
 
 
 class ServerExchange(Protocol):
-    """What our own server offers beside ASGI's messages (see `app.server.http_exchange`)."""
+    """What the server offers beside ASGI's messages (see `app.server.http_exchange`)."""
 
     received: int
     sent: int
@@ -161,9 +160,9 @@ class RequestContext:
         self.status = 0
         self.code: Code | None = None
         self.change: Change | None = None
-        self.exchange: ServerExchange | None = scope.get("extensions", _NONE).get("gathernd")
+        self.exchange: ServerExchange = scope["extensions"]["gathernd"]
         self.timings = RequestTimings(now, now + deadline, self.exchange)
-        self.route_match: RouteMatch | None = None if self.exchange is None else self.exchange.route_match
+        self.route_match: RouteMatch | None = self.exchange.route_match
         self.number = next(COUNTER)
         self.given_id: str | None = None
         self.headers: dict[bytes, bytes]
@@ -186,10 +185,9 @@ class RequestContext:
                 self.credential = key_digest(authorization)
             self.headers = headers = {name: value for name, value in headers.items() if name not in SECRETS}
             self.scope["headers"] = [field for field in sent if field[0] not in SECRETS]
-            if self.exchange is not None:
-                self.exchange.secret = True
-        raw = self.scope.get("raw_path")
-        if raw is not None and b"%" in raw:
+            self.exchange.secret = True
+        raw = self.scope["raw_path"]
+        if b"%" in raw:
             self.path = self.scope["path"] = decoded_path(raw)
         given = headers.get(b"x-request-id")
         if given is not None:
@@ -248,13 +246,7 @@ class RequestContext:
         self.started = True
         self.status = status
         exchange = self.exchange
-        if (
-            size <= AT_ONCE
-            and exchange is not None
-            and self.method != "HEAD"
-            and _CLOSE not in extra
-            and exchange.ready()
-        ):
+        if size <= AT_ONCE and self.method != "HEAD" and _CLOSE not in extra and exchange.ready():
             fields = self.fields(content_type, size)
             if extra:
                 lines = _LINES.get(extra)
@@ -281,7 +273,7 @@ class RequestContext:
             await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
             return
         turn = max(_WRITTEN_IN_A_TURN, -(-size // _MOST_TURNS))
-        step = tls.WRITE_BYTES if self.scope.get("scheme") == "https" else turn
+        step = tls.WRITE_BYTES if self.scope["scheme"] == "https" else turn
         written = 0
         for piece in pieces:
             view = memoryview(piece)

@@ -1,8 +1,8 @@
 """CORS: which pages of other sites browsers let call the service: none, unless GATHERND_CORS_ORIGINS names origins.
 
 Starlette's middleware decides which origins are allowed, and what preflight requests and answers are told. It does not
-stand around the application under our own server, since what that writes at once, most gathers and its own refusals,
-does not pass through the middleware's `send`; and a refused preflight request has the one shape of errors.
+wrap the application: what the server writes at once (most gathers, and its own refusals) does not pass through an ASGI
+`send`, and a refused preflight request has the one shape of errors.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.asgi_app import DataPlane
 from app.api.asgi_request import RequestContext
@@ -72,13 +72,10 @@ class CrossOrigin:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
-        connection = scope.get("extensions", {}).get("gathernd")
+        exchange = scope["extensions"]["gathernd"]
         origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
         if origin is None:
-            if connection is None:
-                send = _saying_vary(send)
-            else:
-                connection.add_fields((_VARY,))
+            exchange.add_fields((_VARY,))
             await self._answer(scope, receive, send)
             return
         if scope["method"] == "OPTIONS" and any(
@@ -89,10 +86,7 @@ class CrossOrigin:
                 RequestContext(scope, receive, send, plane.admission, plane.deadline, plane.metrics)
             )
             return
-        if connection is None:
-            await self._rules.simple_response(scope, receive, send, Headers(scope=scope))
-            return
-        connection.add_fields(self._fields(origin))
+        exchange.add_fields(self._fields(origin))
         await self._answer(scope, receive, send)
 
     def _fields(self, origin: bytes) -> list[tuple[bytes, bytes]]:
@@ -121,15 +115,3 @@ class CrossOrigin:
         finally:
             context.reservation.release()
             metrics.count(context, context.code)
-
-
-def _saying_vary(send: Send) -> Send:
-    """`send` with the field Vary added to the answer."""
-
-    async def saying(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message.setdefault("headers", [])
-            MutableHeaders(scope=message).add_vary_header("Origin")
-        await send(message)
-
-    return saying

@@ -24,7 +24,7 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
     the body is known are aligned and need no copy. Raises payload_too_large above `limit` bytes, the limit of this
     `name` (before reading, if the length is declared), overloaded, and ClientGone.
     """
-    if context.exchange is not None and (body := context.exchange.whole_body()) is not None:
+    if (body := context.exchange.whole_body()) is not None:
         if len(body) > limit:
             raise too_large(limit, name)
         context.reservation.charge(len(body))
@@ -34,7 +34,7 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
         raise too_large(limit, name)
     context.admission.admit(declared)
     begun = perf_counter()
-    if context.exchange is None or (declared is not None and declared <= SMALL_BODY_BYTES):
+    if declared is not None and declared <= SMALL_BODY_BYTES:
         found = await _receive(context, declared, limit, lead, name)
     else:
         body_reads = context.admission.body_reads
@@ -56,7 +56,7 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
 
 async def _receive(context: RequestContext, declared: int | None, limit: int, lead: int, name: str) -> Buffer:
     """The body as it arrives, into memory of the declared size or into a growing block."""
-    if context.exchange is not None and TIMEOUT in context.headers:
+    if TIMEOUT in context.headers:
         context.exchange.deadline = monotonic() + context.timings.deadline - perf_counter()
     message = await context.receive()
     if message["type"] == "http.disconnect":
@@ -67,7 +67,7 @@ async def _receive(context: RequestContext, declared: int | None, limit: int, le
     if not message["more_body"]:
         context.reservation.charge(len(first))
         return first
-    if context.exchange is not None and declared is not None:
+    if declared is not None:
         context.reservation.charge(len(first))
         # Pages that are not written to take no memory: what is announced and never comes costs nothing.
         view: memoryview = np.empty(lead + declared, np.uint8).data[lead:]
@@ -78,23 +78,9 @@ async def _receive(context: RequestContext, declared: int | None, limit: int, le
     grown = UnknownLengthBody(context.reservation, limit, lead, name)
     grown.add(first)
     del first, message
-    await _collect(context, grown)
+    if not await context.exchange.collect(grown.add):
+        raise ClientGone
     return grown.finish()
-
-
-async def _collect(context: RequestContext, grown: UnknownLengthBody) -> None:
-    """Add the rest of the body to `grown`."""
-    if context.exchange is not None:
-        if not await context.exchange.collect(grown.add):
-            raise ClientGone
-        return
-    while True:
-        message = await context.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        grown.add(message["body"])
-        if not message["more_body"]:
-            return
 
 
 def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int = 0, name: str = BODY_BYTES) -> Buffer:

@@ -110,8 +110,8 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
             message = await context.receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            piece += message.get("body", b"")
-            more = message.get("more_body", False)
+            piece += message["body"]
+            more = message["more_body"]
             wanted = MEMORY_BYTES if len(piece) >= PIECE_BYTES or not more else len(piece)
             if wanted > charged:
                 charge(wanted - charged)

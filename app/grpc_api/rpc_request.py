@@ -104,7 +104,7 @@ class RpcRequest:
     @property
     def scope(self) -> dict[str, Any]:
         """What logs and traces say of the caller's side, as of a request of HTTP."""
-        return {"client": (address_of(self._peer()), 0), "http_version": "2"}
+        return {"client": (address_of(self._peer()), 0), "http_version": "2", "scheme": "http"}
 
     @property
     def sent_key(self) -> bytes | None:

@@ -2,8 +2,7 @@
 
 `respond` writes a whole answer at once (see `whole_answer_response`), `collect` hands pieces of the body on as they
 come off the socket, where ASGI wakes the application for each, and `read_into` has a large body read straight into its
-place (see `body_reader`). An application finds them at `scope["extensions"]["gathernd"]` and uses plain ASGI messages
-where that is absent, as under any other server.
+place (see `body_reader`). The application finds them at `scope["extensions"]["gathernd"]`.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class ObservedRequest(Protocol):
     request_id: str
 
     @property
-    def exchange(self) -> ObservedExchange | None:
-        """The server's side of it; None under another ASGI server."""
+    def exchange(self) -> ObservedExchange:
+        """The server's side of it."""
         ...
 
     @property

@@ -98,7 +98,7 @@ class Metrics(Collector):
         False, having done neither, for one that took long or that the server has refused.
         """
         exchange, timings, choice = context.exchange, context.timings, context.timings.choice
-        if exchange is None or exchange.refusal is not None:
+        if exchange.refusal is not None:
             return False
         tensor = timings.tensor
         if tensor and tensor not in self._tensors:
@@ -124,11 +124,9 @@ class Metrics(Collector):
                 self.failed(context, context.status, code, timings.finished - timings.start)
             return
         timings.finished = finished = perf_counter()
-        status, received, sent = context.status, 0, 0
-        if exchange is not None:
-            received, sent = exchange.received, exchange.sent
-            if exchange.refusal is not None:
-                status, code = self.outcome(context, code)
+        status, received, sent = context.status, exchange.received, exchange.sent
+        if exchange.refusal is not None:
+            status, code = self.outcome(context, code)
         if code is None and status == 200 and timings.route is not None:
             choice, tensor = timings.choice, timings.tensor
             if tensor and tensor not in self._tensors:
@@ -186,7 +184,7 @@ class Metrics(Collector):
     def outcome(self, context: ObservedRequest, code: str | None) -> tuple[int, str | None]:
         """Status and error of a request that is over; one that the server ended by itself has the id of that answer."""
         status, exchange = context.status, context.exchange
-        if exchange is not None and exchange.refusal is not None:
+        if exchange.refusal is not None:
             context.request_id = exchange.refusal_id or context.request_id
             return status or self.statuses[exchange.refusal], exchange.refusal
         return status, code

@@ -117,9 +117,11 @@ def _attributes(context: ObservedRequest, method: str, route: str, status: int, 
     scope, exchange, timings = context.scope, context.exchange, context.timings
     attributes: dict[str, Any] = {
         "http.request.method": method,
-        "url.scheme": scope.get("scheme", "http"),
+        "url.scheme": scope["scheme"],
         "network.protocol.version": scope["http_version"],
         "gathernd.request_id": context.request_id,
+        "http.request.body.size": exchange.received,
+        "http.response.body.size": exchange.sent,
     }
     if route != "other":
         attributes["http.route"] = route
@@ -127,9 +129,6 @@ def _attributes(context: ObservedRequest, method: str, route: str, status: int, 
         attributes["http.response.status_code"] = status
     if code is not None:
         attributes["error.type"] = code
-    if exchange is not None:
-        attributes["http.request.body.size"] = exchange.received
-        attributes["http.response.body.size"] = exchange.sent
     if timings.route is not None:
         attributes["gathernd.route"] = timings.route
         attributes["gathernd.predicted_route"] = timings.choice.route

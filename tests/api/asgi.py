@@ -1,31 +1,25 @@
-"""One request to the application without a server."""
+"""One request to the application through a connection of the server, without a socket."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
-from typing import Any
 
 from app.main import Application
+from app.server.write_batch import flush
+from tests.server.connections import connect, until
 
 
 def ask(app: Application, method: str, path: str, *fields: tuple[bytes, bytes]) -> tuple[int, dict[str, str]]:
     """Status and header fields of the answer to a request without a body."""
-    sent: list[MutableMapping[str, Any]] = []
 
-    async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+    async def answer() -> bytes:
+        connection, transport = connect(app)
+        lines = [f"{method} {path} HTTP/1.1".encode(), b"host: localhost", *(b"%b: %b" % field for field in fields)]
+        connection.data_received(b"\r\n".join((*lines, b"", b"")))
+        await until(lambda: connection.cycle.response_complete)
+        flush()
+        connection.connection_lost(None)
+        return transport.written
 
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": method,
-        "path": path,
-        "query_string": b"",
-        "headers": [(b"host", b"localhost"), *fields],
-    }
-    asyncio.run(app(scope, receive, send))
-    return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    status, *found = asyncio.run(answer()).partition(b"\r\n\r\n")[0].decode().split("\r\n")
+    return int(status.split()[1]), dict(line.split(": ", 1) for line in found)

@@ -1,4 +1,4 @@
-"""CORS under another ASGI server; tests/http/test_foreign_callers.py has our own."""
+"""What the answers to web pages say; tests/http/test_foreign_callers.py asks over sockets."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import MutableMapping
 from itertools import groupby
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,8 +46,10 @@ def test_other_requests_have_their_turn_between_the_parts_of_a_large_answer(
             "scheme": scheme,
             "method": "POST",
             "path": "/gathernd",
+            "raw_path": b"/gathernd",
             "query_string": b"",
             "headers": [],
+            "extensions": {"gathernd": SimpleNamespace(route_match=None)},
         }
         context = RequestContext(scope, receive, send, app.admission, app.deadline, app.metrics)
         await context.send(200, b"application/octet-stream", pieces)

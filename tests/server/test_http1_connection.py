@@ -9,23 +9,21 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any
 
 import httptools
 import pytest
-import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from uvicorn.server import ServerState
 
 from app.errors import Code, GatherError
 from app.memory.budget import Budget
 from app.server.http1_connection import Http1Connection, _bad_framing
 from app.server.refusal_response import RenderedError
+from tests.server.connections import connect, until
 
 GET = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BROKEN_BODY = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
-Application = Callable[..., Coroutine[Any, Any, None]]
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -36,44 +34,6 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         asyncio.run(test(*args, **kwargs))
 
     return run
-
-
-async def until(state: Callable[[], bool]) -> None:
-    """Wait for a state."""
-    async with asyncio.timeout(30):
-        while not state():  # noqa: ASYNC110  (nothing says when it comes)
-            await asyncio.sleep(0)
-
-
-class FakeTransport(asyncio.Transport):
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.reads = True
-        self.closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    def pause_reading(self) -> None:
-        self.reads = False
-
-    def resume_reading(self) -> None:
-        self.reads = True
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Bring no more to the connection."""
 
 
 class Held:
@@ -110,15 +70,6 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[Code]:
     rendered = RenderedError(400, (), b"text/plain", b"refused")
     monkeypatch.setattr(Http1Connection, "render_error", staticmethod(lambda *_: rendered), raising=False)
     return codes
-
-
-def connect(app: Application) -> tuple[Http1Connection, FakeTransport]:
-    config = uvicorn.Config(cast(Any, app), lifespan="off", log_config=None)
-    config.load()
-    connection = Http1Connection(config=config, server_state=ServerState(), app_state={})
-    transport = FakeTransport()
-    connection.connection_made(transport)
-    return connection, transport
 
 
 def test_a_fault_of_the_service_is_not_called_malformed(caplog: pytest.LogCaptureFixture) -> None:
