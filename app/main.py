@@ -23,7 +23,6 @@ from app.api.asgi_app import DataPlane
 from app.api.asgi_request import Receive, Scope, Send
 from app.api.cors import CrossOrigin, is_affected
 from app.api.disk_threads import DiskThreads
-from app.api.error_responses import STATUS
 from app.api.fastapi_app import create_control
 from app.api.readiness import Readiness
 from app.api.route_table import READINESS, template
@@ -181,11 +180,7 @@ def create_app(
     tracing = start_tracing(settings.otlp_endpoint)
     records_each_request = settings.access_log or tracing is not None
     label = _template(settings)
-    metrics = (
-        RecordingMetrics(counters, log, STATUS, label, tracing)
-        if records_each_request
-        else Metrics(counters, log, STATUS, label)
-    )
+    metrics = RecordingMetrics(counters, log, label, tracing) if records_each_request else Metrics(counters, log, label)
     total = settings.memory_budget // settings.workers
     budget = Budget(total, settings.max_requests, FreedMemoryLimit(total // 8))
     pool = RequestThreadPool(settings.threads, settings.max_queue, settings.queue_timeout)

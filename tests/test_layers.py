@@ -54,7 +54,7 @@ BELOW: dict[str, set[str]] = {
     "store": {"tensors", "memory"},
     "tensors": {"errors", "llvm_intrinsics", "near_name", "compiled_later"},
     "memory": {"errors", "bounded_cache"},
-    "errors": set(),
+    "errors": {"near_name"},
     "llvm_intrinsics": {"inner_function_compiler", "remembered_call_types"},
     "inner_function_compiler": {"remembered_call_types"},
     "remembered_call_types": set(),

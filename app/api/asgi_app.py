@@ -16,13 +16,13 @@ from starlette.types import ASGIApp
 
 from app.api.asgi_request import Handler, Receive, RequestContext, RouteMatch, Scope, Send
 from app.api.caller_deadline import TIMEOUT, seconds_of, with_deadline
-from app.api.error_responses import STATUS
 from app.api.readiness import Readiness
 from app.api.route_table import CONTROL, GATHER, TABLE
 from app.api.wrong_path_hints import hint_for_method, hint_for_path
 from app.dispatch.admission_control import Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
+from app.errors.catalogue import CATALOGUE
 from app.memory.budget import Budget
 from app.memory.error_tracebacks import drop_tracebacks
 from app.security.authorizer import Authorizer, needed_scope
@@ -95,7 +95,7 @@ class DataPlane:
             drop_tracebacks(error)
             if context.started:
                 # What has been sent cannot be taken back: the connection ends here, so that no answer looks whole.
-                context.status = STATUS[code]
+                context.status = CATALOGUE[code].status
                 logger.error(
                     "an answer was cut: %s", error.detail, extra={"fields": {"request_id": context.request_id}}
                 )

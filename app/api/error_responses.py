@@ -1,18 +1,17 @@
-"""Errors over HTTP: the one table from code to status, and the one shape of an error body (RFC 9457).
-
-`STATUS` is exhaustive over the catalogue, which a test holds.
-"""
+"""Errors over HTTP: the one shape of an error body (RFC 9457) and the fields that go with it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
 from typing import Any, Final
 
 from app.api.accept_header import prefers_page
-from app.api.error_catalogue import CATALOGUE, hint_of
 from app.api.page_layout import PAGE_FIELDS, not_found_page
 from app.api.route_table import is_protocol
-from app.errors import Code, GatherError, Place
+from app.errors import Code, GatherError, Place, Rule
+from app.errors.catalogue import CATALOGUE
+from app.errors.hints import hint_of
 from app.server.refusal_response import RenderedError
 from app.surrogate_safe_json import dump
 from app.wire import body_formats
@@ -20,51 +19,9 @@ from app.wire import body_formats
 PROBLEM_JSON: Final = b"application/problem+json"
 JSON: Final = body_formats.JSON.media_type
 
-STATUS: Final[Mapping[Code, int]] = {
-    "malformed_request": 400,
-    "unauthorized": 401,
-    "forbidden": 403,
-    "not_found": 404,
-    "method_not_allowed": 405,
-    "tensor_not_found": 404,
-    "model_not_found": 404,
-    "request_timeout": 408,
-    "header_too_large": 431,
-    "name_conflict": 409,
-    "tensor_in_use": 409,
-    "precondition_failed": 412,
-    "range_not_satisfiable": 416,
-    "payload_too_large": 413,
-    "unsupported_media_type": 415,
-    "invalid_field": 422,
-    "unsupported_dtype": 422,
-    "value_not_representable": 422,
-    "element_count_mismatch": 422,
-    "rank_too_small": 422,
-    "rank_mismatch": 422,
-    "batch_dims_out_of_range": 422,
-    "batch_shape_mismatch": 422,
-    "index_depth_out_of_range": 422,
-    "axis_out_of_range": 422,
-    "indices_shape_mismatch": 422,
-    "index_out_of_bounds": 422,
-    "output_too_large": 422,
-    "limit_exceeded": 422,
-    "updates_shape_mismatch": 422,
-    "offsets_invalid": 422,
-    "feature_mismatch": 422,
-    "device_unavailable": 422,
-    "overloaded": 503,
-    "not_ready": 503,
-    "deadline_exceeded": 503,
-    "shard_unavailable": 503,
-    "not_implemented": 501,
-    "tensor_damaged": 500,
-    "import_failed": 502,
-    "insufficient_storage": 507,
-    "internal": 500,
-}
 RETRY_AFTER_DEFAULT: Final = 1
+EXAMPLE_REQUEST_ID: Final = "5f2c9a1e-1"
+"""The id of the requests that pages and OpenAPI show."""
 _PAGE: Final = b"text/html; charset=utf-8"
 _PAGE_FIELDS: Final = [
     (b"cache-control", b"no-store"),
@@ -77,7 +34,7 @@ def problem(error: GatherError, request_id: str) -> dict[str, Any]:
     body: dict[str, Any] = {
         "type": f"/errors/{error.code}",
         "title": CATALOGUE[error.code].title,
-        "status": STATUS[error.code],
+        "status": CATALOGUE[error.code].status,
         "code": error.code,
         "detail": error.detail,
     }
@@ -101,6 +58,19 @@ def error_body(error: GatherError, request_id: str, path: str) -> tuple[bytes, b
     if is_protocol(path):
         return JSON, dump({"error": error.detail, **members})
     return PROBLEM_JSON, dump(members)
+
+
+def example_answer(code: Code) -> dict[str, Any]:
+    """The whole body that answers the command of a code's example."""
+    example = CATALOGUE[code].example
+    facts = dict(example.members)
+    places = [Place(**place) for place in facts.pop("errors", ())]
+    rule = Rule(**facts.pop("rule")) if "rule" in facts else None
+    error = GatherError(code, example.detail, places=places, rule=rule, facts=facts, hint=example.hint)
+    path = re.search(r"http://[^/]+(/[^ ?']*)", example.command)
+    assert path is not None
+    found: dict[str, Any] = json.loads(error_body(error, EXAMPLE_REQUEST_ID, path[1])[1])
+    return found
 
 
 def _place(place: Place) -> dict[str, Any]:
@@ -131,7 +101,7 @@ def _retry_after(error: GatherError) -> int:
 def problem_headers(error: GatherError) -> list[tuple[bytes, bytes]]:
     """The header fields that go with an error besides its type and length."""
     headers = []
-    if STATUS[error.code] == 503:
+    if CATALOGUE[error.code].status == 503:
         headers.append((b"retry-after", b"%d" % _retry_after(error)))
     if error.code == "unauthorized":
         headers.append((b"www-authenticate", b'Bearer realm="gathernd"'))
@@ -145,6 +115,6 @@ def render_error(error: GatherError, request_id: str, path: str, accept: bytes =
     """
     if error.code == "not_found" and prefers_page(accept) and not is_protocol(path):
         body = not_found_page(path, error.detail, hint_of(error, _retry_after(error)))
-        return RenderedError(STATUS[error.code], _PAGE_FIELDS, _PAGE, body)
+        return RenderedError(CATALOGUE[error.code].status, _PAGE_FIELDS, _PAGE, body)
     content_type, body = error_body(error, request_id, path)
-    return RenderedError(STATUS[error.code], problem_headers(error), content_type, body)
+    return RenderedError(CATALOGUE[error.code].status, problem_headers(error), content_type, body)

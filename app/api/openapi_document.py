@@ -9,13 +9,12 @@ from typing import Any, Final, TypeVar
 from fastapi import FastAPI
 
 from app import __version__
-from app.api.error_catalogue import CATALOGUE
-from app.api.error_responses import STATUS
+from app.api.error_responses import example_answer
 from app.api.route_table import OPERATIONS, ROUTES
-from app.api.schemas import examples
 from app.api.schemas.gather_answer import Problem
 from app.api.schemas.v2_messages import ProtocolError
-from app.errors import Code
+from app.errors import CODES, Code
+from app.errors.catalogue import CATALOGUE
 from app.operators.registry import OPERATORS
 from app.security.authorizer import Access
 
@@ -100,10 +99,10 @@ def operation(app: FastAPI, name: str, **described: Any) -> Callable[[Endpoint],
 
 
 def problem_responses(codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI's responses for the statuses of `codes`, each with the examples there are."""
+    """OpenAPI's responses for the statuses of `codes`, each with an example of every code."""
     found: dict[int | str, dict[str, Any]] = {}
-    for code in sorted(dict.fromkeys(codes), key=lambda code: STATUS[code]):
-        status = STATUS[code]
+    for code in sorted(dict.fromkeys(codes), key=lambda code: CATALOGUE[code].status):
+        status = CATALOGUE[code].status
         response = found.setdefault(
             status,
             {
@@ -114,10 +113,8 @@ def problem_responses(codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
         response["description"] += f" `{code}`"
         if status in _HEADERS:
             response["headers"] = _HEADERS[status]
-        if code in examples.ERRORS:
-            content = response["content"]["application/problem+json"]
-            body = {**examples.ERRORS[code][2], "request_id": "5f2c9a1e-1"}
-            content.setdefault("examples", {})[code] = {"summary": CATALOGUE[code].title, "value": body}
+        content = response["content"]["application/problem+json"]
+        content.setdefault("examples", {})[code] = {"$ref": f"#/components/examples/{code}"}
     return found
 
 
@@ -135,8 +132,8 @@ def protocol_operation(
     """
     found: dict[int | str, dict[str, Any]] = dict(answers)
     keys: tuple[Code, ...] = () if OPERATIONS[name][1].access is Access.PUBLIC else ("unauthorized",)
-    for code in sorted({*codes, *EVERYWHERE, *keys}, key=lambda code: (STATUS[code], code)):
-        status = STATUS[code]
+    for code in sorted({*codes, *EVERYWHERE, *keys}, key=lambda code: (CATALOGUE[code].status, code)):
+        status = CATALOGUE[code].status
         response = found.setdefault(status, {"model": ProtocolError, "description": f"{REASONS[status]}:"})
         response["description"] += f" `{code}`"
         if status in _HEADERS:
@@ -157,6 +154,9 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         # And `Data` shows the name of a resident tensor as one of its members.
         for name in ("HTTPValidationError", "ValidationError", "NamedTensor"):
             schemas.pop(name, None)
+        document["components"]["examples"] = {
+            code: {"summary": CATALOGUE[code].title, "value": example_answer(code)} for code in CODES
+        }
         document["components"]["securitySchemes"] = {"bearer": _BEARER}
         # Either: whether keys are asked for is up to the operator of the service. Said once for all operations, since
         # generators take a requirement at an operation for one without exception and want a key for every call.

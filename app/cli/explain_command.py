@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.api.error_catalogue import hint_of
 from app.cli.explained_by_shapes import Asked, AskedFeature, explained_backward, explained_call, explained_lookup
 from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
 from app.errors import GatherError
+from app.errors.hints import hint_of
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
 from app.tensors.backward_call import BackwardName, BackwardSignature

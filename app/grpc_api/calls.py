@@ -16,13 +16,13 @@ from typing import Any, Final, TypeAlias, TypeVar
 import grpc
 import grpc.aio
 
-from app.api.error_responses import STATUS as HTTP_STATUS
 from app.api.readiness import Readiness
 from app.api.request_body import inflate
 from app.api.unknown_length_body import too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES, Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
+from app.errors.catalogue import CATALOGUE
 from app.grpc_api.calls_under_way import CallsUnderWay
 from app.grpc_api.control import LONG, Control, read_message, serving_status, write_message
 from app.grpc_api.infer import Inference
@@ -30,7 +30,7 @@ from app.grpc_api.message_timeouts import MessageTimeouts
 from app.grpc_api.public_messages import MOST_PUBLIC_BYTES, MOST_SECONDS
 from app.grpc_api.rpc_request import RpcRequest
 from app.grpc_api.rpc_table import NOT_OFFERED, RPCS, SERVICE, UNKNOWN, Rpc
-from app.grpc_api.statuses import PROBLEM, STATUS, problem_bytes, status_message
+from app.grpc_api.statuses import PROBLEM, problem_bytes, status_message
 from app.grpc_api.unsent_answers import UnsentAnswers
 from app.memory.error_tracebacks import drop_tracebacks, forget_failure
 from app.security.authorizer import Authorizer
@@ -140,7 +140,7 @@ class Calls(grpc.GenericRpcHandler):
                 self._check_access(UNKNOWN, request)
             except GatherError as refusal:
                 failure = refusal
-            self._count(UNKNOWN, request, failure.code, STATUS[failure.code])
+            self._count(UNKNOWN, request, failure.code, CATALOGUE[failure.code].grpc_status)
             await self._abort(context, failure, request)
             raise AssertionError("a call that was refused goes on")
 
@@ -258,7 +258,7 @@ class Calls(grpc.GenericRpcHandler):
                     is_left = True
                     self.unsent.add(context, task, leave)
             except GatherError as error:
-                failure, code, status = error, error.code, STATUS[error.code]
+                failure, code, status = error, error.code, CATALOGUE[error.code].grpc_status
                 drop_tracebacks(error)
             except (ClientGone, asyncio.CancelledError) as error:
                 drop_tracebacks(error)
@@ -266,11 +266,11 @@ class Calls(grpc.GenericRpcHandler):
                 if failure is None:
                     code, status = self._gone(request, context)
                     raise
-                code, status = failure.code, STATUS[failure.code]
+                code, status = failure.code, CATALOGUE[failure.code].grpc_status
             except Exception as error:
                 logger.exception("a request failed", extra={"fields": {"request_id": request.request_id}})
                 failure = GatherError("internal", "the service failed; its log has the request_id")
-                code, status = failure.code, STATUS[failure.code]
+                code, status = failure.code, CATALOGUE[failure.code].grpc_status
                 drop_tracebacks(error)
             finally:
                 if not is_left and failure is None:
@@ -310,8 +310,10 @@ class Calls(grpc.GenericRpcHandler):
         """Code and status of a call that its caller has ended, or whose deadline has passed."""
         timings = request.timings
         if timings.callers_deadline and perf_counter() >= timings.deadline - 0.001:
-            return "deadline_exceeded", STATUS["deadline_exceeded"]
-        return ("not_ready", STATUS["not_ready"]) if self._stopping.is_set() else ("client_gone", _CANCELLED)
+            return "deadline_exceeded", CATALOGUE["deadline_exceeded"].grpc_status
+        if self._stopping.is_set():
+            return "not_ready", CATALOGUE["not_ready"].grpc_status
+        return "client_gone", _CANCELLED
 
     def _infer_stream(self, rpc: Rpc) -> Any:
         """Requests of a stream are answered one after the other, in their order; a wrong one does not end it."""
@@ -333,7 +335,7 @@ class Calls(grpc.GenericRpcHandler):
                     failure = GatherError("not_ready", "the service is stopping", retry_after=1)
                 if failure is not None:
                     self._metrics.begin()
-                    self._count(rpc, call, failure.code, STATUS[failure.code])
+                    self._count(rpc, call, failure.code, CATALOGUE[failure.code].grpc_status)
                     await self._abort(context, failure, call)
             finally:
                 self._under_way.end(rpc, task)
@@ -379,7 +381,7 @@ class Calls(grpc.GenericRpcHandler):
                 work = self._inference.infer(message, request, stream=True)
                 written = work if isinstance(work, bytes) else await self._run(work, request)
             except GatherError as error:
-                code, status = error.code, STATUS[error.code]
+                code, status = error.code, CATALOGUE[error.code].grpc_status
                 drop_tracebacks(error)
                 written = await self._stream_error(error, message, request)
             except Exception as error:
@@ -387,13 +389,13 @@ class Calls(grpc.GenericRpcHandler):
                     raise
                 logger.exception("a request failed", extra={"fields": {"request_id": request.request_id}})
                 failure = GatherError("internal", "the service failed; its log has the request_id")
-                code, status = failure.code, STATUS[failure.code]
+                code, status = failure.code, CATALOGUE[failure.code].grpc_status
                 drop_tracebacks(error)
                 written = await self._stream_error(failure, message, request)
             request.sent = len(written)
             await self.unsent.wait(context, context.write(written))
         except GatherError as error:
-            code, status = error.code, STATUS[error.code]
+            code, status = error.code, CATALOGUE[error.code].grpc_status
             raise
         except (ClientGone, asyncio.CancelledError):
             code, status = self._gone(request, context)
@@ -426,7 +428,7 @@ class Calls(grpc.GenericRpcHandler):
                     self._under_way.watch(task)
                     await self._tell(rpc, service, context)
                 except GatherError as error:
-                    failure, code, status = error, error.code, STATUS[error.code]
+                    failure, code, status = error, error.code, CATALOGUE[error.code].grpc_status
                     drop_tracebacks(error)
                 except asyncio.CancelledError as error:
                     drop_tracebacks(error)
@@ -434,7 +436,7 @@ class Calls(grpc.GenericRpcHandler):
                     if failure is None:
                         code, status = "client_gone", _CANCELLED
                         raise
-                    code, status = failure.code, STATUS[failure.code]
+                    code, status = failure.code, CATALOGUE[failure.code].grpc_status
                 finally:
                     self._metrics.begin()  # a request in flight is not what a watch is
                     self._count(rpc, request, code, status)
@@ -467,7 +469,7 @@ class Calls(grpc.GenericRpcHandler):
             metrics.counters.values[cell] += 1
         else:
             metrics.counters.add(f"gathernd_grpc_requests|{rpc.method}|{status}")
-        request.status = 200 if code is None else HTTP_STATUS.get(code, 0)  # type: ignore[call-overload]
+        request.status = 200 if code is None else CATALOGUE[code].status if code in CATALOGUE else 0  # type: ignore[index]
         metrics.count(request, code)
 
     async def _abort(self, context: Context, error: GatherError, request: RpcRequest) -> None:
@@ -477,7 +479,7 @@ class Calls(grpc.GenericRpcHandler):
             ("server-timing", request.timings.header_field().decode()),
             (PROBLEM, problem_bytes(error, request.request_id)),
         )
-        aborted = context.abort(grpc.StatusCode[STATUS[error.code]], status_message(error), metadata)
+        aborted = context.abort(grpc.StatusCode[CATALOGUE[error.code].grpc_status], status_message(error), metadata)
         await self.unsent.wait(context, aborted)
 
 

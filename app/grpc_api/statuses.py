@@ -1,62 +1,14 @@
-"""Errors over gRPC: the one table from code to status, and the problem body that goes with it.
-
-`STATUS` is exhaustive over the catalogue, which a test holds.
-"""
+"""Errors over gRPC: the status message and the problem body that go with an error's status."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
 from app.api.error_responses import problem
-from app.errors import Code, GatherError
+from app.errors import GatherError
 from app.surrogate_safe_json import dump
 
-STATUS: Final[Mapping[Code, str]] = {
-    "malformed_request": "INVALID_ARGUMENT",
-    "unauthorized": "UNAUTHENTICATED",
-    "forbidden": "PERMISSION_DENIED",
-    "not_found": "UNIMPLEMENTED",
-    "method_not_allowed": "UNIMPLEMENTED",
-    "tensor_not_found": "NOT_FOUND",
-    "model_not_found": "NOT_FOUND",
-    "request_timeout": "DEADLINE_EXCEEDED",
-    "header_too_large": "RESOURCE_EXHAUSTED",
-    "name_conflict": "ALREADY_EXISTS",
-    "tensor_in_use": "FAILED_PRECONDITION",
-    "precondition_failed": "FAILED_PRECONDITION",
-    "range_not_satisfiable": "OUT_OF_RANGE",
-    "payload_too_large": "RESOURCE_EXHAUSTED",
-    "unsupported_media_type": "INVALID_ARGUMENT",
-    "invalid_field": "INVALID_ARGUMENT",
-    "unsupported_dtype": "INVALID_ARGUMENT",
-    "value_not_representable": "INVALID_ARGUMENT",
-    "element_count_mismatch": "INVALID_ARGUMENT",
-    "rank_too_small": "INVALID_ARGUMENT",
-    "rank_mismatch": "INVALID_ARGUMENT",
-    "batch_dims_out_of_range": "INVALID_ARGUMENT",
-    "batch_shape_mismatch": "INVALID_ARGUMENT",
-    "index_depth_out_of_range": "INVALID_ARGUMENT",
-    "axis_out_of_range": "INVALID_ARGUMENT",
-    "indices_shape_mismatch": "INVALID_ARGUMENT",
-    "index_out_of_bounds": "OUT_OF_RANGE",
-    "output_too_large": "RESOURCE_EXHAUSTED",
-    "limit_exceeded": "RESOURCE_EXHAUSTED",
-    "updates_shape_mismatch": "INVALID_ARGUMENT",
-    "offsets_invalid": "INVALID_ARGUMENT",
-    "feature_mismatch": "INVALID_ARGUMENT",
-    "device_unavailable": "FAILED_PRECONDITION",
-    "overloaded": "UNAVAILABLE",
-    "not_ready": "UNAVAILABLE",
-    "deadline_exceeded": "DEADLINE_EXCEEDED",
-    "not_implemented": "UNIMPLEMENTED",
-    "shard_unavailable": "UNAVAILABLE",
-    "tensor_damaged": "DATA_LOSS",
-    "import_failed": "UNAVAILABLE",
-    "insufficient_storage": "RESOURCE_EXHAUSTED",
-    "internal": "INTERNAL",
-}
 PROBLEM: Final = "gathernd-problem-bin"
 """The trailing metadata that has the problem body."""
 MOST_PROBLEM_BYTES: Final = 4096

@@ -18,7 +18,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from app.bounded_cache import BoundedCache
-from app.errors import Code, GatherError
+from app.errors import GatherError
+from app.errors.catalogue import CATALOGUE
 from app.telemetry import increment_layout
 from app.telemetry.change_log import Caller, Change, ChangeLog
 from app.telemetry.increment_layout import HEADER_TEMPLATE_AT
@@ -42,8 +43,8 @@ _SCRAPE_DELAY_S: Final = 0.02
 
 
 class Metrics(Collector):
-    """Counts requests, and has those that failed written to `log`. `statuses` has the HTTP status of each error, and
-    `template` says under which route template a path is counted, "other" for what is no route.
+    """Counts requests, and has those that failed written to `log`. `template` says under which route
+    template a path is counted, "other" for what is no route.
 
     `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
     that are the same whichever process is asked; it may block, and is called in a thread. `unsummed` are such ones that
@@ -56,13 +57,11 @@ class Metrics(Collector):
         self,
         counters: Counters | None,
         log: RequestLog,
-        statuses: Mapping[Code, int],
         template: Callable[[str], str],
     ) -> None:
         self.counters = counters or unshared_counters()
         self.log = log
         self.changes = ChangeLog()
-        self.statuses = statuses
         self.template = template
         self.gauges: dict[str, Callable[[], float]] = {
             "gathernd_processes": lambda: 1,
@@ -186,7 +185,7 @@ class Metrics(Collector):
         status, exchange = context.status, context.exchange
         if exchange.refusal is not None:
             context.request_id = exchange.refusal_id or context.request_id
-            return status or self.statuses[exchange.refusal], exchange.refusal
+            return status or CATALOGUE[exchange.refusal].status, exchange.refusal
         return status, code
 
     def count_limit(self, error: GatherError) -> None:
@@ -203,7 +202,7 @@ class Metrics(Collector):
 
     def count_refusal(self, error: GatherError, request_id: str, client: str | None) -> None:
         """Count a request that the server refused before it was read, so that its path is not known."""
-        status = self.statuses[error.code]
+        status = CATALOGUE[error.code].status
         self.counters.add(f"gathernd_errors|{error.code}")
         self.counters.add(f"gathernd_requests|other|unread|{status}")
         self.count_limit(error)
@@ -285,11 +284,10 @@ class RecordingMetrics(Metrics):
         self,
         counters: Counters | None,
         log: RequestLog,
-        statuses: Mapping[Code, int],
         template: Callable[[str], str],
         tracing: Tracing | None,
     ) -> None:
-        super().__init__(counters, log, statuses, template)
+        super().__init__(counters, log, template)
         self._tracing = tracing
 
     def count(self, context: ObservedRequest, code: str | None) -> None:

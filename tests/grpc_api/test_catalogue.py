@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from app.errors import CODES
-from app.grpc_api.statuses import STATUS
+from app.errors.catalogue import CATALOGUE
 from app.security import api_keys
 from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc, port_of
@@ -144,7 +144,7 @@ def test_a_broken_request(channel: Channel, code: str) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             raw(message, timeout=20)
         status, problem = judged(caught.value)
-    assert (problem["code"], status) == (code, STATUS[code]), problem  # type: ignore[index]
+    assert (problem["code"], status) == (code, CATALOGUE[code].grpc_status), problem  # type: ignore[index]
 
 
 @for_each("code", PROVOKED)
@@ -159,7 +159,7 @@ def test_a_broken_request_of_a_stream(channel: Channel, code: str) -> None:
 
 def refused(channel: Channel, code: str, message: Any = None, **metadata: str) -> dict[str, Any]:
     status, problem = channel.refused("ModelInfer", example() if message is None else message, 20, **metadata)
-    assert (problem["code"], status) == (code, STATUS[code]), problem  # type: ignore[index]
+    assert (problem["code"], status) == (code, CATALOGUE[code].grpc_status), problem  # type: ignore[index]
     return problem
 
 

@@ -23,9 +23,8 @@ from typing import Any, BinaryIO
 
 import httpx
 
-from app.api.error_catalogue import CATALOGUE
-from app.api.error_responses import STATUS
 from app.errors import CODES, REPORTED_PLACES
+from app.errors.catalogue import CATALOGUE
 from tests.conftest import TEST_ALL
 from tests.http import fork_server
 from tests.http.fork_server import ForkedProcess
@@ -223,7 +222,7 @@ def check_problem(status: int, headers: dict[str, str], body: Any, request_id: s
         return
     code = body["code"]
     assert code in CODES, body
-    assert status == body["status"] == STATUS[code], (status, body)
+    assert status == body["status"] == CATALOGUE[code].status, (status, body)
     assert body["type"] == f"/errors/{code}", body
     assert body["title"] == CATALOGUE[code].title, body
     assert isinstance(body["detail"], str)

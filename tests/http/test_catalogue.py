@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.api.error_catalogue import CATALOGUE, SETTING_OF_LIMIT, hint_of
-from app.api.error_responses import STATUS
 from app.errors import CODES, Code, GatherError, Place
+from app.errors.catalogue import CATALOGUE
+from app.errors.hints import SETTING_OF_LIMIT, hint_of
 from app.settings import SETTING_NAMES
 from tests.conformance.refused import REFUSED
 from tests.for_each import for_each
@@ -35,7 +35,7 @@ def test_a_broken_request_is_told_what_is_wrong_and_where(number: int, client: h
     about = (content[:300], answer.text[:1000])
     found = answer.json()
     assert found["code"] == case.code, about
-    assert answer.status_code == STATUS[case.code], about  # type: ignore[index]
+    assert answer.status_code == CATALOGUE[case.code].status, about  # type: ignore[index]
     assert found.get("errors") == (case.errors or None), about
     assert found.get("total") == (case.total or (len(case.errors) if case.errors else None)), about
     if case.rule is None:
@@ -75,18 +75,13 @@ def test_every_code_that_is_raised_is_provoked_by_a_test() -> None:
     assert not missing, "raised by the service and provoked by no test"
 
 
-def test_status_is_exhaustive_over_the_codes() -> None:
-    assert set(STATUS) == set(CODES) == set(CATALOGUE)
-    assert list(STATUS) == list(CODES) == list(CATALOGUE)
-
-
 @for_each("code", CODES)
 def test_every_code_has_a_page(code: str, client: httpx.Client) -> None:
     page = client.get(f"/errors/{code}")
     assert page.status_code == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     entry = CATALOGUE[code]  # type: ignore[index]
-    for text in (code, str(STATUS[code])):  # type: ignore[index]
+    for text in (code, str(CATALOGUE[code].status)):  # type: ignore[index]
         assert text in page.text
     for text in (entry.title, entry.meaning, entry.mend):
         assert text.strip()

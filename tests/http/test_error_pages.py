@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ import httpx
 import numpy as np
 import pytest
 
-from app.api.error_examples import ADDRESS, ETAG, IMPORTED, REQUEST_ID, error_examples
-from app.api.error_responses import problem
+from app.api.error_responses import EXAMPLE_REQUEST_ID, example_answer, problem
 from app.api.readiness import Readiness
-from app.api.routes.error_pages import catalogue_page, error_page
+from app.api.routes.error_pages import ADDRESS, catalogue_page, error_page
 from app.dispatch.admission_control import Admission
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import CODES, Code, GatherError
+from app.errors.catalogue import CATALOGUE
 from app.memory.budget import Budget
 from app.store.store_errors import damaged
 from tests.for_each import for_each
@@ -29,6 +30,10 @@ from tests.http.conftest import Start
 from tests.http.server import ROOT, Server
 from tests.http.tensors import put_raw
 
+ETAG = '"9f86d081884c7d65-0"'
+"""Stands for the ETag of a tensor, which is another for every upload."""
+IMPORTED = "file:///data/tables/"
+"""From where the service of a command imports."""
 STATES = ("overloaded", "not_ready", "deadline_exceeded", "shard_unavailable", "tensor_damaged", "internal")
 """Codes that a service in a certain state answers with, whatever is asked."""
 OWN = ("unauthorized", "request_timeout")
@@ -55,7 +60,7 @@ def answer_of(command: str, server: Server) -> Any:
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=False)
     found = json.loads(done.stdout)
     assert found["request_id"]
-    found["request_id"] = REQUEST_ID
+    found["request_id"] = EXAMPLE_REQUEST_ID
     for member in ("detail", "hint"):
         found[member] = re.sub(r'"[0-9a-f]{8,}-\d+"', ETAG, found[member])
     return found
@@ -64,8 +69,8 @@ def answer_of(command: str, server: Server) -> Any:
 @needs_curl
 @pytest.mark.parametrize("code", [code for code in CODES if code not in (*STATES, *OWN)])
 def test_the_request_of_a_page_gets_the_answer_of_the_page(code: Code, full: Server) -> None:
-    example = error_examples()[code]
-    assert answer_of(example.command, full) == example.answer
+    example = CATALOGUE[code].example
+    assert answer_of(example.command, full) == example_answer(code)
 
 
 @needs_curl
@@ -73,16 +78,16 @@ def test_the_request_of_a_page_gets_the_answer_of_the_page(code: Code, full: Ser
 def test_a_request_without_a_key_gets_the_answer_of_the_page(start: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"{'0' * 64} gather nobody\n")
-    example = error_examples()["unauthorized"]
+    example = CATALOGUE["unauthorized"].example
     with start("--api-keys-file", str(keys)) as server:
-        assert answer_of(example.command, server) == example.answer
+        assert answer_of(example.command, server) == example_answer("unauthorized")
 
 
 @needs_curl
 @pytest.mark.slow
 def test_a_body_that_pauses_gets_the_answer_of_the_page(full: Server) -> None:
-    example = error_examples()["request_timeout"]
-    assert answer_of(example.command, full) == example.answer
+    example = CATALOGUE["request_timeout"].example
+    assert answer_of(example.command, full) == example_answer("request_timeout")
 
 
 def raised_in_state(code: str) -> GatherError:
@@ -96,14 +101,13 @@ def raised_in_state(code: str) -> GatherError:
 
 @pytest.mark.parametrize("code", ["overloaded", "not_ready", "tensor_damaged"])
 def test_a_state_of_the_service_is_told_as_on_the_page(code: Code) -> None:
-    assert json.loads(json.dumps(problem(raised_in_state(code), REQUEST_ID))) == error_examples()[code].answer
+    assert json.loads(json.dumps(problem(raised_in_state(code), EXAMPLE_REQUEST_ID))) == example_answer(code)
 
 
 def test_the_page_of_every_code_is_there_and_names_the_hint() -> None:
-    for code, example in error_examples().items():
-        assert example.answer["code"] == code
-        assert example.answer["hint"]
-    assert list(error_examples()) == list(CODES)
+    for code in CODES:
+        assert example_answer(code)["code"] == code
+        assert json.dumps(example_answer(code)["hint"], ensure_ascii=False) in unescape(error_page(code))
 
 
 class Text(HTMLParser):
@@ -130,11 +134,11 @@ class Text(HTMLParser):
 @for_each("code", CODES)
 def test_a_page_shows_the_command_and_the_answer_and_no_backticks(code: Code) -> None:
     page = Text(error_page(code))
-    example = error_examples()[code]
+    example = CATALOGUE[code].example
     assert not page.open
     assert example.command in "".join(page.found["code"])
     shown = next(text for text in page.found["code"] if text.startswith('{\n  "') and '"request_id"' in text)
-    assert json.loads(shown) == example.answer
+    assert json.loads(shown) == example_answer(code)
     # In a command a backtick would be the shell's.
     assert not [text for texts in page.found.values() for text in texts if "`" in text and text != shown]
 
@@ -150,8 +154,8 @@ def test_a_long_line_of_a_page_wraps_and_no_page_has_a_script() -> None:
 
 @pytest.mark.parametrize("code", ["deadline_exceeded", "internal"])
 def test_the_detail_of_a_state_is_one_that_the_service_writes(code: Code) -> None:
-    detail = error_examples()[code].answer["detail"]
-    files = [path for path in (ROOT / "app").rglob("*.py") if path.name != "error_examples.py"]
+    detail = CATALOGUE[code].example.detail
+    files = [path for path in (ROOT / "app").rglob("*.py") if path.parent.name != "errors"]
     assert any(f'GatherError("{code}", "{detail}"' in path.read_text() for path in files)
 
 

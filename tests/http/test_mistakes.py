@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from app.api.error_responses import STATUS
+from app.errors.catalogue import CATALOGUE
 from tests.for_each import for_each
 from tests.http import follow_hint_of_forms, follow_operator_hint  # noqa: F401, which register further rules
 from tests.http.conftest import Start
@@ -63,7 +63,7 @@ ALL = [*MISTAKES, *OPERATOR_MISTAKES]
 def test_a_mistake_is_mended_by_what_its_hint_says(mistake: Mistake, client: httpx.Client) -> None:
     answer = send(client, mistake.request)
     found = answer.json()
-    assert (found["code"], answer.status_code) == (mistake.code, STATUS[mistake.code]), found  # type: ignore[index]
+    assert (found["code"], answer.status_code) == (mistake.code, CATALOGUE[mistake.code].status), found  # type: ignore[index]
     places = [place["pointer"] for place in found.get("errors", ())]
     assert places[:1] == ([] if mistake.pointer is None else [mistake.pointer]), found
     assert not re.search(r"\w\(\w+=", found["detail"]), "an object of Python is no sentence"

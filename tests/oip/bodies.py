@@ -12,8 +12,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from app.api.error_catalogue import CATALOGUE
-from app.api.error_responses import STATUS
+from app.errors.catalogue import CATALOGUE
 from tests.http.server import check_hint
 
 SIZE = "Inference-Header-Content-Length"
@@ -131,7 +130,7 @@ def check_answer(response: httpx.Response) -> None:
     assert "content-encoding" not in response.headers
     body = response.json()
     code = body["code"]
-    assert response.status_code == body["status"] == STATUS[code], body
+    assert response.status_code == body["status"] == CATALOGUE[code].status, body
     assert body["error"] == body["detail"]
     assert body["error"]
     assert body["title"] == CATALOGUE[code].title

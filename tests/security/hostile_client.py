@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
-from app.api.error_responses import STATUS
+from app.errors.catalogue import CATALOGUE
 from tests.security.hostile import SMUGGLED
 
 ALLOWED_5XX: Final = {501, 503, 507}
@@ -63,7 +63,7 @@ class Judge:
         assert status != 503 or b"\r\nretry-after: " in answer.head, answer
         if not to_head:
             problem = json.loads(answer.body)
-            assert STATUS[problem["code"]] == status == problem["status"], answer
+            assert CATALOGUE[problem["code"]].status == status == problem["status"], answer
             self.seen[problem["code"]] += 1
 
 

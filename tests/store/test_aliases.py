@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.api.error_catalogue import hint_of
 from app.errors import GatherError
+from app.errors.hints import hint_of
 from app.store import Conditions, LocalStore, Quota
 from app.store.catalogue.catalogue_rows import Alias
 from app.store.files import disk_writes

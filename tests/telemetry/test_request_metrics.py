@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from app.api.error_responses import STATUS
 from app.api.route_table import template
 from app.dispatch.choose_backend import PredictedRoute
 from app.dispatch.choose_backend import Route as RouteName
@@ -47,7 +46,7 @@ class RequestContext:
 
 
 def known() -> Metrics:
-    return Metrics(unshared_counters(), RequestLog(0), STATUS, template)
+    return Metrics(unshared_counters(), RequestLog(0), template)
 
 
 def gathered(taken: RouteName = "loop", predicted: RouteName = "loop", path: str = PATH) -> Any:
@@ -102,7 +101,7 @@ def looked_up(name: str) -> Any:
 def test_lookups_are_counted_by_name_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_metrics, "MOST_TENSORS", 3)
     memory = memoryview(bytearray(SLOT_BYTES))
-    found = Metrics(Counters(memory, 0), RequestLog(0), STATUS, template)
+    found = Metrics(Counters(memory, 0), RequestLog(0), template)
     for turn in range(30):
         context = looked_up(f"t{turn % 6}")
         found.begin()
@@ -115,7 +114,7 @@ def test_lookups_are_counted_by_name_up_to_a_bound(monkeypatch: pytest.MonkeyPat
     found.count(gathered(), None)
     assert total(found, "gathernd_tensor_lookups") == {"t0": 5, "t1": 5, "t2": 5, "other": 15}
     # A worker that takes over the slot goes on with the names that are there.
-    successor = Metrics(Counters(memory, 0), RequestLog(0), STATUS, template)
+    successor = Metrics(Counters(memory, 0), RequestLog(0), template)
     for name in ("new", "t2"):
         successor.begin()
         successor.count(looked_up(name), None)

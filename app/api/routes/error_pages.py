@@ -10,17 +10,18 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
-from app.api.error_catalogue import CATALOGUE
-from app.api.error_examples import ADDRESS, error_examples
-from app.api.error_responses import STATUS
+from app.api.error_responses import example_answer
 from app.api.openapi_document import operation
 from app.api.page_layout import page
 from app.api.schemas.page_routes_openapi import page_operation
 from app.api.static_files import StaticFile
 from app.errors import CODES, Code, GatherError
+from app.errors.catalogue import CATALOGUE
 from app.near_name import instead_of, near_name
 from app.security.host_header_check import split_host
 
+ADDRESS: Final = "http://127.0.0.1:8080"
+"""Where the service of the examples' commands listens."""
 _CODE: Final = re.compile("`([^`]+)`")
 _WIDTH: Final = 100
 
@@ -47,7 +48,7 @@ def _printed(value: Any, indent: str = "") -> str:
 def catalogue_page() -> str:
     """The page at /errors: every code with its status."""
     rows = "".join(
-        f'<tr><td><a href="errors/{code}"><code>{code.replace("_", "_<wbr>")}</code></a></td><td>{STATUS[code]}</td>'
+        f'<tr><td><a href="errors/{code}"><code>{code.replace("_", "_<wbr>")}</code></a></td><td>{entry.status}</td>'
         f"<td>{escape(entry.title)}</td></tr>"
         for code, entry in CATALOGUE.items()
     )
@@ -62,15 +63,15 @@ def catalogue_page() -> str:
 
 def error_page(code: Code, address: str = ADDRESS) -> str:
     """The page at /errors/{code}: what it means, how to mend it, and a request to `address` with its whole answer."""
-    entry, example = CATALOGUE[code], error_examples()[code]
+    entry, example = CATALOGUE[code], CATALOGUE[code].example
     command = example.command.replace(ADDRESS, address)
     about = f"<p>{_text(example.about)}</p>" if example.about else ""
     return page(
         entry.title,
-        f"<h1>{escape(entry.title)}</h1><p><code>{code}</code>, status {STATUS[code]}</p>"
+        f"<h1>{escape(entry.title)}</h1><p><code>{code}</code>, status {entry.status}</p>"
         f"<p>{_text(entry.meaning)}</p><h2>How to mend it</h2><p>{_text(entry.mend)}</p>"
         f"<h2>A request that gets it</h2>{about}<pre><code>{escape(command, quote=False)}</code></pre>"
-        f"<h2>Its answer</h2><pre><code>{escape(_printed(example.answer), quote=False)}</code></pre>"
+        f"<h2>Its answer</h2><pre><code>{escape(_printed(example_answer(code)), quote=False)}</code></pre>"
         '<p><a href="../errors">All errors</a></p>',
         "../",
     )

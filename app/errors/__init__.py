@@ -1,8 +1,7 @@
 """The one exception that carries every error, and the closed list of its codes.
 
-Every refusal anywhere in the service is a `GatherError` whose `code` is one of `CODES`. Nothing here knows HTTP:
-`app.api.error_catalogue` says what each code means and how to mend it, `app.api.error_responses` maps it to its status
-and writes the body.
+Every refusal anywhere in the service is a `GatherError` whose `code` has a row in `catalogue.py`: its statuses, what it
+means, how to mend the request, and an example. `hints.py` makes the hint of an error that brings none.
 
     GatherError
       code      which entry of the catalogue
@@ -18,53 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
-Code = Literal[
-    "malformed_request",
-    "unauthorized",
-    "forbidden",
-    "not_found",
-    "method_not_allowed",
-    "tensor_not_found",
-    "model_not_found",
-    "request_timeout",
-    "header_too_large",
-    "name_conflict",
-    "tensor_in_use",
-    "precondition_failed",
-    "range_not_satisfiable",
-    "payload_too_large",
-    "unsupported_media_type",
-    "invalid_field",
-    "unsupported_dtype",
-    "value_not_representable",
-    "element_count_mismatch",
-    "rank_too_small",
-    "rank_mismatch",
-    "batch_dims_out_of_range",
-    "batch_shape_mismatch",
-    "index_depth_out_of_range",
-    "axis_out_of_range",
-    "indices_shape_mismatch",
-    "index_out_of_bounds",
-    "output_too_large",
-    "limit_exceeded",
-    "updates_shape_mismatch",
-    "offsets_invalid",
-    "feature_mismatch",
-    "device_unavailable",
-    "overloaded",
-    "not_ready",
-    "deadline_exceeded",
-    "shard_unavailable",
-    "not_implemented",
-    "tensor_damaged",
-    "import_failed",
-    "insufficient_storage",
-    "internal",
-]
-CODES: Final[tuple[Code, ...]] = get_args(Code)
+from app.errors.catalogue import CODES, Code
+
+__all__ = ["CODES", "REPORTED_PLACES", "Code", "GatherError", "Place", "Rule", "invalid_field"]
+
 REPORTED_PLACES: Final = 10
 
 
