@@ -21,8 +21,7 @@ from app.server import serve as server
 from app.server.exit_codes import NOT_AVAILABLE, STARTUP_FAILURE
 from app.server.server_options import ServerOptions
 from app.server.supervisor import Supervisor
-from app.server.timeouts import Timeouts
-from app.server.tls import BadTls, Tls, TlsFiles
+from app.server.tls import BadTls, Tls
 from app.server.unix_sockets import Permissions, UnixSocket
 from app.server.worker_process import WorkerStart
 from app.settings import Settings
@@ -44,33 +43,10 @@ work(int(sys.argv[1]))
 
 
 def server_options(settings: Settings) -> ServerOptions:
-    """The server's part of the settings."""
-    tls = None
-    if settings.tls_cert is not None:
-        tls = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_key_password_file, settings.tls_client_ca)
+    """The settings, with what the server is told of the application."""
     return ServerOptions(
-        host=settings.host,
-        port=settings.port,
-        uds=None if settings.uds is None else settings.uds.absolute(),
-        workers=settings.workers,
-        tls=tls,
-        timeouts=Timeouts(
-            header=settings.header_timeout,
-            body=settings.body_timeout,
-            body_rate=settings.min_body_rate,
-            header_bytes=settings.max_header_bytes,
-            header_fields=settings.max_header_fields,
-            idle=settings.keep_alive,
-            answer=settings.answer_timeout,
-            answer_rate=settings.min_answer_rate,
-        ),
-        max_connections=settings.max_connections,
+        settings=settings,
         always_answered=frozenset(path.encode() for path in HEALTH),
-        drain_delay=settings.drain_delay,
-        drain_timeout=settings.drain_timeout,
-        kept_memory=settings.memory_budget // settings.workers // 8,
-        log_level=settings.log_level,
-        log_format=settings.log_format,
         render_error=render_error,
         page_path=path_of("frontPage"),
         docs_path=path_of("docs"),

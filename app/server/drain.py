@@ -59,7 +59,7 @@ class DrainingServer(uvicorn.Server):
     def drain(self) -> None:
         """Begin to stop."""
         self.application.readiness.draining = True
-        self.leave(self.options.drain_delay)
+        self.leave(self.options.settings.drain_delay)
 
     def leave(self, delay: float = 0.0) -> None:
         """Make each answer the last of its connection, and stop after `delay` seconds."""
@@ -77,10 +77,10 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no new connections, let running requests finish, close the others once they are quiet, stop."""
         Http1Connection.leaving = True
-        end = monotonic() + self.options.drain_timeout
+        end = monotonic() + self.options.settings.drain_timeout
         self.stop_listening(sockets)
         further = self.application.further_listener
-        left = None if further is None else asyncio.ensure_future(further.stop(self.options.drain_timeout))
+        left = None if further is None else asyncio.ensure_future(further.stop(self.options.settings.drain_timeout))
         if self.tls_acceptor is not None:
             await self.tls_acceptor.finish_setup()
         connections = self.server_state.connections

@@ -37,8 +37,9 @@ from app.server.lingering_close import MOST_BYTES, LingeringClose
 from app.server.refusal_response import ErrorRenderer, refusal_response
 from app.server.request_target import split_target, with_host
 from app.server.timed_flow_control import TimedFlowControl
-from app.server.timeouts import Timeouts, WriteProgress
 from app.server.write_batch import flush
+from app.server.write_progress import WriteProgress
+from app.settings import Settings
 from app.telemetry.request_id import REQUEST_ID, random_id
 
 logger = logging.getLogger("gathernd")
@@ -68,7 +69,7 @@ class Http1Connection(HttpToolsProtocol):
     """
 
     flow: TimedFlowControl
-    timeouts: ClassVar[Timeouts] = Timeouts(10.0, 10.0, 1024, 65536, 100)
+    settings: ClassVar[Settings]
     count_refusal: ClassVar[Callable[[GatherError, str, str | None], None]]
     render_error: ClassVar[ErrorRenderer]
     limit: ClassVar[ConnectionLimit | None] = None
@@ -268,8 +269,8 @@ class Http1Connection(HttpToolsProtocol):
         chunks, and the trailer). Refuse what is too large, before it has come whole.
         """
         if self.in_header:
-            if len(self.headers) > self.timeouts.header_fields:
-                self.refuse(_too_many_fields(self.timeouts))
+            if len(self.headers) > self.settings.max_header_fields:
+                self.refuse(_too_many_fields(self.settings))
                 return
         else:
             exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
@@ -280,8 +281,8 @@ class Http1Connection(HttpToolsProtocol):
                 self.header_size = 0
                 return
         self.header_size += size
-        if self.header_size > self.timeouts.header_bytes:
-            self.refuse(_header_too_large(self.timeouts))
+        if self.header_size > self.settings.max_header_bytes:
+            self.refuse(_header_too_large(self.settings))
 
     def _start_cached(self, data: bytes, place: int) -> int:
         """Carry out the request at `place` of `data`, if its header is cached and its body has come: where it ends.
@@ -399,10 +400,10 @@ class Http1Connection(HttpToolsProtocol):
                 length = value
             elif name == b"transfer-encoding":
                 length = b""
-        if size > self.timeouts.header_bytes:
-            raise _header_too_large(self.timeouts)
-        if len(headers) > self.timeouts.header_fields:
-            raise _too_many_fields(self.timeouts)
+        if size > self.settings.max_header_bytes:
+            raise _header_too_large(self.settings)
+        if len(headers) > self.settings.max_header_fields:
+            raise _too_many_fields(self.settings)
         version = parser.get_http_version()
         check_transfer_coding(headers, version)
         if parser.should_upgrade():
@@ -601,17 +602,17 @@ def _bad_framing(error: Exception, cause: BaseException | None) -> GatherError:
     return GatherError("malformed_request", f"this is not a valid HTTP/1.1 request: {error}")
 
 
-def _header_too_large(limits: Timeouts) -> GatherError:
+def _header_too_large(settings: Settings) -> GatherError:
     return GatherError(
         "header_too_large",
-        f"the header has more than {limits.header_bytes} bytes",
-        facts={"limit": "header_bytes", "maximum": limits.header_bytes},
+        f"the header has more than {settings.max_header_bytes} bytes",
+        facts={"limit": "header_bytes", "maximum": settings.max_header_bytes},
     )
 
 
-def _too_many_fields(limits: Timeouts) -> GatherError:
+def _too_many_fields(settings: Settings) -> GatherError:
     return GatherError(
         "header_too_large",
-        f"the header has more than {limits.header_fields} fields",
-        facts={"limit": "header_fields", "maximum": limits.header_fields},
+        f"the header has more than {settings.max_header_fields} fields",
+        facts={"limit": "header_fields", "maximum": settings.max_header_fields},
     )

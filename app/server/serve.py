@@ -45,10 +45,10 @@ class Server(DrainingServer):
         super().__init__(options, config)
         self.tls = tls
         self.listeners = listeners
-        self.url = listening_sockets.url(options.scheme, options.host, listeners)
+        self.url = listening_sockets.url(options.scheme, options.settings.host, listeners)
         counters = self.application.metrics.counters
         self.limit = ConnectionLimit(
-            options.max_connections, self.server_state.connections, counters, options.always_answered
+            options.settings.max_connections, self.server_state.connections, counters, options.always_answered
         )
         Http1Connection.limit = self.limit
 
@@ -122,7 +122,7 @@ class Server(DrainingServer):
         """The event loop's options for setting up a connection that has just come."""
         if self.tls is None:
             return {}
-        handshake = Http1Connection.timeouts.header
+        handshake = Http1Connection.settings.header_timeout
         return {"ssl": self.tls.context, "ssl_handshake_timeout": handshake, "ssl_shutdown_timeout": SHUTDOWN_S}
 
     def watch(self) -> None:
@@ -138,26 +138,27 @@ class Server(DrainingServer):
 
 def configure(options: ServerOptions, app: ServedApplication, tls: Tls | None = None) -> uvicorn.Config:
     """uvicorn's configuration for this service. Sets up this process and the class of its connections, too."""
-    keep_freed_memory(options.kept_memory)
+    settings = options.settings
+    keep_freed_memory(settings.memory_budget // settings.workers // 8)
     raise_file_limit()
-    Http1Connection.timeouts = options.timeouts
+    Http1Connection.settings = settings
     Http1Connection.count_refusal = app.metrics.count_refusal
     Http1Connection.render_error = options.render_error
     Http1Connection.budget = app.budget
     return uvicorn.Config(
         app,
-        host=options.host,
-        port=options.port,
+        host=settings.host,
+        port=settings.port,
         http=Http1Connection,
         ws="none",
         lifespan="on",
         server_header=False,
         headers=[(name.decode(), value.decode()) for name, value in EVERYWHERE],
         access_log=False,
-        log_level=options.log_level,
-        log_config=logs.configuration(options.log_format, options.log_level),
-        timeout_keep_alive=options.timeouts.idle,  # type: ignore[arg-type]
-        timeout_graceful_shutdown=max(1, round(options.drain_timeout)),
+        log_level=settings.log_level,
+        log_config=logs.configuration(settings.log_format, settings.log_level),
+        timeout_keep_alive=settings.keep_alive,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=max(1, round(settings.drain_timeout)),
         backlog=listening_sockets.BACKLOG,
         proxy_headers=False,
         ssl_context_factory=None if tls is None else lambda *_: tls.context,
@@ -184,7 +185,7 @@ def log_ready(options: ServerOptions, url: str | None) -> None:
 
 
 def _unix_url(options: ServerOptions) -> str | None:
-    return None if options.uds is None else f"unix:{options.uds}"
+    return None if (path := options.settings.uds) is None else f"unix:{path.absolute()}"
 
 
 def serve(options: ServerOptions, app: ServedApplication, tls: Tls | None, listeners: Sequence[socket.socket]) -> None:

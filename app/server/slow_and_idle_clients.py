@@ -19,7 +19,7 @@ from app.errors import GatherError
 from app.server.connection_limit import IDLE_S
 from app.server.http1_connection import Http1Connection
 from app.server.http_exchange import HttpExchange
-from app.server.timeouts import WriteProgress
+from app.server.write_progress import WriteProgress
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 """For SO_LINGER: what has not been sent when the connection is closed is dropped, and the peer is sent a reset."""
@@ -57,7 +57,7 @@ def _reads_too_slowly(connection: Http1Connection, now: float) -> bool:
         connection.write_progress = None
         return False
     exchange: HttpExchange | None = connection.cycle  # type: ignore[assignment]
-    limits, before = connection.timeouts, connection.write_progress
+    settings, before = connection.settings, connection.write_progress
     read = (0 if exchange is None else exchange.sent) - left - _unsent_in_kernel(connection)
     if before is None or before.exchange is not exchange:
         connection.write_progress = WriteProgress(exchange, now, now, read, read)
@@ -65,8 +65,9 @@ def _reads_too_slowly(connection: Http1Connection, now: float) -> bool:
     if read > before.read:
         before = connection.write_progress = before._replace(moved=now, read=read)
     waited = now - before.began
-    too_little = waited > limits.answer and read - before.first < (waited - limits.answer) * limits.answer_rate
-    return too_little or now - before.moved > limits.answer
+    late = waited - settings.answer_timeout
+    too_little = late > 0 and read - before.first < late * settings.min_answer_rate
+    return too_little or now - before.moved > settings.answer_timeout
 
 
 def _unsent_in_kernel(connection: Http1Connection) -> int:
@@ -88,14 +89,14 @@ def _cut_off(connection: Http1Connection) -> None:
 
 def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
     """The refusal of a sender that has been too slow until `now`, None for any other."""
-    limits = connection.timeouts
+    settings = connection.settings
     exchange: HttpExchange | None = connection.cycle  # type: ignore[assignment]
     began = connection.request_began
     if connection.beyond_limit and exchange is None and connection.limit is not None and now - began > IDLE_S:
         return connection.limit.refusal()
     if connection.in_header:
-        if now - began > limits.header and not connection.flow.read_paused:
-            return GatherError("request_timeout", f"the header did not arrive within {limits.header:g} s")
+        if now - began > settings.header_timeout and not connection.flow.read_paused:
+            return GatherError("request_timeout", f"the header did not arrive within {settings.header_timeout:g} s")
         return None
     if exchange is None or not exchange.more_body or exchange.response_complete:
         return None
@@ -105,10 +106,11 @@ def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
         return None
     resumed = connection.flow.resumed  # before that the body waited to be read
     waited = now - max(began, resumed)
-    if now - max(connection.last_received, resumed) > limits.body:
-        return GatherError("request_timeout", f"the body paused for more than {limits.body:g} s")
-    if waited > limits.body and exchange.received < (waited - limits.body) * limits.body_rate:
-        return GatherError("request_timeout", f"the body arrived with less than {limits.body_rate} bytes a second")
+    if now - max(connection.last_received, resumed) > settings.body_timeout:
+        return GatherError("request_timeout", f"the body paused for more than {settings.body_timeout:g} s")
+    late, rate = waited - settings.body_timeout, settings.min_body_rate
+    if late > 0 and exchange.received < late * rate:
+        return GatherError("request_timeout", f"the body arrived with less than {rate} bytes a second")
     return None
 
 
@@ -122,5 +124,5 @@ def _idles_too_long(connection: Http1Connection, now: float) -> bool:
     if connection.in_header or (exchange is not None and not exchange.response_complete):
         return False
     if exchange is not None and exchange.more_body:
-        return now - connection.last_answered > connection.timeouts.body
-    return now - connection.last_received > connection.timeouts.idle
+        return now - connection.last_answered > connection.settings.body_timeout
+    return now - connection.last_received > connection.settings.keep_alive

@@ -129,12 +129,12 @@ class Supervisor:
         self._program = program
         self._settings = settings
         self._listeners = listeners
-        self._url = listening_sockets.url(options.scheme, options.host, listeners)
+        self._url = listening_sockets.url(options.scheme, options.settings.host, listeners)
         self._store_token = store_token
         self._watchers = watchers
         self._grpc_addresses = grpc_addresses
         self._workers: list[Worker] = []
-        self._group = CounterGroup(2 * options.workers + 2)
+        self._group = CounterGroup(2 * options.settings.workers + 2)
         self._counters = join(self._group.fd, 0)
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []
@@ -157,11 +157,11 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
-        logger.info("parent process %d starts %d workers", os.getpid(), self._options.workers)
+        logger.info("parent process %d starts %d workers", os.getpid(), self._options.settings.workers)
         for watcher in self._watchers:
             Thread(target=_watch, args=(watcher,), daemon=True).start()
         self._start(first=True)
-        for _ in range(self._options.workers - 1):
+        for _ in range(self._options.settings.workers - 1):
             if self._stop_by is None:
                 self._start()
         while self._workers or self._stop_by is None:
@@ -274,7 +274,7 @@ class Supervisor:
         logger.info("worker %d takes connections", worker.process.pid)
         old, worker.replaces = worker.replaces, None
         if old is not None and old in self._workers:
-            old.leave_by = monotonic() + self._options.drain_timeout + _KILL_AFTER_S
+            old.leave_by = monotonic() + self._options.settings.drain_timeout + _KILL_AFTER_S
             old.send(b"l")
         elif all(one.accepting_since is not None for one in self._workers):
             self._failures = 0
@@ -359,7 +359,7 @@ class Supervisor:
             return
         staying = [one for one in self._workers if not one.leaving]
         pending = [one for one in staying if one.replaces is not None and one.replaces in staying]
-        if len(staying) - len(pending) < self._options.workers:
+        if len(staying) - len(pending) < self._options.settings.workers:
             if now >= self._next_start:
                 self._start()
         elif self._rolling:
@@ -409,7 +409,9 @@ class Supervisor:
         # As long as any process has the socket open, clients connect to it.
         for listener in self._listeners:
             listener.close()
-        self._stop_by = monotonic() + self._options.drain_delay + self._options.drain_timeout + _KILL_AFTER_S
+        self._stop_by = (
+            monotonic() + self._options.settings.drain_delay + self._options.settings.drain_timeout + _KILL_AFTER_S
+        )
         self._rolling.clear()
         for worker in self._workers:
             if worker.told_to_accept:

@@ -13,6 +13,7 @@ import uvicorn
 from app.server import listening_sockets
 from app.server.http1_connection import Http1Connection
 from app.server.serve import Server
+from app.settings import Settings
 
 
 class Starting:
@@ -22,8 +23,7 @@ class Starting:
         self.readiness = SimpleNamespace(waiting_for=["kernels"], failed=None, draining=False)
         application = SimpleNamespace(readiness=self.readiness, metrics=SimpleNamespace(counters=None))
         options = SimpleNamespace(
-            scheme="http", host="127.0.0.1", uds=None, page_path="/page", docs_path="/docs",
-            max_connections=1, always_answered=frozenset(), drain_delay=0.0,
+            scheme="http", page_path="/page", docs_path="/docs", always_answered=frozenset(), settings=Settings(),
         )  # fmt: skip
         self.listeners = listening_sockets.bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.listeners[0].getsockname()[1]}"

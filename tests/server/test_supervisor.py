@@ -54,16 +54,18 @@ from types import SimpleNamespace
 import app.server.supervisor as watched
 from app.security.authorizer import KeyAuthorizer
 from app.server import listening_sockets
+from app.settings import Settings
 logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
 watched._KILL_AFTER_S, watched._BACKOFF_S, watched._SHORT_LIFE_S = 1.0, (0.05, 0.1), 0.0
 watched.log_ready = lambda *_: print("ready", flush=True)
 watched.log_address = lambda *_: None
-options = SimpleNamespace(scheme="http", host="127.0.0.1", workers=2, drain_delay=0.0, drain_timeout=0.2)
+settings = Settings(workers=2, drain_timeout=0.2)
+options = SimpleNamespace(scheme="http", settings=settings)
 listeners = listening_sockets.bind("127.0.0.1", 0)
 print("port", listeners[0].getsockname()[1], flush=True)
 keys = KeyAuthorizer(Path(sys.argv[2])) if sys.argv[2:] else None
-settings = {"keys": sys.argv[2]} if keys else {}
-sys.exit(watched.Supervisor(options, listeners, sys.argv[1], settings, "", [keys.watcher] if keys else []).run())
+handed_on = {"keys": sys.argv[2]} if keys else {}
+sys.exit(watched.Supervisor(options, listeners, sys.argv[1], handed_on, "", [keys.watcher] if keys else []).run())
 """
 
 
