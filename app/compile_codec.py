@@ -27,7 +27,6 @@ from app.kernels import (
 from app.llvm_intrinsics import Compiled
 from app.telemetry import compiled_increments, increment_layout, increments, metric_definitions, request_id
 from app.tensors import compiled_string_frames, compiled_utf8, frame_format, string_frames
-from app.wire import compiled_protobuf_fields, protobuf_fields, protobuf_format
 from app.wire.json import codec_constants, codec_functions
 from app.wire.json.compiled import (
     characters,
@@ -81,15 +80,6 @@ FUNCTIONS: Final[tuple[_Function, ...]] = (
     _Function(string_frames.frames_size, compiled_string_frames.frames_size, (_bytes, _integers)),
     _Function(string_frames.first_longer, compiled_string_frames.first_longer, (_bytes, _integers, _integer)),
     _Function(string_frames.copy_frames, compiled_string_frames.copy_frames, (_bytes, _integers, _octets_out)),
-    _Function(
-        protobuf_fields.find_fields, compiled_protobuf_fields.find_fields, (_bytes, *(_integer,) * 6, _integers_out)
-    ),
-    _Function(protobuf_fields.copy_strings, compiled_protobuf_fields.copy_strings, (_bytes, _integers, _octets_out)),
-    _Function(
-        protobuf_fields.cut_fields,
-        compiled_protobuf_fields.cut_fields,
-        (_bytes, _integers, *(_integer,) * 3, _octets_out, _integers_out),
-    ),
     _Function(codec_functions.write_strings, write_strings.write_strings, (_bytes, _integers, _octets_out)),
     _Function(
         out_of_bounds.replace_components,
@@ -112,7 +102,6 @@ _SOURCES: Final = (
     frame_format,
     compiled_utf8,
     codec_constants,
-    protobuf_format,
     characters,
     decimal_to_double,
     parse_decimal,

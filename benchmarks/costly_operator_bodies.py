@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from app.wire.plain_protobuf_fields import varint
+from app.formats.grpc.message_fields import varint
 from benchmarks.costly_bodies import DATATYPES, UNITS, repeated
 from benchmarks.read_body import Body, Codec
 

@@ -9,15 +9,15 @@ from typing import Any, Final, Literal, NamedTuple
 
 from app.api.request_body import inflate
 from app.errors import Code, GatherError
+from app.formats.grpc.infer_request import ParsedMessage, parse, read_grpc_lookup, read_grpc_request
+from app.formats.grpc.message_fields import split
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
-from app.tensors.lookup_call import ARRAYS
 from app.tensors.shape_limits import Limits
 from app.wire import body_formats, safetensors, safetensors_backward, safetensors_lookup, v2_lookup, v2_request_tensors
 from app.wire.json import backward_messages, gather_messages, lookup_messages, scatter_messages
 from app.wire.little_endian_items import Charge
 from app.wire.safetensors_scatter import read_safetensors
-from app.wire.v2_grpc_request import SplitRequest, read_grpc_lookup, read_grpc_request, split
 from app.wire.v2_request_json import Model
 
 TextCodec = Literal["native", "scatter", "elements", "backward", "lookup", "v2", "v2 elements", "v2 lookup"]
@@ -69,8 +69,10 @@ def _read_upload(body: Body, limits: Limits, charge: Charge | None) -> None:
     body_formats.start_of(body_formats.TENSORS.get(body.kind), body.content, fields, whole=True, charge=charge)
 
 
-def _split(body: Body, limits: Limits, charge: Charge | None) -> SplitRequest:
-    return split(bytes(body.content), charge, None, len(ARRAYS) * limits.features)
+def _parsed(body: Body, limits: Limits, charge: Charge | None) -> ParsedMessage:
+    found = split(bytes(body.content), limits.features)
+    assert found is not None
+    return parse(found, charge)
 
 
 _READERS: Final[Mapping[Codec, Callable[[Body, Limits, Charge | None], object]]] = {
@@ -104,8 +106,8 @@ _READERS: Final[Mapping[Codec, Callable[[Body, Limits, Charge | None], object]]]
         body.content, body.query, limits, charge
     ),
     "upload": _read_upload,
-    "grpc": lambda body, limits, charge: read_grpc_request(_split(body, limits, charge), MODEL, limits, charge),
-    "grpc lookup": lambda body, limits, charge: read_grpc_lookup(_split(body, limits, charge), limits, charge),
+    "grpc": lambda body, limits, charge: read_grpc_request(_parsed(body, limits, charge), MODEL, limits, charge),
+    "grpc lookup": lambda body, limits, charge: read_grpc_lookup(_parsed(body, limits, charge), limits, charge),
 }
 
 

@@ -23,6 +23,7 @@ from app.dispatch.admission_control import SMALL_BODY_BYTES, Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.errors.catalogue import CATALOGUE
+from app.formats.grpc.infer_answer import error_head, write_stream_error
 from app.grpc_api.calls_under_way import CallsUnderWay
 from app.grpc_api.control import LONG, Control, read_message, serving_status, write_message
 from app.grpc_api.infer import Inference
@@ -36,7 +37,6 @@ from app.memory.error_tracebacks import drop_tracebacks, forget_failure
 from app.security.authorizer import Authorizer
 from app.server.eager_task import continued
 from app.telemetry.request_metrics import Metrics
-from app.wire.v2_grpc_answer import error_head, write_stream_error
 
 logger = logging.getLogger("gathernd")
 
@@ -252,7 +252,7 @@ class Calls(grpc.GenericRpcHandler):
                     await self._under_way.take_place(task)
                     message = await self._read(context, request, task, self._timeouts, self._max_message_bytes)
                 work = self._inference.infer(message, request) if control is None else answer(control, message, request)
-                written = work if isinstance(work, bytes) else await self._run(work, request)
+                written = await self._run(work, request)
                 request.sent = len(written)
                 if not is_public:  # the others' answers have a few bytes
                     is_left = True
@@ -378,8 +378,7 @@ class Calls(grpc.GenericRpcHandler):
                 coding = coding_of(message)
                 if coding is not None:
                     message = await self._inflated(message, coding, request, self._max_message_bytes)
-                work = self._inference.infer(message, request, stream=True)
-                written = work if isinstance(work, bytes) else await self._run(work, request)
+                written = await self._run(self._inference.infer(message, request, stream=True), request)
             except GatherError as error:
                 code, status = error.code, CATALOGUE[error.code].grpc_status
                 drop_tracebacks(error)
@@ -408,8 +407,8 @@ class Calls(grpc.GenericRpcHandler):
 
     async def _stream_error(self, error: GatherError, message: bytes, request: RpcRequest) -> bytes:
         try:
-            found = await self._run(self._inference.split(message, request), request)
-            model, identifier = found.model, found.identifier
+            parsed = await self._run(self._inference.parse(message, request), request)
+            model, identifier = parsed.model, parsed.split.identifier
         except GatherError:
             model = identifier = ""
         problem = problem_bytes(error, request.request_id).decode()

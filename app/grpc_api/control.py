@@ -18,9 +18,9 @@ from app.api.routes.v2_server import EXTENSIONS
 from app.api.schemas.v2_model_description import model_config, model_metadata
 from app.api.v2_model_lookup import Models
 from app.errors import GatherError
+from app.formats.grpc.message_fields import malformed
 from app.grpc_api.rpc_table import RPCS, SERVICE, Rpc
 from app.wire.grpc_messages.classes import POOL, message_class
-from app.wire.protobuf_fields import malformed
 
 Charge = Callable[[int], None]
 Control = Callable[[Any, Charge], Awaitable[dict[str, Any]]]

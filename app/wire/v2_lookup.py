@@ -26,10 +26,9 @@ from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, Memory, pack
 from app.wire.request_schemas.members import ABSENT
 from app.wire.request_schemas.v2_lookup_request import LookupInferDicts, valid_infer_lookup
 from app.wire.safetensors_lookup import arrays_of, features_of, read_parameters
-from app.wire.v2_alike_inputs import InputItems
 from app.wire.v2_answer import VERSION, check_writable
 from app.wire.v2_request_json import NO_ARRAYS, Input, check_framing, given_twice, located_input, malformed
-from app.wire.v2_request_tensors import WrongItemsError, read_inputs, split_blobs
+from app.wire.v2_request_tensors import InputItems, WrongItemsError, read_inputs, split_blobs
 
 _POINTER: Final = f"/parameters/{LOOKUP}"
 _LEAST_DATA: Final = 8

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,26 +40,22 @@ from app.wire.little_endian_items import (
     unpack,
     view_of,
 )
-from app.wire.v2_alike_inputs import (
-    FEW,
-    LONGEST_READY,
-    MOST_BYTES,
-    Found,
-    InputItems,
-    pointers_of,
-    read_alike_inputs,
-    values_of,
-)
 from app.wire.v2_request_json import Head, Input, Model, check_framing, malformed, read_head
 
 LARGE: Final = 1 << 16
 _BYTE: Final = np.dtype(np.uint8)
 _REMEMBERED: Final = 1 << 10
 _DATATYPES: Final = ", ".join(BY_OIP)
-_NUMBERS: Final = frozenset((Tensor,))
-_TENSORS: Final = frozenset((Tensor, PackedStrings))
-_NO_INPUTS: Final[Mapping[int, Found]] = {}
 _DTYPE_IN_HINT: Final = re.compile(r"dtype '(\w+)'")
+
+
+class InputItems(NamedTuple):
+    """The packed items of inputs that are not in the JSON, by the inputs' names, and where within the input those are
+    that came one by one.
+    """
+
+    raws: Mapping[str, Buffer]
+    flat: Mapping[str, str] = {}
 
 
 class Request(NamedTuple):
@@ -197,59 +193,52 @@ def read_inputs(
     string exceeds.
     """
     check_datatypes(inputs)
-    raws, flat, ready = items
-    if ready and len(ready) == len(inputs) and limits.string_bytes >= LONGEST_READY:
-        return [ready[one.name] for one in inputs], None
-    alike = read_alike_inputs(inputs, text, items, charge) if ready or len(inputs) > FEW else _NO_INPUTS
-    if len(alike) == len(inputs):
-        right = _TENSORS if limits.string_bytes >= (LONGEST_READY if ready else MOST_BYTES) else _NUMBERS
-        if right.issuperset(map(type, alike.values())):
-            tensors = [cast(Tensor, alike[at]) for at in range(len(inputs))]
-            if flat:
-                for one, tensor in zip(inputs, tensors, strict=True):
-                    if one.name in flat:
-                        tensor.pointer += flat[one.name]
-                        tensor.form = "flat"
-            return tensors, None
+    raws, flat = items
     view: NDArray[np.uint8] | None = None
     tensors = []
     over_limit: GatherError | None = None
     for at, (number, name, _, dtype, shape, size, first, end, _) in enumerate(inputs):
         assert dtype is not None
-        if at in alike:
-            found = alike[at]
-            if found is None:
-                continue  # the one that is wrong comes later
-            if isinstance(found, Values):
-                raise WrongItemsError(inputs, at, raws, found, None, alike)
-            tensor = found
-        elif size is None:
+        pointer, data_pointer, shape_pointer, dtype_pointer = pointers_of(number)
+        if size is None:
             if view is None:
                 view = view_of(text)
             values = values_of(inputs[at], view)
             read = values.read(charge)
             if read is None:
-                raise WrongItemsError(inputs, at, raws, values, None, alike)
+                raise WrongItemsError(inputs, at, raws, values, None)
             tensor = read
-            _, tensor.pointer, tensor.shape_pointer, tensor.dtype_pointer = pointers_of(number)
+            tensor.pointer, tensor.shape_pointer, tensor.dtype_pointer = data_pointer, shape_pointer, dtype_pointer
         else:
-            pointer, _, shape_pointer, dtype_pointer = pointers_of(number)
             try:
                 tensor = unpack(dtype, shape, raws[name], charge, pointer, shape_pointer, dtype_pointer)
             except PackedSizeError:
-                raise WrongItemsError(inputs, at, raws, None, None, alike) from None
+                raise WrongItemsError(inputs, at, raws, None, None) from None
             except PackedItemError as error:
-                raise WrongItemsError(inputs, at, raws, None, error, alike) from None
+                raise WrongItemsError(inputs, at, raws, None, error) from None
         if name in flat:
             tensor.pointer += flat[name]
             tensor.form = "flat"
         if isinstance(tensor, PackedStrings) and over_limit is None:
             # Bytes of its longest string at most.
-            most = end - first if size is None else len(raws[name]) if name in raws else LONGEST_READY
+            most = end - first if size is None else len(raws[name])
             if most > limits.string_bytes:
                 over_limit = too_long_string(tensor, limits, f"a string of {name}")
         tensors.append(tensor)
     return tensors, over_limit
+
+
+@lru_cache(1 << 12)  # a lookup has three inputs for each feature
+def pointers_of(number: int) -> tuple[str, str, str, str]:
+    """Of an input: where it is, its items in the JSON, its shape and its datatype."""
+    at = f"/inputs/{number}"
+    return at, f"{at}/data", f"{at}/shape", f"{at}/datatype"
+
+
+def values_of(one: Input, view: NDArray[np.uint8]) -> Values:
+    """The values of an input that has them in the JSON, of which `view` has the bytes."""
+    assert one.dtype is not None
+    return Values(view, one.name, one.dtype, one.shape, one.first, one.end, one.depth, True)
 
 
 def check_datatypes(inputs: Sequence[Input]) -> None:
@@ -283,8 +272,7 @@ def _hint_for_datatype(given: str, of: str) -> str:
 class WrongItemsError(Exception):
     """The items of input `at` do not fit its shape or datatype; those of the inputs before it do.
 
-    `values` are the items as the JSON has them, `error` says which of the binary ones is wrong, if one is; `alike` is
-    what was found of inputs that were read together.
+    `values` are the items as the JSON has them, `error` says which of the binary ones is wrong, if one is.
     """
 
     def __init__(
@@ -294,7 +282,6 @@ class WrongItemsError(Exception):
         raws: Mapping[str, Buffer],
         values: Values | None,
         error: PackedItemError | None,
-        alike: Mapping[int, Found] = _NO_INPUTS,
     ) -> None:
         super().__init__()
         self.inputs = inputs
@@ -302,18 +289,12 @@ class WrongItemsError(Exception):
         self.raws = raws
         self.values = values
         self.error = error
-        self.alike = alike
 
     def explained(self, text: Buffer) -> GatherError:
         """What is wrong first: all counts come before all values."""
         try:
             for at, one in enumerate(self.inputs[self.at :], self.at):
                 values = self.values if at == self.at else None
-                if at in self.alike:
-                    found = self.alike[at]
-                    if not isinstance(found, Values):
-                        continue  # its count is right, or that of one before it is not
-                    values = found
                 _explain_count(one, values, text, self.raws)
             self._explain_value(self.inputs[self.at])
         except GatherError as error:

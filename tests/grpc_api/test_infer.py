@@ -11,9 +11,10 @@ import grpc
 import numpy as np
 import pytest
 
+from app.formats.grpc.infer_request import parse, read_grpc_request
+from app.formats.grpc.message_fields import split
 from app.security import api_keys
 from app.tensors.shape_limits import Limits
-from app.wire.v2_grpc_request import read_grpc_request, split
 from benchmarks.read_body import MODEL
 from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc
@@ -66,8 +67,9 @@ def test_a_string_beyond_the_limit_is_one_wherever_the_request_has_it(typed: boo
     data = np.array(["short", "of ten by."] + ["short"] * beside, object)
     arrays: Arrays = {"data": ("BYTES", data), "indices": ("INT64", np.array([[0]]))}
     for most, exceeded in ((9, True), (10, False)):
-        message = request(arrays, typed=typed).SerializeToString()
-        over_limit = read_grpc_request(split(message), MODEL, Limits(string_bytes=most), None).call.over_limit
+        found = split(request(arrays, typed=typed).SerializeToString(), 1)
+        assert found is not None
+        over_limit = read_grpc_request(parse(found, None), MODEL, Limits(string_bytes=most), None).call.over_limit
         assert (over_limit is not None) == exceeded
         if over_limit is not None:
             places = [place.pointer for place in over_limit.places]

@@ -1,4 +1,4 @@
-"""A gather that repeats one before, but for its arrays, is answered as if it were the first, and refused so, too."""
+"""Infer requests without a server: what is remembered of earlier ones changes no answer, and all are counted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.api.v2_model_lookup import Models
-from app.dispatch.backend_cost_model import GpuCoefficients
 from app.dispatch.choose_backend import BackendChooser
-from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.grpc_api.infer import Inference
@@ -31,14 +29,13 @@ from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from tests.dispatch.fake_device import FakeDevice
 from tests.for_each import for_each
 from tests.grpc_api.messages import example, request
 from tests.oip.bodies import Array
 from tests.strings import packed
 
 TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
-Observed = tuple[bytes | GatherError, bool]
+Observed = bytes | GatherError
 
 
 class OneTensor(EmptyStore):
@@ -95,20 +92,17 @@ class Asked:
         self.last: Any = None
 
     def ask(self, message: Any, *, deadline: float = 10.0, stream: bool = False) -> Observed:
-        """The answer or the error, and whether it was found as a repetition."""
+        """The answer or the error."""
         return asyncio.run(self._ask(message.SerializeToString(), deadline, stream))
 
     async def _ask(self, message: bytes, deadline: float, stream: bool) -> Observed:
         now = perf_counter()
         timings = RequestTimings(now, now + deadline)
         self.last = asked = SimpleNamespace(timings=timings, reservation=MemoryReservation(self.budget))
-        repeated = False
         try:
-            found: Any = self.inference.infer(message, asked, stream=stream)  # type: ignore[arg-type]
-            repeated = isinstance(found, bytes)
-            return (found if repeated else await found), repeated
+            return await self.inference.infer(message, asked, stream=stream)  # type: ignore[arg-type]
         except GatherError as error:
-            return error, repeated
+            return error
 
     def counts(self, model: str) -> tuple[int, int]:
         """How many requests were answered, and how many refused."""
@@ -151,10 +145,7 @@ def make() -> Iterator[Make]:
 
 def told(found: Observed) -> Any:
     """What a caller sees of it."""
-    answer = found[0]
-    if isinstance(answer, bytes):
-        return answer
-    return answer.code, answer.detail, answer.places, answer.hint
+    return found if isinstance(found, bytes) else (found.code, found.detail, found.places, found.hint)
 
 
 def raw(data: NDArray[Any], datatype: str, indices: NDArray[Any], **options: Any) -> Any:
@@ -185,132 +176,51 @@ REPEATED: Mapping[str, Callable[[int], Any]] = {
         TABLE + turn, "FP32", np.array([[0, 1, 2]]), model="gather_elements", parameters={"axis": 0}
     ),
     "resident": lambda turn: resident(np.array([[turn % 4], [0]])),
-}
-UNREPEATED: Mapping[str, Callable[[int], Any]] = {
     "no indices": lambda turn: raw(TABLE + turn, "FP32", np.empty((0, 1), np.int64)),
     "scatternd": lambda turn: scattered("scatternd", np.array([[turn % 4], [0]])),
     "scatter_elements": lambda turn: scattered("scatter_elements", np.array([[turn % 4, 0, 1], [0, 0, 0]])),
+    "id": lambda turn: raw(TABLE + turn, "FP32", np.array([[turn % 4]]), id=str(turn)),
+    "fill": lambda turn: raw(TABLE + turn, "FP32", np.array([[turn]]), parameters={"out_of_bounds": "fill"}),
+    "timeout": lambda turn: raw(TABLE, "FP32", np.array([[turn % 4]]), parameters={"timeout": 5_000_000}),
 }
 
 
 @for_each("kind", list(REPEATED))
 def test_repetitions_are_answered_as_the_first_would_be(kind: str, make: Make) -> None:
     asked, repeated = make(), REPEATED[kind]
-    found = [asked.ask(repeated(turn)) for turn in range(8)]
-    for turn, one in enumerate(found):
-        assert isinstance(one[0], bytes)
-        assert told(one) == told(make().ask(repeated(turn)))
-    assert [is_repeated for _, is_repeated in found][-4:] == [True] * 4
-    model = {"gather": "gather", "elements": "gather_elements", "resident": "table"}.get(kind, "gathernd")
-    assert asked.counts(f"{model}@1") == (8, 0)
-    assert asked.last.timings.route == "loop"
+    for turn in range(8):
+        found = asked.ask(repeated(turn))
+        assert isinstance(found, bytes)
+        assert found == make().ask(repeated(turn))
+        assert asked.ask(repeated(turn), stream=True) == make().ask(repeated(turn), stream=True)
+    model = repeated(0).model_name
+    assert asked.counts(f"{model}@1") == (16, 0)
     assert asked.last.timings.tensor == ("table" if kind == "resident" else "")
     assert asked.last.timings.start < asked.last.timings.parsed < asked.last.timings.gathered
 
 
-MORE: dict[str, dict[str, Any]] = {
-    "id": {"id": "7"},
-    "timeout": {"parameters": {"timeout": 5_000_000}},
-    "clip": {"parameters": {"out_of_bounds": "clip"}},
-    "fill": {"parameters": {"out_of_bounds": "fill"}},
-}
-
-
-@for_each("kind", list(MORE))
-def test_what_has_more_than_a_head_and_its_items_is_no_repetition(kind: str, make: Make) -> None:
+def test_a_wrong_index_is_refused_as_in_the_first(make: Make) -> None:
     asked = make()
-    found = [asked.ask(example(**MORE[kind])) for _ in range(6)]
-    assert {told(one) for one in found} == {told(make().ask(example(**MORE[kind])))}
-    assert not any(repeated for _, repeated in found)
-
-
-@for_each("kind", list(UNREPEATED))
-def test_other_requests_are_no_repetitions(kind: str, make: Make) -> None:
-    asked = make()
-    for turn in range(8):
-        found = asked.ask(UNREPEATED[kind](turn))
-        assert isinstance(found[0], bytes)
-        assert told(found) == told(make().ask(UNREPEATED[kind](turn)))
-        assert not found[1]
-
-
-def test_strings_are_no_repetitions(make: Make) -> None:
-    asked = make()
-    asked.store.change(np.array(["a" * 300, "b", "", "cc"]), '"1"')
-    for turn in range(8):
-        message, alone = resident(np.array([[turn % 4], [0]])), make()
-        alone.store.change(asked.store.array, '"1"')
-        found = asked.ask(message)
-        assert isinstance(found[0], bytes)
-        assert told(found) == told(alone.ask(message))
-        assert not found[1]
-
-
-def test_requests_of_streams_are_no_repetitions(make: Make) -> None:
-    asked = make()
-    found = [asked.ask(example(), stream=stream) for stream in (True, False) * 4]
-    assert [repeated for _, repeated in found][-2:] == [False, True]
-    assert told(found[-2]) == told(make().ask(example(), stream=True))
-
-
-def test_a_wrong_index_is_refused_as_in_the_first_and_what_it_took_is_given_back(make: Make) -> None:
-    asked, alone = make(), make()
     right, wrong = (raw(TABLE, "FP32", np.array([[0], [row]])) for row in (3, 4))
-    for _ in range(4):
-        found = asked.ask(right)
-    assert found[1]
     for _ in range(2):
-        alone.ask(right)
-        refused, expected = asked.ask(wrong), alone.ask(wrong)
-        assert told(refused) == told(expected)
-        assert isinstance(refused[0], GatherError)
-        assert refused[0].code == "index_out_of_bounds"
-        assert asked.last.reservation.held == alone.last.reservation.held
-    assert asked.counts("gathernd@1") == (4, 2)
-    assert all(asked.ask(right)[1] for _ in range(3))
-
-
-def test_what_a_repetition_that_came_to_nothing_measured_is_forgotten(make: Make) -> None:
-    asked, message = make(), resident(np.array([[1]]))
-    for _ in range(4):
-        found = asked.ask(message)
-    assert found[1]
-
-    def change_and_damage(_: int) -> None:
-        asked.store.words[0] += 1
-        asked.store.damaged = True
-
-    asked.service.kernel = Disturbed(change_and_damage)
-    refused = asked.ask(message)[0]
-    assert isinstance(refused, GatherError)
-    assert refused.code == "tensor_damaged"
-    timings = asked.last.timings
-    assert (timings.kernel, timings.kernel_end, timings.route, timings.tensor) == (0.0, 0.0, None, "")
-    assert asked.counts("table@1") == (4, 1)
+        assert isinstance(asked.ask(right), bytes)
+        refused = asked.ask(wrong)
+        assert isinstance(refused, GatherError)
+        assert refused.code == "index_out_of_bounds"
+        assert told(refused) == told(make().ask(wrong))
+    assert asked.counts("gathernd@1") == (2, 2)
 
 
 def test_an_answer_is_sent_although_the_tensor_is_damaged_right_after(make: Make) -> None:
     asked, message = make(), resident(np.array([[1]]))
-    expected = [asked.ask(message) for _ in range(2)][-1]
+    expected = asked.ask(message)
 
     def damage(_: int) -> None:
         asked.store.damaged = True
 
     asked.service.kernel = Disturbed(damage)
-    found = asked.ask(message)
-    assert told(found) == told(expected)
-    assert asked.counts("table@1") == (3, 0)
-
-
-def test_a_gpu_that_comes_later_ends_the_repetition(make: Make) -> None:
-    asked = make()
-    assert [asked.ask(example())[1] for _ in range(4)][-1]
-    gpu = Gpu(FakeDevice(1 << 30), GpuCoefficients(1e-9, 1e-12, 1e-12, 1e-12), 10)
-    asked.service.use_gpu(gpu, always=True)
-    found = [asked.ask(example()) for _ in range(4)]
-    assert all(isinstance(answer, bytes) for answer, _ in found)
-    assert not any(repeated for _, repeated in found)
-    assert asked.last.timings.route == "gpu"
+    assert asked.ask(message) == expected
+    assert asked.counts("table@1") == (2, 0)
 
 
 def test_a_changed_content_has_its_own_items_etag_and_version(make: Make) -> None:
@@ -319,54 +229,41 @@ def test_a_changed_content_has_its_own_items_etag_and_version(make: Make) -> Non
         asked.store.change(array, etag, number)
         fresh = make()
         fresh.store.change(array, etag, number)
-        expected = told(fresh.ask(message))
-        found = [asked.ask(message) for _ in range(4)]
-        assert {told(one) for one in found} == {expected}
-        assert found[-1][1]
+        assert {asked.ask(message) for _ in range(2)} == {fresh.ask(message)}
     asked.store.number = 0
-    refused = asked.ask(message)[0]
+    refused = asked.ask(message)
     assert isinstance(refused, GatherError)
     assert refused.code == "model_not_found"
 
 
 def test_a_content_that_changes_while_it_is_read_is_read_again(make: Make) -> None:
     asked, message = make(), resident(np.array([[1]]))
-    for _ in range(4):
-        expected = asked.ask(message)
-    assert expected[1]
+    expected = asked.ask(message)
 
     def scatter(runs: int) -> None:
         asked.store.words[0] = int(runs == 0)  # it has begun, and later it has ended
 
     asked.service.kernel = kernel = Disturbed(scatter)
-    found = asked.ask(message)
-    assert not found[1]
-    assert told(found) == told(expected)
+    assert asked.ask(message) == expected
     assert kernel.runs > 1
 
 
 @for_each("kind", ["deadline", "budget"])
 def test_a_refusal_is_counted(kind: str, make: Make) -> None:
     asked = make()
-    for _ in range(4):
-        found = asked.ask(example())
-    assert found[1]
+    assert isinstance(asked.ask(example()), bytes)
     if kind == "budget":
         asked.budget.uncharged = 0
         asked.budget.small_used = asked.budget.small_total
-    refused, _ = asked.ask(example(), deadline=-1.0 if kind == "deadline" else 10.0)
+    refused = asked.ask(example(), deadline=-1.0 if kind == "deadline" else 10.0)
     assert isinstance(refused, GatherError)
     assert refused.code == {"deadline": "deadline_exceeded", "budget": "overloaded"}[kind]
-    assert asked.counts("gathernd@1") == (4, 1)
+    assert asked.counts("gathernd@1") == (1, 1)
 
 
-def test_another_choice_of_routes_ends_the_repetition(make: Make) -> None:
+def test_another_choice_of_routes_holds_for_the_next_request(make: Make) -> None:
     asked = make()
-    for _ in range(4):
-        expected = asked.ask(example())
-    assert expected[1]
+    expected = asked.ask(example())
     asked.service.chooser = replace(asked.service.chooser, force_route="thread")
-    found = [asked.ask(example()) for _ in range(3)]
-    assert {told(one) for one in found} == {told(expected)}
-    assert not any(repeated for _, repeated in found)
+    assert asked.ask(example()) == expected
     assert asked.last.timings.route == "thread"

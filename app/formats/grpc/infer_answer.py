@@ -11,6 +11,7 @@ from typing import Final
 
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError
+from app.formats.grpc.message_fields import varint
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Answer
 from app.tensors.lookup_call import LOOKUP, LookupAnswer
@@ -18,7 +19,6 @@ from app.tensors.tensor import Tensor
 from app.wire.grpc_messages.classes import ModelInferResponse
 from app.wire.json.lookup_messages import answer_fields
 from app.wire.little_endian_items import Memory, packed_bytes
-from app.wire.plain_protobuf_fields import varint
 from app.wire.v2_answer import VERSION, check_writable
 from app.wire.v2_lookup import LookupRequest, check_outputs_writable
 from app.wire.v2_request_json import OUTPUT
