@@ -22,13 +22,14 @@ import simdjson
 from numpy.typing import NDArray
 
 from app import compile_codec
+from app.formats.json.read_request import read_request
 from app.operators.registry import OPERATORS
+from app.requests.envelope_cache import envelopes
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.json import gather_messages
-from app.wire.json.validated_fields_cache import templates
 from benchmarks import common
 
 TINY = b"""{"data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
@@ -84,13 +85,13 @@ def reading(array: NDArray[Any], name: str, nested: bool, seconds: float) -> str
     values = orjson.dumps(rows.astype(np.float32) if dtype.item_size == 2 else rows, option=orjson.OPT_SERIALIZE_NUMPY)
     shape = f"[{array.size // 4},4]" if nested else f"[{array.size}]"
     body = b'{"data":{"dtype":"%b","shape":%b,"values":%b}' % (dtype.name.encode(), shape.encode(), values) + INDICES
-    call, _ = gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits())
+    call, _ = read_request(body, b"", OPERATORS["gathernd"].signature, Limits())
     if not isinstance(call.data, Tensor) or call.data.array.tobytes() != array.tobytes():
         raise RuntimeError(f"{name} reads otherwise than it was written")
     parser: Any = simdjson.Parser()
     kind = "i" if dtype.kind in ("int", "uint") else "d"
     runs: dict[str, Callable[[], object]] = {
-        "codec": lambda: gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits()),
+        "codec": lambda: read_request(body, b"", OPERATORS["gathernd"].signature, Limits()),
         "pysimdjson": lambda: np.frombuffer(parser.parse(body)["data"]["values"].as_buffer(of_type=kind), "f8").astype(
             "f4"
         ),
@@ -118,15 +119,15 @@ def writing(array: NDArray[Any], name: str, seconds: float) -> str:
 
 def tiny(seconds: float) -> str:
     """The specification's first example: reading and writing, in microseconds."""
-    call, _ = gather_messages.read_call(TINY, OPERATORS["gathernd"].signature, Limits())
+    call, _ = read_request(TINY, b"", OPERATORS["gathernd"].signature, Limits())
     if not isinstance(call.data, Tensor):
         raise TypeError("the data is inline")
     answer, limits, signature = Answer(call.data, "onnx-13", "cpu"), Limits(), OPERATORS["gathernd"].signature
     parser = simdjson.Parser()
 
     def new_small_part() -> None:
-        templates.clear()
-        gather_messages.read_call(TINY, signature, limits)
+        envelopes.clear()
+        read_request(TINY, b"", signature, limits)
 
     def often(run: Callable[[], object]) -> Callable[[], None]:
         def many() -> None:
@@ -136,7 +137,7 @@ def tiny(seconds: float) -> str:
         return many
 
     runs = {
-        "codec reads": often(lambda: gather_messages.read_call(TINY, signature, limits)),
+        "codec reads": often(lambda: read_request(TINY, b"", signature, limits)),
         "codec reads a small part that is new": often(new_small_part),
         "codec writes": often(lambda: gather_messages.write_answer(answer, "values")),
         "orjson.loads": often(lambda: orjson.loads(TINY)),

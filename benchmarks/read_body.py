@@ -11,11 +11,13 @@ from app.api.request_body import inflate
 from app.errors import Code, GatherError
 from app.formats.grpc.infer_request import ParsedMessage, parse, read_grpc_lookup, read_grpc_request
 from app.formats.grpc.message_fields import split
+from app.formats.json.read_request import read_request
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
+from app.tensors.lookup_call import LOOKUP_SIGNATURE
+from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
 from app.wire import body_formats, safetensors, safetensors_backward, safetensors_lookup, v2_lookup, v2_request_tensors
-from app.wire.json import backward_messages, gather_messages, lookup_messages, scatter_messages
 from app.wire.little_endian_items import Charge
 from app.wire.safetensors_scatter import read_safetensors
 from app.wire.v2_request_json import Model
@@ -59,7 +61,7 @@ class Body(NamedTuple):
 
 
 def _read_native(body: Body, limits: Limits, charge: Charge | None) -> None:
-    call, _ = gather_messages.read_call(body.content, _GATHER if body.codec == "native" else _ELEMENTS, limits, charge)
+    call, _ = read_request(body.content, b"", _GATHER if body.codec == "native" else _ELEMENTS, limits, charge)
     if call.over_limit is not None:
         raise call.over_limit
 
@@ -78,11 +80,9 @@ def _parsed(body: Body, limits: Limits, charge: Charge | None) -> ParsedMessage:
 _READERS: Final[Mapping[Codec, Callable[[Body, Limits, Charge | None], object]]] = {
     "native": _read_native,
     "elements": _read_native,
-    "scatter": lambda body, limits, charge: scatter_messages.read_scatter(body.content, limits, charge),
-    "backward": lambda body, limits, charge: backward_messages.read_backward(
-        body.content, body.query, _BACKWARD, limits, charge
-    ),
-    "lookup": lambda body, limits, charge: lookup_messages.read_lookup(body.content, body.query, limits, charge),
+    "scatter": lambda body, limits, charge: read_request(body.content, b"", TABLE_SCATTER, limits, charge),
+    "backward": lambda body, limits, charge: read_request(body.content, body.query, _BACKWARD, limits, charge),
+    "lookup": lambda body, limits, charge: read_request(body.content, body.query, LOOKUP_SIGNATURE, limits, charge),
     "v2": lambda body, limits, charge: v2_request_tensors.read_request(
         body.content, body.json_size, MODEL, limits, charge
     ),

@@ -23,6 +23,7 @@ from typing import Any
 from pydantic import ByteSize
 
 from app.api.asgi_request import RequestContext
+from app.formats.json.read_request import read_request
 from app.main import Application, create_app
 from app.operators.registry import OPERATORS
 from app.settings import Settings
@@ -110,7 +111,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
 
     one = exchange()
     signature = OPERATORS["gathernd"].signature
-    call, encoding = gather_messages.read_call(BODY, signature, service.limits)
+    call, encoding = read_request(BODY, b"", signature, service.limits)
     assert isinstance(call.data, Tensor)
     data = call.data
     answer = await service.gather(call, one.timings, one.reservation)
@@ -126,7 +127,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
 
     return {
         "headers": best(exchange, seconds),
-        "parse": best(lambda: gather_messages.read_call(BODY, signature, service.limits), seconds),
+        "parse": best(lambda: read_request(BODY, b"", signature, service.limits), seconds),
         "plan": best(lambda: service.planner.plan(call, data, service.chooser), seconds),
         "run": best(lambda: service.run_at_once(plan, data, call.indices, one.timings), seconds),
         "encode": best(lambda: gather_messages.write_answer(answer, encoding), seconds),

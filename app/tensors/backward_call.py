@@ -25,6 +25,8 @@ class BackwardSignature:
     default_dialect: str = DEFAULT_DIALECT
     dialect_fields: Mapping[str, DialectFields] = field(default_factory=dict)
     """How requests of some dialects differ."""
+    inputs: tuple[str, ...] = ("indices", "grad_output")
+    kind: Literal["gradient"] = "gradient"
 
     @cached_property
     def pointer(self) -> str:

@@ -68,3 +68,13 @@ class LookupAnswer:
     def names(self) -> list[str]:
         """The names of the outputs in the formats that name tensors: `output`, or `0.output`, `1.output`, ..."""
         return [OUTPUT] if self.joined else [f"{number}.{OUTPUT}" for number in range(len(self.outputs))]
+
+
+@dataclass(frozen=True, eq=False)
+class LookupSignature:
+    """A lookup, whose inputs are the arrays of its features."""
+
+    kind: Literal["lookup"] = "lookup"
+
+
+LOOKUP_SIGNATURE: Final = LookupSignature()

@@ -19,3 +19,14 @@ class ScatterCall:
     updates: Tensor
     reduction: Reduction
     reduction_pointer: str = "/reduction"
+
+
+@dataclass(frozen=True, eq=False)
+class TableScatterSignature:
+    """A scatter into a resident tensor, by the names of its inputs."""
+
+    inputs: tuple[str, ...] = ("indices", "updates")
+    kind: Literal["table_scatter"] = "table_scatter"
+
+
+TABLE_SCATTER: Final = TableScatterSignature()

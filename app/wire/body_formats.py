@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.errors import GatherError
+from app.formats.json.query import refuse_query
+from app.formats.json.read_request import read_request
 from app.tensors.backward_call import BackwardAnswer, BackwardCall, BackwardSignature
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Call, Encoding
-from app.tensors.lookup_call import LookupAnswer, LookupCall
+from app.tensors.lookup_call import LOOKUP_SIGNATURE, LookupAnswer, LookupCall
 from app.tensors.operator_signature import Signature
-from app.tensors.scatter_call import ScatterCall
+from app.tensors.scatter_call import TABLE_SCATTER, ScatterCall
 from app.tensors.shape_limits import Limits
 from app.wire import (
     npy,
@@ -31,10 +33,9 @@ from app.wire import (
     safetensors_scatter,
     safetensors_upload,
 )
-from app.wire.json import backward_messages, gather_messages, lookup_messages, query_of_json_request, scatter_messages
+from app.wire.json import backward_messages, gather_messages, lookup_messages
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.npy import Start
-from app.wire.request_schemas.scatter_request import ScatterRequest
 from app.wire.safetensors_header import UNSOUND_HINT
 
 _ALL: Final = frozenset(DTYPES)
@@ -71,7 +72,7 @@ JSON: Final = GatherCodec(
     b"application/json",
     _ALL,
     binary=False,
-    read=query_of_json_request.read_request,
+    read=read_request,
     write=gather_messages.write_answer,
     short_body=LONG_JSON,
     is_long_body=lambda body: True,
@@ -115,7 +116,7 @@ LOOKUPS: Final[Mapping[bytes, LookupCodec]] = {
             JSON.media_type,
             _ALL,
             binary=False,
-            read=lookup_messages.read_lookup,
+            read=lambda body, query, limits, charge: read_request(body, query, LOOKUP_SIGNATURE, limits, charge),
             write=lookup_messages.write_lookup,
             is_long_body=lambda body: len(body) > LONG_LOOKUP,
         ),
@@ -148,7 +149,7 @@ BACKWARDS: Final[Mapping[bytes, BackwardCodec]] = {
         BackwardCodec(
             JSON.media_type,
             binary=False,
-            read=backward_messages.read_backward,
+            read=read_request,
             write=backward_messages.write_backward,
             is_long_body=lambda body: len(body) > LONG_JSON,
         ),
@@ -184,8 +185,8 @@ SCATTERS: Final[Mapping[bytes, ScatterCodec]] = {
             JSON.media_type,
             binary=False,
             compiled=True,
-            check_query=lambda query: query_of_json_request.refuse_query(query, ScatterRequest),
-            read=lambda body, query, limits, charge: scatter_messages.read_scatter(body, limits, charge),
+            check_query=lambda query: refuse_query(query, TABLE_SCATTER),
+            read=lambda body, query, limits, charge: read_request(body, query, TABLE_SCATTER, limits, charge)[0],
         ),
         ScatterCodec(
             SAFETENSORS.media_type,

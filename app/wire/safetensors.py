@@ -18,6 +18,12 @@ from pydantic import ValidationError
 
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError, Place, invalid_field
+from app.requests.schemas.dialect_fields import apply_dialect
+from app.requests.schemas.invalid_fields import InvalidFields, name_hint
+from app.requests.schemas.members import ABSENT
+from app.requests.schemas.operator_request import operator_query
+from app.requests.schemas.query_fields import field_names
+from app.requests.schemas.scatter_request import check_reduction
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.gather_call import Answer, Call, Encoding, FillValue, OutOfBounds
@@ -29,12 +35,6 @@ from app.wire.json.read_alike_values import read_alike_bytes
 from app.wire.json.read_fill_value import read_fill_value_text
 from app.wire.little_endian_items import BOOL_HINT, Charge, Memory, first_no_bool
 from app.wire.parse_query_string import escape, query_fields
-from app.wire.request_schemas.dialect_fields import apply_dialect
-from app.wire.request_schemas.invalid_fields import InvalidFields, name_hint
-from app.wire.request_schemas.members import ABSENT
-from app.wire.request_schemas.operator_request import operator_query
-from app.wire.request_schemas.query_fields import field_names
-from app.wire.request_schemas.scatter_request import check_reduction
 from app.wire.safetensors_header import HEADER_BYTES, UNSOUND_HINT, Entry, hint_for_type, read_header, write_header
 
 MAX_HEADER: Final = 1 << 20

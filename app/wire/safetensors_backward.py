@@ -6,6 +6,11 @@ import numpy as np
 from pydantic import ValidationError
 
 from app.errors import invalid_field
+from app.requests.schemas.backward_request import backward_query, check_one_shape
+from app.requests.schemas.dialect_fields import further_batch_dims
+from app.requests.schemas.invalid_fields import InvalidFields, name_hint
+from app.requests.schemas.members import ABSENT
+from app.requests.schemas.query_fields import field_names
 from app.tensors.backward_call import BackwardAnswer, BackwardCall, BackwardSignature
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Encoding
@@ -14,11 +19,6 @@ from app.wire import safetensors
 from app.wire.json.lossless_json import shown
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.parse_query_string import escape
-from app.wire.request_schemas.backward_request import backward_query, check_one_shape
-from app.wire.request_schemas.dialect_fields import further_batch_dims
-from app.wire.request_schemas.invalid_fields import InvalidFields, name_hint
-from app.wire.request_schemas.members import ABSENT
-from app.wire.request_schemas.query_fields import field_names
 from app.wire.safetensors_header import write_headers
 
 _INPUTS = ("indices", "grad_output")

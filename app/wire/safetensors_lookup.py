@@ -15,7 +15,14 @@ import orjson
 
 from app.bounded_cache import BoundedCache
 from app.errors import invalid_field
+from app.formats.json.query import read_explain
 from app.near_name import instead_of, shorten
+from app.requests.schemas.lookup_request import (
+    LookupParameterDicts,
+    LookupParameters,
+    check_arrays_given,
+    valid_parameters,
+)
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Encoding, FillValue
 from app.tensors.lookup_call import ARRAYS, LOOKUP, Feature, LookupAnswer, LookupCall
@@ -23,16 +30,9 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.lookup_messages import answer_fields
-from app.wire.json.query_of_json_request import read_explain
 from app.wire.json.read_fill_value import read_fill_value
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.parse_query_string import escape
-from app.wire.request_schemas.lookup_request import (
-    LookupParameterDicts,
-    LookupParameters,
-    check_arrays_given,
-    valid_parameters,
-)
 from app.wire.safetensors import check_writable, header_size, read_layout, read_tensors
 from app.wire.safetensors_header import write_headers
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from app.errors import invalid_field
+from app.requests.schemas.invalid_fields import InvalidFields, name_hint
+from app.requests.schemas.query_fields import ScatterQuery, field_names
 from app.tensors.buffer_type import Buffer
 from app.tensors.scatter_call import ScatterCall
 from app.wire import safetensors
 from app.wire.json.lossless_json import shown
 from app.wire.little_endian_items import Charge
 from app.wire.parse_query_string import escape
-from app.wire.request_schemas.invalid_fields import InvalidFields, name_hint
-from app.wire.request_schemas.query_fields import ScatterQuery, field_names
 
 
 def read_safetensors(body: Buffer, query: bytes, charge: Charge | None = None) -> ScatterCall:

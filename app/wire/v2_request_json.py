@@ -15,6 +15,18 @@ from pydantic import ValidationError
 
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
+from app.requests.schemas.dialect_fields import apply_dialect
+from app.requests.schemas.invalid_fields import InvalidFields
+from app.requests.schemas.members import ABSENT
+from app.requests.schemas.scatter_request import check_reduction
+from app.requests.schemas.v2_infer_request import (
+    InferInput,
+    InferRequest,
+    OperatorInferRequest,
+    OperatorInput,
+    Output,
+    infer_request,
+)
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import FillValue, OutOfBounds
@@ -28,18 +40,6 @@ from app.wire.json.find_arrays import FoundArrays, find_inputs
 from app.wire.json.read_fill_value import read_fill_value_text
 from app.wire.json.read_values import Values, outline_of, reading_memory
 from app.wire.little_endian_items import Charge, view_of
-from app.wire.request_schemas.dialect_fields import apply_dialect
-from app.wire.request_schemas.invalid_fields import InvalidFields
-from app.wire.request_schemas.members import ABSENT
-from app.wire.request_schemas.scatter_request import check_reduction
-from app.wire.request_schemas.v2_infer_request import (
-    InferInput,
-    InferRequest,
-    OperatorInferRequest,
-    OperatorInput,
-    Output,
-    infer_request,
-)
 
 OUTPUT: Final = get_args(Output)[0]
 _MOST_MICROSECONDS: Final = 10**15

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
+from app.requests.read_call import too_long_string
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DTYPES
 from app.tensors.gather_call import Call
@@ -28,7 +29,6 @@ from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 from app.wire.json import lossless_json
-from app.wire.json.read_tensor import too_long_string
 from app.wire.json.read_values import Values
 from app.wire.little_endian_items import (
     REFUSED_BY_CHARGE,

@@ -10,12 +10,12 @@ from threading import Event, Thread
 
 import pytest
 
+from app.formats.json.read_request import read_request
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.wire import v2_request_tensors
 from app.wire.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON, LONG_LOOKUP
-from app.wire.json.gather_messages import read_call
 from app.wire.json.write_strings import strings_text
 from benchmarks.costly_bodies import MAKERS, native, repeated
 from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
@@ -136,6 +136,6 @@ def test_very_many_strings_let_other_threads_go_on() -> None:
 
 def read_strings(body: bytes) -> PackedStrings:
     """The strings that a request has."""
-    call, _ = read_call(body, OPERATORS["gathernd"].signature, Limits())
+    call, _ = read_request(body, b"", OPERATORS["gathernd"].signature, Limits())
     assert isinstance(call.data, PackedStrings)
     return call.data

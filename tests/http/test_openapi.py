@@ -20,9 +20,9 @@ from app.errors import CODES
 from app.errors.catalogue import CATALOGUE
 from app.main import create_app
 from app.operators import registry
+from app.requests.schemas.gather_request import Data, Tensor
+from app.requests.schemas.operator_request import operator_request
 from app.settings import Settings
-from app.wire.request_schemas.gather_request import Data, Tensor
-from app.wire.request_schemas.operator_request import operator_request
 from tests.http.forms import int64, tensor
 from tests.http.provoked import PROVOKED, body
 from tests.http.server import GATHERND, ROOT

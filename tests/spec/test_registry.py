@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from app.operators.registry import OPERATORS, Operator
+from app.requests.schemas.operator_request import operator_request
 from app.tensors.operator_signature import OPERATOR_NAMES, PARAMETERS
 from app.tensors.tensor_name import RESERVED
-from app.wire.request_schemas.operator_request import operator_request
 
 
 def test_there_is_a_row_for_each_name_and_its_name_is_reserved() -> None:

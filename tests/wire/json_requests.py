@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from app.errors import GatherError
+from app.formats.json.read_request import read_request
 from app.tensors.buffer_type import Buffer
-from app.tensors.gather_call import Call
+from app.tensors.gather_call import Call, Encoding
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire.json.gather_messages import read_call
 
 DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
 SIGNATURES = {
@@ -32,6 +33,13 @@ def tensor(dtype: str, values: str, shape: str | None = None, key: str = "values
     """A tensor as a request has it."""
     given = "" if shape is None else f'"shape": {shape}, '
     return f'{{"dtype": "{dtype}", {given}"{key}": {values}}}'
+
+
+def read_call(
+    body: Buffer, signature: Signature, limits: Limits, charge: Callable[[int], None] | None = None
+) -> tuple[Call, Encoding]:
+    """The call that `body` makes, and how its answer is to be encoded."""
+    return read_request(body, b"", signature, limits, charge)
 
 
 def call(body: Buffer, operator: Any = "gathernd", limits: Limits | None = None) -> Call:

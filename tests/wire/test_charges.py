@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.errors import GatherError
+from app.formats.json.read_request import read_request
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.frame_format import ROOM
@@ -39,7 +40,7 @@ def charged(data: dict[str, Any]) -> tuple[int, int]:
     """What was charged for `data` when a request with it was read, and the bytes that it takes."""
     charges: list[int] = []
     body = json.dumps({"data": data, "indices": INDICES}).encode()
-    call, _ = gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits(), charges.append)
+    call, _ = read_request(body, b"", OPERATORS["gathernd"].signature, Limits(), charges.append)
     assert isinstance(call.data, Tensor)
     assert charges[-1] == 8  # the one index
     return sum(charges[:-1]), call.data.array.nbytes
@@ -97,7 +98,7 @@ def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: p
     monkeypatch.setattr(read_elements, "run", made)
     body = json.dumps({"data": {"dtype": "int8", "shape": [3], "values": [1, 2, 3]}, "indices": INDICES}).encode()
     with pytest.raises(GatherError, match="no room for 3"):
-        gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits(), full)
+        read_request(body, b"", OPERATORS["gathernd"].signature, Limits(), full)
     inputs = [
         {"name": "data", "datatype": "INT8", "shape": [3], "data": [1, 2, 3]},
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
@@ -191,7 +192,7 @@ def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -
         data = {"dtype": "string", "shape": [count]}
         data |= {"base64": pybase64.b64encode(raw).decode()} if how == "base64" else {"values": texts}
         body = json.dumps({"data": data, "indices": INDICES}, ensure_ascii=how == "escaped").encode()
-        call, _ = gather_messages.read_call(body, OPERATORS["gathernd"].signature, Limits(), charges.append)
+        call, _ = read_request(body, b"", OPERATORS["gathernd"].signature, Limits(), charges.append)
     assert isinstance(call.data, PackedStrings)
     assert items(call.data).tolist() == texts
     octets = 0 if how == "behind" else call.data.octets.nbytes  # else those of the body
@@ -232,7 +233,6 @@ def test_base64_with_escapes_is_charged_with_its_copies() -> None:
     assert "/" in text
     body = json.dumps({"data": {"dtype": "uint8", "shape": [3000], "base64": text}, "indices": INDICES})
     charges: list[int] = []
-    gather_messages.read_call(
-        body.replace("/", "\\/").encode(), OPERATORS["gathernd"].signature, Limits(), charges.append
-    )
+    escaped = body.replace("/", "\\/").encode()
+    read_request(escaped, b"", OPERATORS["gathernd"].signature, Limits(), charges.append)
     assert sum(charges) >= 3000 + 2 * len(text)

@@ -16,11 +16,12 @@ import pytest
 from numpy.typing import NDArray
 
 from app.errors import GatherError
+from app.formats.json.read_request import read_request
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
 from app.tensors.backward_call import BackwardAnswer
 from app.tensors.dtypes import DTYPES
-from app.tensors.lookup_call import LookupAnswer
+from app.tensors.lookup_call import LOOKUP_SIGNATURE, LookupAnswer
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire import (
@@ -31,7 +32,7 @@ from app.wire import (
     v2_lookup,
     v2_request_tensors,
 )
-from app.wire.json import backward_messages, gather_messages, lookup_messages
+from app.wire.json import backward_messages, lookup_messages
 from app.wire.json.codec_functions import read_elements
 from app.wire.v2_request_json import Model
 from tests.http.lookups import Given, as_json, as_safetensors
@@ -81,7 +82,7 @@ def inputs_of(arrays: dict[str, NDArray[Any]], encoding: str, **parameters: Any)
 def scatter(encoding: str) -> Sent:
     made = {"data": np.zeros(COUNT), "indices": INDICES, "updates": np.ones(COUNT)}
     body = json.dumps({name: native(array, encoding) for name, array in made.items()}).encode()
-    return Sent(lambda charge: gather_messages.read_call(body, SCATTER, Limits(), charge), made)
+    return Sent(lambda charge: read_request(body, b"", SCATTER, Limits(), charge), made)
 
 
 def scatter_v2(encoding: str) -> Sent:
@@ -100,7 +101,7 @@ def scatter_v2(encoding: str) -> Sent:
 def backward(encoding: str) -> Sent:
     made = {"indices": INDICES, "grad_output": np.ones((COUNT, 2))}
     body = json.dumps({"data_shape": [9, 2]} | {name: native(array, encoding) for name, array in made.items()}).encode()
-    return Sent(lambda charge: backward_messages.read_backward(body, b"", BACKWARD, Limits(), charge), made)
+    return Sent(lambda charge: read_request(body, b"", BACKWARD, Limits(), charge), made)
 
 
 FEATURES = [
@@ -119,7 +120,7 @@ def lookup(encoding: str) -> Sent:
     ]
     body = json.dumps({"features": features}).encode()
     made = arrays_of(FEATURES)
-    return Sent(lambda charge: lookup_messages.read_lookup(body, b"", Limits(), charge), made)
+    return Sent(lambda charge: read_request(body, b"", LOOKUP_SIGNATURE, Limits(), charge), made)
 
 
 def lookup_v2(encoding: str) -> Sent:
@@ -294,6 +295,6 @@ def test_where_no_shape_is_given_the_commas_tell(shape: list[int] | None) -> Non
     if shape is None:
         del document["features"][0]["indices"]["shape"]
     charges: list[int] = []
-    lookup_messages.read_lookup(json.dumps(document).encode(), b"", Limits(), charges.append)
+    read_request(json.dumps(document).encode(), b"", LOOKUP_SIGNATURE, Limits(), charges.append)
     assert charges[-1] == 8 * COUNT
     assert max(accumulate(charges)) == sum(charges)

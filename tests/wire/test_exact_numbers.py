@@ -18,14 +18,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.errors import GatherError
+from app.formats.json.read_request import read_request
 from app.operators.registry import OPERATORS
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
+from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire import v2_request_tensors
-from app.wire.json import lossless_json, scatter_messages
+from app.wire.json import lossless_json
 from app.wire.json.body_without_arrays import read_envelope
 from app.wire.json.codec_constants import OTHER_NUMBERS, PLAIN_NUMBERS, SHORT_FRACTIONS
 from app.wire.json.codec_functions import scan_tensors
@@ -94,7 +96,7 @@ def test_an_integer_is_what_its_decimal_text_says_in_every_format(text: str, dty
     assert outcome(lambda: item(made(dtype, f"[[{text} ]]"))) == wanted
     assert outcome(lambda: item(made(dtype, text, "[]"))) == wanted
     changed = body.replace(b'"data":', b'"updates":')
-    assert outcome(lambda: item(scatter_messages.read_scatter(changed, Limits()).updates)) == wanted
+    assert outcome(lambda: item(read_request(changed, b"", TABLE_SCATTER, Limits())[0].updates)) == wanted
     infer = (
         f'{{"inputs": [{{"name": "data", "datatype": "{known.oip}", "shape": [1], "data": [{text}]}}, '
         '{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]}]}'

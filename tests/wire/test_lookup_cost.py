@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from app.errors import Code, GatherError
+from app.formats.json.read_request import read_request
+from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
 from app.wire import safetensors_lookup, v2_lookup
-from app.wire.json import lookup_messages
 from tests.conftest import samples
 
 CONSTANT_BYTES = 3 << 20
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("compiled")
 def read(codec: str, body: bytes, charge: Charge | None) -> Code | None:
     try:
         if codec == "json":
-            lookup_messages.read_lookup(body, b"", Limits(), charge)
+            read_request(body, b"", LOOKUP_SIGNATURE, Limits(), charge)
         elif codec == "safetensors":
             safetensors_lookup.read_lookup(body, b"", Limits(), charge)
         else:

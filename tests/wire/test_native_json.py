@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.formats.json.read_request import read_request
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
-from app.wire.json import body_without_arrays, gather_messages
+from app.wire.json import body_without_arrays
 from tests.for_each import for_each
 from tests.strings import items
 from tests.wire.json_requests import DATA, INDICES, call, made, refused, refused_items, request, tensor
@@ -438,7 +439,7 @@ class TestBase64:
 
 class TestFields:
     def test_the_defaults(self) -> None:
-        found, encoding = gather_messages.read_call(request(), OPERATORS["gathernd"].signature, Limits())
+        found, encoding = read_request(request(), b"", OPERATORS["gathernd"].signature, Limits())
         assert (found.parameter, found.dialect, found.device, encoding) == (0, "onnx-13", "auto", "values")
         assert (found.operator, found.parameter_pointer) == ("gathernd", "/batch_dims")
         assert call(request(), "gather").parameter_pointer == "/axis"
@@ -483,7 +484,7 @@ class TestFields:
     def test_the_choices(self) -> None:
         signature = Signature("gathernd", "batch_dims", ("openvino-8",))
         rest = ', "dialect": "openvino-8", "device": "gpu", "output_encoding": "base64"'
-        found, encoding = gather_messages.read_call(request(rest=rest), signature, Limits())
+        found, encoding = read_request(request(rest=rest), b"", signature, Limits())
         assert (found.dialect, found.device, encoding) == ("openvino-8", "gpu", "base64")
         refused(request(rest=', "dialect": "onnx-1"'), FIELD, "/dialect")
 

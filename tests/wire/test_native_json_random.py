@@ -14,11 +14,11 @@ from app.tensors.buffer_type import Buffer
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
-from app.wire.json import gather_messages, grammar_and_duplicate_keys
+from app.wire.json import grammar_and_duplicate_keys
 from tests.strings import items
 from tests.wire import json_oracle
 from tests.wire.json_random import Requests
-from tests.wire.json_requests import SIGNATURES
+from tests.wire.json_requests import SIGNATURES, read_call
 
 pytestmark = pytest.mark.usefixtures("every_codec")
 
@@ -76,7 +76,7 @@ def test_both_readers_make_the_same_of_every_request(seed: int, soak_scale: int)
     requests, seen = Requests(seed), Counter[str]()
     for _ in range(1500 * soak_scale):
         body, operator = requests.body()
-        found, wanted = (outcome(read, body, operator) for read in (gather_messages.read_call, json_oracle.read_call))
+        found, wanted = (outcome(read, body, operator) for read in (read_call, json_oracle.read_call))
         assert found == wanted, body
         seen[found[0]] += 1
     wanted_codes = {"read", "malformed_request", "invalid_field", "unsupported_dtype", "value_not_representable"}
@@ -91,7 +91,7 @@ def test_malformed_is_what_python_finds_malformed(seed: int, soak_scale: int) ->
         body = requests.broken(requests.body()[0])
         fine = grammar_and_duplicate_keys.fault(body) is None
         assert fine == strict(body), body
-        refused = outcome(gather_messages.read_call, body, "gathernd")[0] == "malformed_request"
+        refused = outcome(read_call, body, "gathernd")[0] == "malformed_request"
         assert refused != fine, body
         seen[fine] += 1
     assert min(seen.values()) > 200
@@ -101,12 +101,12 @@ def test_malformed_is_what_python_finds_malformed(seed: int, soak_scale: int) ->
 def test_a_body_cut_short_at_any_byte_is_malformed(seed: int) -> None:
     requests = Requests(seed)
     whole = b""
-    while outcome(gather_messages.read_call, whole, "gathernd")[0] != "read" or len(whole) < 150 or b"tensor" in whole:
+    while outcome(read_call, whole, "gathernd")[0] != "read" or len(whole) < 150 or b"tensor" in whole:
         whole = requests.body()[0]
     whole = whole.strip()
     for size in range(len(whole)):
         for cut in (whole[:size], bytearray(whole[:size]), memoryview(whole)[:size]):
-            found = outcome(gather_messages.read_call, cut, "gathernd")
+            found = outcome(read_call, cut, "gathernd")
             assert found == ("malformed_request", [], 0, {}), (size, whole)
 
 
@@ -115,9 +115,9 @@ def test_every_kind_of_buffer_and_surroundings_reads_alike(seed: int, soak_scale
     requests = Requests(seed)
     for _ in range(200 * soak_scale):
         body, operator = requests.body()
-        wanted = outcome(gather_messages.read_call, body, operator)
+        wanted = outcome(read_call, body, operator)
         padded = b"1" * 7 + body + b'"]}1'
         forms = (bytearray(body), memoryview(body), memoryview(padded)[7:-4], memoryview(bytearray(padded))[7:-4])
-        assert all(outcome(gather_messages.read_call, form, operator) == wanted for form in forms), body
+        assert all(outcome(read_call, form, operator) == wanted for form in forms), body
         spaced = b" " * 90 + body + b"\n" * 90
-        assert outcome(gather_messages.read_call, spaced, operator) == wanted, body
+        assert outcome(read_call, spaced, operator) == wanted, body

@@ -10,14 +10,16 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from app.errors import GatherError
+from app.formats.json.query import read_explain
+from app.formats.json.read_request import read_request
 from app.operators.registry import OPERATORS
+from app.requests.schemas.scatter_request import ScatterRequest
 from app.tensors.operator_signature import OWN_FIELDS
+from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
 from app.wire import safetensors, safetensors_scatter
-from app.wire.json import query_of_json_request, scatter_messages
-from app.wire.json.gather_messages import read_call
-from app.wire.request_schemas.scatter_request import ScatterRequest
 from app.wire.v2_request_json import Model, read_head
+from tests.wire.json_requests import read_call
 from tests.wire.schema_samples import (
     INFER,
     PROTOCOL_RULES,
@@ -93,7 +95,12 @@ def test_operators(path: str) -> None:
 
 
 def test_scatters() -> None:
-    hold(body_schema(SCATTER), TENSOR_RULES, Maker(SCATTER), lambda body: scatter_messages.read_scatter(body, Limits()))
+    hold(
+        body_schema(SCATTER),
+        TENSOR_RULES,
+        Maker(SCATTER),
+        lambda body: read_request(body, b"", TABLE_SCATTER, Limits())[0],
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -137,4 +144,4 @@ def test_queries_of_gathers_in_json(query: str) -> None:
     allowed = Draft202012Validator(wanted).is_valid(
         {name: typed(name, value, wanted) for name, value in fields.items()}
     )
-    assert accepts(lambda: query_of_json_request.read_explain(query.encode(), ScatterRequest))[0] == allowed
+    assert accepts(lambda: read_explain(query.encode(), ScatterRequest))[0] == allowed

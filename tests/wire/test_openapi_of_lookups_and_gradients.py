@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from app.formats.json.read_request import read_request
 from app.operators.backward_registry import BACKWARDS
-from app.tensors.lookup_call import ARRAYS
+from app.tensors.lookup_call import ARRAYS, LOOKUP_SIGNATURE
 from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.shape_limits import Limits
 from app.wire import safetensors_backward, safetensors_lookup, v2_lookup
-from app.wire.json import backward_messages, lookup_messages
 from tests.wire.schema_samples import (
     DOCUMENT,
     INFER,
@@ -120,7 +120,12 @@ class GradientMaker(Maker):
 
 def test_lookups() -> None:
     rules = TENSOR_RULES | POOLING_RULES | FILL_RULE
-    hold(body_schema(LOOKUP), rules, LookupMaker(LOOKUP), lambda body: lookup_messages.read_lookup(body, b"", Limits()))
+    hold(
+        body_schema(LOOKUP),
+        rules,
+        LookupMaker(LOOKUP),
+        lambda body: read_request(body, b"", LOOKUP_SIGNATURE, Limits()),
+    )
 
 
 def test_lookups_beside_binary_arrays() -> None:
@@ -207,7 +212,7 @@ def test_gradients(name: str) -> None:
     row = BACKWARDS[name]  # type: ignore[index]
 
     def read(body: bytes) -> None:
-        backward_messages.read_backward(body, b"", row.signature, Limits())
+        read_request(body, b"", row.signature, Limits())
 
     hold(body_schema(row.path), TENSOR_RULES | gradient_rules(name), GradientMaker(name), read)
 

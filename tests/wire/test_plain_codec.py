@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from app import compile_codec
+from app.requests.envelope_cache import envelopes
 from app.tensors.frame_format import ROOM
 from app.tensors.string_frames import copy_frames, first_longer, frames_size, read_frames
-from app.wire.json import gather_messages, grammar_and_duplicate_keys
+from app.wire.json import grammar_and_duplicate_keys
 from app.wire.json.codec_constants import (
     BOOL,
     FLOAT16,
@@ -30,11 +31,11 @@ from app.wire.json.codec_constants import (
     strings_room,
 )
 from app.wire.json.codec_functions import read_elements, scan_inputs, scan_tensors, write_singles, write_strings
-from app.wire.json.validated_fields_cache import templates
 from tests.conftest import samples
 from tests.for_each import for_each
 from tests.strings import framed
 from tests.wire.json_random import NUMBERS, ODD, Requests
+from tests.wire.json_requests import read_call
 from tests.wire.test_native_json_random import outcome
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -59,9 +60,9 @@ def in_python() -> Iterator[None]:
 
 def both(call: Callable[[], Any]) -> tuple[Any, Any]:
     """What a call makes with the compiled codec, and with the one in Python."""
-    templates.clear()
+    envelopes.clear()
     compiled = call()
-    templates.clear()
+    envelopes.clear()
     with in_python():
         return compiled, call()
 
@@ -75,7 +76,7 @@ def test_both_make_the_same_of_every_request(seed: int) -> None:
         places = np.full(12, -7, np.int64)
         faults = [grammar_and_duplicate_keys.fault(body, bare=bare) for bare in (False, True)]
         scanned = scan_tensors.run(view), scan_inputs.run(view, places), places.tolist()
-        return outcome(gather_messages.read_call, body, operator), scanned, faults
+        return outcome(read_call, body, operator), scanned, faults
 
     for number in range(samples(2000)):
         body, operator = requests.body()

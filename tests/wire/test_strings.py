@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
+from app.formats.json.read_request import read_request
 from app.kernels import numpy_cpu
 from app.kernels.numba_cpu import gather_kernel
 from app.memory.budget import Budget, MemoryReservation
@@ -264,7 +265,7 @@ def test_every_way_in_and_out_gives_what_lists_of_strings_give(
         if form == "unshaped" and not len(texts):
             continue
         body = f'{{"data": {data}, "indices": {json.dumps(indices)}}}'.encode()
-        call, _ = gather_messages.read_call(body, SIGNATURE, Limits())
+        call, _ = read_request(body, b"", SIGNATURE, Limits())
         answers.append(gathered(call, kernel, packed(texts, shape) if form == "resident" else None))
     for binary in (False, True):
         raw = framed(texts) if binary else b""
@@ -302,7 +303,7 @@ def test_a_lone_surrogate_is_told_by_its_place(text: str, place: int) -> None:
     values = ", ".join(['"a"'] * place + [f'"{text}"', '"b"'])
     body = f'{{"data": {{"dtype": "string", "values": [{values}]}}, "indices": {{"dtype": "int64", "values": [[0]]}}}}'
     with pytest.raises(GatherError) as caught:
-        gather_messages.read_call(body.encode(), SIGNATURE, Limits())
+        read_request(body.encode(), b"", SIGNATURE, Limits())
     assert caught.value.code == "value_not_representable"
     assert [found.pointer for found in caught.value.places] == [f"/data/values/{place}"]
 

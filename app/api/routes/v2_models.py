@@ -23,7 +23,7 @@ from app.api.v2_model_lookup import Models, counted_as
 from app.errors import Code
 from app.operators.lookup import CODES as LOOKUP_CODES
 from app.operators.registry import OPERATORS
-from app.wire.request_schemas.v2_infer_request import InferRequest, infer_request
+from app.requests.schemas.v2_infer_request import InferRequest, infer_request
 
 _INFER: Final[tuple[Code, ...]] = (
     "model_not_found", "payload_too_large", "unsupported_media_type", "invalid_field", "unsupported_dtype",

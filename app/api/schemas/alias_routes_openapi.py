@@ -17,9 +17,9 @@ from app.api.schemas.tensor_routes_openapi import (
     header,
     parameter,
 )
+from app.requests.schemas.alias_request import AliasRequest
+from app.requests.schemas.members import Size
 from app.tensors.tensor_name import PATTERN
-from app.wire.request_schemas.alias_request import AliasRequest
-from app.wire.request_schemas.members import Size
 
 AliasName = Annotated[str, Path(description="Name of the alias, which no tensor has.", pattern=PATTERN)]
 _ETAG: Final[dict[str, Any]] = {"ETag": header("Names this alias as it is until it is moved.")}

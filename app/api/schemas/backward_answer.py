@@ -15,8 +15,8 @@ from app.api.schemas.gather_answer import (
     OpenModel,
     OutputTensor,
 )
+from app.requests.schemas.members import Size
 from app.tensors.backward_call import BackwardName
-from app.wire.request_schemas.members import Size
 
 
 class ExplainedBackward(OpenModel):

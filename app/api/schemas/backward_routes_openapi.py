@@ -11,8 +11,8 @@ from app.api.schemas import backward_examples, binary_format_openapi
 from app.api.schemas.backward_answer import BackwardAnswer
 from app.errors import CODES, Code
 from app.operators.backward_registry import BACKWARDS, BackwardOperator
-from app.wire.request_schemas.backward_request import backward_query, backward_request
-from app.wire.request_schemas.query_fields import query_parameters
+from app.requests.schemas.backward_request import backward_query, backward_request
+from app.requests.schemas.query_fields import query_parameters
 
 _CODES: Final[tuple[Code, ...]] = (
     *EVERYWHERE, "unauthorized", "tensor_not_found", "payload_too_large", "unsupported_media_type", "invalid_field",

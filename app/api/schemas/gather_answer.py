@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
+from app.requests.schemas.members import BASE64, VALUES, DTypeName, Size, tidy
 from app.tensors.operator_signature import OperatorName
-from app.wire.request_schemas.members import BASE64, VALUES, DTypeName, Size, tidy
 
 _INT64: Final[dict[str, JsonValue]] = {"format": "int64"}
 Values = Annotated[list[Any], Field(description=VALUES)]

@@ -11,8 +11,8 @@ from app.api.schemas import binary_format_openapi, examples
 from app.api.schemas.gather_answer import GatherAnswer
 from app.errors import CODES, Code
 from app.operators.registry import OPERATORS, Operator
-from app.wire.request_schemas.operator_request import operator_query, operator_request
-from app.wire.request_schemas.query_fields import query_parameters
+from app.requests.schemas.operator_request import operator_query, operator_request
+from app.requests.schemas.query_fields import query_parameters
 
 GATHER_ERRORS: Final[tuple[Code, ...]] = (
     *EVERYWHERE, "unauthorized", "tensor_not_found", "payload_too_large", "unsupported_media_type", "invalid_field",

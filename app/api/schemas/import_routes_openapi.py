@@ -18,8 +18,8 @@ from app.api.schemas.tensor_routes_openapi import (
     header,
     parameter,
 )
-from app.wire.request_schemas.import_request import ImportRequest
-from app.wire.request_schemas.members import Size
+from app.requests.schemas.import_request import ImportRequest
+from app.requests.schemas.members import Size
 
 ImportId = Annotated[str, Path(description="Id of the import.")]
 _REASON: Final = "answered by the data plane"

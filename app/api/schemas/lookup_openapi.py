@@ -22,10 +22,10 @@ from app.api.schemas.gather_answer import (
 from app.api.schemas.gather_routes_openapi import GATHER_ERRORS
 from app.errors import CODES
 from app.operators.lookup import CODES as LOOKUP_CODES
+from app.requests.schemas.lookup_request import LookupRequest
+from app.requests.schemas.members import Size
+from app.requests.schemas.query_fields import ExplainQuery, query_parameters
 from app.tensors.lookup_call import LOOKUP, Pooling
-from app.wire.request_schemas.lookup_request import LookupRequest
-from app.wire.request_schemas.members import Size
-from app.wire.request_schemas.query_fields import ExplainQuery, query_parameters
 
 _BINARY: Final = {"type": "string", "format": "binary"}
 _BODY: Final = (

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from app.api.schemas.gather_answer import OpenModel
-from app.wire.request_schemas.members import DTypeName, Size
+from app.requests.schemas.members import DTypeName, Size
 
 
 class ResidentTensor(OpenModel):

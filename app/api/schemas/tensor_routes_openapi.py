@@ -13,12 +13,12 @@ from app.api.openapi_document import EVERYWHERE, Endpoint, operation, problem_re
 from app.api.routes.tensors import MAX_KEEP, MAX_LIST
 from app.api.schemas.tensor_messages import ResidentTensor, ScatterAnswer, TensorList
 from app.errors import Code
+from app.requests.schemas.members import RESIDENT
+from app.requests.schemas.query_fields import ScatterQuery, query_parameters
+from app.requests.schemas.scatter_request import ScatterRequest
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import PATTERN, REFERENCE_PATTERN, RESERVED
 from app.wire.body_formats import TENSORS
-from app.wire.request_schemas.members import RESIDENT
-from app.wire.request_schemas.query_fields import ScatterQuery, query_parameters
-from app.wire.request_schemas.scatter_request import ScatterRequest
 
 NPY, SAFETENSORS, RAW = TENSORS
 NewName = Annotated[

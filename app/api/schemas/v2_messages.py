@@ -12,8 +12,8 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from app.api.schemas.gather_answer import OpenModel, Problem
-from app.wire.request_schemas.members import Size
-from app.wire.request_schemas.v2_infer_request import Datatype
+from app.requests.schemas.members import Size
+from app.requests.schemas.v2_infer_request import Datatype
 
 Count = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
 Parameters = Annotated[

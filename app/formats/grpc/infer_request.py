@@ -16,11 +16,11 @@ from google.protobuf.message import DecodeError
 from app.errors import invalid_field
 from app.formats.grpc.message_fields import InferMessage, malformed
 from app.formats.grpc.typed_contents import check_count, field_of, pack
+from app.requests.schemas.members import ABSENT
 from app.tensors.shape_limits import Limits
 from app.wire.grpc_messages.classes import ModelInferRequest
 from app.wire.json.lossless_json import Number
 from app.wire.little_endian_items import Charge
-from app.wire.request_schemas.members import ABSENT
 from app.wire.v2_lookup import LookupRequest, lookup_head_of_document, lookup_of_arrays
 from app.wire.v2_request_json import Head, Input, Model, head_of_document
 from app.wire.v2_request_tensors import (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from app.requests.schemas.alias_request import alias_target
 from app.tensors.buffer_type import Buffer
 from app.wire.json import lossless_json
-from app.wire.json.read_tensor import check_framing
-from app.wire.request_schemas.alias_request import alias_target
+from app.wire.json.grammar_and_duplicate_keys import check_framing
 
 
 def read_alias_target(body: Buffer) -> str:

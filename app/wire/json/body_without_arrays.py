@@ -26,6 +26,12 @@ _READ_EXACTLY: Final = 5
 """Bytes that a byte of an envelope with much white space takes: itself, and as text, of which one character is wide."""
 _SPACE: Final = b" \t\r\n"
 _NESTED: Final = (dict, list)
+MAX_FEATURE_BYTES: Final = 1 << 9
+"""Bytes that a feature may take beside its arrays, on average; a name has at most 128, its other members 250."""
+OBJECT_BYTES: Final = 32
+"""Bytes that a byte beside the arrays takes as Python objects: a feature of 60 bytes is eight of them."""
+PLACE_BYTES: Final = 24 + 176
+"""Bytes that the place of an array takes: three words, and a list of three integers."""
 MOST_ARRAYS: Final = 16
 """Arrays that the envelope of an inference request may have had."""
 _NUMBERS: Final = tuple(b"%d " % number for number in range(1 << 10))
@@ -41,10 +47,14 @@ def read_envelope(
     charge: Charge | None,
     most: int = MAX_BYTES,
 ) -> Any:
-    """The value of `body`, in which number i stands for array i of those `found`.
+    """The value of `body`, in which number i stands for array i of those `found`. Raises as its two steps do."""
+    return parse_envelope(cut_arrays(body, found, what, charge, most), body, found, check_grammar, charge, most)
 
-    Raises limit_exceeded where all but `what` has more than `most` bytes, and what `check_grammar` raises, which is
-    called where the envelope is no JSON and may let NaN and infinities pass.
+
+def cut_arrays(body: Buffer, found: FoundArrays, what: str, charge: Charge | None, most: int = MAX_BYTES) -> bytes:
+    """The envelope: `body`, in which number i stands for array i of those `found`.
+
+    Raises limit_exceeded if all but `what` has more than `most` bytes.
     """
     whole = body if len(body) <= MAX_BYTES else memoryview(body)
     pieces: list[Buffer] = []
@@ -55,7 +65,21 @@ def read_envelope(
     pieces.append(whole[end:])
     if len(body) > MAX_BYTES:
         _check_size(pieces[::2], what, charge, most)
-    text = b"".join(pieces)
+    return b"".join(pieces)
+
+
+def parse_envelope(
+    text: bytes,
+    body: Buffer,
+    found: FoundArrays,
+    check_grammar: Callable[[Buffer, Charge | None], None],
+    charge: Charge | None,
+    most: int = MAX_BYTES,
+) -> Any:
+    """The value of the envelope `text` of `body`.
+
+    Raises what `check_grammar` raises: it is called if the envelope is no JSON, and may let NaN and infinities pass.
+    """
     if found.numbers != OTHER_NUMBERS and len(text) <= most and not (b"-0" in text and _MINUS_ZERO.search(text)):
         try:
             return orjson.loads(text)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
 from app.wire.json import malformed_hint
 from app.wire.json.codec_constants import MAX_DEPTH
@@ -30,6 +31,17 @@ class Fault(NamedTuple):
 
     detail: str
     hint: str
+
+
+class FramingFault(GatherError):
+    """A body that is not JSON or names a key twice: nothing comes before it, so nobody need look again."""
+
+
+def check_framing(body: Buffer, charge: Charge | None = None) -> None:
+    """Raise malformed_request if the body is not JSON or names a key twice, and what `charge` raises."""
+    found = fault(body, charge)
+    if found is not None:
+        raise FramingFault("malformed_request", found.detail, hint=found.hint)
 
 
 def fault(body: Buffer, charge: Charge | None = None, *, bare: bool = False) -> Fault | None:

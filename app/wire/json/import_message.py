@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from app.requests.schemas.import_request import import_source
 from app.tensors.buffer_type import Buffer
 from app.wire.json import lossless_json
-from app.wire.json.read_tensor import check_framing
-from app.wire.request_schemas.import_request import import_source
+from app.wire.json.grammar_and_duplicate_keys import check_framing
 
 
 def read_import_source(body: Buffer) -> tuple[str, str | None]:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from app.errors import GatherError, Place, invalid_field
+from app.requests.request import JsonText
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import OutOfBounds
 from app.tensors.tensor import Tensor
@@ -40,6 +41,18 @@ class JsonFillValue(NamedTuple):
                 hint=f"{_form(dtype)} at {self.pointer}, since the type is {dtype.name}.",
             )
         return tensor
+
+
+def given_fill_value(fields: Any, mode: OutOfBounds, pointer: str) -> JsonFillValue | None:
+    """The fill value of valid fields, None if they have none: a JSON value, or the text of one.
+
+    Raises invalid_field if nothing is to be filled, and for a text that is not JSON.
+    """
+    if "fill_value" not in fields.model_fields_set:
+        return None
+    if type(fields.fill_value) is JsonText:
+        return read_fill_value_text(fields.fill_value, mode, pointer)
+    return read_fill_value(fields.fill_value, mode, pointer)
 
 
 def read_fill_value(value: Any, mode: OutOfBounds, pointer: str) -> JsonFillValue:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from app.requests.schemas.gather_request import gather_request
+from app.requests.schemas.members import RequestModel
+from app.requests.schemas.query_fields import QueryModel, gather_query, scatter_call_query
+from app.requests.schemas.scatter_request import scatter_call_request
 from app.tensors.operator_signature import Signature
-from app.wire.request_schemas.gather_request import gather_request
-from app.wire.request_schemas.members import RequestModel
-from app.wire.request_schemas.query_fields import QueryModel, gather_query, scatter_call_query
-from app.wire.request_schemas.scatter_request import scatter_call_request
 
 
 def operator_request(signature: Signature) -> type[RequestModel]:

@@ -9,11 +9,11 @@ from typing import Final
 from pydantic import Field, create_model
 
 from app.errors import invalid_field
+from app.requests.schemas.gather_request import GivenData, Tensor, parameter_field
+from app.requests.schemas.members import RequestModel, one_of
 from app.tensors.gather_call import Device, Encoding
 from app.tensors.operator_signature import OperatorName, Signature
 from app.tensors.scatter_call import Reduction
-from app.wire.request_schemas.gather_request import GivenData, Tensor, parameter_field
-from app.wire.request_schemas.members import RequestModel, one_of
 
 REDUCTION_DESCRIPTION: Final = (
     "How an update combines with what is there. Updates count in row-major order: with none the last one of a place "

@@ -10,10 +10,10 @@ from typing import Any, Final
 from pydantic import Field
 
 from app.errors import invalid_field
+from app.requests.schemas.members import ABSENT
 from app.tensors.backward_call import BackwardSignature
 from app.tensors.gather_call import OutOfBounds
 from app.tensors.operator_signature import Signature
-from app.wire.request_schemas.members import ABSENT
 
 _BATCH_DIMS: Final = (
     "leading dimensions of data and indices that are batches; negative counts from the rank of indices."

@@ -13,10 +13,8 @@ from typing import Annotated, Any, Final
 from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag, WithJsonSchema, create_model
 from pydantic_core import CoreSchema, core_schema
 
-from app.tensors.gather_call import Device, Encoding, OutOfBounds
-from app.tensors.operator_signature import OperatorName, Parameter, Signature
-from app.wire.request_schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
-from app.wire.request_schemas.members import (
+from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
+from app.requests.schemas.members import (
     ABSENT,
     RESIDENT,
     DTypeName,
@@ -28,6 +26,8 @@ from app.wire.request_schemas.members import (
     TextNumber,
     one_of,
 )
+from app.tensors.gather_call import Device, Encoding, OutOfBounds
+from app.tensors.operator_signature import OperatorName, Parameter, Signature
 
 _DTYPE: Final = "Element type."
 FILL_VALUE_DESCRIPTION: Final = (

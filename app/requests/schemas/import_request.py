@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationError
 
 from app.errors import invalid_field
-from app.wire.request_schemas.invalid_fields import InvalidFields
-from app.wire.request_schemas.members import ABSENT, Detail, JsonString, RequestModel
+from app.requests.schemas.invalid_fields import InvalidFields
+from app.requests.schemas.members import ABSENT, Detail, JsonString, RequestModel
 
 _URL: Final = Detail("url must be a text, such as 'https://host/folder/table.npy'")
 _TENSOR: Final = Detail("tensor must be a text, the name of one of the tensors of a safetensors file")

@@ -9,11 +9,11 @@ from pydantic import Field, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic.types import FailFast, Strict
 
 from app.errors import GatherError, invalid_field
+from app.requests.schemas.gather_request import Tensor
+from app.requests.schemas.invalid_fields import InvalidFields
+from app.requests.schemas.members import ABSENT, BOOLEAN, FEATURES, RESIDENT, RequestModel, TensorName, as_dict
 from app.tensors.gather_call import Encoding, OutOfBounds
 from app.tensors.lookup_call import Pooling
-from app.wire.request_schemas.gather_request import Tensor
-from app.wire.request_schemas.invalid_fields import InvalidFields
-from app.wire.request_schemas.members import ABSENT, BOOLEAN, FEATURES, RESIDENT, RequestModel, TensorName, as_dict
 
 _TENSOR: Final = Field(description=f"{RESIDENT}. Its rows lie along the first axis.")
 _POOLING: Final[Pooling] = Field(
@@ -106,7 +106,7 @@ def valid_lookup(document: Any, most: int, check_features: Callable[[Sequence[di
     Raises limit_exceeded for more than `most` features, and invalid_field: at the first member or feature that is
     wrong, where what is wrong with features, whose members have been validated, includes what `check_features` raises.
     """
-    features = _features_of(document, "", most)
+    features = check_feature_count(document, "", most)
     try:
         return LookupDicts.model_validate(document)
     except ValidationError as refusal:
@@ -122,7 +122,7 @@ def valid_lookup(document: Any, most: int, check_features: Callable[[Sequence[di
 
 def valid_parameters(document: Any, pointer: str, most: int) -> LookupParameterDicts:
     """The same of what stands in a request of a binary format at `pointer`, in which there are no arrays."""
-    _features_of(document, pointer, most)
+    check_feature_count(document, pointer, most)
     try:
         return LookupParameterDicts.model_validate(document)
     except ValidationError as refusal:
@@ -132,7 +132,7 @@ def valid_parameters(document: Any, pointer: str, most: int) -> LookupParameterD
     raise faults.first()
 
 
-def _features_of(document: Any, pointer: str, most: int) -> list[Any]:
+def check_feature_count(document: Any, pointer: str, most: int) -> list[Any]:
     """The list of features, if there is one. Raises limit_exceeded for more than `most`."""
     features = document.get("features") if type(document) is dict else None
     if type(features) is list and len(features) > most:

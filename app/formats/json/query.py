@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, ValidationError
 
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
-from app.tensors.buffer_type import Buffer
-from app.tensors.gather_call import Call, Encoding
-from app.tensors.operator_signature import Signature
-from app.tensors.shape_limits import Limits
-from app.wire.json.gather_messages import read_call
+from app.requests.read_call import FAMILIES
+from app.requests.schemas.invalid_fields import InvalidFields
+from app.requests.schemas.query_fields import ExplainQuery, ScatterQuery, field_names
 from app.wire.json.lossless_json import shown
-from app.wire.little_endian_items import Charge
 from app.wire.parse_query_string import escape, query_fields
-from app.wire.request_schemas.invalid_fields import InvalidFields
-from app.wire.request_schemas.operator_request import operator_request
-from app.wire.request_schemas.query_fields import ExplainQuery, ScatterQuery, field_names
 
 
-def read_request(
-    body: Buffer, query: bytes, signature: Signature, limits: Limits, charge: Charge | None = None
-) -> tuple[Call, Encoding]:
-    """The call that a body and the query of its URL ask for; see `gather_messages.read_call`."""
-    try:
-        found = read_call(body, signature, limits, charge)
-    except GatherError as error:
-        # What is not JSON at all comes first; every other fault comes after a field that may not be there.
-        if query and error.code != "malformed_request":
-            read_explain(query, operator_request(signature))
-        raise
-    if query:
-        found[0].explain = read_explain(query, operator_request(signature))
-    return found
+def read_query(query: bytes, row: Any) -> bool:
+    """Tell whether the query of a JSON request asks for an explanation, the only field that it may have.
+
+    Raises invalid_field, for a scatter into a resident tensor at any field.
+    """
+    if row.kind == "table_scatter":
+        refuse_query(query, row)
+        return False
+    return read_explain(query, FAMILIES[row.kind].model(row))
 
 
-def refuse_query(query: bytes, body: type[BaseModel]) -> None:
-    """Raise invalid_field at the first field of the query of a scatter in JSON; `body` has the body's fields."""
+def refuse_query(query: bytes, row: Any) -> None:
+    """Raise invalid_field at the first field of the query of a scatter into a resident tensor in JSON."""
+    body = FAMILIES[row.kind].model(row)
     for name, _ in query_fields(query):
         if name in field_names(ExplainQuery):
             raise invalid_field(f"/query/{name}", f"{name} is not offered here", f"Leave '{name}' out of the query.")

@@ -13,14 +13,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 from pydantic.json_schema import SkipJsonSchema
 from pydantic.types import FailFast, Strict
 
-from app.tensors.dtypes import BY_OIP
-from app.tensors.gather_call import Device, OutOfBounds
-from app.tensors.operator_signature import Parameter, Signature
-from app.tensors.scatter_call import Reduction
-from app.wire.json.lossless_json import Number, integer
-from app.wire.request_schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
-from app.wire.request_schemas.gather_request import FILL_VALUE_DESCRIPTION, PARAMETER_DESCRIPTIONS
-from app.wire.request_schemas.members import (
+from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
+from app.requests.schemas.gather_request import FILL_VALUE_DESCRIPTION, PARAMETER_DESCRIPTIONS
+from app.requests.schemas.members import (
     ABSENT,
     BOOLEAN,
     JSON_TEXT,
@@ -35,7 +30,12 @@ from app.wire.request_schemas.members import (
     one_of,
     tidy,
 )
-from app.wire.request_schemas.scatter_request import REDUCTION_DESCRIPTION
+from app.requests.schemas.scatter_request import REDUCTION_DESCRIPTION
+from app.tensors.dtypes import BY_OIP
+from app.tensors.gather_call import Device, OutOfBounds
+from app.tensors.operator_signature import Parameter, Signature
+from app.tensors.scatter_call import Reduction
+from app.wire.json.lossless_json import Number, integer
 
 Output = Literal["output"]
 """The name of every operator's output."""

@@ -12,10 +12,7 @@ from pydantic_core import ErrorDetails
 
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
-from app.tensors.near_dtype import holds_positions
-from app.tensors.tensor_name import REFERENCE, TENSOR_NAME, reference_hint
-from app.wire.json import lossless_json
-from app.wire.request_schemas.members import (
+from app.requests.schemas.members import (
     BOOLEAN,
     FEATURES,
     FINITE,
@@ -29,6 +26,9 @@ from app.wire.request_schemas.members import (
     NotOffered,
     TooSmall,
 )
+from app.tensors.near_dtype import holds_positions
+from app.tensors.tensor_name import REFERENCE, TENSOR_NAME, reference_hint
+from app.wire.json import lossless_json
 
 _UNKNOWN: Final = "extra_forbidden"
 _NO_UNICODE: Final = "string_unicode"

@@ -12,13 +12,9 @@ from pydantic import Field, PlainValidator, WithJsonSchema, create_model
 from pydantic.types import Strict
 
 from app.errors import invalid_field
-from app.tensors.backward_call import BackwardName, BackwardSignature
-from app.tensors.gather_call import Device, Encoding
-from app.tensors.tensor_name import REFERENCE_PATTERN
-from app.wire.json.lossless_json import Number
-from app.wire.request_schemas.dialect_fields import dialect_fields, parameter_note
-from app.wire.request_schemas.gather_request import PARAMETER_DESCRIPTIONS, Tensor, parameter_field
-from app.wire.request_schemas.members import (
+from app.requests.schemas.dialect_fields import dialect_fields, parameter_note
+from app.requests.schemas.gather_request import PARAMETER_DESCRIPTIONS, Tensor, parameter_field
+from app.requests.schemas.members import (
     ABSENT,
     BOOLEAN,
     FINITE,
@@ -29,7 +25,11 @@ from app.wire.request_schemas.members import (
     TensorName,
     one_of,
 )
-from app.wire.request_schemas.query_fields import Explain, QueryInteger, QueryModel, ResidentName
+from app.requests.schemas.query_fields import Explain, QueryInteger, QueryModel, ResidentName
+from app.tensors.backward_call import BackwardName, BackwardSignature
+from app.tensors.gather_call import Device, Encoding
+from app.tensors.tensor_name import REFERENCE_PATTERN
+from app.wire.json.lossless_json import Number
 
 _SIZES: Final = re.compile(r"(?:[0-9]{1,40}(?:,[0-9]{1,40})*+)?")
 _DECIMAL: Final = re.compile(r"[-+]?(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][-+]?[0-9]++)?")

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationError
 from pydantic.types import FailFast
 
-from app.wire.request_schemas.invalid_fields import InvalidFields
-from app.wire.request_schemas.members import (
+from app.requests.schemas.invalid_fields import InvalidFields
+from app.requests.schemas.members import (
     ABSENT,
     LOOKUP_TEXT,
     Detail,
@@ -18,7 +18,7 @@ from app.wire.request_schemas.members import (
     TooSmall,
     as_dict,
 )
-from app.wire.request_schemas.v2_infer_request import (
+from app.requests.schemas.v2_infer_request import (
     Count,
     Flag,
     InferRequestedOutputParameters,

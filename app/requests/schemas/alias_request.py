@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
-from app.wire.request_schemas.invalid_fields import InvalidFields
-from app.wire.request_schemas.members import Detail, JsonString, RequestModel
+from app.requests.schemas.invalid_fields import InvalidFields
+from app.requests.schemas.members import Detail, JsonString, RequestModel
 
 _TARGET: Final = Detail("tensor must be a text, the version that the alias is to name, as in 'items@7'")
 

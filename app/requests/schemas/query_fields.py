@@ -8,14 +8,14 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema, create_model
 
+from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
+from app.requests.schemas.gather_request import FILL_VALUE_DESCRIPTION, PARAMETER_DESCRIPTIONS
+from app.requests.schemas.members import ABSENT, RESIDENT, Detail, one_of
+from app.requests.schemas.scatter_request import REDUCTION_DESCRIPTION
 from app.tensors.gather_call import Device, Encoding, OutOfBounds
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import Reduction
 from app.tensors.tensor_name import REFERENCE_PATTERN
-from app.wire.request_schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
-from app.wire.request_schemas.gather_request import FILL_VALUE_DESCRIPTION, PARAMETER_DESCRIPTIONS
-from app.wire.request_schemas.members import ABSENT, RESIDENT, Detail, one_of
-from app.wire.request_schemas.scatter_request import REDUCTION_DESCRIPTION
 
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _MOST_DIGITS: Final = 4000

@@ -1,0 +1,242 @@
+"""A JSON body to a call: of an operator, a gradient, a lookup or a scatter into a resident tensor.
+
+The arrays are found and cut out (`find_arrays`), a JSON library reads what is left, and the items are read straight
+into arrays once everything else is right. Whatever is refused is first held against the whole grammar: a body that is
+not JSON is refused as that, wherever else it is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import GatherError, invalid_field
+from app.formats.json.query import read_query
+from app.requests.envelope_cache import LONGEST, Validated, envelopes
+from app.requests.read_call import read_call, settle, validate
+from app.requests.request import JSON_BODY, GivenArray, Request, WrongArrays
+from app.requests.schemas.members import ABSENT
+from app.tensors.buffer_type import Buffer
+from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Encoding
+from app.tensors.lookup_call import ARRAYS
+from app.tensors.near_dtype import hint_for_dtype
+from app.tensors.shape_limits import Limits
+from app.wire.json import lossless_json
+from app.wire.json.body_without_arrays import (
+    MAX_BYTES,
+    MAX_FEATURE_BYTES,
+    OBJECT_BYTES,
+    PLACE_BYTES,
+    count_members,
+    cut_arrays,
+    parse_envelope,
+)
+from app.wire.json.codec_constants import ESCAPED, QUOTED
+from app.wire.json.codec_functions import scan_tensors
+from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_features
+from app.wire.json.grammar_and_duplicate_keys import FramingFault, check_framing
+from app.wire.json.read_base64 import Packed, base64_bytes
+from app.wire.json.read_values import Values
+from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, view_of
+
+_LEAST_ARRAY: Final = 10
+"""Bytes of the shortest member that holds an array."""
+_ITEMS: Final = "the values of the tensors"
+_SIZE: Final = rb"(?:0|[1-9][0-9]{0,17})"
+_SPACE: Final = rb"[ \t\n\r]*+"
+_SHAPE: Final = re.compile(
+    rb'(?<="shape")(%b:%b\[)%b(%b(?:%b,%b%b)*+)?%b\]' % (_SPACE, _SPACE, _SPACE, _SIZE, _SPACE, _SPACE, _SIZE, _SPACE)
+)
+_ANY_TYPE: Final = DTYPES["bool"]
+"""Stands for a type that does not exist, until everything else has been looked at."""
+
+
+def read_request(
+    body: Buffer, query: bytes, row: Any, limits: Limits, charge: Charge | None = None
+) -> tuple[Any, Encoding]:
+    """The call that a body and the query of its URL ask for, and how its answer is to be encoded. Raises GatherError.
+
+    What is wrong is refused in this order: malformed_request; invalid_field; unsupported_dtype, for a name that is no
+    type; element_count_mismatch; value_not_representable; of the last three in the order of the arrays. `charge` is
+    told what reading takes, in bytes, before it takes it.
+    """
+    try:
+        call, encoding = _read_body(body, row, limits, charge)
+    except GatherError as error:
+        # What is not JSON at all comes first; every other fault comes after a field that may not be there.
+        if query and error.code != "malformed_request":
+            read_query(query, row)
+        raise
+    if query:
+        call.explain = read_query(query, row)
+    return call, encoding
+
+
+def _read_body(body: Buffer, row: Any, limits: Limits, charge: Charge | None) -> tuple[Any, Encoding]:
+    try:
+        return _read(body, row, limits, charge)
+    except GatherError as error:
+        if error.code not in REFUSED_BY_CHARGE and not isinstance(error, FramingFault):
+            check_framing(body, charge)
+        raise
+    except WrongArrays as wrong:
+        check_framing(body, charge)
+        wrong.raise_first()
+        raise
+
+
+def _read(body: Buffer, row: Any, limits: Limits, charge: Charge | None) -> tuple[Any, Encoding]:
+    view = view_of(body)
+    found, most = _find_arrays(body, view, row, limits, charge)
+    if not found.closed:
+        raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
+    text = cut_arrays(body, found, _ITEMS, charge, most)
+    arrays = _Arrays(body, view, found.places, charge)
+    key, shapes = _without_shapes(text)
+    validated = envelopes.get((row, key))
+    request = Request(None, arrays.given, JSON_BODY, charge)
+    if validated is not None:
+        given = arrays.described_before(validated, shapes)
+    else:
+        document = parse_envelope(text, body, found, check_framing, charge, most)
+        if found.arrays > len(found.places):
+            check_framing(body, charge)  # with a key given twice, the numbers would not be what they seem
+        request = request._replace(document=document)
+        fields = validate(row, request, limits)
+        validated, given = settle(row, request, fields)
+        if count_members(document) != found.members:
+            check_framing(body, charge)
+        elif len(key) <= LONGEST:
+            _keep(row, key, validated, document, shapes)
+    return read_call(row, validated, given, request, limits), _encoding(validated.fields)
+
+
+def _find_arrays(
+    body: Buffer, view: NDArray[np.uint8], row: Any, limits: Limits, charge: Charge | None
+) -> tuple[FoundArrays, int]:
+    """The arrays of a body, and how many bytes all else may take."""
+    if row.kind != "lookup":
+        return FoundArrays._make(scan_tensors.run(view)), MAX_BYTES
+    most = min(2 * len(ARRAYS) * limits.features, len(body) // _LEAST_ARRAY + 1)
+    if charge is not None:
+        charge(PLACE_BYTES * most)
+    found = find_features(view, most)
+    size = len(body) - sum(end - first for first, end, _ in found.places)
+    if charge is not None:
+        charge(OBJECT_BYTES * min(size, MAX_FEATURE_BYTES * limits.features))
+    return found, MAX_FEATURE_BYTES * limits.features
+
+
+def _encoding(fields: Any) -> Encoding:
+    encoding: Encoding = getattr(fields, "output_encoding", "values")
+    return encoding
+
+
+def _without_shapes(text: bytes) -> tuple[bytes, list[Any]]:
+    """An envelope without the sizes in its shapes, and these, as text."""
+    parts = _SHAPE.split(text) if len(text) <= 2 * LONGEST else [text]
+    return b"".join([part for number, part in enumerate(parts) if number % 3 != 2]), parts[2::3]
+
+
+def _keep(row: Any, key: bytes, validated: Validated, document: Any, shapes: Sequence[Any]) -> None:
+    """Keep what was validated, if it is plain which of the shapes is that of which array."""
+    with_shape = [name for name, described in _described(document) if "shape" in described]
+    if not len(with_shape) == len(shapes) == key.count(b'"shape"'):
+        return
+    numbers = {name: number for number, name in enumerate(with_shape)}
+    lengths = tuple(numbers.get(name, -1) for name, _ in validated.arrays)
+    envelopes.keep(row, key, validated._replace(lengths=lengths))
+
+
+def _described(document: Any) -> Iterator[tuple[str, Any]]:
+    """The objects that describe arrays, in the order in which the body has them."""
+    for name, value in document.items():
+        if type(value) is dict:
+            yield name, value
+        elif name == "features":
+            for number, feature in enumerate(value):
+                for member, own in feature.items():
+                    if type(own) is dict:
+                        yield f"features/{number}/{member}", own
+
+
+class _Arrays:
+    """The arrays that were cut out of a body, by their numbers."""
+
+    __slots__ = ("body", "charge", "places", "view")
+
+    def __init__(
+        self, body: Buffer, view: NDArray[np.uint8], places: Sequence[ArrayPlace], charge: Charge | None
+    ) -> None:
+        self.body = body
+        self.view = view
+        self.places = places
+        self.charge = charge
+
+    def described_before(self, validated: Validated, shapes: Sequence[Any]) -> dict[str, GivenArray]:
+        """The arrays of a request whose envelope is known, with the shapes that it has now."""
+        given = {}
+        for (name, described), number in zip(validated.arrays, validated.lengths, strict=True):
+            shape: Any = ABSENT
+            if number >= 0:
+                text = shapes[number]
+                shape = tuple(map(int, text.split(b","))) if text else ()
+            given[name] = self._given(name, described, shape)
+        return given
+
+    def given(self, name: str, described: Any) -> GivenArray:
+        """The array that a validated description stands for. Raises invalid_field."""
+        return self._given(name, described, described.shape)
+
+    def _given(self, name: str, described: Any, shape: Any) -> GivenArray:
+        """What the model does not say: there are values or base64 and not both, base64 needs a shape, and what stands
+        where an array was cut out is a list or one value, or a string of base64.
+        """
+        dtype = DTYPES.get(described.dtype)
+        unsupported = None
+        if dtype is None:
+            dtype, unsupported = _ANY_TYPE, unsupported_dtype(name, described.dtype)
+        values, base64 = described.values, described.base64
+        if values is not ABSENT:
+            if base64 is not ABSENT:
+                raise invalid_field(f"/{name}", f"{name} has both values and base64", f"Leave out 'base64' of {name}.")
+            first, end, depth = self.places[values]
+            if depth <= 0:  # no list
+                depth = 0
+                if self.body[first] in b"n{":
+                    raise invalid_field(
+                        f"/{name}/values",
+                        "values must be a list, or one value for a tensor without dimensions",
+                        f"Write a list at /{name}/values, such as [0].",
+                    )
+            return GivenArray(Values(self.view, name, dtype, shape, first, end, depth), unsupported)
+        if base64 is ABSENT:
+            hint = f"Add 'values' at /{name}/values, the items in a list."
+            raise invalid_field(f"/{name}", f"{name} has neither values nor base64", hint)
+        first, end, kind = self.places[base64]
+        if kind not in (QUOTED, ESCAPED):
+            raise invalid_field(f"/{name}/base64", "base64 must be a string", f"Write a string at /{name}/base64.")
+        if shape is ABSENT:
+            raise invalid_field(
+                f"/{name}/shape",
+                f"{name} needs a shape, since it has base64",
+                f"Add 'shape' at /{name}/shape, which base64 does not give.",
+            )
+        raw = base64_bytes(name, self.body, self.view, first, end, kind == ESCAPED, self.charge)
+        return GivenArray(Packed(name, dtype, shape, raw), unsupported)
+
+
+def unsupported_dtype(name: str, dtype: str) -> GatherError:
+    """The error for a tensor whose dtype is the name of no type."""
+    shown = str(lossless_json.shown(dtype))
+    return GatherError(
+        "unsupported_dtype",
+        f"{shown!r} is no element type",
+        pointer=f"/{name}/dtype",
+        hint=hint_for_dtype(shown, of=name),
+    )

@@ -1,0 +1,1 @@
+"""Safetensors bodies, and the query that goes with them."""

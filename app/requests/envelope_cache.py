@@ -1,0 +1,53 @@
+"""The one cache of validated requests: what a document said, by the route and the bytes that said it.
+
+Callers repeat themselves: their requests differ in the items of their arrays, in the lengths of these, and in nothing
+else. The envelope is a request without those; a request whose envelope is known is not validated again. Refusals are
+not kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+LONGEST: Final = 1 << 14
+"""Bytes of the longest envelope that is kept: of a lookup of two hundred features."""
+_OBJECTS: Final = 48
+"""Bytes that a byte of an envelope takes as key, validated fields and descriptions of arrays."""
+_MOST: Final = 1 << 24
+"""Bytes of memory that the cache holds at most."""
+
+
+class Validated(NamedTuple):
+    """A document that was found right: its fields, the arguments that its call has beside arrays, and its arrays.
+
+    `arrays` has for each its name in the document and its description; `lengths` the number of the one among the
+    envelope's lists of sizes that is its shape, -1 for an array without one that was cut out.
+    """
+
+    fields: Any
+    arguments: dict[str, Any]
+    arrays: tuple[tuple[str, Any], ...]
+    lengths: tuple[int, ...] = ()
+
+
+class EnvelopeCache(dict[tuple[Any, bytes], Validated]):
+    """A dict by route and envelope that holds at most `most` bytes: a further envelope empties it first."""
+
+    __slots__ = ("_held", "most")
+
+    def __init__(self, most: int = _MOST) -> None:
+        super().__init__()
+        self.most = most
+        self._held = 0
+
+    def keep(self, route: Any, envelope: bytes, validated: Validated) -> None:
+        """Keep what a request said."""
+        size = _OBJECTS * len(envelope)
+        if self._held + size > self.most:
+            self.clear()
+            self._held = 0
+        self._held += size
+        self[route, envelope] = validated
+
+
+envelopes: Final = EnvelopeCache()

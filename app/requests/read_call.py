@@ -1,0 +1,263 @@
+"""A document and its arrays to a call: one reader for every family of requests and every format.
+
+A family is a row of `FAMILIES`: its model, its arrays in the order in which they are judged, what its model cannot say,
+and the call. A further field is a line of the model (`app.requests.schemas`) and a line of the arguments here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+
+from app.errors import GatherError, Place
+from app.requests.envelope_cache import Validated
+from app.requests.request import GivenArray, Origin, Request, WrongArrays
+from app.requests.schemas.backward_request import backward_request, check_one_shape
+from app.requests.schemas.dialect_fields import apply_dialect, further_batch_dims
+from app.requests.schemas.gather_request import NamedTensor
+from app.requests.schemas.gather_request import Tensor as Described
+from app.requests.schemas.invalid_fields import InvalidFields
+from app.requests.schemas.lookup_request import LookupRequest, check_arrays_given, check_feature_count
+from app.requests.schemas.members import ABSENT, RequestModel
+from app.requests.schemas.operator_request import operator_request
+from app.requests.schemas.scatter_request import ScatterRequest, check_reduction
+from app.tensors.backward_call import BackwardCall
+from app.tensors.gather_call import Call
+from app.tensors.lookup_call import ARRAYS, Feature, LookupCall
+from app.tensors.scatter_call import ScatterCall
+from app.tensors.shape_limits import Limits
+from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor import Tensor, coordinates
+from app.wire.json.read_fill_value import given_fill_value
+
+Arguments = dict[str, Any]
+Tensors = dict[str, Any]
+
+
+class Family(NamedTuple):
+    """A family of requests, of each of which the row is one: a signature of an operator, a gradient, a lookup, ...
+
+    `model` validates documents. `arrays` lists name and description of the arrays of valid fields. `arguments` makes
+    what a call has beside arrays, and raises what the model cannot say; `call` makes the call.
+    """
+
+    model: Callable[[Any], type[RequestModel]]
+    arrays: Callable[[Any, Any], Iterable[tuple[str, Any]]]
+    arguments: Callable[[Any, Any, Origin], Arguments]
+    call: Callable[[Any, Validated, Tensors, Limits], Any]
+
+
+def validate(row: Any, request: Request, limits: Limits) -> Any:
+    """The fields of a document. Raises invalid_field at the first that is wrong, and limit_exceeded.
+
+    What is wrong with an array includes what `Request.array` refuses.
+    """
+    family, document = FAMILIES[row.kind], request.document
+    if row.kind == "lookup":
+        check_feature_count(document, request.origin.fields, limits.features)
+    model = family.model(row)
+    try:
+        return model.model_validate(document)
+    except ValidationError as refusal:
+        faults = InvalidFields(refusal, model, document, request.origin.fields)
+    faults.raise_unknown()
+    for name, given in _members(model, document):
+        if name == "features":
+            wrong = faults.first_item(name)
+            _check_features(given[:wrong] if isinstance(given, list) else (), request)
+        faults.raise_first(name)
+        if type(given) is dict and "tensor" not in given:
+            request.array(name, Described.model_validate(given))
+    raise AssertionError("the request was refused, and nothing is wrong with it")
+
+
+def _members(model: type[RequestModel], document: Any) -> Iterator[tuple[str, Any]]:
+    """The members of a model in the order in which they are refused, and what a document has there."""
+    names = [field.alias or name for name, field in model.model_fields.items()]
+    names.sort(key=lambda name: name != "features")
+    return ((name, document.get(name)) for name in names)
+
+
+def _check_features(features: Any, request: Request) -> None:
+    """Raise invalid_field at the first array that is wrong of features whose members have been validated."""
+    for number, feature in enumerate(features):
+        if type(feature) is not dict:
+            continue
+        for name in ARRAYS:
+            if type(feature.get(name)) is dict:
+                request.array(f"features/{number}/{name}", Described.model_validate(feature[name]))
+        _check_arrays_given(number, feature.get("pooling", "none"), [*feature], request.origin)
+
+
+def settle(row: Any, request: Request, fields: Any) -> tuple[Validated, dict[str, GivenArray]]:
+    """What valid fields say, and the arrays. Raises invalid_field for what the model cannot say."""
+    family = FAMILIES[row.kind]
+    arrays = tuple(family.arrays(row, fields))
+    given = {name: request.array(name, described) for name, described in arrays}
+    return Validated(fields, family.arguments(row, fields, request.origin), arrays), given
+
+
+def read_call(row: Any, validated: Validated, given: dict[str, GivenArray], request: Request, limits: Limits) -> Any:
+    """Read the arrays and make the call. Raises unsupported_dtype and WrongArrays, and what charging raises."""
+    for _, unsupported in given.values():
+        if unsupported is not None:
+            raise unsupported
+    tensors: Tensors = {}
+    for name, (source, _) in given.items():
+        tensor = source.read(request.charge)
+        if tensor is not None:
+            tensors[name] = tensor
+    if len(tensors) < len(given):
+        raise WrongArrays(source for name, (source, _) in given.items() if name not in tensors)
+    return FAMILIES[row.kind].call(row, validated, tensors, limits)
+
+
+def first_too_long_string(tensors: Iterable[Tensor], limits: Limits) -> GatherError | None:
+    """The error for the first string of any of them that is too long, if there is one."""
+    found = (too_long_string(tensor, limits) for tensor in tensors if isinstance(tensor, PackedStrings))
+    return next(filter(None, found), None)
+
+
+def too_long_string(tensor: PackedStrings, limits: Limits, what: str = "a string") -> GatherError | None:
+    """The error for a string that is too long, if there is one; it calls the string `what`."""
+    item = tensor.first_longer(limits.string_bytes)
+    if item < 0:
+        return None
+    return GatherError(
+        "limit_exceeded",
+        f"{what} has more than {limits.string_bytes} bytes of UTF-8",
+        places=[Place(tensor.locate(item), coordinates(item, tensor.shape))],
+        facts={"limit": "string_bytes", "maximum": limits.string_bytes},
+    )
+
+
+def _inputs(row: Any, fields: Any) -> Iterator[tuple[str, Any]]:
+    """The arrays of a request whose row names its inputs, but for a resident tensor in place of one."""
+    for name in row.inputs:
+        value = getattr(fields, name)
+        if not isinstance(value, NamedTensor):
+            yield name, value
+
+
+def _operator_arguments(row: Any, fields: Any, origin: Origin) -> Arguments:
+    arguments: Arguments = {
+        "operator": row.operator,
+        "parameter": 0 if row.parameter is None else fields.parameter,
+        "dialect": fields.dialect,
+        "device": fields.device,
+        "parameter_pointer": origin.field(row.parameter),
+        "device_pointer": origin.field("device"),
+        "data_pointer": origin.tensor,
+    }
+    if isinstance(fields.data, NamedTensor):
+        arguments["data"] = fields.data.tensor
+    if row.kind == "scatter":
+        check_reduction(row, fields.dialect, fields.reduction, origin.field("reduction"))
+        return arguments | {"reduction": fields.reduction, "reduction_pointer": origin.field("reduction")}
+    batch_dims, mode = apply_dialect(row, fields, origin.fields)
+    return arguments | {
+        "batch_dims": batch_dims,
+        "out_of_bounds": mode,
+        "fill_value": given_fill_value(fields, mode, origin.field("fill_value")),
+    }
+
+
+def _operator_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> Call:
+    call = Call(**validated.arguments, **tensors)
+    if type(call.data) is PackedStrings or type(call.updates) is PackedStrings:
+        # Indices of strings are refused for their type.
+        call.over_limit = first_too_long_string(
+            [tensor for name, tensor in tensors.items() if name != "indices"], limits
+        )
+    return call
+
+
+def _gradient_arguments(row: Any, fields: Any, origin: Origin) -> Arguments:
+    check_one_shape(fields, origin.fields)
+    resident = fields.data_shape is ABSENT
+    return {
+        "operator": row.operator,
+        "shape": fields.tensor if resident else fields.data_shape,
+        "parameter": fields.parameter,
+        "lda_coeff": fields.lda_coeff,
+        "sparse": fields.sparse,
+        "dialect": fields.dialect,
+        "device": fields.device,
+        "parameter_pointer": origin.field(row.parameter),
+        "shape_pointer": origin.field("tensor" if resident else "data_shape"),
+        "batch_dims": further_batch_dims(row, fields, origin.fields),
+        "in_query": origin.fields,
+    }
+
+
+def _table_scatter_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> ScatterCall:
+    over_limit = first_too_long_string(tensors.values(), limits)
+    if over_limit is not None:
+        raise over_limit
+    return ScatterCall(**tensors, **validated.arguments)
+
+
+def _lookup_arrays(row: Any, fields: Any) -> Iterator[tuple[str, Any]]:
+    for number, feature in enumerate(fields.features):
+        for name in ARRAYS:
+            array = getattr(feature, name)
+            if array is not ABSENT:
+                yield f"features/{number}/{name}", array
+
+
+def _lookup_arguments(row: Any, fields: Any, origin: Origin) -> Arguments:
+    for number, feature in enumerate(fields.features):
+        if len(feature.model_fields_set) > 2:
+            _check_arrays_given(number, feature.pooling, feature.model_fields_set, origin)
+    return {
+        "concat": fields.concat,
+        "out_of_bounds": fields.out_of_bounds,
+        "fill_value": given_fill_value(fields, fields.out_of_bounds, origin.field("fill_value")),
+        "pointer": origin.fields,
+    }
+
+
+def _check_arrays_given(number: int, pooling: Any, given: Iterable[str], origin: Origin) -> None:
+    at = f"{origin.fields}/features/{number}"
+    check_arrays_given(pooling, [*given], lambda name: f"{at}/{name}")
+
+
+def _lookup_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> LookupCall:
+    at = f"{validated.arguments['pointer']}/features"
+    features = [
+        Feature(
+            feature.tensor,
+            indices=tensors[f"features/{number}/indices"],
+            offsets=tensors.get(f"features/{number}/offsets"),
+            weights=tensors.get(f"features/{number}/weights"),
+            pooling=feature.pooling,
+            pointer=f"{at}/{number}",
+        )
+        for number, feature in enumerate(validated.fields.features)
+    ]
+    return LookupCall(features, **validated.arguments)
+
+
+_OPERATOR: Final = Family(operator_request, _inputs, _operator_arguments, _operator_call)
+FAMILIES: Final = {
+    "gather": _OPERATOR,
+    "scatter": _OPERATOR,
+    "gradient": Family(
+        backward_request,
+        _inputs,
+        _gradient_arguments,
+        lambda row, validated, tensors, limits: BackwardCall(**validated.arguments, **tensors),
+    ),
+    "table_scatter": Family(
+        lambda row: ScatterRequest,
+        _inputs,
+        lambda row, fields, origin: {
+            "reduction": fields.reduction,
+            "reduction_pointer": origin.field("reduction"),
+        },
+        _table_scatter_call,
+    ),
+    "lookup": Family(lambda row: LookupRequest, _lookup_arrays, _lookup_arguments, _lookup_call),
+}

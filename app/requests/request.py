@@ -1,0 +1,93 @@
+"""A request between the bytes that carried it and the call that it makes: a document, arrays, and an origin.
+
+A format cuts the arrays out of what it received. What is left, a small document, is validated by the model of its
+family, whichever format it came in; the arrays are read once everything else is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, Protocol
+
+from app.errors import GatherError
+from app.tensors.tensor import Tensor
+
+
+class ArraySource(Protocol):
+    """The items of a tensor where the request has them: a span of JSON, a base64 text or little-endian bytes."""
+
+    def read(self, charge: Callable[[int], None] | None = None) -> Tensor | None:
+        """Read the items, or return None if something is wrong with them, which the `explain` methods tell.
+
+        `charge` is told the bytes that reading takes before it takes them. Raises what `charge` raises.
+        """
+
+    def explain_nesting(self) -> None:
+        """Raise element_count_mismatch if there are too many or too few items, or their lists are wrongly nested."""
+
+    def explain_value(self) -> None:
+        """Raise value_not_representable at the first item that the type cannot hold, once the nesting is right."""
+
+
+class GivenArray(NamedTuple):
+    """An array of a request. `unsupported` is the error to raise if its type has a name that no type has."""
+
+    source: ArraySource
+    unsupported: GatherError | None = None
+
+
+class ArrayNumber(NamedTuple):
+    """Stands in a document for an array that the format describes itself: which of its arrays it is."""
+
+    number: int
+
+
+class Origin(NamedTuple):
+    """Where a request has its fields: `fields` is the pointer that they stand below, `tensor` that of the name of a
+    resident tensor in place of the data.
+    """
+
+    fields: str
+    tensor: str
+
+    def field(self, name: str | None) -> str:
+        """The pointer of a field."""
+        return f"{self.fields}/{name}"
+
+
+JSON_BODY: Final = Origin("", "/data/tensor")
+QUERY: Final = Origin("/query", "/query/tensor")
+PARAMETERS: Final = Origin("/parameters", "/data/tensor")
+"""Of the inference protocol, whose data never is the name of a tensor: a resident tensor is a model."""
+
+
+class JsonText(str):
+    """The text of a JSON value, which a query or a parameter has where a JSON body has the value itself."""
+
+    __slots__ = ()
+
+
+class Request(NamedTuple):
+    """`document` has every field; `array` finds the array that a validated description stands for, by the name that the
+    array has in the document (`indices`, `features/3/indices`), and raises invalid_field if there is none.
+    """
+
+    document: Any
+    array: Callable[[str, Any], GivenArray]
+    origin: Origin
+    charge: Callable[[int], None] | None = None
+
+
+class WrongArrays(Exception):
+    """Something is wrong with the items of these arrays; `raise_first` finds out what."""
+
+    def __init__(self, sources: Iterable[ArraySource]) -> None:
+        super().__init__()
+        self.sources = [*sources]
+
+    def raise_first(self) -> None:
+        """Raise the error of the first wrong array: the nesting of every array comes before the values of any."""
+        for source in self.sources:
+            source.explain_nesting()
+        for source in self.sources:
+            source.explain_value()
