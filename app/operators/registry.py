@@ -5,7 +5,7 @@ Every route, model, schema, command and metric of an operator is made from its r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,7 +75,6 @@ def _row(
     plan: Planner,
     *,
     summary: str,
-    texts: tuple[str, ...],
     inputs: tuple[str, ...] = ("data", "indices"),
     kind: Kind = "gather",
     on_gpu: bool = True,
@@ -84,7 +83,17 @@ def _row(
     reductions = {dialect.name: dialect.reductions for dialect in dialects.values() if dialect.reductions}
     fields = {dialect.name: dialect.fields for dialect in dialects.values() if dialect.fields is not None}
     signature = Signature(name, parameter, names, inputs, names[0], kind, reductions, fields)
-    return Operator(signature, summary, texts, dialects, plan, on_gpu)
+    return Operator(signature, summary, _texts(name, names), dialects, plan, on_gpu)
+
+
+def _texts(name: OperatorName, dialects: Iterable[str]) -> tuple[str, ...]:
+    """Name the specifications behind the dialects: "ONNX GatherND 11, 12 and 13", then "OpenVINO GatherND-8"."""
+    title = name.title().replace("nd", "ND").replace("_", "")
+    versions = [dialect.split("-") for dialect in dialects]
+    *others, last = sorted((number for by, number in versions if by == "onnx"), key=int)
+    numbers = f"{', '.join(others)} and {last}" if others else last
+    openvino = (f"OpenVINO {title}-{number}" for by, number in versions if by == "openvino")
+    return (f"ONNX {title} {numbers}", *openvino)
 
 
 def _gather(plan: GatherPlanner) -> Planner:
@@ -105,7 +114,6 @@ _ROWS: Final = (
         GATHERND,
         _gather(plan_gathernd),
         summary="Gather slices by index tuples (GatherND)",
-        texts=("ONNX GatherND 11, 12 and 13", "OpenVINO GatherND-8"),
     ),
     _row(
         "gather",
@@ -113,7 +121,6 @@ _ROWS: Final = (
         GATHER,
         _plan_gather,
         summary="Gather slices along an axis (Gather)",
-        texts=("ONNX Gather 1, 11 and 13", "OpenVINO Gather-8"),
     ),
     _row(
         "gather_elements",
@@ -121,7 +128,6 @@ _ROWS: Final = (
         GATHER_ELEMENTS,
         _gather(plan_gather_elements),
         summary="Gather single elements along an axis (GatherElements)",
-        texts=("ONNX GatherElements 11 and 13",),
         on_gpu=False,
     ),
     _row(
@@ -130,7 +136,6 @@ _ROWS: Final = (
         SCATTERND,
         plan_scatternd,
         summary="Scatter slices by index tuples into a copy of the data (ScatterND)",
-        texts=("ONNX ScatterND 11, 13, 16 and 18",),
         inputs=("data", "indices", "updates"),
         kind="scatter",
         on_gpu=False,
@@ -141,7 +146,6 @@ _ROWS: Final = (
         SCATTER_ELEMENTS,
         plan_scatter_elements,
         summary="Scatter single elements along an axis into a copy of the data (ScatterElements)",
-        texts=("ONNX ScatterElements 11, 13, 16 and 18",),
         inputs=("data", "indices", "updates"),
         kind="scatter",
         on_gpu=False,
