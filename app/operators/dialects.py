@@ -23,6 +23,8 @@ class Dialect:
     """One operator version: `rules` is by error code, with `data_dtype` and `index_dtype` for unsupported_dtype.
 
     `reductions` are those that a scatter may ask for, `fields` how its requests differ from those of others.
+    `equal_sizes` says that the indices of an elements operator must have data's size on every axis but its own, not
+    at most that size.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Dialect:
     rules: Mapping[str, Rule]
     reductions: tuple[Reduction, ...] = ()
     fields: DialectFields | None = None
+    equal_sizes: bool = False
 
 
 def _dialect(
@@ -45,9 +48,12 @@ def _dialect(
     has_batch_dims: bool = True,
     reductions: tuple[Reduction, ...] = (),
     fields: DialectFields | None = None,
+    equal_sizes: bool = False,
 ) -> Dialect:
     table = {key: Rule(name, clause, text) for key, (clause, text) in rules.items()}
-    return Dialect(name, frozenset(data), frozenset(indices), wrap, has_batch_dims, table, reductions, fields)
+    return Dialect(
+        name, frozenset(data), frozenset(indices), wrap, has_batch_dims, table, reductions, fields, equal_sizes
+    )
 
 
 _INT64 = ("int64",)
@@ -85,6 +91,15 @@ GATHER_ELEMENTS: Final[Mapping[str, Dialect]] = {
     for row in (
         _dialect("onnx-13", _ALL, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
         _dialect("onnx-11", _NO_BFLOAT16, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
+        _dialect(
+            "openvino-6",
+            _NO_COMPLEX,
+            _INT32_64,
+            wrap=False,
+            rules=specification_clauses.GATHER_ELEMENTS_6,
+            fields=DialectFields(needs_parameter=True),
+            equal_sizes=True,
+        ),
     )
 }
 

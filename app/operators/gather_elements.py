@@ -149,15 +149,30 @@ def check_same_rank(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
 
 
 def check_indices_shape(dialect: Dialect, data: Tensor, indices: Tensor, axis: int) -> None:
-    """indices.shape[d] <= data.shape[d] on every axis d but the gather's own. Raises indices_shape_mismatch."""
+    """Compare the sizes on every axis but the operator's own: at most data's, or equal to it in some dialects.
+
+    Raises indices_shape_mismatch.
+    """
     for number, (size, given) in enumerate(zip(data.shape, indices.shape, strict=True)):
-        if number != axis and given > size:
-            raise GatherError(
-                "indices_shape_mismatch",
-                f"axis {number} has size {given} in indices and only {size} in data",
-                places=[Place(indices.shape_pointer, value=given, axis=number, size=size, allowed=(0, size))],
-                rule=dialect.rules["indices_shape_mismatch"],
-            )
+        if number == axis or given == size or (given < size and not dialect.equal_sizes):
+            continue
+        raise GatherError(
+            "indices_shape_mismatch",
+            f"axis {number} has size {given} in indices and {'' if dialect.equal_sizes else 'only '}{size} in data",
+            places=[
+                Place(
+                    indices.shape_pointer,
+                    value=given,
+                    axis=number,
+                    size=size,
+                    allowed=(size if dialect.equal_sizes else 0, size),
+                )
+            ],
+            rule=dialect.rules["indices_shape_mismatch"],
+            hint=f"Make dimension {number} of indices {size}, the size of data there, or choose another axis."
+            if dialect.equal_sizes
+            else None,
+        )
 
 
 def _joined(sizes: tuple[int, ...], strides: list[int]) -> tuple[list[int], list[int]]:

@@ -103,6 +103,22 @@ GATHER_ELEMENTS_11: Final[Clauses] = {
         "All index values are expected to be within bounds [-s, s-1] along axis of size s",
     ),
 }
+GATHER_ELEMENTS_6: Final[Clauses] = {
+    "data_dtype": (None, "T: any supported type"),
+    "index_dtype": (None, "T_IND: int32 or int64"),
+    "rank_too_small": (None, "a tensor of a rank >= 1"),
+    "rank_mismatch": (None, "The data and indices tensors have the same rank r >= 1"),
+    "axis_out_of_range": (None, "Range of values: [-r, r-1] where r = rank(data)"),
+    "indices_shape_mismatch": (
+        None,
+        "The indices tensor has the same shape as the data tensor except for the axis dimension",
+    ),
+    "index_out_of_bounds": (
+        None,
+        "All index values are expected to be within bounds [0, s-1], where s is size along axis dimension of the data "
+        "tensor",
+    ),
+}
 SCATTERND_11: Final[Clauses] = {
     "data_dtype": (None, "T: constrain input and output types to any tensor type"),
     "index_dtype": (None, "indices - tensor(int64)"),

@@ -12,7 +12,7 @@ from tests.conformance.cases import Case, Error, case, told
 from tests.conformance.text_examples import EXAMPLES
 from tests.http.forms import COMPLEX, FLOATS, TYPES
 from tests.http.known_cases import further_cases, own_cases
-from tests.http.rules import DIALECTS
+from tests.http.rules import DIALECTS, NEEDS_AXIS
 from tests.parity.gather_cases import AXIS, ELEMENTS, MODES, ND
 from tests.parity.items import Array, items
 from tests.parity.messages import values
@@ -80,7 +80,7 @@ def named(path: str, **said: Any) -> str:
 
 def _gathers() -> Iterator[Case]:
     for (path, dialect), (types, index_types, wraps) in DIALECTS.items():
-        more: dict[str, Any] = {"axis": 0} if (path, dialect) == (AXIS, "openvino-8") else {}
+        more: dict[str, Any] = {"axis": 0} if (path, dialect) in NEEDS_AXIS else {}
         for dtype in TYPES:
             if dtype in types:
                 data = some(dtype, 3, 2)
@@ -113,7 +113,9 @@ def _shapes(path: str, dialect: str, wraps: bool) -> Iterator[Case]:
             body: dict[str, Any] = {"data": some("int16", *shape), "indices": indices, "dialect": dialect}
             yield case(name, path, body | ({"batch_dims": b} if b else {}))
         return
-    for shape, index_shape, axis in AXIS_SHAPES if path == AXIS else ELEMENTS_SHAPES:
+    for shape, smaller, axis in AXIS_SHAPES if path == AXIS else ELEMENTS_SHAPES:
+        whole = (*shape[:axis], *smaller[axis:][:1], *shape[axis:][1:])
+        index_shape = whole if dialect == "openvino-6" else smaller
         name = named(path, data=list(shape), indices=list(index_shape), axis=axis, dialect=dialect)
         indices = within(name, kind, index_shape, [shape[axis]], wraps=wraps)
         yield case(name, path, {"data": some("int16", *shape), "indices": indices, "axis": axis, "dialect": dialect})

@@ -244,11 +244,12 @@ RULES = [
     ),
     *(
         case
-        for dialect in OPERATORS["gather_elements"].dialects
+        for dialect, row in OPERATORS["gather_elements"].dialects.items()
+        for allowed in ([-3 if row.wrap else 0, 2],)
         for case in (
             refused(
                 "rank_too_small",
-                body(tensor("int8", [], [1]), int64([], [0]), dialect=dialect),
+                body(tensor("int8", [], [1]), int64([], [0]), axis=0, dialect=dialect),
                 at("/data/shape"),
                 "/gather_elements",
                 rule=(dialect, None),
@@ -256,7 +257,7 @@ RULES = [
             *(
                 refused(
                     "rank_mismatch",
-                    body(DATA, indices, dialect=dialect),
+                    body(DATA, indices, axis=0, dialect=dialect),
                     at("/indices/shape", value=rank, allowed=[2, 2]),
                     "/gather_elements",
                     rule=(dialect, None),
@@ -276,7 +277,7 @@ RULES = [
             refused(
                 "indices_shape_mismatch",
                 body(DATA, int64([3, 1], [0, 0, 0]), axis=-1, dialect=dialect),
-                at("/indices/shape", value=3, axis=0, size=2, allowed=[0, 2]),
+                at("/indices/shape", value=3, axis=0, size=2, allowed=[2 if row.equal_sizes else 0, 2]),
                 "/gather_elements",
                 rule=(dialect, None),
             ),
@@ -284,14 +285,28 @@ RULES = [
                 "index_out_of_bounds",
                 body(tensor("int8", [2, 3], [0] * 6), int64([2, 2], [0, 0, 5, -4]), axis=1, dialect=dialect),
                 [
-                    *at("/indices/values/2", position=[1, 0], value=5, axis=1, size=3, allowed=[-3, 2]),
-                    *at("/indices/values/3", position=[1, 1], value=-4, axis=1, size=3, allowed=[-3, 2]),
+                    *at("/indices/values/2", position=[1, 0], value=5, axis=1, size=3, allowed=allowed),
+                    *at("/indices/values/3", position=[1, 1], value=-4, axis=1, size=3, allowed=allowed),
                 ],
                 "/gather_elements",
                 rule=(dialect, None),
                 total=2,
             ),
         )
+    ),
+    refused(
+        "indices_shape_mismatch",
+        body(tensor("int8", [2, 3], [0] * 6), int64([2, 1], [0, 0]), axis=0, dialect="openvino-6"),
+        at("/indices/shape", value=1, axis=1, size=3, allowed=[3, 3]),
+        "/gather_elements",
+        rule=("openvino-6", None),
+    ),
+    refused(
+        "index_out_of_bounds",
+        body(tensor("int8", [2, 1], [0] * 2), int64([1, 1], [-1]), axis=0, dialect="openvino-6"),
+        at("/indices/values/0", position=[0, 0], value=-1, axis=0, size=2, allowed=[0, 1]),
+        "/gather_elements",
+        rule=("openvino-6", None),
     ),
 ]
 _OUT = {"onnx-13": "5", "onnx-12": "5", "onnx-11": "3"}

@@ -220,7 +220,8 @@ GATHERS = [
     refused("unsupported_dtype", {"data": DATA, "indices": tensor("bool", [1], [True]), "axis": 0} | GATHER_8,
          at("/indices/dtype"), "/gather", ("openvino-8", None)),
     *(
-        refused("unsupported_dtype", {"data": DATA, "indices": tensor("int16", [1, 1], [0]), "dialect": dialect},
+        refused("unsupported_dtype",
+             {"data": DATA, "indices": tensor("int16", [1, 1], [0]), "axis": 0, "dialect": dialect},
              at("/indices/dtype"), "/gather_elements", (dialect, None))
         for dialect in OPERATORS["gather_elements"].dialects
     ),

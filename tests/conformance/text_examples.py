@@ -56,6 +56,11 @@ GATHER_ELEMENTS = {
     "2": ("float32", 0, [[1, 2, 3], [4, 5, 6], [7, 8, 9]], [[1, 2, 0], [2, 0, 0]], [[4, 8, 3], [7, 2, 3]]),
     "3": ("float32", 0, [[1, 2, 3], [4, 5, 6], [7, 8, 9]], [[-1, -2, 0], [-2, 0, 0]], [[7, 5, 3], [4, 2, 3]]),
 }
+GATHER_ELEMENTS_6 = {
+    "1": (0, [[1, 2], [3, 4]], [[0, 1], [0, 0]], [[1, 4], [1, 2]]),
+    "2": (1, [[1, 7], [4, 3]], [[1, 1, 0], [1, 0, 1]], [[7, 7, 1], [3, 4, 3]]),
+    "3": (0, [[1, 2, 3], [4, 5, 6], [7, 8, 9]], [[1, 0, 1], [1, 2, 0]], [[4, 2, 6], [4, 8, 3]]),
+}
 _UP, _DOWN = (
     [[1, 2, 3, 4], [5, 6, 7, 8], [8, 7, 6, 5], [4, 3, 2, 1]],
     [[8, 7, 6, 5], [4, 3, 2, 1], [1, 2, 3, 4], [5, 6, 7, 8]],
@@ -111,6 +116,11 @@ def _examples() -> Iterator[tuple[str, str, dict[str, Any], Array]]:
                     body | {"dialect": dialect},
                     wanted,
                 )
+    for index_type in ("int64", "int32"):
+        for name, (axis, data, indices, output) in GATHER_ELEMENTS_6.items():
+            body = {"data": np.array(data, np.int32), "indices": np.array(indices, index_type), "axis": axis}
+            body |= {"dialect": "openvino-6"}
+            yield f"openvino-6 by {index_type}, example {name}", "/gather_elements", body, np.array(output, np.int32)
     for number, (path, dtype, more, data, indices, updates, output) in enumerate(SCATTERS):
         given, changed, wanted = (np.array(each).astype(NUMPY[dtype]) for each in (data, updates, output))
         body = {"data": given, "indices": np.array(indices, np.int64), "updates": changed, **more}

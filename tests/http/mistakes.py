@@ -153,6 +153,8 @@ SHAPES = [
            "/gather_elements"),
     gather("indices longer than data", body(indices=int64([3, 1], [0] * 3), axis=1), "indices_shape_mismatch",
            "/indices/shape", "2", "/gather_elements"),
+    gather("too few in GatherElements-6", body(indices=int64([1, 1], [0]), axis=1, dialect="openvino-6"),
+           "indices_shape_mismatch", "/indices/shape", "2", "/gather_elements"),
     gather("bytes of another type", {**one(), "data": {**packed(tensor("int8", [3], [1, 2, 3])), "shape": [2]}},
            "element_count_mismatch", "/data/base64", "3 items"),
     gather("a GPU where there is none", body(device="gpu"), "device_unavailable", "/device", "auto"),

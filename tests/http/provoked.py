@@ -95,6 +95,8 @@ FIELDS = [
         for given in (None, 0.5, "1", True)
     ),
     Case("invalid_field", body(dialect="openvino-8", batch_dims=0), at("/axis"), "/gather"),
+    Case("invalid_field", body(dialect="openvino-6"), at("/axis"), "/gather_elements"),
+    Case("invalid_field", body(dialect="openvino-6", axis=0, batch_dims=0), at("/batch_dims"), "/gather_elements"),
     Case(
         "invalid_field",
         body(dialect="openvino-8", axis=0, out_of_bounds="clip", fill_value=1),

@@ -51,7 +51,10 @@ DIALECTS: dict[tuple[str, str], tuple[frozenset[str], frozenset[str], bool]] = {
     ("/gather", "openvino-8"): (_NO_COMPLEX, frozenset(INTEGERS), True),
     ("/gather_elements", "onnx-13"): (frozenset(TYPES), frozenset({"int32", "int64"}), True),
     ("/gather_elements", "onnx-11"): (_NO_BFLOAT16, frozenset({"int32", "int64"}), True),
+    ("/gather_elements", "openvino-6"): (_NO_COMPLEX, frozenset({"int32", "int64"}), False),
 }
+NEEDS_AXIS = (("/gather", "openvino-8"), ("/gather_elements", "openvino-6"))
+"""The dialects whose axis has no default."""
 ITEM_BYTES = {"bool": 1, "complex64": 8, "complex128": 16, "string": 4, "bfloat16": 2}
 ITEM_BYTES |= {name: int(name.strip("uintfloa")) // 8 for name in (*INTEGERS, *FLOATS) if name != "bfloat16"}
 
@@ -81,8 +84,8 @@ def _broken(path: str, body: dict[str, Any], limits: Limits) -> Iterator[Rule]:
         known |= {"out_of_bounds"}
     if is_gather_8(path, body):
         known |= {"batch_dims"}
-        if "axis" not in body:
-            yield "fields"
+    if (path, body.get("dialect")) in NEEDS_AXIS and "axis" not in body:
+        yield "fields"
     data, indices = body["data"], body["indices"]
     if set(body) - known or any(set(tensor) - {"dtype", "shape", "values"} for tensor in (data, indices)):
         yield "fields"
@@ -182,7 +185,9 @@ def _gather_elements(body: dict[str, Any], axis: int, wrap: bool, limits: Limits
         yield "axis"
     else:
         axis += r if axis < 0 else 0
-        if len(index_shape) == r and any(index_shape[i] > shape[i] for i in range(r) if i != axis):
+        equal = body.get("dialect") == "openvino-6"
+        others = [(index_shape[i], shape[i]) for i in range(r) if i != axis] if len(index_shape) == r else []
+        if any(given != size if equal else given > size for given, size in others):
             yield "indices shape"
         if any(_outside(value, shape[axis], wrap) for value in indices["values"]):
             yield "index values"

@@ -113,7 +113,9 @@ def of_elements_shapes(
         yield Fault(Stage.PARAMETER, "axis_out_of_range", "parameter", "axis")
         return None
     axis = int(axis) % rank
-    if len(index_shape) == rank and any(index_shape[at] > shape[at] for at in range(rank) if at != axis):
+    equal = request.parameters.get("dialect") == "openvino-6"
+    others = [(index_shape[at], shape[at]) for at in range(rank) if at != axis] if len(index_shape) == rank else []
+    if any(given != size if equal else given > size for given, size in others):
         yield Fault(Stage.BATCH_SHAPE, "indices_shape_mismatch", "shape", "indices")
     return axis
 

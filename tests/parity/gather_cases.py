@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.http.forms import INTEGERS, TYPES
-from tests.http.rules import DIALECTS, representable, zero
+from tests.http.rules import DIALECTS, NEEDS_AXIS, representable, zero
 from tests.parity.faults import Fault, Stage, first, of_arrays, of_elements_shapes, of_fields, of_index_values, of_type
 from tests.parity.items import NUMPY, Array, Rng, choose, indices_around, items, name_of
 from tests.parity.messages import Request, values
@@ -79,10 +79,11 @@ def _shapes(rng: Rng, path: str, dialect: str, given: dict[str, Any], shape: lis
             given["batch_dims"] = b
         return [*shape[:b], *few, int(rng.integers(1, rank - b + 1))]
     axis = int(rng.integers(-rank, rank))
-    if axis or dialect == "openvino-8" or rng.random() < 0.5:
+    if axis or (path, dialect) in NEEDS_AXIS or rng.random() < 0.5:
         given["axis"] = axis
     if path == ELEMENTS:
-        found = [int(rng.integers(min(size, 1), size + 1)) for size in shape]
+        equal = dialect == "openvino-6"
+        found = [size if equal else int(rng.integers(min(size, 1), size + 1)) for size in shape]
         found[axis] = int(rng.integers(0, 6)) if rng.random() < 0.9 else 0
         return found
     if dialect != "openvino-8":
@@ -119,7 +120,9 @@ def _spoil(rng: Rng, path: str, given: dict[str, Any], shape: list[int], index_s
         case 3:
             del index_shape[: choose(rng, (1, 9))]
         case 4:
-            given["dialect"] = choose(rng, ("onnx-13", "onnx-12", "onnx-11", "onnx-1", "openvino-8", "onnx-18"))
+            given["dialect"] = choose(
+                rng, ("onnx-13", "onnx-12", "onnx-11", "onnx-1", "openvino-8", "openvino-6", "onnx-18")
+            )
         case 5:
             given["device"] = choose(rng, ("gpu", "gpu", "tpu", "cpu"))
         case 6:
@@ -143,8 +146,8 @@ def _faults(request: Request) -> Iterator[Fault]:
     known = {"dialect", "device", "out_of_bounds", "fill_value", "batch_dims" if path == ND else "axis"}
     if is_gather_8(request):
         known |= {"batch_dims"}
-        if "axis" not in given:
-            yield Fault(Stage.FIELDS, "invalid_field", "parameter", "axis")
+    if (path, dialect) in NEEDS_AXIS and "axis" not in given:
+        yield Fault(Stage.FIELDS, "invalid_field", "parameter", "axis")
     yield from of_fields(request, known, {name for route, name in DIALECTS if route == path})
     mode = mode_of(request)
     if mode not in MODES:

@@ -51,7 +51,7 @@ def test_a_valid_request_is_answered_as_the_peer_answers_it(client: httpx.Client
     compared = 0
     while compared < samples(200):
         request = random_gather(rng, spoiled=False)
-        foreign = request.parameters.get("dialect") == "openvino-8" or mode_of(request) != "error"
+        foreign = str(request.parameters.get("dialect")).startswith("openvino") or mode_of(request) != "error"
         if foreign or faults_of(request) or known_to_differ(peer, request):
             continue
         found, wanted = answered(client, request), np.asarray(PEERS[peer](request))

@@ -127,6 +127,25 @@ def test_indices_may_be_larger_than_data_along_the_axis_alone() -> None:
     planned((2, 3), (9, 2), 0)
 
 
+def test_indices_have_the_sizes_of_data_in_the_dialect_of_openvino() -> None:
+    data = tensor(2, 3)
+    for index_shape, axis in (((1, 3), 1), ((2, 2), 0), ((9, 4), -2)):
+        with pytest.raises(GatherError) as caught:
+            plan_gather_elements(
+                GATHER_ELEMENTS["openvino-6"], data, tensor(*index_shape, role="indices"), axis, "/axis", LIMITS
+            )
+        size = data.shape[1 - axis % 2]
+        (place,) = caught.value.places
+        assert (caught.value.code, place.allowed, place.size) == ("indices_shape_mismatch", (size, size), size)
+        assert caught.value.hint == (
+            f"Make dimension {1 - axis % 2} of indices {size}, the size of data there, or choose another axis."
+        )
+    plan, shape, _ = plan_gather_elements(
+        GATHER_ELEMENTS["openvino-6"], data, tensor(9, 3, role="indices"), 0, "/axis", LIMITS
+    )
+    assert (shape, plan.wrap) == ((9, 3), False)
+
+
 def test_rules_are_judged_in_their_order() -> None:
     refused("rank_mismatch", (2, 3), (9,), 7)
     refused("axis_out_of_range", (2, 3), (9, 9), 7)
@@ -139,6 +158,7 @@ def test_rules_are_judged_in_their_order() -> None:
 def test_the_types_are_those_of_the_texts() -> None:
     assert GATHER_ELEMENTS["onnx-13"].data_dtypes == set(DTYPES)
     assert GATHER_ELEMENTS["onnx-11"].data_dtypes == set(DTYPES) - {"bfloat16"}
+    assert GATHER_ELEMENTS["openvino-6"].data_dtypes == set(DTYPES) - {"complex64", "complex128"}
     for dialect in GATHER_ELEMENTS.values():
         assert dialect.index_dtypes == {"int32", "int64"}
         assert all(rule.clause is None for rule in dialect.rules.values())

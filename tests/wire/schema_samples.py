@@ -269,6 +269,10 @@ def dialect_rules(signature: Signature, parameters: Callable[[dict[str, Any]], d
             or parameters(document).get("out_of_bounds", "fill" if is_gather_8(document) else "error") == "fill"
         )
     }
+    if signature.operator == "gather_elements":
+        rules["GatherElements-6 needs an axis"] = lambda document: (
+            parameters(document).get("dialect") != "openvino-6" or "axis" in parameters(document)
+        )
     return rules | gather_8_rules(parameters) if gather else rules
 
 

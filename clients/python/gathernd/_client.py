@@ -254,8 +254,8 @@ class Client:
         every axis but `axis` at most data's size. Returns an array of data's type and of the shape of `indices`, as
         NumPy's take_along_axis does.
 
-        dialect is onnx-13 or onnx-11; device is auto or cpu. `with_info` returns a Result with the array, `as_torch`
-        PyTorch's tensor in its place.
+        dialect is onnx-13, onnx-11 or openvino-6; device is auto or cpu. `with_info` returns a Result with the array,
+        `as_torch` PyTorch's tensor in its place.
         """
         request = _endpoints.gather(
             "gather_elements", data, indices, axis, dialect, device, out_of_bounds, fill_value, with_info, as_torch
