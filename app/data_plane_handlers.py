@@ -7,59 +7,49 @@ from __future__ import annotations
 
 from app.api.asgi_request import Handler, RequestContext
 from app.api.disk_threads import DiskThreads
+from app.api.exchange import Exchange
 from app.api.readiness import Readiness
 from app.api.routes.aliases import AliasesRoute
-from app.api.routes.backward import BackwardRoute
-from app.api.routes.gather import NativeRoute
 from app.api.routes.imports import ImportsRoute
-from app.api.routes.lookup import LookupRoute
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
 from app.api.routes.tensors_scatter import ScatterRoute
 from app.api.routes.v2_infer import InferRoute
 from app.api.v2_model_lookup import Models
-from app.backward_service import BackwardService
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
-from app.lookup_service import LookupService
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
-from app.service import Service
+from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore
-from app.tensors.lookup_call import LOOKUP
+from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE
+from app.wire import body_formats
 
 
 def handlers_of(
     service: Service,
     models: Models,
-    lookups: LookupService,
     store: LocalStore,
     disk_threads: DiskThreads,
     readiness: Readiness,
     settings: Settings,
 ) -> dict[str, Handler]:
     """Who answers on the data plane, by the names of `app.api.route_table`."""
-    infer = InferRoute(models, lookups, settings.max_json_bytes, settings.max_body_bytes)
+    infer = InferRoute(models, settings)
     tensors = TensorsRoute(store, service.limits, disk_threads, settings.max_upload_bytes)
     content = ContentRoute(store, disk_threads)
     aliases = AliasesRoute(store, disk_threads)
-    scatter = ScatterRoute(
-        store, service.limits, disk_threads, readiness, settings.max_json_bytes, settings.max_body_bytes
-    )
+    scatter = ScatterRoute(store, service.limits, disk_threads, readiness, settings)
     handlers: dict[str, Handler] = {
-        row.operation: NativeRoute(row.signature, service, settings.max_json_bytes, settings.max_body_bytes)
-        for row in OPERATORS.values()
-    }
-    backward = BackwardService(service)
-    handlers |= {
-        row.operation: BackwardRoute(row.signature, backward, settings.max_json_bytes, settings.max_body_bytes)
-        for row in BACKWARDS.values()
+        row.operation: Exchange(formats, row.signature, service, settings)
+        for rows, formats in ((OPERATORS, body_formats.GATHERS), (BACKWARDS, body_formats.BACKWARDS))
+        for row in rows.values()
     }
     return handlers | {
-        LOOKUP: LookupRoute(lookups, settings.max_json_bytes, settings.max_body_bytes),
+        LOOKUP: Exchange(body_formats.LOOKUPS, LOOKUP_SIGNATURE, service, settings),
         "modelInfer": infer,
         "modelVersionInfer": infer,
         "listTensors": tensors.list,

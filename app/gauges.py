@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 
 from app.cluster.router.sharded_tensors import ShardedTensors
-from app.service import Service
+from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore
 

@@ -61,7 +61,6 @@ from app.imports.import_jobs import ImportJobs
 from app.imports.source_urls import AllowedSources, parse_prefix
 from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.kernels.kernel_by_name import kernel_named
-from app.lookup_service import LookupService
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import FreedMemoryLimit
 from app.security.authorizer import KeyAuthorizer, make_authorizer
@@ -71,7 +70,9 @@ from app.server import request_header_cache
 from app.server.application_interface import FurtherListener
 from app.server.restarting_tasks import BackgroundTasks
 from app.server.unix_sockets import UnixSocket, is_private
-from app.service import Service
+from app.services.gradients import Gradients
+from app.services.lookups import Lookups
+from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
 from app.store.import_records import State
@@ -80,6 +81,8 @@ from app.telemetry.request_log import RequestLog
 from app.telemetry.request_metrics import Metrics, RecordingMetrics
 from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import start_tracing
+from app.tensors.backward_call import BackwardCall
+from app.tensors.lookup_call import LookupCall
 from app.tensors.shape_limits import Limits
 
 logger = logging.getLogger("gathernd")
@@ -132,7 +135,6 @@ class Application(DataPlane):
     store: LocalStore
     background: BackgroundTasks
     models: Models
-    lookups: LookupService
     removed_at_the_end: ExitStack
     further_listener: FurtherListener | None = None
 
@@ -229,16 +231,16 @@ def create_app(
     )
     store.run_in_background = disk_threads.run_in_background
     service: Service
-    lookups: LookupService
     if sharded is None:
         service = Service(limits, store, kernel, pool, chooser, budget)
-        lookups = LookupService(service, kernel)
+        service.runners[LookupCall] = Lookups(service, kernel)
     else:
         service = router = Router(limits, sharded.routed.tables, kernel, pool, chooser, budget)
         router.fetcher = sharded.routed.fetcher
         if tracing is not None:
             router.fetcher.handed_on = tracing.handed_on
-        lookups = ShardedLookups(router, kernel)
+        service.runners[LookupCall] = ShardedLookups(router, kernel)
+    service.runners[BackwardCall] = Gradients(service)
     service.run_in_lock_thread = disk_threads.change
     host_check = HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
@@ -322,7 +324,7 @@ def create_app(
     metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors, tables)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
-        handlers_of(service, models, lookups, store, disk_threads, readiness, settings)
+        handlers_of(service, models, store, disk_threads, readiness, settings)
         | import_handlers(ImportsRoute(store if tables is None else tables, store, disk_threads, imports))
         | ({} if tables is None else sharded_handlers(service, tables, disk_threads, settings)),
         host_check=host_check,
@@ -339,7 +341,6 @@ def create_app(
     app.store = store
     app.background = background
     app.models = models
-    app.lookups = lookups
     app.removed_at_the_end = ExitStack()
     return app
 
@@ -376,7 +377,7 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
     unread_bytes = budget // 8
     readiness = app.readiness
     calls = Calls(
-        Inference(app.models, app.lookups, app.metrics),
+        Inference(app.models, app.metrics),
         dict(control_calls(app.models, readiness)),
         authorizer=app.authorizer,
         readiness=readiness,

@@ -10,7 +10,7 @@ from typing import Final
 from app.errors import GatherError
 from app.memory import malloc_tuning
 from app.server.restarting_tasks import in_thread
-from app.service import Service
+from app.services.service import Service
 from app.store import LocalStore
 from app.telemetry.request_metrics import Metrics
 

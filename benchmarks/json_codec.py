@@ -106,7 +106,7 @@ def reading(array: NDArray[Any], name: str, nested: bool, seconds: float) -> str
 def writing(array: NDArray[Any], name: str, seconds: float) -> str:
     """One line on writing `array` as an answer."""
     dtype = DTYPES[array.dtype.name]
-    answer = Answer(Tensor(dtype, (array.size,), array), "onnx-13", "cpu")
+    answer = Answer({"output": Tensor(dtype, (array.size,), array)}, "onnx-13", "cpu")
     parts = array.view(np.float32).reshape(-1, 2) if dtype.kind == "complex" else array
     listed = parts.tolist()
     runs: dict[str, Callable[[], object]] = {
@@ -122,7 +122,11 @@ def tiny(seconds: float) -> str:
     call, _ = read_request(TINY, b"", OPERATORS["gathernd"].signature, Limits())
     if not isinstance(call.data, Tensor):
         raise TypeError("the data is inline")
-    answer, limits, signature = Answer(call.data, "onnx-13", "cpu"), Limits(), OPERATORS["gathernd"].signature
+    answer, limits, signature = (
+        Answer({"output": call.data}, "onnx-13", "cpu"),
+        Limits(),
+        OPERATORS["gathernd"].signature,
+    )
     parser = simdjson.Parser()
 
     def new_small_part() -> None:

@@ -46,7 +46,7 @@ from app.memory.budget import Budget, MemoryReservation
 from app.memory.malloc_tuning import keep_freed_memory
 from app.operators.gather_plan import Plan
 from app.operators.registry import OPERATORS
-from app.service import Service
+from app.services.service import Service
 from app.store import EmptyStore
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
@@ -154,7 +154,7 @@ async def _turn(service: Service, calls: Iterator[Call], budget: Budget, count: 
     reservation = MemoryReservation(budget)
     started = perf_counter()
     for call in islice(calls, count):
-        await service.gather(call, RequestTimings(started, started + 1000), reservation)
+        await service.run(call, RequestTimings(started, started + 1000), reservation)
         reservation.release()
     return (perf_counter() - started) / count
 

@@ -114,7 +114,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
     call, encoding = read_request(BODY, b"", signature, service.limits)
     assert isinstance(call.data, Tensor)
     data = call.data
-    answer = await service.gather(call, one.timings, one.reservation)
+    answer = await service.run(call, one.timings, one.reservation)
     text = gather_messages.write_answer(answer, encoding)
     plan = service.planner.plan(call, data, service.chooser).plan
 

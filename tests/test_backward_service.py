@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.backward_service import BackwardService
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import numpy_cpu
 from app.memory.budget import Budget, MemoryReservation
-from app.service import Service
+from app.services.gradients import Gradients
+from app.services.service import Service
 from app.store import EmptyStore
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.backward_call import BackwardCall
@@ -50,7 +50,7 @@ def test_many_places_of_a_sparse_gradient_become_tuples_in_a_thread_of_the_pool(
     )
     monkeypatch.setattr(np, "divmod", noting)
     try:
-        asked = BackwardService(service).run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
+        asked = Gradients(service).run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
         outputs = asyncio.run(asked).outputs
     finally:
         pool.close()

@@ -13,13 +13,14 @@ from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import numpy_cpu
-from app.lookup_service import LookupService
 from app.memory.budget import Budget, MemoryReservation
-from app.service import Service
+from app.services.lookups import Lookups
+from app.services.service import Service
 from app.store import EmptyStore, Resident, Store
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
-from app.tensors.lookup_call import Feature, LookupAnswer, LookupCall
+from app.tensors.gather_call import Answer
+from app.tensors.lookup_call import Feature, LookupCall
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
@@ -34,16 +35,14 @@ class _OneTable(EmptyStore):
         return self.resident
 
 
-def look_up(store: Store, *features: Feature) -> LookupAnswer:
+def look_up(store: Store, *features: Feature) -> Answer:
     """The answer of a lookup that fills, decided for the event loop."""
     pool = RequestThreadPool(2, 8)
     chooser = BackendChooser(threads=2, force_route="loop")
     service = Service(Limits(), store, numpy_cpu, pool, chooser, Budget(2**30))
     call = LookupCall(features, concat=len(features) == 1, out_of_bounds="fill")
     try:
-        asked = LookupService(service, numpy_cpu).lookup(
-            call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget)
-        )
+        asked = Lookups(service, numpy_cpu).run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
         return asyncio.run(asked)
     finally:
         pool.close()
@@ -67,7 +66,7 @@ def test_a_large_row_to_fill_with_is_made_by_a_thread_of_the_pool(
     (name,) = [name for shape, name in made_by if shape == items]
     assert name.startswith(thread)
     assert answer.replaced == 1
-    assert answer.outputs[0].array.reshape(2, items).tolist() == [[1.0] * items, [0.0] * items]
+    assert answer.output.array.reshape(2, items).tolist() == [[1.0] * items, [0.0] * items]
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
@@ -79,7 +78,7 @@ def test_offsets_get_the_type_of_indices_that_were_replaced(bags: int, dtype: st
     offsets = Tensor(integers, (bags,), np.array([0] + [1] * (bags - 1), integers.numpy))
     answer = look_up(_OneTable(table), Feature("t", rows, offsets, pooling="sum"))
     assert answer.replaced == 1
-    assert answer.outputs[0].array.tolist() == [5.0] + [0.0] * (bags - 1)
+    assert answer.output.array.tolist() == [5.0] + [0.0] * (bags - 1)
 
 
 class _Scattered(Resident):
@@ -118,8 +117,9 @@ def test_a_content_by_two_names_is_read_in_one_state() -> None:
     store.resident = _Scattered(store.resident.tensor, '"1-0"', 0, [0])
     rows = Tensor(DTYPES["int64"], (2,), np.array([0, 3]))
     answer = look_up(store, Feature("items", rows), Feature("live", rows), Feature("items", rows))
-    assert len({output.array.tobytes() for output in answer.outputs}) == len(set(answer.etags)) == 1
-    assert answer.etags[0] == f'"1-{int(answer.outputs[0].array[0])}"'
+    etags = {table.etag for table in answer.tables}
+    assert len({output.array.tobytes() for output in answer.outputs.values()}) == len(etags) == 1
+    assert etags == {f'"1-{int(answer.outputs["0.output"].array[0])}"'}
 
 
 @pytest.mark.parametrize(("features", "remembered"), [(64, 1), (65, 0)])
@@ -129,13 +129,13 @@ def test_the_plan_of_a_lookup_with_very_many_features_is_not_remembered(features
     service = Service(
         Limits(), _OneTable(table), numpy_cpu, pool, BackendChooser(threads=2, force_route="loop"), Budget(2**30)
     )
-    lookups = LookupService(service, numpy_cpu)
+    lookups = Lookups(service, numpy_cpu)
     rows = Tensor(DTYPES["int64"], (1,), np.zeros(1, np.int64))
     try:
-        asked = lookups.lookup(
+        asked = lookups.run(
             LookupCall([Feature("t", rows)] * features), RequestTimings(0.0, 1e12), MemoryReservation(service.budget)
         )
-        assert asyncio.run(asked).outputs[0].shape == (1, features)
+        assert asyncio.run(asked).output.shape == (1, features)
     finally:
         pool.close()
     assert len(lookups._plans) == remembered
@@ -161,15 +161,13 @@ def test_other_requests_have_their_turn_before_the_tables_of_many_features_are_f
     service = Service(Limits(), store, numpy_cpu, pool, BackendChooser(threads=2, force_route="loop"), Budget(2**30))
     call = LookupCall([Feature("t", Tensor(DTYPES["int64"], (1,), np.zeros(1, np.int64)))] * features)
 
-    async def ask() -> LookupAnswer:
+    async def ask() -> Answer:
         asyncio.get_running_loop().call_soon(happened.append, "other")
-        asked = LookupService(service, numpy_cpu).lookup(
-            call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget)
-        )
+        asked = Lookups(service, numpy_cpu).run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
         return await asked
 
     try:
-        assert asyncio.run(ask()).outputs[0].shape == (1, features)
+        assert asyncio.run(ask()).output.shape == (1, features)
     finally:
         pool.close()
     assert happened[0] == first

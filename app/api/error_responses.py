@@ -17,7 +17,7 @@ from app.surrogate_safe_json import dump
 from app.wire import body_formats
 
 PROBLEM_JSON: Final = b"application/problem+json"
-JSON: Final = body_formats.JSON.media_type
+JSON: Final = body_formats.JSON
 
 RETRY_AFTER_DEFAULT: Final = 1
 EXAMPLE_REQUEST_ID: Final = "5f2c9a1e-1"

@@ -12,7 +12,7 @@ from app.api.caller_deadline import TIMEOUT
 from app.api.content_codings import inflater
 from app.api.unknown_length_body import BODY_BYTES, UnknownLengthBody, too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES
-from app.dispatch.request_thread_pool import ClientGone
+from app.dispatch.request_thread_pool import ClientGone, RequestThreadPool
 from app.tensors.buffer_type import Buffer
 from app.wire.little_endian_items import Memory
 
@@ -81,6 +81,14 @@ async def _receive(context: RequestContext, declared: int | None, limit: int, le
     if not await context.exchange.collect(grown.add):
         raise ClientGone
     return grown.finish()
+
+
+async def inflate_in(
+    pool: RequestThreadPool, context: RequestContext, body: Buffer, limit: int, lead: int = 0
+) -> Buffer:
+    """The body without its Content-Encoding, made in a thread of `pool`; see `inflate`."""
+    encoding = context.headers[b"content-encoding"]
+    return await pool.run(lambda: inflate(body, encoding, limit, context.reservation, lead), context.timings)
 
 
 def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int = 0, name: str = BODY_BYTES) -> Buffer:

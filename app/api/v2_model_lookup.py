@@ -13,7 +13,7 @@ from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 from app.near_name import instead_of, near_name
 from app.operators.registry import OPERATORS
-from app.service import Service
+from app.services.service import Service
 from app.store import Resident
 from app.telemetry.model_statistics import Statistics
 from app.tensors.dtypes import DTYPES

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.cli.bench_server import BenchFailed
 from app.operators.gather_plan import GatherPlan
-from app.service import Service
+from app.services.service import Service
 
 _BATCH_S: Final = 0.002
 """Seconds of the calls that are timed together."""

@@ -7,15 +7,12 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from app.api.schemas.explain_answer import backward_explanation_body, explanation_body, lookup_explanation_body
-from app.backward_service import BackwardService
+from app.api.schemas.explain_answer import explanation_body
 from app.errors import GatherError
-from app.kernels import numpy_cpu
-from app.lookup_service import LookupService
 from app.memory.budget import MemoryReservation
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
-from app.service import Service
+from app.services.service import Service
 from app.store import EmptyStore, Resident
 from app.tensors.backward_call import BackwardCall, BackwardName
 from app.tensors.dtypes import DTYPES, DType
@@ -88,7 +85,7 @@ def explained_backward(service: Service, op: BackwardName, asked: Asked, sparse:
         parameter_pointer=signature.pointer,
         batch_dims=asked.batch_dims,
     )
-    return backward_explanation_body(BackwardService(service).explain(backward, MemoryReservation(service.budget)))
+    return explanation_body(service.explain(backward, MemoryReservation(service.budget)))
 
 
 class _TablesByShape(EmptyStore):
@@ -127,8 +124,7 @@ def explained_lookup(
         ],
         concat,
     )
-    lookups = LookupService(service, numpy_cpu)  # no kernel runs
-    body = lookup_explanation_body(lookups.explain(call, MemoryReservation(service.budget)))
+    body = explanation_body(service.explain(call, MemoryReservation(service.budget)))
     del body["features"]  # the ETags of what would be read
     return body
 

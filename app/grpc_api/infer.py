@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from app.api.v2_model_lookup import Models, counted_as
 from app.errors import GatherError
@@ -11,9 +11,9 @@ from app.formats.grpc.infer_answer import write_grpc_answer, write_grpc_lookup
 from app.formats.grpc.infer_request import LONG_REST, ParsedMessage, parse, read_grpc_lookup, read_grpc_request
 from app.formats.grpc.message_fields import split
 from app.grpc_api.rpc_request import RpcRequest
-from app.lookup_service import LookupService
 from app.telemetry.request_metrics import Metrics
-from app.tensors.lookup_call import ARRAYS, LookupAnswer
+from app.tensors.gather_call import Answer
+from app.tensors.lookup_call import ARRAYS
 from app.wire.v2_answer import VERSION
 from app.wire.v2_lookup import LookupModel, LookupRequest
 from app.wire.v2_request_json import Model
@@ -30,9 +30,8 @@ _LARGE_INPUT, _LARGE_OUTPUT = 1 << 20, 1 << 18
 class Inference:
     """Carries out infer requests."""
 
-    def __init__(self, models: Models, lookups: LookupService, metrics: Metrics) -> None:
+    def __init__(self, models: Models, metrics: Metrics) -> None:
         self._models = models
-        self._lookups = lookups
         self._service = models.service
         self._metrics = metrics
 
@@ -66,14 +65,9 @@ class Inference:
             if read.timeout is not None:
                 timings.wait_at_most(read.timeout)
             timings.parsed = perf_counter()
-            answer: Any
-            if isinstance(read, LookupRequest):
-                answer = await self._lookups.lookup(read.call, timings, request.reservation)
+            answer = await self._service.run(read.call, timings, request.reservation)
+            if answer.tables:
                 self._metrics.count_lookup(answer.tensors)
-                version = VERSION
-            else:
-                answer = await self._service.gather(read.call, timings, request.reservation)
-                version = answer.data_version or VERSION
             timings.gathered = timings.kernel_end
             written = await self._write(answer, model.name, read, request, stream)
         except Exception as error:
@@ -82,7 +76,8 @@ class Inference:
                 models.forget(model.name)
                 raise models.not_found(model.name, parsed.version) from None
             raise
-        models.statistics.of(counted_as(model.name, version)).succeeded(timings, timings.start)
+        counted = counted_as(model.name, answer.data_version or VERSION)
+        models.statistics.of(counted).succeeded(timings, timings.start)
         return written
 
     async def _read(
@@ -99,7 +94,7 @@ class Inference:
         return await self._service.pool.run_unless(is_short, read, request.timings)
 
     async def _write(
-        self, answer: Any, name: str, read: Request | LookupRequest, request: RpcRequest, stream: bool
+        self, answer: Answer, name: str, read: Request | LookupRequest, request: RpcRequest, stream: bool
     ) -> bytes:
         reservation = request.reservation
 
@@ -108,7 +103,7 @@ class Inference:
                 return write_grpc_lookup(answer, read, reservation, stream=stream)
             return write_grpc_answer(answer, name, read.identifier, reservation, stream=stream)
 
-        outputs = answer.outputs if isinstance(answer, LookupAnswer) else (answer.output,)
+        outputs = answer.outputs.values()
         is_short = sum(output.array.nbytes for output in outputs) <= _LARGE_OUTPUT and all(
             output.dtype.item_size for output in outputs
         )

@@ -63,15 +63,11 @@ class BackwardCall:
     in_query: str = ""
     """What stands before the other fields: nothing, or `/query`."""
 
+    def dtype_pointer(self, number: int) -> str:
+        """Where the request has what gives its outputs their type."""
+        del number
+        return self.grad_output.dtype_pointer
+
     def pointer(self, field: str) -> str:
         """Where a field stands that is neither a tensor nor the gather's parameter."""
         return f"{self.in_query}/{field}"
-
-
-@dataclass(slots=True)
-class BackwardAnswer:
-    """The gradient by the names of its tensors, in their order: grad_data, or grad_indices and grad_values."""
-
-    outputs: dict[str, Tensor]
-    dialect: str
-    device: Literal["cpu"] = "cpu"

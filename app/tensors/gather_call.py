@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 from app.errors import GatherError
 from app.tensors.dtypes import DType
@@ -20,6 +21,18 @@ OutOfBounds = Literal["error", "clip", "wrap", "fill"]
 """What becomes of a component that is outside of its axis once the dialect's own wrap has been done: an error; the
 nearest valid one; the one modulo the size of the axis; or the whole slice is filled with one value."""
 OUT_OF_BOUNDS: Final[tuple[OutOfBounds, ...]] = get_args(OutOfBounds)
+
+
+OUTPUT: Final = "output"
+"""The name of the output of an operator that has one."""
+
+
+class TableRead(NamedTuple):
+    """The resident tensor that a feature of a lookup read: its name in the request, its ETag and its version."""
+
+    tensor: str
+    etag: str
+    version: int
 
 
 class FillValue(Protocol):
@@ -65,17 +78,36 @@ class Call:
     reduction_pointer: str = "/reduction"
     batch_dims: int = 0
 
+    def dtype_pointer(self, number: int) -> str:
+        """Where the request has what gives the output its type."""
+        del number
+        return self.data_pointer if isinstance(self.data, str) else self.data.dtype_pointer
+
 
 @dataclass(slots=True)
 class Answer:
-    """The output, the dialect it followed, the device it ran on; of resident data the ETag, and the version's number.
+    """What any operator answers, whichever format says it.
 
-    `replaced` is how many components were out of bounds, None where that is an error.
+    `outputs` are the tensors by name, in order: `output`, or those of a gradient, or of a lookup whose outputs are not
+    joined. `dialect` is "" for a lookup, which has none. `data_etag` and `data_version` are those of resident data,
+    and `replaced` counts the components that were out of bounds; None if that is an error. A lookup says what each
+    feature has read in `tables`.
     """
 
-    output: Tensor
+    outputs: dict[str, Tensor]
     dialect: str
-    device: Literal["cpu", "gpu"]
+    device: Literal["cpu", "gpu"] = "cpu"
     data_etag: str | None = None
     data_version: int | None = None
     replaced: int | None = None
+    tables: Sequence[TableRead] = ()
+
+    @property
+    def output(self) -> Tensor:
+        """The only output of an operator that has one."""
+        return self.outputs[OUTPUT]
+
+    @property
+    def tensors(self) -> list[str]:
+        """The names of the tensors that the features of a lookup read."""
+        return [table.tensor for table in self.tables]

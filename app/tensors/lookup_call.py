@@ -16,7 +16,6 @@ LOOKUP: Final = "lookup"
 """The name of the route, of the model of the inference protocol and of the member that says what is no array."""
 ARRAYS: Final = ("indices", "offsets", "weights")
 """The arrays that a feature may have, in the order in which they are judged."""
-OUTPUT: Final = "output"
 
 
 @dataclass(slots=True)
@@ -48,26 +47,9 @@ class LookupCall:
     explain: bool = False
     pointer: str = ""
 
-
-@dataclass(slots=True)
-class LookupAnswer:
-    """The outputs, one where they are `joined`; of each feature the name of its tensor, and the ETag and version
-    of what was read.
-
-    `replaced` is how many indices were out of bounds, None where that is an error.
-    """
-
-    outputs: Sequence[Tensor]
-    joined: bool
-    tensors: Sequence[str]
-    etags: Sequence[str]
-    versions: Sequence[int]
-    replaced: int | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the outputs in the formats that name tensors: `output`, or `0.output`, `1.output`, ..."""
-        return [OUTPUT] if self.joined else [f"{number}.{OUTPUT}" for number in range(len(self.outputs))]
+    def dtype_pointer(self, number: int) -> str:
+        """Where the request has what gives output `number` its type."""
+        return f"{self.features[number].pointer}/tensor"
 
 
 @dataclass(frozen=True, eq=False)

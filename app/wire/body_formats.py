@@ -1,8 +1,8 @@
 """The formats of bodies, a row each: media type, who reads and writes it, and which element types it carries.
 
-There are five tables: of gathers' requests and answers, of their gradients', of lookups', of scatters' requests, and of
-whole tensors, up and down. The inference protocol is not among them: its routes have one format, whatever a header says
-(`v2_request_tensors`).
+Each family of operators (gathers and scatters, gradients, lookups) has a table of `Codec` rows. Scatters into resident
+tensors, whose answers have no tensor, and whole tensors, up and down, have tables of their own. The inference protocol
+is not here: its routes have one format, whatever a header says (`v2_request_tensors`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from app.errors import GatherError
 from app.formats.json.query import refuse_query
 from app.formats.json.read_request import read_request
-from app.tensors.backward_call import BackwardAnswer, BackwardCall, BackwardSignature
+from app.tensors.backward_call import BackwardCall, BackwardSignature
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Call, Encoding
-from app.tensors.lookup_call import LOOKUP_SIGNATURE, LookupAnswer, LookupCall
+from app.tensors.lookup_call import LookupCall, LookupSignature
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import TABLE_SCATTER, ScatterCall
 from app.tensors.shape_limits import Limits
@@ -46,122 +46,93 @@ LONG_BINARY: Final = 1 << 23
 """The same for binary bodies, whose items are at most looked at (bool) or moved."""
 LONG_HEADER: Final = 1 << 13
 """The same for their headers."""
+LONG_LOOKUP: Final = 1 << 14
+"""The same for bodies of lookups in JSON, and for their headers in safetensors: what is no array becomes objects."""
+
+
+Row = TypeVar("Row")
+Request = TypeVar("Request")
+
+
+Reader = Callable[[Buffer, bytes, Row, Limits, Charge | None], tuple[Request, Encoding]]
+Writer = Callable[[Answer, Encoding, Memory | None], bytes | list[Buffer]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GatherCodec:
-    """A format of gathers.
+class Codec(Generic[Row, Request]):
+    """A format of one family of operators.
 
-    `read` makes a call of body, query, operator and limits; its charge is told of memory, in bytes, before it is taken.
-    `write` makes the body of an answer, whose dtype is among `dtypes`. A body of more than `short_body` bytes of which
-    `is_long_body` says so is not read on the event loop. A `binary` answer is the items as they are, so that no output
-    takes long to write, and says in its header what JSON says beside the output.
+    `read` makes a call of a body, its query, the operator's signature and the limits; its charge is told of memory, in
+    bytes, before it is taken. `write` makes the body of an answer whose dtypes are among `dtypes`. A body of more than
+    `short_body` bytes for which `is_long_body` is true is not read on the event loop. A `binary` answer is the items as
+    they are, so that no output takes long to write, and says in its header what JSON says beside the output.
+    `check_writable` raises unsupported_dtype, at a pointer, for a type that `dtypes` lacks.
     """
 
     media_type: bytes
     dtypes: frozenset[str]
     binary: bool
-    read: Callable[[Buffer, bytes, Signature, Limits, Charge | None], tuple[Call, Encoding]]
-    write: Callable[[Answer, Encoding, Memory | None], bytes | list[Buffer]]
+    read: Reader[Row, Request]
+    write: Writer
     short_body: int
     is_long_body: Callable[[Buffer], bool]
     check_writable: Callable[[DType, str], None]
 
 
-JSON: Final = GatherCodec(
-    b"application/json",
-    _ALL,
-    binary=False,
-    read=read_request,
-    write=gather_messages.write_answer,
-    short_body=LONG_JSON,
-    is_long_body=lambda body: True,
-    check_writable=lambda dtype, pointer: None,
-)
-SAFETENSORS: Final = GatherCodec(
-    b"application/x-safetensors",
-    _OF_SAFETENSORS,
-    binary=True,
-    read=safetensors.read_call,
-    write=safetensors.write_answer,
-    short_body=LONG_HEADER,  # a header is no longer than its body
-    is_long_body=lambda body: len(body) > LONG_BINARY or safetensors.header_size(body) > LONG_HEADER,
-    check_writable=safetensors.check_writable,
-)
-GATHERS: Final[Mapping[bytes, GatherCodec]] = {row.media_type: row for row in (JSON, SAFETENSORS)}
+AnyCodec = Codec[Any, Any]
+Formats = Mapping[bytes, Codec[Row, Request]]
+"""The formats of a family by media type."""
+JSON: Final = b"application/json"
+SAFETENSORS: Final = b"application/x-safetensors"
 
 
-LONG_LOOKUP: Final = 1 << 14
-"""Bodies of lookups of more bytes are read on a pool thread: what is no array of theirs becomes Python objects."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LookupCodec:
-    """A format of lookups, as `GatherCodec` is one of gathers; a body of more than `short_body` bytes is read on a pool
-    thread, or where it is `binary` one whose header has more.
-    """
-
-    media_type: bytes
-    dtypes: frozenset[str]
-    binary: bool
-    read: Callable[[Buffer, bytes, Limits, Charge | None], tuple[LookupCall, Encoding]]
-    write: Callable[[LookupAnswer, Encoding, Memory | None], list[Buffer]]
-    is_long_body: Callable[[Buffer], bool]
-
-
-LOOKUPS: Final[Mapping[bytes, LookupCodec]] = {
-    row.media_type: row
-    for row in (
-        LookupCodec(
-            JSON.media_type,
-            _ALL,
-            binary=False,
-            read=lambda body, query, limits, charge: read_request(body, query, LOOKUP_SIGNATURE, limits, charge),
-            write=lookup_messages.write_lookup,
-            is_long_body=lambda body: len(body) > LONG_LOOKUP,
-        ),
-        LookupCodec(
-            SAFETENSORS.media_type,
-            _OF_SAFETENSORS,
-            binary=True,
-            read=safetensors_lookup.read_lookup,
-            write=safetensors_lookup.write_lookup,
-            is_long_body=lambda body: len(body) > LONG_BINARY or safetensors.header_size(body) > LONG_LOOKUP,
-        ),
+def _json(read: Reader[Row, Request], write: Writer, short_body: int = LONG_JSON) -> Codec[Row, Request]:
+    return Codec(
+        JSON,
+        _ALL,
+        False,
+        read,
+        write,
+        short_body,
+        is_long_body=lambda body: True,
+        check_writable=lambda dtype, pointer: None,
     )
-}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BackwardCodec:
-    """A format of gradients, whose types every format has; the attributes are those of `GatherCodec`."""
-
-    media_type: bytes
-    binary: bool
-    read: Callable[[Buffer, bytes, BackwardSignature, Limits, Charge | None], tuple[BackwardCall, Encoding]]
-    write: Callable[[BackwardAnswer, Encoding, Memory | None], bytes | list[Buffer]]
-    is_long_body: Callable[[Buffer], bool]
-
-
-BACKWARDS: Final[Mapping[bytes, BackwardCodec]] = {
-    row.media_type: row
-    for row in (
-        BackwardCodec(
-            JSON.media_type,
-            binary=False,
-            read=read_request,
-            write=backward_messages.write_backward,
-            is_long_body=lambda body: len(body) > LONG_JSON,
-        ),
-        BackwardCodec(
-            SAFETENSORS.media_type,
-            binary=True,
-            read=safetensors_backward.read_backward,
-            write=safetensors_backward.write_backward,
-            is_long_body=SAFETENSORS.is_long_body,
-        ),
+def _safetensors(read: Reader[Row, Request], write: Writer, long_header: int = LONG_HEADER) -> Codec[Row, Request]:
+    """A header is no longer than its body."""
+    return Codec(
+        SAFETENSORS,
+        _OF_SAFETENSORS,
+        True,
+        read,
+        write,
+        long_header,
+        is_long_body=lambda body: len(body) > LONG_BINARY or safetensors.header_size(body) > long_header,
+        check_writable=safetensors.check_writable,
     )
-}
+
+
+def _formats(*rows: Codec[Row, Request]) -> Formats[Row, Request]:
+    return {row.media_type: row for row in rows}
+
+
+GATHERS: Final[Formats[Signature, Call]] = _formats(
+    _json(read_request, gather_messages.write_answer),
+    _safetensors(safetensors.read_call, safetensors.write_answer),
+)
+BACKWARDS: Final[Formats[BackwardSignature, BackwardCall]] = _formats(
+    _json(read_request, backward_messages.write_backward),
+    _safetensors(safetensors_backward.read_backward, safetensors_backward.write_backward),
+)
+LOOKUPS: Final[Formats[LookupSignature, LookupCall]] = _formats(
+    _json(read_request, lookup_messages.write_lookup, LONG_LOOKUP),
+    _safetensors(
+        lambda body, query, row, limits, charge: safetensors_lookup.read_lookup(body, query, limits, charge),
+        safetensors_lookup.write_lookup,
+        LONG_LOOKUP,
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,14 +153,14 @@ SCATTERS: Final[Mapping[bytes, ScatterCodec]] = {
     row.media_type: row
     for row in (
         ScatterCodec(
-            JSON.media_type,
+            JSON,
             binary=False,
             compiled=True,
             check_query=lambda query: refuse_query(query, TABLE_SCATTER),
             read=lambda body, query, limits, charge: read_request(body, query, TABLE_SCATTER, limits, charge)[0],
         ),
         ScatterCodec(
-            SAFETENSORS.media_type,
+            SAFETENSORS,
             binary=True,
             compiled=False,
             check_query=lambda query: None,
@@ -235,7 +206,7 @@ NPY: Final = TensorCodec(
     write_head=_npy_head,
 )
 SAFETENSORS_FILE: Final = TensorCodec(
-    SAFETENSORS.media_type.decode(),
+    SAFETENSORS.decode(),
     _OF_SAFETENSORS,
     in_query=False,
     is_meant=lambda head: head[8:9] == b"{",

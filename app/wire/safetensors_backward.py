@@ -1,4 +1,4 @@
-"""Gradients in safetensors: a body and its query to a `BackwardCall`, a `BackwardAnswer` to its body."""
+"""Gradients in safetensors: a body and its query to a `BackwardCall`, a `Answer` to its body."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from app.requests.schemas.dialect_fields import further_batch_dims
 from app.requests.schemas.invalid_fields import InvalidFields, name_hint
 from app.requests.schemas.members import ABSENT
 from app.requests.schemas.query_fields import field_names
-from app.tensors.backward_call import BackwardAnswer, BackwardCall, BackwardSignature
+from app.tensors.backward_call import BackwardCall, BackwardSignature
 from app.tensors.buffer_type import Buffer
-from app.tensors.gather_call import Encoding
+from app.tensors.gather_call import Answer, Encoding
 from app.tensors.shape_limits import Limits
 from app.wire import safetensors
 from app.wire.json.lossless_json import shown
@@ -73,7 +73,7 @@ def read_backward(
     return call, asked.output_encoding
 
 
-def write_backward(answer: BackwardAnswer, encoding: Encoding = "values", memory: Memory | None = None) -> list[Buffer]:
+def write_backward(answer: Answer, encoding: Encoding = "values", memory: Memory | None = None) -> list[Buffer]:
     """The safetensors body of `answer`: the header, and the items of each tensor as they are, not copied."""
     tensors = answer.outputs
     head = write_headers({name: (tensor.dtype, tensor.shape, tensor.array.nbytes) for name, tensor in tensors.items()})

@@ -24,8 +24,8 @@ from app.requests.schemas.lookup_request import (
     valid_parameters,
 )
 from app.tensors.buffer_type import Buffer
-from app.tensors.gather_call import Encoding, FillValue
-from app.tensors.lookup_call import ARRAYS, LOOKUP, Feature, LookupAnswer, LookupCall
+from app.tensors.gather_call import Answer, Encoding, FillValue
+from app.tensors.lookup_call import ARRAYS, LOOKUP, Feature, LookupCall
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
@@ -193,14 +193,14 @@ def features_of(
     ]
 
 
-def write_lookup(answer: LookupAnswer, encoding: Encoding = "values", memory: Memory | None = None) -> list[Buffer]:
+def write_lookup(answer: Answer, encoding: Encoding = "values", memory: Memory | None = None) -> list[Buffer]:
     """The safetensors body of `answer`: the header, and the items as they are. Raises unsupported_dtype."""
-    for output in answer.outputs:
+    for output in answer.outputs.values():
         check_writable(output.dtype, "/accept")
-    items: list[Buffer] = [output.array.view("u1").data for output in answer.outputs]
+    items: list[Buffer] = [output.array.view("u1").data for output in answer.outputs.values()]
     described = {
         name: (output.dtype, output.shape, len(piece))
-        for name, output, piece in zip(answer.names, answer.outputs, items, strict=True)
+        for (name, output), piece in zip(answer.outputs.items(), items, strict=True)
     }
     metadata = orjson.dumps({LOOKUP: answer_fields(answer).decode()}).decode()
     return [write_headers(described, metadata), *items]

@@ -1,4 +1,4 @@
-"""The model `lookup` of the inference protocol: infer requests to a `LookupCall`, a `LookupAnswer` to infer answers.
+"""The model `lookup` of the inference protocol: infer requests to a `LookupCall`, a `Answer` to infer answers.
 
 The inputs are `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on, as JSON or in binary; all else of the
 request is the JSON text of the parameter `lookup`, as safetensors has it in `__metadata__`. The outputs are `output`,
@@ -16,7 +16,8 @@ from app.errors import GatherError, invalid_field
 from app.requests.schemas.members import ABSENT
 from app.requests.schemas.v2_lookup_request import LookupInferDicts, valid_infer_lookup
 from app.tensors.buffer_type import Buffer
-from app.tensors.lookup_call import ARRAYS, LOOKUP, OUTPUT, LookupAnswer, LookupCall
+from app.tensors.gather_call import OUTPUT, Answer
+from app.tensors.lookup_call import ARRAYS, LOOKUP, LookupCall
 from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.shape_limits import Limits
 from app.wire.body_formats import LONG_BINARY, LONG_LOOKUP
@@ -208,28 +209,27 @@ def _asked_outputs(fields: LookupInferDicts, concat: bool, features: int) -> dic
     return found
 
 
-def is_long_answer(answer: LookupAnswer, request: LookupRequest) -> bool:
+def is_long_answer(answer: Answer, request: LookupRequest) -> bool:
     """Whether writing it takes so long: texts do, and strings, whose frames are copied; other items are as they are."""
     whole = request.outputs is None and request.binary
-    return any(is_long(output) for output in answer.outputs if not (whole and output.dtype.item_size))
+    return any(is_long(output) for output in answer.outputs.values() if not (whole and output.dtype.item_size))
 
 
-def check_outputs_writable(answer: LookupAnswer) -> None:
+def check_outputs_writable(answer: Answer) -> None:
     """Raises unsupported_dtype at the first feature whose tensor is of a type that the protocol does not have."""
-    for number, output in enumerate(answer.outputs):
+    for number, output in enumerate(answer.outputs.values()):
         check_writable(output.dtype, LOOKUP, f"{_POINTER}/features/{number}/tensor")
 
 
 def write_lookup_answer(
-    answer: LookupAnswer, request: LookupRequest, memory: Memory | None = None
+    answer: Answer, request: LookupRequest, memory: Memory | None = None
 ) -> tuple[list[Buffer], int | None]:
     """The body of the answer in pieces, and the size of its JSON where binary items follow.
 
     `memory` is charged with what is made. Raises unsupported_dtype, and what charging raises.
     """
     check_outputs_writable(answer)
-    named = dict(zip(answer.names, answer.outputs, strict=True))
-    wanted = request.outputs or dict.fromkeys(named, request.binary)
+    wanted = request.outputs or dict.fromkeys(answer.outputs, request.binary)
     head: dict[str, Any] = {} if request.identifier is None else {"id": request.identifier}
     head |= {"model_name": LOOKUP, "model_version": VERSION}
     head["parameters"] = {"device": "cpu", LOOKUP: answer_fields(answer).decode()}
@@ -238,7 +238,7 @@ def write_lookup_answer(
     pieces: list[Buffer] = [orjson.dumps(head)[:-1], b',"outputs":[']
     blobs: list[Buffer] = []
     for number, (name, binary) in enumerate(wanted.items()):
-        output = named[name]
+        output = answer.outputs[name]
         described: dict[str, Any] = {"name": name, "datatype": output.dtype.oip, "shape": output.shape}
         if binary:
             blobs.append(packed_bytes(output, memory))

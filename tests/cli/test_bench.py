@@ -28,7 +28,7 @@ from app.dispatch.choose_backend import BackendChooser, Facts
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import numpy_cpu
 from app.memory.budget import Budget
-from app.service import Service
+from app.services.service import Service
 from app.store import EmptyStore
 from app.tensors.shape_limits import Limits
 from gathernd_cli.command_line import app

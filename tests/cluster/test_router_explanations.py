@@ -33,14 +33,14 @@ MANY = 1 << 15
 async def explained_gather(router: Router, rows: Tensor, reservation: MemoryReservation) -> Any:
     call = Call("gathernd", "t", rows, 0, "onnx-13", "auto", "/batch_dims")
     found = router.explain(call, reservation)
-    return (await router.with_shards(found, RequestTimings(0.0, 1e12), reservation)).shards
+    return (await router.with_shards(found, RequestTimings(0.0, 1e12), reservation)).shards[0]
 
 
 async def explained_lookup(router: Router, rows: Tensor, reservation: MemoryReservation) -> Any:
     lookups = ShardedLookups(router, numpy_cpu)
     found = lookups.explain(LookupCall([Feature("t", rows)]), reservation)
     explained = await lookups.with_shards(found, RequestTimings(0.0, 1e12), reservation)
-    return None if explained.shards is None else explained.shards[0]
+    return explained.shards[0]
 
 
 @pytest.mark.parametrize(("count", "thread"), [(3, "MainThread"), (MANY, "gather-")])

@@ -19,7 +19,8 @@ from app.errors import GatherError
 from app.kernels import numpy_cpu
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import Plan
-from app.service import Explanation, Service
+from app.operators.lookup import LookupPlan
+from app.services.service import Explanation, Service
 from app.store import EmptyStore, Resident
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
@@ -128,10 +129,11 @@ async def explained_and_taken(situation: Situation) -> tuple[Explanation, Reques
             lambda: asyncio.to_thread(made.explain, situation.call, MemoryReservation(made.budget))
         )
         assert made.gpu is None or (made.gpu._saved_seconds == before and not made.gpu._copy_tasks)
-        _, failed = await result(lambda: made.gather(situation.call, timings, MemoryReservation(made.budget)))
+        _, failed = await result(lambda: made.run(situation.call, timings, MemoryReservation(made.budget)))
         if said is None:
             assert failed == refused == "device_unavailable"
             return None
+        assert not isinstance(said.plan, LookupPlan)
         assert said.decision == decision_by(made.chooser, situation, said.plan)
         if failed is not None:
             assert failed == "overloaded"  # an explicit gpu that is short of memory

@@ -58,7 +58,7 @@ def threads_for(message: bytes) -> int:
 
     models: Any = SimpleNamespace(service=SimpleNamespace(pool=SimpleNamespace(run=run), limits=Limits()))
     request: Any = SimpleNamespace(reservation=SimpleNamespace(charge=lambda size: None), timings=None)
-    inference = Inference(models, models, models)
+    inference = Inference(models, models)
     asyncio.run(asked())
     return threads
 

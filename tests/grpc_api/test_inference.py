@@ -21,7 +21,7 @@ from app.errors import GatherError
 from app.grpc_api.infer import Inference
 from app.kernels import numpy_cpu
 from app.memory.budget import Budget, MemoryReservation
-from app.service import Service
+from app.services.service import Service
 from app.store import EmptyStore
 from app.store.store_interface import Resident
 from app.telemetry.model_statistics import Statistics
@@ -88,7 +88,7 @@ class Asked:
         )
         self.statistics = Statistics()
         anything: Any = None
-        self.inference = Inference(Models(self.service, self.statistics), anything, anything)
+        self.inference = Inference(Models(self.service, self.statistics), anything)
         self.last: Any = None
 
     def ask(self, message: Any, *, deadline: float = 10.0, stream: bool = False) -> Observed:

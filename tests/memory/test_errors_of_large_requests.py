@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from app.backward_service import _tuples
 from app.errors import GatherError
 from app.operators.dialects import GATHERND
 from app.operators.index_out_of_bounds import index_error
 from app.operators.lookup import check_indices, check_offsets
+from app.services.gradients import _tuples
 from app.tensors.dtypes import DTYPES
 from app.tensors.lookup_call import Feature
 from app.tensors.tensor import Tensor

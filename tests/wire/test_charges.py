@@ -154,7 +154,7 @@ def test_the_text_of_an_answer_is_charged_before_it_is_made(dtype: str, count: i
         output: Tensor = packed(["\0" * 50, "plain", "\N{GRINNING FACE}", "é" * 30] * (count // 4))
     else:
         output = Tensor(known, (count,), widest(dtype, count).astype(known.numpy))
-    answer = Answer(output, "onnx-13", "cpu")
+    answer = Answer({"output": output}, "onnx-13", "cpu")
     account = Account()
     found = gather_messages.write_answer(answer, encoding, account)
     size = len(found) if isinstance(found, bytes) else sum(map(len, found))

@@ -19,9 +19,9 @@ from app.errors import GatherError
 from app.formats.json.read_request import read_request
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
-from app.tensors.backward_call import BackwardAnswer
 from app.tensors.dtypes import DTYPES
-from app.tensors.lookup_call import LOOKUP_SIGNATURE, LookupAnswer
+from app.tensors.gather_call import Answer, TableRead
+from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire import (
@@ -242,7 +242,7 @@ def check_text(write: Callable[[Any], Any], least: int) -> None:
 def test_the_text_of_a_gradient_is_charged_before_it_is_made(dtype: str, encoding: Any) -> None:
     known = DTYPES[dtype]
     values = Tensor(known, (30_000,), widest(dtype, 30_000).astype(known.numpy))
-    answer = BackwardAnswer(
+    answer = Answer(
         {"grad_indices": Tensor(DTYPES["int64"], (30_000,), np.arange(30_000)), "grad_values": values}, "onnx-13"
     )
     check_text(lambda memory: backward_messages.write_backward(answer, encoding, memory), 30_000)
@@ -256,7 +256,9 @@ def test_the_text_of_a_lookup_s_answer_is_charged_before_it_is_made(dtype: str, 
         output: Tensor = packed(["plain", "\0" * 30, "é" * 9] * 10_000)
     else:
         output = Tensor(known, (30_000,), widest(dtype, 30_000).astype(known.numpy))
-    answer = LookupAnswer([output, output], False, ["a", "b"], ["e", "f"], [1, 2])
+    answer = Answer(
+        {"0.output": output, "1.output": output}, "", tables=[TableRead("a", "e", 1), TableRead("b", "f", 2)]
+    )
     if form in ("values", "base64"):
         check_text(lambda memory: lookup_messages.write_lookup(answer, form, memory), 60_000)
         return
@@ -278,8 +280,11 @@ def test_the_text_of_a_lookup_s_answer_is_charged_before_it_is_made(dtype: str, 
 def test_binary_answers_are_the_outputs_and_not_copied() -> None:
     output = Tensor(DTYPES["float32"], (COUNT,), np.zeros(COUNT, np.float32))
     account = Account()
-    media_type = body_formats.SAFETENSORS.media_type
-    joined, gradient = LookupAnswer([output], True, ["a"], ["e"], [1]), BackwardAnswer({"grad_data": output}, "onnx-13")
+    media_type = body_formats.SAFETENSORS
+    joined, gradient = (
+        Answer({"output": output}, "", tables=[TableRead("a", "e", 1)]),
+        Answer({"grad_data": output}, "onnx-13"),
+    )
     written: list[Any] = [
         body_formats.LOOKUPS[media_type].write(joined, "values", account),
         body_formats.BACKWARDS[media_type].write(gradient, "values", account),

@@ -29,7 +29,7 @@ def written(dtype: str, array: Any, shape: tuple[int, ...] | None = None, encodi
     else:
         items: NDArray[Any] = np.asarray(array, DTYPES[dtype].numpy)
         output = Tensor(DTYPES[dtype], (items.size,) if shape is None else shape, items)
-    answer = write_answer(Answer(output, "onnx-13", "cpu"), encoding)
+    answer = write_answer(Answer({"output": output}, "onnx-13", "cpu"), encoding)
     return answer if isinstance(answer, bytes) else b"".join(answer)
 
 
@@ -67,14 +67,14 @@ def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 def test_the_whole_answer() -> None:
     output = Tensor(DTYPES["float32"], (2, 1), np.array([0, 3], np.float32))
-    assert write_answer(Answer(output, "onnx-13", "cpu"), "values") == (
+    assert write_answer(Answer({"output": output}, "onnx-13", "cpu"), "values") == (
         b'{"output":{"dtype":"float32","shape":[2,1],"values":[0.0,3.0]},"dialect":"onnx-13","device":"cpu"}'
     )
-    assert write_answer(Answer(output, "onnx-12", "gpu", '"12ab-3"'), "base64") == (
+    assert write_answer(Answer({"output": output}, "onnx-12", "gpu", '"12ab-3"'), "base64") == (
         b'{"output":{"dtype":"float32","shape":[2,1],"base64":"AAAAAAAAQEA="},"dialect":"onnx-12","device":"gpu",'
         b'"data_etag":"\\"12ab-3\\""}'
     )
-    assert write_answer(Answer(output, "onnx-12", "gpu", '"12ab-3"', 7, 0), "base64") == (
+    assert write_answer(Answer({"output": output}, "onnx-12", "gpu", '"12ab-3"', 7, 0), "base64") == (
         b'{"output":{"dtype":"float32","shape":[2,1],"base64":"AAAAAAAAQEA="},"dialect":"onnx-12","device":"gpu",'
         b'"data_etag":"\\"12ab-3\\"","version":7,"replaced":0}'
     )
@@ -118,7 +118,7 @@ def test_a_large_answer_comes_in_pieces() -> None:
         output = Tensor(DTYPES[dtype], (70_000,), array.astype(DTYPES[dtype].numpy))
         if dtype == "string":
             output = packed(["x"] * 70_000)
-        answer = write_answer(Answer(output, "onnx-13", "cpu"), "values")
+        answer = write_answer(Answer({"output": output}, "onnx-13", "cpu"), "values")
         assert isinstance(answer, list)
         assert len(json.loads(b"".join(answer))["output"]["values"]) == 70_000
 

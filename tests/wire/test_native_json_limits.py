@@ -128,7 +128,7 @@ def test_a_warm_codec_never_compiles() -> None:
     for dtype, row in DTYPES.items():
         output = packed(["a"] * 3) if dtype == "string" else Tensor(row, (3,), np.ones(3, row.numpy))
         output.array.flags.writeable = False
-        body = gather_messages.write_answer(Answer(output, "onnx-13", "cpu"), "values")
+        body = gather_messages.write_answer(Answer({"output": output}, "onnx-13", "cpu"), "values")
         assert isinstance(body, bytes)
         text = json.dumps(json.loads(body)["output"])
         for given in (text, text.replace('"shape": [3], ', "")):

@@ -225,7 +225,7 @@ def test_items_of_the_json_never_become_python_objects() -> None:
 @pytest.mark.parametrize("as_binary", [False, True])
 def test_answers_are_json_that_others_read(identifier: str | None, as_binary: bool) -> None:
     array = np.array([1.5, np.nan, -np.inf], np.float32)
-    answer = Answer(Tensor(DTYPES["float32"], (3, 1), array), "onnx-12", "cpu")
+    answer = Answer({"output": Tensor(DTYPES["float32"], (3, 1), array)}, "onnx-12", "cpu")
     asked = read_request(described(), None, GATHERND, LIMITS)._replace(identifier=identifier, binary=as_binary)
     pieces, size = write_answer(answer, GATHERND, asked)
     body = b"".join(pieces)
@@ -246,6 +246,6 @@ def test_answers_are_json_that_others_read(identifier: str | None, as_binary: bo
 
 
 def test_complex_answers_are_pointed_to_the_native_route() -> None:
-    answer = Answer(Tensor(DTYPES["complex64"], (1,), np.ones(1, np.complex64)), "onnx-13", "cpu")
+    answer = Answer({"output": Tensor(DTYPES["complex64"], (1,), np.ones(1, np.complex64))}, "onnx-13", "cpu")
     with pytest.raises(GatherError, match="POST /gathernd"):
         write_answer(answer, RESIDENT, read_request(bytes(8), 0, RESIDENT, LIMITS))

@@ -99,7 +99,7 @@ def test_what_the_package_saves_is_read_bit_by_bit(data: NDArray[Any], indices: 
 @given(array=ARRAYS)
 def test_what_is_written_the_package_loads_bit_by_bit(array: NDArray[Any]) -> None:
     dtype = DTYPES[array.dtype.name]
-    pieces = write_answer(Answer(Tensor(dtype, array.shape, array.reshape(-1)), "onnx-13", "cpu"))
+    pieces = write_answer(Answer({"output": Tensor(dtype, array.shape, array.reshape(-1))}, "onnx-13", "cpu"))
     raw = b"".join(pieces)
     (name, found), *rest = load(raw).items()
     assert (name, rest) == ("output", [])
@@ -151,7 +151,7 @@ def test_bfloat16_is_read_and_written() -> None:
     assert isinstance(call.data, Tensor)
     assert call.data.dtype.name == "bfloat16"
     assert bits(call.data.array) == bits(values)
-    header, items = write_answer(Answer(call.data, "onnx-13", "cpu"))
+    header, items = write_answer(Answer({"output": call.data}, "onnx-13", "cpu"))
     assert json.loads(bytes(header[8:])) == {"output": entry("BF16", [4], 0, 8)}
     assert bytes(items) == values.tobytes()
 
@@ -160,7 +160,7 @@ def test_bfloat16_is_read_and_written() -> None:
 def test_a_type_that_the_format_lacks_is_refused_with_the_way_out(name: str) -> None:
     dtype = DTYPES[name]
     with pytest.raises(GatherError, match=r"application/json.*base64") as caught:
-        write_answer(Answer(Tensor(dtype, (0,), np.empty(0, dtype.numpy)), "onnx-13", "cpu"))
+        write_answer(Answer({"output": Tensor(dtype, (0,), np.empty(0, dtype.numpy))}, "onnx-13", "cpu"))
     assert caught.value.code == "unsupported_dtype"
 
 
@@ -214,7 +214,7 @@ def test_large_tensors_are_never_copied_wherever_they_begin(
 
 def test_the_output_is_not_copied() -> None:
     array = np.arange(5, dtype=np.int16)
-    _, items = write_answer(Answer(Tensor(DTYPES["int16"], (5,), array), "onnx-13", "cpu"))
+    _, items = write_answer(Answer({"output": Tensor(DTYPES["int16"], (5,), array)}, "onnx-13", "cpu"))
     assert np.shares_memory(np.frombuffer(items, np.uint8), array)
 
 

@@ -28,7 +28,7 @@ from app.kernels import numpy_cpu
 from app.kernels.numba_cpu import gather_kernel
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.registry import OPERATORS
-from app.service import Service
+from app.services.service import Service
 from app.store import EmptyStore, Resident
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.compiled_string_frames import read_frames
@@ -205,7 +205,7 @@ def gathered(call: Call, kernel: ModuleType, data: PackedStrings | None = None, 
     pool, budget = RequestThreadPool(2, 8), Budget(2**30)
     made = Service(Limits(**limits), store, kernel, pool, BackendChooser(threads=2, force_route=route), budget)
     try:
-        return asyncio.run(made.gather(call, RequestTimings(0.0, 1e12), MemoryReservation(budget)))
+        return asyncio.run(made.run(call, RequestTimings(0.0, 1e12), MemoryReservation(budget)))
     finally:
         pool.close()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.tensors.dtypes import DTYPES
-from app.tensors.lookup_call import LookupAnswer
+from app.tensors.gather_call import Answer, TableRead
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.body_formats import LONG_BINARY, LONG_LOOKUP
@@ -41,7 +41,7 @@ def test_long_json_and_many_items_are_read_elsewhere() -> None:
     [(FLOATS, False, True), (FLOATS, True, False), (STRINGS, False, True), (STRINGS, True, True), (SHORT, True, False)],
 )
 def test_texts_and_strings_are_written_elsewhere(output: Tensor, binary: bool, long: bool) -> None:
-    answer = LookupAnswer([output], True, ["a"], ["e"], [1])
+    answer = Answer({"output": output}, "", tables=[TableRead("a", "e", 1)])
     assert is_long_answer(answer, asked(binary)) == long
     if output is FLOATS:  # where outputs are asked for one by one, some may be texts
         chosen = asked(binary, outputs=[{"name": "output", "parameters": {"binary_data": False}}])

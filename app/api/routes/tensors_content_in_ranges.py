@@ -16,7 +16,7 @@ from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, version_field
 from app.api.routes.tensors_content import BY_ACCEPT, codec_of, row_range
 from app.memory.budget import MemoryReservation
-from app.service import Service
+from app.services.service import Service
 from app.store import Metadata
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.server_timing import RequestTimings
@@ -102,7 +102,7 @@ class ShardedContentRoute:
         try:
             reservation.charge(indices.array.nbytes)
             if metadata.shape:
-                rows = (await self.service.gather(call, own, reservation)).output
+                rows = (await self.service.run(call, own, reservation)).output
             else:
                 rows = await self.scalar(reference, own, reservation)
             return packed_bytes(rows, reservation), reservation

@@ -14,7 +14,7 @@ from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, read_conditions, version_field
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
-from app.api.json_content_type import check_json_type
+from app.api.exchange import BodyLimits, format_of
 from app.api.readiness import Readiness
 from app.api.request_body import inflate, read_body
 from app.errors import GatherError
@@ -48,24 +48,19 @@ class ScatterRoute:
         limits: Limits,
         threads: DiskThreads,
         readiness: Readiness,
-        max_json_bytes: int,
-        max_body_bytes: int,
+        sizes: BodyLimits,
     ) -> None:
         self.store = store
         self.limits = limits
         self.threads = threads
         self.readiness = readiness
-        self.max_json_bytes = max_json_bytes
-        self.max_body_bytes = max_body_bytes
+        self.max_json_bytes = int(sizes.max_json_bytes)
+        self.max_body_bytes = int(sizes.max_body_bytes)
         self._tasks: set[asyncio.Task[Scattered]] = set()
 
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Read, change, answer. Raises GatherError for everything it refuses."""
-        content_type = context.headers.get(b"content-type", JSON)
-        codec = SCATTERS.get(content_type.partition(b";")[0].strip().lower())
-        if codec is None or codec.media_type == JSON:
-            check_json_type(content_type, SCATTERS)
-            codec = SCATTERS[JSON]
+        codec = format_of(context.headers.get(b"content-type"), SCATTERS)
         codec.check_query(context.query)
         if codec.compiled and self.readiness.waiting_for:
             raise self.readiness.error()

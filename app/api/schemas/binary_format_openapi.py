@@ -10,7 +10,7 @@ from typing import Any, Final
 from app.tensors.operator_signature import Signature
 from app.wire import body_formats
 
-MEDIA_TYPE: Final = body_formats.SAFETENSORS.media_type.decode()
+MEDIA_TYPE: Final = body_formats.SAFETENSORS.decode()
 _BINARY: Final = {"type": "string", "format": "binary"}
 
 

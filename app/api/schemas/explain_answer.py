@@ -8,12 +8,13 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any, Final
 
-from app.backward_service import BackwardExplanation
 from app.dispatch.choose_backend import Decision
-from app.lookup_service import LookupExplanation
 from app.operators.gather_plan import Plan
-from app.service import Explanation
-from app.tensors.lookup_call import LOOKUP
+from app.operators.lookup import LookupPlan
+from app.services.service import Explanation
+from app.tensors.backward_call import BackwardCall
+from app.tensors.gather_call import Call
+from app.tensors.lookup_call import LOOKUP, LookupCall
 from app.tensors.tensor import Tensor, nbytes
 
 NOT_CHECKED: Final = "The values of the indices were not checked: one of them may be out of bounds."
@@ -21,42 +22,75 @@ LOOKUP_NOT_CHECKED: Final = "The values of indices and offsets were not checked:
 
 
 def explanation_body(explanation: Explanation) -> dict[str, Any]:
-    """The JSON body; times are microseconds, null where none is predicted."""
-    call, data, shape, plan, decision, resident, shards = explanation
-    strings = data.dtype.kind == "string"
+    """The JSON body; times are microseconds, null where none is predicted.
+
+    A sparse gradient has no output, and as `output_bytes` the most that it may have.
+    """
+    call, data, outputs, plan, decision, residents, shards = explanation
+    if isinstance(call, LookupCall):
+        operator, not_checked = LOOKUP, LOOKUP_NOT_CHECKED
+        named = zip((feature.tensor for feature in call.features), residents, strict=True)
+        said: dict[str, Any] = {
+            "features": [{"tensor": name, "data_etag": one.etag, "version": one.data_version} for name, one in named]
+        }
+    else:
+        operator, not_checked = call.operator, NOT_CHECKED
+        said = {"dialect": call.dialect, "device": decision.device}
+        for one in residents:
+            said |= {"data_etag": one.etag, "version": one.data_version}
+    strings = any(dtype.kind == "string" for dtype, _ in outputs.values())
     found = {
-        "operator": call.operator,
-        "data": _tensor(data) | ({"tensor": call.data} if isinstance(call.data, str) else {}),
-        "indices": _tensor(call.indices),
-        **({} if call.updates is None else {"updates": _tensor(call.updates)}),
+        "operator": operator,
+        **(_features(explanation) if isinstance(call, LookupCall) else _inputs(call, data[0])),
         "output_bytes": None if strings else plan.output_bytes,
-        **_plan(plan, decision),
-        **({} if shards is None else {"shards": shards}),
-        "not_checked": NOT_CHECKED,
+        **({} if isinstance(plan, LookupPlan) else _plan(plan)),
+        **_routes(decision),
+        **({"shards": shards[0]} if shards and not isinstance(call, LookupCall) else {}),
+        "not_checked": not_checked,
     }
-    output = {"dtype": data.dtype.name, "shape": shape}
-    named = {} if resident is None else {"data_etag": resident.etag, "version": resident.data_version}
-    return {"output": output, "dialect": call.dialect, "device": decision.device, **named, "explanation": found}
+    shown = {name: {"dtype": dtype.name, "shape": shape} for name, (dtype, shape) in outputs.items()}
+    given = {"outputs": [*shown.values()]} if isinstance(call, LookupCall) and not call.concat else shown
+    return {**given, **said, "explanation": found}
 
 
-def backward_explanation_body(explanation: BackwardExplanation) -> dict[str, Any]:
-    """The same for a gradient: without its values, and of a sparse one with the most bytes that it may have."""
-    call, data, plan, decision = explanation
-    found = {
-        "operator": call.operator,
-        "data": _tensor(data) | ({"tensor": call.shape} if isinstance(call.shape, str) else {}),
+def _inputs(call: Call | BackwardCall, data: Tensor) -> dict[str, Any]:
+    """The inputs of an operator; data may be resident, and of a gradient's there may be a shape alone."""
+    reference: object = call.data if isinstance(call, Call) else call.shape
+    inputs = {
+        "data": _tensor(data) | ({"tensor": reference} if isinstance(reference, str) else {}),
         "indices": _tensor(call.indices),
-        "grad_output": _tensor(call.grad_output),
-        "output_bytes": plan.output_bytes,
-        **_plan(plan, decision),
-        "not_checked": NOT_CHECKED,
     }
-    dense = {} if plan.sparse else {"grad_data": {"dtype": data.dtype.name, "shape": data.shape}}
-    return {**dense, "dialect": call.dialect, "device": decision.device, "explanation": found}
+    if isinstance(call, BackwardCall):
+        return inputs | {"grad_output": _tensor(call.grad_output)}
+    return inputs if call.updates is None else inputs | {"updates": _tensor(call.updates)}
 
 
-def _plan(plan: Plan, decision: Decision) -> dict[str, Any]:
-    """What the operator comes down to, and where it would run."""
+def _features(explanation: Explanation) -> dict[str, Any]:
+    """What each feature of a lookup reads and writes."""
+    call, plan = explanation.call, explanation.plan
+    assert isinstance(call, LookupCall)
+    assert isinstance(plan, LookupPlan)
+    features: list[dict[str, Any]] = [
+        {
+            "tensor": feature.tensor,
+            "table": _tensor(table),
+            "indices": _tensor(feature.indices),
+            "pooling": feature.pooling,
+            "output_shape": shape,
+            "bytes_read": planned.indices * planned.row_bytes,
+        }
+        for feature, table, planned, shape in zip(
+            call.features, explanation.data, plan.features, plan.shapes, strict=True
+        )
+    ]
+    shards = explanation.shards
+    for feature, needed in zip(features, shards, strict=True) if shards else ():
+        feature["shards"] = needed
+    return {"features": features}
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    """What the operator comes down to."""
     return {
         "plan": {
             "batches": plan.batches,
@@ -66,41 +100,8 @@ def _plan(plan: Plan, decision: Decision) -> dict[str, Any]:
             "item_size": plan.item_size,
             "shared": plan.broadcast_indices,
             "wrap": plan.wrap,
-        },
-        **_routes(decision),
-    }
-
-
-def lookup_explanation_body(explanation: LookupExplanation) -> dict[str, Any]:
-    """The same for a lookup: of each feature what it reads and writes, of all together where they would run."""
-    call, residents, plan, decision, shards = explanation
-    features: list[dict[str, Any]] = [
-        {
-            "tensor": feature.tensor,
-            "table": _tensor(resident.tensor),
-            "indices": _tensor(feature.indices),
-            "pooling": feature.pooling,
-            "output_shape": shape,
-            "bytes_read": planned.indices * planned.row_bytes,
         }
-        for feature, resident, planned, shape in zip(call.features, residents, plan.features, plan.shapes, strict=True)
-    ]
-    for feature, needed in zip(features, shards or (), strict=bool(shards)):
-        feature["shards"] = needed
-    outputs = [{"dtype": dtype.name, "shape": shape} for dtype, shape in plan.outputs]
-    found = {
-        "operator": LOOKUP,
-        "features": features,
-        "output_bytes": None if any(dtype.kind == "string" for dtype, _ in plan.outputs) else plan.output_bytes,
-        **_routes(decision),
-        "not_checked": LOOKUP_NOT_CHECKED,
     }
-    etags = [
-        {"tensor": feature.tensor, "data_etag": resident.etag, "version": resident.data_version}
-        for feature, resident in zip(call.features, residents, strict=True)
-    ]
-    given = {"output": outputs[0]} if call.concat else {"outputs": outputs}
-    return {**given, "features": etags, "explanation": found}
 
 
 def _routes(decision: Decision) -> dict[str, Any]:

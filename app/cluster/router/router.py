@@ -1,8 +1,8 @@
 """The router: the service of gathers, for tables in row ranges on other services.
 
-It is `app.service.Service` up to where a kernel would run. Types, shapes and indices are judged here, from the map, so
-that errors are those of one machine and no shard is asked; then each range is asked for its rows, and they are put in
-order in one output. Data that is in the request is gathered here.
+It is `app.services.service.Service` up to where a kernel would run. Types, shapes and indices are judged here, from the
+map, so that errors are those of one machine and no shard is asked; then each range is asked for its rows, and they are
+put in order in one output. Data that is in the request is gathered here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.call_planner import Planned
 from app.cluster.router.fetch_rows import BEGUN_ANEW, LostRange, RowFetcher, TableReads, VersionGone
 from app.cluster.router.range_requests import (
     Output,
@@ -32,11 +31,13 @@ from app.errors import REPORTED_PLACES, GatherError, Place
 from app.memory.budget import MemoryReservation
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import Plan
-from app.service import Explanation, Further, Service
+from app.operators.lookup import LookupPlan
+from app.services.call_planner import Planned
+from app.services.service import AnyCall, Explanation, Further, Service
 from app.store import Resident
 from app.store.store_errors import not_found
 from app.telemetry.server_timing import RequestTimings
-from app.tensors.gather_call import Answer, Call
+from app.tensors.gather_call import OUTPUT, Answer, Call
 from app.tensors.tensor import Tensor, coordinates
 
 ROUTE: Final = "shards"
@@ -58,17 +59,19 @@ class Router(Service):
 
     fetcher: RowFetcher
 
-    def gather(
-        self, call: Call, timings: RequestTimings, reservation: MemoryReservation
+    def run(
+        self, call: AnyCall, timings: RequestTimings, reservation: MemoryReservation
     ) -> Coroutine[Any, Any, Answer]:
         """The same, anew where the version that a name stood for goes away meanwhile."""
-        running = super().gather(call, timings, reservation)
-        return self._or_anew(running, call, timings, reservation) if isinstance(call.data, str) else running
+        running = super().run(call, timings, reservation)
+        if isinstance(call, Call) and not isinstance(call.data, str):
+            return running
+        return self._or_anew(running, call, timings, reservation)
 
     async def _or_anew(
         self,
         running: Coroutine[Any, Any, Answer],
-        call: Call,
+        call: AnyCall,
         timings: RequestTimings,
         reservation: MemoryReservation,
     ) -> Answer:
@@ -76,7 +79,7 @@ class Router(Service):
             try:
                 return await running
             except VersionGone:
-                running = super().gather(call, timings, reservation)
+                running = super().run(call, timings, reservation)
         return await running
 
     def _kernel_fills(self, plan: Plan, data: Tensor, resident: Resident | None, decision: Decision) -> bool:
@@ -113,7 +116,7 @@ class Router(Service):
         work = await self.pool.run_unless(few, lambda: self._split(call, planned, table, reservation), timings)
         if work is None:
             timings.kernel_end = perf_counter()
-            await self._raise_index_error(call, planned, data, timings)
+            raise await self._index_error(call, planned, data, timings)
         lost = await self.fetcher.fetch(
             [TableReads(table.table, table.shard_map, table.version_in_map, work.requests)], timings
         )
@@ -122,7 +125,7 @@ class Router(Service):
         few = work.output.json_bytes < LARGE_COPY
         output = await self.pool.run_unless(few, lambda: self._finished(work, planned, data), timings)
         timings.kernel_end = perf_counter()
-        return Answer(output, call.dialect, "cpu", resident.etag, resident.data_version)
+        return Answer({OUTPUT: output}, call.dialect, "cpu", resident.etag, resident.data_version)
 
     async def read_scalar(self, reference: str, timings: RequestTimings, reservation: MemoryReservation) -> Tensor:
         """The one item of a table of rank 0, which no operator reads. Raises tensor_not_found and shard_unavailable."""
@@ -213,10 +216,10 @@ class Router(Service):
         work.output.finish()
         return data.gathered(planned.shape, work.items)
 
-    def explain(self, call: Call, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
+    def explain(self, call: AnyCall, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
         """The same. Raises not_implemented for a scatter from a table in row ranges."""
         found = super().explain(call, reservation, on_device=on_device)
-        if call.updates is not None and isinstance(found.resident, ShardedResident):
+        if isinstance(call, Call) and call.updates is not None and isinstance(call.data, str):
             immutable("A scatter from a resident tensor")
         return found
 
@@ -224,19 +227,21 @@ class Router(Service):
         self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
     ) -> Explanation:
         """The same, and of a table in row ranges which shards would be asked for how much."""
-        call, resident = found.call, found.resident
-        if not isinstance(resident, ShardedResident):
+        call = found.call
+        if not isinstance(call, Call):
+            return await super().with_shards(found, timings, reservation)
+        plan, resident = found.plan, found.residents[0] if found.residents else None
+        if not isinstance(resident, ShardedResident) or isinstance(plan, LookupPlan):
             return found
         first = None
         if self.planner.plan(call, resident.tensor, self.chooser).first_axis == 0:
-            first = call.indices.array.reshape(-1, found.plan.depth)[:, 0]
+            first = call.indices.array.reshape(-1, plan.depth)[:, 0]
         count = 0 if first is None else len(first)
         reservation.charge(SPLIT_BYTES * count)
-        wrap = found.plan.wrap
         shards = await self.pool.run_unless(
-            count < LARGE_INDEX_SCAN, lambda: explained_ranges(resident, first, wrap=wrap), timings
+            count < LARGE_INDEX_SCAN, lambda: explained_ranges(resident, first, wrap=plan.wrap), timings
         )
-        return found._replace(shards=shards)
+        return found._replace(shards=(shards,))
 
 
 def explained_ranges(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.cluster.router.fetch_rows import BEGUN_ANEW, LostRange, TableReads, VersionGone
+from app.cluster.router.fetch_rows import LostRange, TableReads
 from app.cluster.router.range_requests import Output, RangeRequest, as_rows, row_requests
 from app.cluster.router.router import ROUTE, SPLIT_BYTES, Router, explained_ranges, needing, unavailable
 from app.cluster.router.sharded_tensors import ShardedResident
@@ -22,12 +22,13 @@ from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels import LookupKernel
 from app.kernels.check_lookup import rows_of
-from app.lookup_service import LookupExplanation, LookupRun, LookupService, first_error
 from app.memory.budget import MemoryReservation
 from app.operators.lookup import FeaturePlan
+from app.services.lookups import LookupRun, Lookups, first_error
+from app.services.service import Explanation
 from app.store import Resident
 from app.telemetry.server_timing import RequestTimings
-from app.tensors.lookup_call import LookupAnswer, LookupCall
+from app.tensors.lookup_call import LookupCall
 from app.tensors.tensor import Tensor
 
 
@@ -45,21 +46,12 @@ class _Feature(NamedTuple):
     rows: int
 
 
-class ShardedLookups(LookupService):
+class ShardedLookups(Lookups):
     """Carries out lookups in the tables of the map that `router` serves."""
 
     def __init__(self, router: Router, kernel: LookupKernel) -> None:
         super().__init__(router, kernel)
         self.router = router
-
-    async def lookup(self, call: LookupCall, timings: RequestTimings, reservation: MemoryReservation) -> LookupAnswer:
-        """The same, anew where a version that a name stood for goes away meanwhile."""
-        for _ in range(BEGUN_ANEW):
-            try:
-                return await super().lookup(call, timings, reservation)
-            except VersionGone:
-                continue
-        return await super().lookup(call, timings, reservation)
 
     async def _read_tables(
         self,
@@ -141,15 +133,17 @@ class ShardedLookups(LookupService):
         return _Feature(replace(plan, rows=rows), local, requests, output, items, rows)
 
     async def with_shards(
-        self, found: LookupExplanation, timings: RequestTimings, reservation: MemoryReservation
-    ) -> LookupExplanation:
+        self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
+    ) -> Explanation:
         """The same, and which shards would be asked for how much."""
-        count = sum(feature.indices for feature in found.plan.features)
+        call = found.call
+        assert isinstance(call, LookupCall)
+        count = sum(feature.indices.array.size for feature in call.features)
         reservation.charge(SPLIT_BYTES * count)
 
-        def explained() -> list[Sequence[Mapping[str, object]] | None]:
-            shards: list[Sequence[Mapping[str, object]] | None] = []
-            for feature, resident in zip(found.call.features, found.residents, strict=True):
+        def explained() -> list[Sequence[Mapping[str, object]]]:
+            shards: list[Sequence[Mapping[str, object]]] = []
+            for feature, resident in zip(call.features, found.residents, strict=True):
                 assert isinstance(resident, ShardedResident)
                 shards.append(explained_ranges(resident, feature.indices.array, wrap=False))
             return shards

@@ -14,7 +14,7 @@ from app.errors import GatherError
 from app.formats.grpc.message_fields import varint
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Answer
-from app.tensors.lookup_call import LOOKUP, LookupAnswer
+from app.tensors.lookup_call import LOOKUP
 from app.tensors.tensor import Tensor
 from app.wire.grpc_messages.classes import ModelInferResponse
 from app.wire.json.lookup_messages import answer_fields
@@ -76,11 +76,10 @@ def _head_of_answer(answer: Answer, model_name: str) -> bytes:
     return _written_head(model_name, version, tuple(parameters), ((OUTPUT, str(output.dtype.oip), output.shape),))
 
 
-def write_grpc_lookup(answer: LookupAnswer, request: LookupRequest, memory: Memory, *, stream: bool = False) -> bytes:
+def write_grpc_lookup(answer: Answer, request: LookupRequest, memory: Memory, *, stream: bool = False) -> bytes:
     """The same of a lookup."""
     check_outputs_writable(answer)
-    named = dict(zip(answer.names, answer.outputs, strict=True))
-    wanted = {name: named[name] for name in request.outputs or named}
+    wanted = {name: answer.outputs[name] for name in request.outputs or answer.outputs}
     fields = answer_fields(answer).decode()
     parameters: list[_Parameter] = [("device", "cpu"), (LOOKUP, fields)]
     if answer.replaced is not None:

@@ -1,4 +1,4 @@
-"""The JSON of gradients: the body of a request to a `BackwardCall`, a `BackwardAnswer` to its body.
+"""The JSON of gradients: the body of a request to a `BackwardCall`, a `Answer` to its body.
 
 A body is read as that of a gather is (`gather_messages`), by the same functions.
 """
@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import orjson
 
-from app.tensors.backward_call import BackwardAnswer
 from app.tensors.buffer_type import Buffer
-from app.tensors.gather_call import Encoding
+from app.tensors.gather_call import Answer, Encoding
 from app.wire.json.write_values import tensor_text
 from app.wire.little_endian_items import Memory
 
 _JOINED = 1 << 16
 
 
-def write_backward(answer: BackwardAnswer, encoding: Encoding, memory: Memory | None = None) -> bytes | list[Buffer]:
+def write_backward(answer: Answer, encoding: Encoding, memory: Memory | None = None) -> bytes | list[Buffer]:
     """The body of `answer`, in pieces where it is large; `memory` is charged with it. Raises what charging raises."""
     pieces: list[Buffer] = []
     for name, tensor in answer.outputs.items():

@@ -5,16 +5,15 @@ It takes a `Call` and gives an `Answer` or raises a `GatherError`; it knows neit
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.call_planner import CallPlanner, Planned, decide, fill_item
 from app.dispatch.choose_backend import BackendChooser, Decision
 from app.dispatch.consistent_reads import RunInLockThread, attempts, default_thread
 from app.dispatch.event_loop_limit import FEW_STRINGS, LARGE_COPY, LARGE_INDEX_SCAN
@@ -30,37 +29,63 @@ from app.memory.malloc_tuning import MAX_KEPT_BYTES
 from app.memory.output_buffer_pool import OutputBufferPool
 from app.operators.gather_plan import Plan
 from app.operators.index_out_of_bounds import index_error
+from app.operators.lookup import LookupPlan
 from app.operators.registry import OPERATORS
+from app.services.call_planner import CallPlanner, Planned, decide, fill_item
 from app.store import Resident, Store
 from app.store.store_errors import unknown_reference
 from app.telemetry.server_timing import RequestTimings
+from app.tensors.backward_call import BackwardCall
 from app.tensors.dtypes import DType
-from app.tensors.gather_call import Answer, Call
+from app.tensors.gather_call import OUTPUT, Answer, Call
+from app.tensors.lookup_call import LookupCall
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 Further = Mapping[str, NDArray[Any]] | None
 """See `Kernel.run`."""
+AnyCall = Call | LookupCall | BackwardCall
 
 
 class Explanation(NamedTuple):
-    """An explained call: its data, the output's shape, the plan, and the decision where it would run."""
+    """An explained call: all that is known before it runs."""
 
-    call: Call
-    data: Tensor
-    shape: tuple[int, ...]
-    plan: Plan
+    call: AnyCall
+    data: Sequence[Tensor]
+    """Its data, or the table of each feature of a lookup."""
+    outputs: Mapping[str, tuple[DType, tuple[int, ...]]]
+    """Their types and shapes; none of a sparse gradient, whose shapes depend on the values."""
+    plan: Plan | LookupPlan
     decision: Decision
-    resident: Resident | None = None
-    """What the data was resolved to, where the call names it."""
-    shards: Sequence[Mapping[str, object]] | None = None
-    """Of data in row ranges those that the call needs, as the explanation lists them."""
+    residents: Sequence[Resident] = ()
+    """The resident tensors that it reads, in the order of `data`."""
+    shards: Sequence[Sequence[Mapping[str, object]]] = ()
+    """For each of `data` in row ranges the shards that the call needs, as the explanation lists them."""
+
+
+class Runner(Protocol):
+    """Carries out the calls of one family, with the store, the threads and the kernel of a `Service`."""
+
+    async def run(self, call: Any, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
+        """As `Service.run`."""
+        ...
+
+    def explain(self, call: Any, reservation: MemoryReservation) -> Explanation:
+        """As `Service.explain`."""
+        ...
+
+    async def with_shards(
+        self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
+    ) -> Explanation:
+        """As `Service.with_shards`."""
+        ...
 
 
 class Service:
     """Carries out calls. One per process; everything it needs is handed to it.
 
+    Gathers and scatters it carries out itself; `runners` has who carries out calls of other types.
     `use_gpu` is called once a device was found and measured; without one `gpu` stays None.
     """
 
@@ -84,6 +109,7 @@ class Service:
         """Runs the wait for a tensor's lock in a thread that other tensors do not need."""
         self.outputs = OutputBufferPool(min(budget.total // 8, MAX_KEPT_BYTES))
         self.planner = CallPlanner(limits)
+        self.runners: dict[type, Runner] = {}
 
     def use_gpu(self, gpu: Gpu, *, always: bool = False) -> None:
         """Gathers may run on `gpu` from now on, until it fails; with `always` all do that it can hold."""
@@ -98,8 +124,8 @@ class Service:
             self.chooser, coefficients=coefficients, no_gpu=None, gpu_memory=gpu.device.memory, always_gpu=always
         )
 
-    def gather(
-        self, call: Call, timings: RequestTimings, reservation: MemoryReservation
+    def run(
+        self, call: AnyCall, timings: RequestTimings, reservation: MemoryReservation
     ) -> Coroutine[Any, Any, Answer]:
         """Resolve, validate and choose at once; what is awaited runs it. The output's bytes, and those that a
         kernel needs beside it, are charged to `reservation` before they are allocated.
@@ -107,7 +133,9 @@ class Service:
         Raises every error of the operator, tensor_not_found, device_unavailable, overloaded and deadline_exceeded, and
         ClientGone, at once or when it is awaited.
         """
-        data, resident = self._resolve(call)
+        if not isinstance(call, Call):
+            return self.runners[type(call)].run(call, timings, reservation)
+        data, resident = self._data_of(call)
         fill = self._fill_item(call, data.dtype) if call.out_of_bounds == "fill" else None
         planned = self.planner.plan(call, data, self.chooser)
         if call.over_limit is not None:
@@ -132,7 +160,7 @@ class Service:
         timings: RequestTimings,
         reservation: MemoryReservation,
     ) -> Answer:
-        """The same of strings, whose sizes follow from what is gathered."""
+        """Gather or scatter strings, whose sizes follow from what is gathered."""
         if call.updates is not None:
             data = await self._join_strings(call, data, timings, reservation)
         answer = await self._run(call, planned, data, resident, decision, timings, reservation)
@@ -181,10 +209,9 @@ class Service:
                 bad, array, etag = on_gpu
                 timings.kernel_end = perf_counter()
                 if bad >= 0:
-                    await self._raise_index_error(call, planned, data, timings)
+                    raise await self._index_error(call, planned, data, timings)
                 version = None if resident is None else resident.data_version
-                output = data.gathered(shape, array)
-                return Answer(output, call.dialect, "gpu", etag, version)
+                return Answer({OUTPUT: data.gathered(shape, array)}, call.dialect, "gpu", etag, version)
         if on_event_loop and choice.parts > 1:
             bad, array = await self._split_from_event_loop(plan, data, indices, timings, further)
         elif on_event_loop:
@@ -193,14 +220,23 @@ class Service:
             bad, array = await self._run_in_pool(plan, data, indices, timings, further)
         if resident is not None and not resident.is_consistent:
             del array  # what is read again takes its place
-            resident, bad, array = await self._read_again(name_of(call), resident, plan, indices, timings, further)
+            found: tuple[int, NDArray[Any]] | None = None
+
+            async def read(version: Resident) -> None:
+                nonlocal found
+                found = None  # frees the output of the last attempt
+                found = await self._run_in_pool(plan, version.tensor, indices, timings, further)
+
+            resident = await self.read_again(name_of(call), resident, read, timings)
+            assert found is not None
+            bad, array = found
         timings.kernel_end = perf_counter()
         if bad >= 0:
-            await self._raise_index_error(call, planned, data, timings)
-        output = data.gathered(shape, array)
+            raise await self._index_error(call, planned, data, timings)
+        outputs = {OUTPUT: data.gathered(shape, array)}
         if resident is None:
-            return Answer(output, call.dialect, "cpu")
-        return Answer(output, call.dialect, "cpu", resident.etag, resident.data_version)
+            return Answer(outputs, call.dialect, "cpu")
+        return Answer(outputs, call.dialect, "cpu", resident.etag, resident.data_version)
 
     async def _gather_filled(
         self,
@@ -237,7 +273,7 @@ class Service:
         timings: RequestTimings,
         reservation: MemoryReservation,
     ) -> Answer:
-        """The same where indices that are out of bounds are no error: they are replaced first, slices filled last.
+        """Gather where indices out of bounds are no error: they are replaced first, slices filled last.
 
         `fill` is the item to fill them with, for `out_of_bounds` fill.
         """
@@ -250,7 +286,7 @@ class Service:
             timings.choice, timings.route = decision.choice, decision.choice.route
             self.start_kernel(timings)
             array = np.zeros(plan.output_items, data.dtype.carrier)
-            answer = Answer(data.gathered(planned.shape, array), call.dialect, "cpu")
+            answer = Answer({OUTPUT: data.gathered(planned.shape, array)}, call.dialect, "cpu")
             if resident is not None:
                 answer.data_etag, answer.data_version = resident.etag, resident.data_version
         else:
@@ -263,7 +299,7 @@ class Service:
                 few = plan.output_items <= FEW_STRINGS and not output.on_disk
             else:
                 few = plan.output_bytes < LARGE_COPY
-            answer.output = await self.pool.run_unless(
+            answer.outputs[OUTPUT] = await self.pool.run_unless(
                 few, lambda: filled_output(plan, output, filled, item, reservation.charge), timings
             )
             timings.kernel_end = perf_counter()
@@ -271,11 +307,11 @@ class Service:
         answer.replaced = replacement.replaced
         return answer
 
-    async def _raise_index_error(self, call: Call, planned: Planned, data: Tensor, timings: RequestTimings) -> NoReturn:
+    async def _index_error(self, call: Call, planned: Planned, data: Tensor, timings: RequestTimings) -> GatherError:
         plan, first_axis = planned.plan, planned.first_axis
         dialect, indices = OPERATORS[call.operator].dialects[call.dialect], call.indices
         few = indices.array.size < LARGE_INDEX_SCAN
-        raise await self.pool.run_unless(
+        return await self.pool.run_unless(
             few, lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), timings
         )
 
@@ -306,14 +342,16 @@ class Service:
             on_gpu = self.gpu.has_copy(resident.etag)
         return decide(planned, call, cold, on_gpu)
 
-    def explain(self, call: Call, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
-        """Everything that `gather` does before it runs, and no more: the decision with its reasons.
+    def explain(self, call: AnyCall, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
+        """Everything that `run` does before it runs, and no more: the decision with its reasons.
 
         Of the indices only some are looked at, to see whether slices lie close together; nothing is allocated, and
         `reservation` is charged nothing. `on_device` says that the data counts as resident on a GPU. Raises what
-        `gather` raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
+        `run` raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
         """
-        data, resident = self._resolve(call)
+        if not isinstance(call, Call):
+            return self.runners[type(call)].explain(call, reservation)
+        data, resident = self._data_of(call)
         if call.out_of_bounds == "fill":
             self._fill_item(call, data.dtype)
         planned = self.planner.plan(call, data, self.chooser)
@@ -322,13 +360,15 @@ class Service:
             raise call.over_limit
         decision = self._decide(call, planned, resident, on_device)
         reservation.admit(plan.output_bytes + plan.scratch_bytes)
-        return Explanation(call, data, planned.shape, plan, decision, resident)
+        residents = () if resident is None else (resident,)
+        return Explanation(call, (data,), {OUTPUT: (data.dtype, planned.shape)}, plan, decision, residents)
 
     async def with_shards(
         self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
     ) -> Explanation:
         """An explanation with the shards that would be asked: here none."""
-        del timings, reservation
+        if not isinstance(found.call, Call):
+            return await self.runners[type(found.call)].with_shards(found, timings, reservation)
         return found
 
     def _fill_item(self, call: Call, dtype: DType) -> Tensor:
@@ -339,12 +379,17 @@ class Service:
         call.over_limit = call.over_limit or over_limit
         return item
 
-    def _resolve(self, call: Call) -> tuple[Tensor, Resident | None]:
+    def resolve(self, reference: str, pointer: str) -> Resident:
+        """The resident tensor that a request names at `pointer`. Raises tensor_not_found and tensor_damaged."""
+        resident = self.store.get(reference)
+        if resident is None:
+            raise unknown_reference(reference, pointer, self.store)
+        return resident
+
+    def _data_of(self, call: Call) -> tuple[Tensor, Resident | None]:
         if isinstance(call.data, Tensor):
             return call.data, None
-        resident = self.store.get(call.data)
-        if resident is None:
-            raise unknown_reference(call.data, call.data_pointer, self.store)
+        resident = self.resolve(call.data, call.data_pointer)
         return resident.tensor, resident
 
     def run_at_once(
@@ -384,30 +429,26 @@ class Service:
 
         return await self.pool.run(work, timings), out
 
-    async def _read_again(
+    async def read_again(
         self,
         name: str,
         resident: Resident,
-        plan: Plan,
-        indices: Tensor,
+        read: Callable[[Resident], Coroutine[Any, Any, object]],
         timings: RequestTimings,
-        further: Further,
-    ) -> tuple[Resident, int, NDArray[Any]]:
-        """Read again until no scatter changed the content meanwhile, at last with writers kept out.
+    ) -> Resident:
+        """Have `read` read a tensor again until no scatter changed it meanwhile, at last with writers kept out.
 
         Dtype and shape of a content never change, and so the plan holds; a new content under the name is not read.
+        Returns the version that was read.
         """
-        found: tuple[int, NDArray[Any]] | None = None
         versions = attempts(resident, name, self.run_in_lock_thread, timings.deadline)
         async with aclosing(versions):
             async for version in versions:
-                found = None  # frees the output of the last attempt
-                found = await self._run_in_pool(plan, version.tensor, indices, timings, further)
+                await read(version)
                 resident = version
                 if version.is_consistent:
                     break
-        assert found is not None
-        return resident, *found
+        return resident
 
     def start_kernel(self, timings: RequestTimings) -> None:
         """A kernel begins now. Raises deadline_exceeded where that is too late."""

@@ -1,4 +1,4 @@
-"""Gradients of gathers: resolve the shape, validate, choose a route, run (gathers: `app.service`)."""
+"""Gradients of gathers: how the service carries them out."""
 
 from __future__ import annotations
 
@@ -19,24 +19,15 @@ from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
 from app.operators.backward_registry import BACKWARDS
 from app.operators.backward_rules import Backward, check_backward_dtypes, check_coefficient
 from app.operators.index_out_of_bounds import index_error
-from app.service import Service
-from app.store.store_errors import unknown_reference
+from app.services.service import Explanation, Service
 from app.telemetry.server_timing import RequestTimings
-from app.tensors.backward_call import BackwardAnswer, BackwardCall
+from app.tensors.backward_call import BackwardCall
 from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Answer
 from app.tensors.tensor import Tensor
 
 _INT64: Final = np.dtype(np.int64)
 _NO_ITEMS: Final = np.empty(0, np.uint8)
-
-
-class BackwardExplanation(NamedTuple):
-    """An explained gradient: its data, of which there is a shape alone, and what would run where."""
-
-    call: BackwardCall
-    data: Tensor
-    plan: BackwardPlan
-    decision: Decision
 
 
 class _Inputs(NamedTuple):
@@ -47,19 +38,19 @@ class _Inputs(NamedTuple):
     indices: NDArray[Any]
 
 
-class BackwardService:
+class Gradients:
     """Carries out gradients with the store, the threads and the kernel of `service`."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self._outputs = service.outputs
 
-    async def run(self, call: BackwardCall, timings: RequestTimings, reservation: MemoryReservation) -> BackwardAnswer:
+    async def run(self, call: BackwardCall, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
         """Resolve, validate, choose, run. All that it allocates is charged to `reservation` first.
 
         Raises every error of the operator, tensor_not_found, device_unavailable, overloaded, deadline_exceeded and
         ClientGone.
         """
+        service = self.service
         data, planned = self._plan(call)
         plan = planned.plan
         decision = self._decide(call, plan)
@@ -70,17 +61,14 @@ class BackwardService:
             reservation.charge(REPLACED_BYTES * plan.index_items + call.grad_output.array.nbytes)
         timings.choice = choice = decision.choice
         timings.route = choice.route
-        out = self._outputs.empty_aligned(plan.output_items, data.dtype.carrier)
-        further = {"scratch": self._outputs.empty(plan.scratch_items, _INT64)}
+        out = service.outputs.empty_aligned(plan.output_items, data.dtype.carrier)
+        further = {"scratch": service.outputs.empty(plan.scratch_items, _INT64)}
         if plan.sparse:
             further |= {"places": np.empty(plan.rows, np.int64), "count": np.zeros(1, np.int64)}
 
         def work() -> int:
-            timings.kernel = now = perf_counter()
-            if now > timings.deadline:
-                detail = "the request waited until its deadline had passed"
-                raise GatherError("deadline_exceeded", detail, retry_after=1)
-            run, inputs = self.service.kernel.run, _Inputs(plan, call.grad_output.items, call.indices.array)
+            service.start_kernel(timings)
+            run, inputs = service.kernel.run, _Inputs(plan, call.grad_output.items, call.indices.array)
             if not drops:
                 return run(*inputs, out, choice.parts, False, further)
             valid = _dropped(inputs)
@@ -92,18 +80,19 @@ class BackwardService:
 
         # The event loop does no work that helpers share: it would wait for them.
         here = choice.on_event_loop and choice.parts == 1
-        bad = work() if here else await self.service.pool.run(work, timings)
+        bad = work() if here else await service.pool.run(work, timings)
         timings.kernel_end = perf_counter()
         if bad >= 0:
             raise await self._index_error(call, data, planned, timings)
         if not plan.sparse:
-            return BackwardAnswer({"grad_data": _dense(data, out)}, call.dialect)
+            outputs = {"grad_data": Tensor(data.dtype, data.shape, out.view(data.dtype.numpy))}
+            return Answer(outputs, call.dialect)
         few = int(further["count"][0]) * plan.depth < LARGE_INDEX_SCAN
-        outputs = await self.service.pool.run_unless(few, lambda: _sparse_outputs(data, planned, out, further), timings)
+        outputs = await service.pool.run_unless(few, lambda: _sparse_outputs(data, planned, out, further), timings)
         timings.kernel_end = perf_counter()
-        return BackwardAnswer(outputs, call.dialect)
+        return Answer(outputs, call.dialect)
 
-    def explain(self, call: BackwardCall, reservation: MemoryReservation) -> BackwardExplanation:
+    def explain(self, call: BackwardCall, reservation: MemoryReservation) -> Explanation:
         """Everything that `run` does before it runs, and no more. The values of the indices are not looked at.
 
         Raises what `run` raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
@@ -111,15 +100,21 @@ class BackwardService:
         data, planned = self._plan(call)
         decision = self._decide(call, planned.plan)
         reservation.admit(planned.plan.output_bytes + planned.plan.scratch_bytes)
-        return BackwardExplanation(call, data, planned.plan, decision)
+        outputs = {} if call.sparse else {"grad_data": (data.dtype, data.shape)}
+        return Explanation(call, (data,), outputs, planned.plan, decision)
+
+    async def with_shards(
+        self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
+    ) -> Explanation:
+        """The explanation: no shard is asked for a gradient."""
+        del timings, reservation
+        return found
 
     def _plan(self, call: BackwardCall) -> tuple[Tensor, Backward]:
         """The gather's data, without items, and the plan."""
         shape, resident = call.shape, None
         if isinstance(shape, str):
-            resident = self.service.store.get(shape)
-            if resident is None:
-                raise unknown_reference(shape, call.shape_pointer, self.service.store)
+            resident = self.service.resolve(shape, call.shape_pointer)
             found = resident.tensor
             data = Tensor(
                 found.dtype, found.shape, _NO_ITEMS, shape_pointer=call.shape_pointer, dtype_pointer=call.shape_pointer
@@ -191,10 +186,6 @@ def _dropped(inputs: _Inputs) -> _Inputs | None:
     grad_output = grad_output.copy()
     fill_slices(plan, grad_output, filled, 0)
     return _Inputs(plan, grad_output, replacement.indices)
-
-
-def _dense(data: Tensor, out: NDArray[Any]) -> Tensor:
-    return Tensor(data.dtype, data.shape, out.view(data.dtype.numpy))
 
 
 def _sparse_outputs(

@@ -1,4 +1,4 @@
-"""Lookups: resolve the tables, validate, choose, run, as `app.service` does for a gather, over many tables at once.
+"""Lookups: how the service carries out a gather from many tables at once.
 
 Each table is resolved once for a request, however many features name it and by whichever reference, and what was read
 of one that a scatter changed meanwhile is read again: so a request is of one content of each.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
 from functools import partial
 from math import prod
 from time import perf_counter
@@ -18,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
-from app.call_planner import fill_item
 from app.dispatch.choose_backend import BackendChooser, Decision, Facts
-from app.dispatch.consistent_reads import attempts
 from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels import LookupKernel
@@ -30,11 +27,12 @@ from app.memory.budget import MemoryReservation
 from app.operators.gather_plan import GatherPlan
 from app.operators.lookup import LookupPlan, check_indices, check_offsets, plan_lookup
 from app.operators.shape_rules import check_output_bytes
-from app.service import Service
+from app.services.call_planner import fill_item
+from app.services.service import Explanation, Service
 from app.store import Resident
-from app.store.store_errors import unknown_reference
 from app.telemetry.server_timing import RequestTimings
-from app.tensors.lookup_call import Feature, LookupAnswer, LookupCall
+from app.tensors.gather_call import OUTPUT, Answer, TableRead
+from app.tensors.lookup_call import Feature, LookupCall
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
@@ -47,17 +45,6 @@ seven and five microseconds for each."""
 _MAX_REMEMBERED_FEATURES: Final = 64
 """The plan of a lookup with more features is not remembered: one takes some 500 bytes for each, which no request is
 charged."""
-
-
-class LookupExplanation(NamedTuple):
-    """An explained lookup: its tables, the plan, and the decision where it would run."""
-
-    call: LookupCall
-    residents: Sequence[Resident]
-    plan: LookupPlan
-    decision: Decision
-    shards: Sequence[Sequence[Mapping[str, object]] | None] | None = None
-    """Of each feature whose table is in row ranges those that it needs, as the explanation lists them."""
 
 
 class _Planned(NamedTuple):
@@ -89,7 +76,7 @@ class LookupRun(NamedTuple):
         )
 
 
-class LookupService:
+class Lookups:
     """Carries out lookups by `kernel`, with the store, threads and limits of `service`."""
 
     def __init__(self, service: Service, kernel: LookupKernel) -> None:
@@ -97,7 +84,7 @@ class LookupService:
         self.kernel = kernel
         self._plans: BoundedCache[tuple[object, ...], _Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
 
-    async def lookup(self, call: LookupCall, timings: RequestTimings, reservation: MemoryReservation) -> LookupAnswer:
+    async def run(self, call: LookupCall, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
         """Resolve, validate, choose, run. Outputs are charged to `reservation` before they are allocated, rows are not.
 
         Raises what `plan_lookup` raises, tensor_not_found, value_not_representable (the fill value), offsets_invalid,
@@ -143,7 +130,8 @@ class LookupService:
             if bad < 0 and not resident.is_consistent:
                 numbers = [number for number, one in enumerate(residents) if one is resident]
                 name = call.features[numbers[0]].tensor
-                again = await self._read_again(run, numbers, name, resident, choice.parts, timings)
+                read = partial(self._read_again, run, numbers, choice.parts, timings)
+                again = await service.read_again(name, resident, read, timings)
                 residents = tables = [again if one is resident else one for one in residents]
         timings.kernel_end = perf_counter()
         if bad >= 0:
@@ -161,28 +149,29 @@ class LookupService:
                 Tensor(dtype, shape, out.view(dtype.numpy))
                 for (dtype, shape), out in zip(plan.outputs, run.outputs, strict=True)
             ]
-        answer = LookupAnswer(
-            looked_up,
-            call.concat,
-            [feature.tensor for feature in call.features],
-            [one.etag for one in residents],
-            [one.data_version for one in residents],
+        return Answer(
+            dict(zip(_names(call), looked_up, strict=True)),
+            "",
+            replaced=None if call.out_of_bounds == "error" else replaced,
+            tables=[
+                TableRead(feature.tensor, one.etag, one.data_version)
+                for feature, one in zip(call.features, residents, strict=True)
+            ],
         )
-        if call.out_of_bounds != "error":
-            answer.replaced = replaced
-        return answer
 
-    def explain(self, call: LookupCall, reservation: MemoryReservation) -> LookupExplanation:
-        """Everything that `lookup` does before it looks at an index: the plan and the decision with its reasons."""
+    def explain(self, call: LookupCall, reservation: MemoryReservation) -> Explanation:
+        """Everything that `run` does before it looks at an index: the plan and the decision with its reasons."""
         residents = self._resolve(call)
         planned, _ = self._validated(call, residents)
         reservation.admit(planned.plan.output_bytes)
         decision = planned.decisions[any(resident.cold for resident in residents)]
-        return LookupExplanation(call, residents, planned.plan, decision)
+        outputs = dict(zip(_names(call), planned.plan.outputs, strict=True))
+        tables = [resident.tensor for resident in residents]
+        return Explanation(call, tables, outputs, planned.plan, decision, residents)
 
     async def with_shards(
-        self, found: LookupExplanation, timings: RequestTimings, reservation: MemoryReservation
-    ) -> LookupExplanation:
+        self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
+    ) -> Explanation:
         """An explanation with the shards that would be asked: here none."""
         del timings, reservation
         return found
@@ -192,14 +181,11 @@ class LookupService:
 
         Raises tensor_not_found.
         """
-        store = self.service.store
         found: dict[str, Resident] = {}
         contents: dict[int, Resident] = {}
         for feature in call.features:
             if feature.tensor not in found:
-                resident = store.get(feature.tensor)
-                if resident is None:
-                    raise unknown_reference(feature.tensor, f"{feature.pointer}/tensor", store)
+                resident = self.service.resolve(feature.tensor, f"{feature.pointer}/tensor")
                 found[feature.tensor] = contents.setdefault(id(resident.tensor), resident)
         return [found[feature.tensor] for feature in call.features]
 
@@ -262,25 +248,11 @@ class LookupService:
         return self.kernel.lookup(plans, arrays, threads)
 
     async def _read_again(
-        self,
-        run: LookupRun,
-        numbers: Sequence[int],
-        name: str,
-        resident: Resident,
-        threads: int,
-        timings: RequestTimings,
-    ) -> Resident:
-        """Read all features of one table again, until no scatter changed it meanwhile; see `Service`."""
-        service = self.service
-        versions = attempts(resident, name, service.run_in_lock_thread, timings.deadline)
-        async with aclosing(versions):
-            async for version in versions:
-                work = partial(self._run_kernel, run, numbers, dict.fromkeys(numbers, version), threads, timings)
-                await service.pool.run(work, timings)
-                resident = version
-                if version.is_consistent:
-                    break
-        return resident
+        self, run: LookupRun, numbers: Sequence[int], threads: int, timings: RequestTimings, version: Resident
+    ) -> None:
+        """Look up all features of one table again, in its present version."""
+        work = partial(self._run_kernel, run, numbers, dict.fromkeys(numbers, version), threads, timings)
+        await self.service.pool.run(work, timings)
 
     def _string_outputs(
         self,
@@ -322,6 +294,11 @@ class LookupService:
         if not call.concat:
             return found
         return [_joined_strings(run, parts, reservation)]
+
+
+def _names(call: LookupCall) -> list[str]:
+    """The names of the outputs: `output`, or `0.output`, `1.output` and so on."""
+    return [OUTPUT] if call.concat else [f"{number}.{OUTPUT}" for number in range(len(call.features))]
 
 
 def _key(feature: Feature, table: Tensor) -> tuple[object, ...]:
@@ -388,7 +365,7 @@ class _FittedInputs(NamedTuple):
         rows: list[NDArray[Any] | None] = []
         for planned, marks, resident in zip(self.plan.features, self.filled, residents, strict=True):
             dtype = resident.tensor.dtype
-            # Strings are filled once they have been looked up (see `LookupService._string_outputs`).
+            # Strings are filled once they have been looked up (see `Lookups._string_outputs`).
             value = fills[dtype.name].items[0] if marks is not None and dtype.kind != "string" else 0
             rows.append(None if marks is None else np.full(planned.row_items, value, dtype.carrier))
         return rows

@@ -1,0 +1,173 @@
+"""One exchange of a native operator over HTTP, from the bytes of a request to those of its answer.
+
+Every operator, gradient and lookup is answered here: read, inflate, parse, explain or run, write. It speaks of header
+fields, so that it belongs to the API; what a call means is the service's, how it looks the format's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from time import perf_counter
+from typing import Any, Final, Protocol, TypeVar
+
+from app.api.accept_header import media_weights, preferred
+from app.api.asgi_request import RequestContext
+from app.api.json_content_type import check_json_type
+from app.api.request_body import inflate_in, read_body
+from app.api.schemas.explain_answer import explanation_body
+from app.services.service import Service
+from app.surrogate_safe_json import dump
+from app.tensors.buffer_type import Buffer
+from app.tensors.gather_call import Answer, Call
+from app.tensors.tensor import Tensor
+from app.wire.body_formats import JSON, AnyCodec, Formats
+from app.wire.json.write_values import is_long
+
+UNCOUNTED: Final = 1 << 9
+"""Bodies and outputs of up to this many bytes become so little that it is not charged (see `MIN_UNCHARGED_BYTES`)."""
+
+
+class BodyLimits(Protocol):
+    """The longest bodies that are read, in bytes (see `app.settings`)."""
+
+    @property
+    def max_json_bytes(self) -> int:
+        """Of JSON."""
+        ...
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Of binary formats."""
+        ...
+
+
+class Exchange:
+    """The route of one operator: its formats, and its signature, by which they read."""
+
+    def __init__(self, formats: Formats[Any, Any], signature: object, service: Service, limits: BodyLimits) -> None:
+        self.formats = formats
+        self.signature = signature
+        self.service = service
+        self.limits = service.limits
+        self.json = formats[JSON]
+        self.max_json_bytes = int(limits.max_json_bytes)
+        self.max_body_bytes = int(limits.max_body_bytes)
+
+    async def __call__(self, context: RequestContext) -> None:
+        """Read, run, answer. Raises GatherError for everything it refuses."""
+        headers, formats, service = context.headers, self.formats, self.service
+        timings, reservation = context.timings, context.reservation
+        content_type = headers.get(b"content-type")
+        codec = self.json if content_type is None else formats.get(content_type) or format_of(content_type, formats)
+        limit = self.max_body_bytes if codec.binary else self.max_json_bytes
+        body = await read_body(context, limit)
+        if b"content-encoding" in headers:
+            body = await inflate_in(service.pool, context, body, limit)
+        charge = reservation.charge if len(body) > UNCOUNTED else None
+        if len(body) <= codec.short_body or not codec.is_long_body(body):
+            call, encoding = codec.read(body, context.query, self.signature, self.limits, charge)
+        else:
+            call, encoding = await service.pool.run(
+                lambda: codec.read(body, context.query, self.signature, self.limits, charge), timings
+            )
+        accept = headers.get(b"accept")
+        answered = codec
+        if accept is not None and accept != codec.media_type:
+            answered = formats[preferred(accept, formats, codec.media_type)]
+        # JSON, which most answers are, has every type: nothing is looked up for it.
+        if answered.binary and isinstance(call, Call) and isinstance(call.data, Tensor):
+            answered = self._writable(answered, {"data": call.data}, call, accept)
+        timings.parsed = perf_counter()
+        if call.explain:
+            found = await service.with_shards(service.explain(call, reservation), timings, reservation)
+            await context.send(200, JSON, dump(explanation_body(found)))
+            return
+        answer = await service.run(call, timings, reservation)
+        timings.gathered = timings.kernel_end
+        if answer.tables:
+            context.metrics.count_lookup(answer.tensors)
+        if answered.binary:
+            answered = self._writable(answered, answer.outputs, call, accept)
+        memory = None if is_short(answer) else reservation
+        content: bytes | list[Buffer]
+        if memory is None or answered.binary or not any(map(is_long, answer.outputs.values())):
+            content = answered.write(answer, encoding, memory)
+        else:
+            content = await service.pool.run(lambda: answered.write(answer, encoding, memory), timings)
+        if answered.binary:
+            await context.send(200, answered.media_type, content, *headers_of(answer))
+        else:
+            await context.send(200, JSON, content)
+
+    def _writable(
+        self, codec: AnyCodec, tensors: Mapping[str, Tensor], call: AnyCall, accept: bytes | None
+    ) -> AnyCodec:
+        """`codec`, or JSON, which has every type, if it lacks that of one of `tensors`.
+
+        Raises unsupported_dtype unless Accept names JSON.
+        """
+        for number, tensor in enumerate(tensors.values()):
+            if tensor.dtype.name not in codec.dtypes:
+                if not media_weights(accept or b"").get(JSON):
+                    codec.check_writable(tensor.dtype, call.dtype_pointer(number))
+                return self.json
+        return codec
+
+
+class AnyCall(Protocol):
+    """A request to an operator, a gradient or a lookup."""
+
+    def dtype_pointer(self, number: int) -> str:
+        """Where the request has what gives output `number` its type."""
+        ...
+
+
+Row = TypeVar("Row", bound="WithMediaType")
+
+
+class WithMediaType(Protocol):
+    """A row of a table of formats."""
+
+    @property
+    def media_type(self) -> bytes:
+        """Its name in Content-Type and Accept."""
+        ...
+
+
+def format_of(content_type: bytes | None, formats: Mapping[bytes, Row]) -> Row:
+    """The format of a request's body, JSON without a Content-Type. Raises unsupported_media_type."""
+    if content_type is None:
+        return formats[JSON]
+    codec = formats.get(content_type.partition(b";")[0].strip().lower(), formats[JSON])
+    if codec.media_type == JSON:
+        check_json_type(content_type, formats)
+    return codec
+
+
+def is_short(answer: Answer) -> bool:
+    """Whether an answer is so small that its body is not charged."""
+    if len(answer.outputs) != 1:
+        return False
+    (output,) = answer.outputs.values()
+    return output.array.nbytes <= UNCOUNTED and output.dtype.item_size > 0
+
+
+def headers_of(answer: Answer) -> tuple[tuple[bytes, bytes], ...]:
+    """What a JSON answer says beside its outputs, as header fields of a binary one."""
+    return fact_fields(answer.dialect, answer.device, answer.data_etag, answer.data_version, answer.replaced)
+
+
+@lru_cache(1 << 10)
+def fact_fields(
+    dialect: str, device: str, etag: str | None, version: int | None, replaced: int | None
+) -> tuple[tuple[bytes, bytes], ...]:
+    """The header fields X-Gathernd-* of an answer, less those that are None or empty."""
+    fields: dict[bytes, str | int | None] = {
+        b"x-gathernd-dialect": dialect,
+        b"x-gathernd-device": device,
+        b"x-gathernd-data-etag": etag,
+        b"x-gathernd-data-version": version,
+        b"x-gathernd-replaced": replaced,
+    }
+    return tuple((name, str(value).encode()) for name, value in fields.items() if value is not None and value != "")
