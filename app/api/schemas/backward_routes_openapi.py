@@ -1,4 +1,4 @@
-"""The routes of gradients as OpenAPI and generated clients see them; `app.api.routes.backward` answers them."""
+"""The routes of gradients as OpenAPI and generated clients see them; `app.api.exchange` answers them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes of the operators as OpenAPI and generated clients see them; `app.api.routes.gather` answers them."""
+"""The routes of the operators as OpenAPI and generated clients see them; `app.api.exchange` answers them."""
 
 from __future__ import annotations
 

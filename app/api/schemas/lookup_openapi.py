@@ -1,4 +1,4 @@
-"""The lookup as OpenAPI and generated clients see it; `app.api.routes.lookup` answers it."""
+"""The lookup as OpenAPI and generated clients see it; `app.api.exchange` answers it."""
 
 from __future__ import annotations
 
