@@ -24,6 +24,7 @@ from app.api.asgi_request import Receive, Scope, Send
 from app.api.cors import CrossOrigin, is_affected
 from app.api.disk_threads import DiskThreads
 from app.api.fastapi_app import create_control
+from app.api.openapi_document import describe_data_plane
 from app.api.readiness import Readiness
 from app.api.route_table import READINESS, template
 from app.api.routes.docs_page import add_docs_routes
@@ -36,12 +37,6 @@ from app.api.routes.v2_models import add_model_routes
 from app.api.routes.v2_repository import add_repository_routes
 from app.api.routes.v2_server import add_server_routes
 from app.api.routes.v2_shared_memory import add_shared_memory_routes
-from app.api.schemas.alias_routes_openapi import add_alias_routes
-from app.api.schemas.backward_routes_openapi import add_backward_routes
-from app.api.schemas.gather_routes_openapi import add_operator_routes
-from app.api.schemas.import_routes_openapi import add_import_routes
-from app.api.schemas.lookup_openapi import add_lookup_route
-from app.api.schemas.tensor_routes_openapi import add_tensor_routes
 from app.api.v2_model_lookup import Models
 from app.cluster.process_link import KeyedLink
 from app.cluster.router.router import Router
@@ -307,12 +302,7 @@ def create_app(
     add_front_page_routes(control)
     add_docs_routes(control)
     add_error_page_routes(control)
-    add_operator_routes(control)
-    add_backward_routes(control)
-    add_lookup_route(control)
-    add_tensor_routes(control)
-    add_alias_routes(control)
-    add_import_routes(control)
+    describe_data_plane(control)
     add_server_routes(control, readiness)
     add_log_and_trace_settings_routes(control, models, settings.log_level)
     add_shared_memory_routes(control)

@@ -79,6 +79,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "uvicorn": ("app.server.",),
     "opentelemetry": ("app.telemetry.tracing",),
     "pydantic": (
+        "app.api.openapi_document",
+        "app.api.route_rows.",
         "app.api.schemas.",
         "app.cli.read_settings",
         "app.cli.serve_command",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 
 from app import __version__
 from app.api.error_responses import example_answer
-from app.api.route_table import OPERATIONS, ROUTES
+from app.api.route_rows.operation import header
+from app.api.route_rows.tensors import IF_CHANGED
+from app.api.route_table import DATA_PLANE, OPERATIONS, ROUTES
 from app.api.schemas.gather_answer import Problem
 from app.api.schemas.v2_messages import ProtocolError
 from app.errors import CODES, Code
@@ -91,18 +95,84 @@ _BEARER: Final = {
 def operation(app: FastAPI, name: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
     """Registers an endpoint as the operation `name` of the table of routes, which has its path and method.
 
-    `described` are further arguments of `FastAPI.api_route`. An operation of the data plane is registered for its
-    description alone.
+    `described` are further arguments of `FastAPI.api_route`.
     """
     method, route = OPERATIONS[name]
     return app.api_route(route.template, methods=[method], operation_id=name, **described)
 
 
+def describe_data_plane(app: FastAPI) -> None:
+    """Register each operation of the data plane, which answers it, for its description alone."""
+    for row in DATA_PLANE:
+        extra = {"parameters": list(row.parameters)} | ({"requestBody": row.request} if row.request else {})
+        describe = operation(
+            app,
+            row.name,
+            tags=[row.tag],
+            summary=row.summary,
+            description=row.description,
+            status_code=row.status,
+            response_model=row.answer,
+            response_class=Response if row.answer is None else JSONResponse,
+            responses={**row.answers, **problem_responses((*EVERYWHERE, "unauthorized", "invalid_field", *row.codes))},
+            openapi_extra=extra,
+        )
+        describe(_answer_without_body() if row.body is None else _answer_of(row.body))
+
+
+def _answer_without_body() -> Callable[[], None]:
+    def answer() -> None:
+        raise AssertionError("answered by the data plane")
+
+    return answer
+
+
+def _answer_of(model: type[BaseModel]) -> Callable[[Any], None]:
+    def answer(body: Any) -> None:
+        raise AssertionError("answered by the data plane")
+
+    answer.__annotations__["body"] = model
+    return answer
+
+
+def page_operation(
+    app: FastAPI, name: str, summary: str, *media_types: str, codes: tuple[Code, ...] = ()
+) -> Callable[[Endpoint], Endpoint]:
+    """As `operation`, for a file of one of the types, which is 304 where the caller has it already.
+
+    It may be refused with `codes`, and for a malformed If-None-Match.
+    """
+    kept = {
+        "ETag": header("Names the file as it is in this version of the service."),
+        "Cache-Control": header("no-cache: ask again each time, with If-None-Match."),
+    }
+    content = {media_type: {"schema": {"type": "string"}} for media_type in media_types}
+    return operation(
+        app,
+        name,
+        tags=["pages"],
+        summary=summary,
+        response_class=Response,
+        openapi_extra={"parameters": [IF_CHANGED]},
+        responses={
+            200: {"description": "The file", "headers": kept, "content": content},
+            304: {"description": "It has one of the ETags of If-None-Match", "headers": kept},
+            **problem_responses(("invalid_field", *codes)),
+        },
+    )
+
+
+def by_status(codes: Iterable[Code]) -> Iterator[tuple[int, Code]]:
+    """Each of `codes` with its status, the lowest first; codes of a status in the order of the catalogue."""
+    wanted = set(codes)
+    rows = ((row.status, code) for code, row in CATALOGUE.items() if code in wanted)
+    return iter(sorted(rows, key=lambda row: row[0]))
+
+
 def problem_responses(codes: Iterable[Code]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI's responses for the statuses of `codes`, each with an example of every code."""
     found: dict[int | str, dict[str, Any]] = {}
-    for code in sorted(dict.fromkeys(codes), key=lambda code: CATALOGUE[code].status):
-        status = CATALOGUE[code].status
+    for status, code in by_status(codes):
         response = found.setdefault(
             status,
             {
@@ -132,8 +202,7 @@ def protocol_operation(
     """
     found: dict[int | str, dict[str, Any]] = dict(answers)
     keys: tuple[Code, ...] = () if OPERATIONS[name][1].access is Access.PUBLIC else ("unauthorized",)
-    for code in sorted({*codes, *EVERYWHERE, *keys}, key=lambda code: (CATALOGUE[code].status, code)):
-        status = CATALOGUE[code].status
+    for status, code in by_status((*codes, *EVERYWHERE, *keys)):
         response = found.setdefault(status, {"model": ProtocolError, "description": f"{REASONS[status]}:"})
         response["description"] += f" `{code}`"
         if status in _HEADERS:

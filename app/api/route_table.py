@@ -10,15 +10,17 @@ A slash at the end and the case of letters count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
+from app.api.route_rows.aliases import ALIAS_ROWS
+from app.api.route_rows.imports import IMPORT_ROWS
+from app.api.route_rows.operation import Operation, Rows
+from app.api.route_rows.operators import OPERATOR_ROWS
+from app.api.route_rows.tensors import TENSOR_ROWS
 from app.near_name import near_name
-from app.operators.backward_registry import BACKWARDS
-from app.operators.registry import OPERATORS
 from app.security.authorizer import Access
-from app.tensors.lookup_call import LOOKUP
 
 
 class Plane(Enum):
@@ -59,10 +61,14 @@ GATHER, TENSORS, CONTROL = Plane.GATHER, Plane.TENSORS, Plane.CONTROL
 _MODEL: Final = "/v2/models/{name}"
 _VERSION: Final = "/v2/models/{name}/versions/{version}"
 
+
+def _routes(rows: Rows, plane: Plane, access: Access) -> Iterator[Route]:
+    for path, operations in rows.items():
+        yield Route(path, plane, access, {method: row.name for method, row in operations.items()})
+
+
 ROUTES: Final = (
-    *(Route(row.path, GATHER, Access.GATHER, {"POST": row.operation}) for row in OPERATORS.values()),
-    *(Route(row.path, GATHER, Access.GATHER, {"POST": row.operation}) for row in BACKWARDS.values()),
-    Route(f"/{LOOKUP}", GATHER, Access.GATHER, {"POST": LOOKUP}),
+    *_routes(OPERATOR_ROWS, GATHER, Access.GATHER),
     # Health, metrics and pages
     Route("/livez", CONTROL, Access.PUBLIC, {"GET": "livez"}, health="alive"),
     Route("/readyz", CONTROL, Access.PUBLIC, {"GET": "readyz"}, health="ready"),
@@ -113,26 +119,9 @@ ROUTES: Final = (
             ("POST", "unregister", "Unregister"),
         )
     ),
-    # Resident tensors
-    Route("/tensors", TENSORS, Access.TENSORS, {"GET": "listTensors"}),
-    Route(
-        "/tensors/{name}",
-        TENSORS,
-        Access.TENSORS,
-        {"GET": "getTensor", "PUT": "putTensor", "DELETE": "deleteTensor"},
-    ),
-    Route("/tensors/{name}/content", TENSORS, Access.TENSORS, {"GET": "tensorContent"}),
-    Route("/tensors/{name}/scatter", TENSORS, Access.TENSORS, {"POST": "scatterTensor"}),
-    Route("/tensors/{name}/import", TENSORS, Access.TENSORS, {"POST": "importTensor"}),
-    Route("/imports", TENSORS, Access.TENSORS, {"GET": "listImports"}),
-    Route("/imports/{id}", TENSORS, Access.TENSORS, {"GET": "getImport", "DELETE": "endImport"}),
-    Route("/aliases", TENSORS, Access.TENSORS, {"GET": "listAliases"}),
-    Route(
-        "/aliases/{alias}",
-        TENSORS,
-        Access.TENSORS,
-        {"GET": "getAlias", "PUT": "putAlias", "DELETE": "deleteAlias"},
-    ),
+    *_routes(TENSOR_ROWS, TENSORS, Access.TENSORS),
+    *_routes(IMPORT_ROWS, TENSORS, Access.TENSORS),
+    *_routes(ALIAS_ROWS, TENSORS, Access.TENSORS),
 )
 
 _OTHER: Final = Route("other", CONTROL, Access.GATHER, {})
@@ -215,6 +204,13 @@ def _parameters(route: Route, segments: list[str], given: list[str]) -> tuple[st
 
 
 TABLE: Final = RouteTable(ROUTES)
+DATA_PLANE: Final[tuple[Operation, ...]] = tuple(
+    row
+    for rows in (OPERATOR_ROWS, TENSOR_ROWS, ALIAS_ROWS, IMPORT_ROWS)
+    for operations in rows.values()
+    for row in operations.values()
+)
+"""What OpenAPI says of the data plane's operations; the inference protocol's, whose models it shares, stand there."""
 OPERATIONS: Final[Mapping[str, tuple[str, Route]]] = {
     operation: (method, route) for route in ROUTES for method, operation in route.operations.items()
 }

@@ -10,6 +10,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from app.server.http1_connection import Http1Connection
+from app.settings import Settings
 
 Application = Callable[..., Coroutine[Any, Any, None]]
 
@@ -46,7 +47,8 @@ class FakeTransport(asyncio.Transport):
 
 
 def connect(app: Application) -> tuple[Http1Connection, FakeTransport]:
-    """A new connection to `app`. Call it in a running event loop."""
+    """A new connection to `app`, with the settings that a server without any gives it. Call it in a running loop."""
+    Http1Connection.settings = Settings()
     config = uvicorn.Config(cast(Any, app), lifespan="off", log_config=None)
     config.load()
     connection = Http1Connection(config=config, server_state=ServerState(), app_state={})

@@ -6,11 +6,9 @@ from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse
 
-from app.api.openapi_document import openapi_document, operation
+from app.api.openapi_document import openapi_document, operation, page_operation
 from app.api.routes.front_page import WEB
-from app.api.schemas.page_routes_openapi import page_operation
 from app.api.static_files import StaticFiles
 from app.surrogate_safe_json import dump
 
@@ -37,24 +35,12 @@ def add_docs_routes(app: FastAPI) -> None:
             openapi["body"] = dump(openapi_document(app))
         return Response(openapi["body"], media_type="application/json")
 
-    @operation(
-        app,
-        "docs",
-        tags=["pages"],
-        summary="Interactive page",
-        response_class=HTMLResponse,
-        **page_operation(("text/html",)),
-    )
+    @page_operation(app, "docs", "Interactive page", "text/html")
     async def docs(request: Request) -> Response:
         return pages.response(_PAGE, request)
 
-    @operation(
-        app,
-        "docsAsset",
-        tags=["pages"],
-        summary="Script or style of the interactive page",
-        response_class=Response,
-        **page_operation(("text/javascript", "text/css"), "not_found"),
+    @page_operation(
+        app, "docsAsset", "Script or style of the interactive page", "text/javascript", "text/css", codes=("not_found",)
     )
     async def docs_asset(asset: str, request: Request) -> Response:
         return assets.response(asset, request)

@@ -8,12 +8,10 @@ from html import escape
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse
 
 from app.api.error_responses import example_answer
-from app.api.openapi_document import operation
+from app.api.openapi_document import page_operation
 from app.api.page_layout import page
-from app.api.schemas.page_routes_openapi import page_operation
 from app.api.static_files import StaticFile
 from app.errors import CODES, Code, GatherError
 from app.errors.catalogue import CATALOGUE
@@ -86,25 +84,11 @@ def _address(request: Request) -> str:
 def add_error_page_routes(app: FastAPI) -> None:
     """Add the pages of errors."""
 
-    @operation(
-        app,
-        "errors",
-        tags=["pages"],
-        summary="Every error",
-        response_class=HTMLResponse,
-        **page_operation(("text/html",)),
-    )
+    @page_operation(app, "errors", "Every error", "text/html")
     async def errors(request: Request) -> Response:
         return StaticFile.of(catalogue_page().encode(), "errors.html").response(request)
 
-    @operation(
-        app,
-        "errorPage",
-        tags=["pages"],
-        summary="What an error means and how to mend it",
-        response_class=HTMLResponse,
-        **page_operation(("text/html",), "not_found"),
-    )
+    @page_operation(app, "errorPage", "What an error means and how to mend it", "text/html", codes=("not_found",))
     async def error(code: str, request: Request) -> Response:
         for known in CODES:
             if known == code:

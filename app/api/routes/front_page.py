@@ -9,11 +9,9 @@ from importlib.resources import files
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse
 
 from app import __version__
-from app.api.openapi_document import operation
-from app.api.schemas.page_routes_openapi import page_operation
+from app.api.openapi_document import page_operation
 from app.api.static_files import StaticFile, StaticFiles
 from app.operators.backward_plan import FLOAT_TYPES
 from app.operators.backward_registry import BACKWARDS
@@ -84,37 +82,24 @@ def add_front_page_routes(app: FastAPI) -> None:
     assets = StaticFiles(file for file in WEB.iterdir() if not file.name.endswith(".html"))
     pages: dict[str, StaticFile] = {}
 
-    @operation(
-        app,
-        "frontPage",
-        tags=["pages"],
-        summary="Front page, with a playground",
-        response_class=HTMLResponse,
-        **page_operation(("text/html",)),
-    )
+    @page_operation(app, "frontPage", "Front page, with a playground", "text/html")
     async def front(request: Request) -> Response:
         if not pages:
             pages["front"] = StaticFile.of(front_page().encode(), "index.html")
         return pages["front"].response(request)
 
-    @operation(
+    @page_operation(
         app,
         "pageAsset",
-        tags=["pages"],
-        summary="Script, style or icon of a page",
-        response_class=Response,
-        **page_operation(("text/javascript", "text/css", "image/svg+xml"), "not_found"),
+        "Script, style or icon of a page",
+        "text/javascript",
+        "text/css",
+        "image/svg+xml",
+        codes=("not_found",),
     )
     async def page_asset(asset: str, request: Request) -> Response:
         return assets.response(asset, request)
 
-    @operation(
-        app,
-        "favicon",
-        tags=["pages"],
-        summary="The icon that browsers ask for by themselves",
-        response_class=Response,
-        **page_operation(("image/svg+xml",)),
-    )
+    @page_operation(app, "favicon", "The icon that browsers ask for by themselves", "image/svg+xml")
     async def favicon(request: Request) -> Response:
         return assets.response("favicon.svg", request)

@@ -17,6 +17,7 @@ from app.api.asgi_request import Handler, RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, read_conditions, version_field
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
+from app.api.route_rows.tensors import MAX_KEEP, MAX_LIST
 from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive, upload_too_large
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
@@ -36,9 +37,6 @@ Field = tuple[bytes, bytes]
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _FORM: Final = "application/x-www-form-urlencoded"
 """What curl says of any body that it is not told of: nothing about the format."""
-MAX_LIST: Final = 1000
-MAX_KEEP: Final = 10_000
-"""Most versions that an upload, or the setting, may have kept."""
 
 
 class TensorsRoute:

@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI, Request, Response
 
 from app.api.openapi_document import OF_MODEL, protocol_operation
 from app.api.readiness import Readiness
-from app.api.schemas.tensor_routes_openapi import header
+from app.api.route_rows.operation import header
 from app.api.schemas.v2_messages import (
     InferAnswer,
     ModelMetadata,

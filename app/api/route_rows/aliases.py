@@ -1,0 +1,90 @@
+"""The routes of aliases; `app.api.routes.aliases` answers them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from app.api.route_rows.operation import Operation, Rows, header, in_path, parameter
+from app.api.route_rows.tensors import IF_CHANGED, LOCATION, UNCHANGED, limit
+from app.api.schemas.gather_answer import OpenModel
+from app.requests.schemas.alias_request import AliasRequest
+from app.requests.schemas.members import Size
+from app.tensors.tensor_name import PATTERN
+
+_ALIAS: Final = in_path("alias", "Name of the alias, which no tensor has.", PATTERN)
+_ETAG: Final = {"ETag": header("Names this alias as it is until it is moved.")}
+_IF_MATCH: Final = parameter("If-Match", "header", "ETags of the alias itself, of which it must have one, or *.")
+_IF_NONE_MATCH: Final = parameter("If-None-Match", "header", "* where there must be no such alias, or ETags.")
+
+
+class AliasBody(OpenModel):
+    """An alias, and the version of a tensor that it names."""
+
+    alias: str = Field(description="Its own name.")
+    tensor: str = Field(description="The version that it names, `NAME@7`.")
+    version: Size = Field(description="The number of that version.")
+    etag: str = Field(description="Another one after each move; in quotes as in the header.")
+    created: str = Field(
+        description="When the alias came into being (RFC 3339).", json_schema_extra={"format": "date-time"}
+    )
+    modified: str = Field(description="When it was last moved.", json_schema_extra={"format": "date-time"})
+
+
+class AliasList(OpenModel):
+    """Aliases in the order of their names."""
+
+    aliases: list[AliasBody]
+    next: str | None = Field(description="What to give as `after` for the aliases that follow; null at the end.")
+
+
+ALIAS_ROWS: Final[Rows] = {
+    "/aliases": {
+        "GET": Operation(
+            "listAliases",
+            "List the aliases",
+            (),
+            (limit("aliases"), parameter("after", "query", "List those whose names come after this one.")),
+            answer=AliasList,
+        )
+    },
+    "/aliases/{alias}": {
+        "GET": Operation(
+            "getAlias",
+            "What an alias names",
+            ("tensor_not_found", "precondition_failed"),
+            (_ALIAS, _IF_MATCH, IF_CHANGED),
+            answer=AliasBody,
+            answers={200: {"description": "The alias", "headers": _ETAG}, **UNCHANGED},
+        ),
+        "PUT": Operation(
+            "putAlias",
+            "Make an alias, or move it to another version",
+            (
+                "tensor_not_found", "name_conflict", "precondition_failed", "payload_too_large",
+                "unsupported_media_type", "insufficient_storage", "not_implemented",
+            ),
+            (_ALIAS, _IF_MATCH, _IF_NONE_MATCH),
+            body=AliasRequest,
+            answer=AliasBody,
+            answers={
+                200: {"description": "Moved, or as it was", "headers": _ETAG},
+                201: {"description": "Made", "headers": _ETAG | LOCATION, "model": AliasBody},
+            },
+            description="One step for all workers: once the answer comes, every request through the alias reads that "
+            "version. It keeps its ETag where it names the version already. What an alias names is not removed.",
+        ),
+        "DELETE": Operation(
+            "deleteAlias",
+            "Remove an alias",
+            (
+                "tensor_not_found", "name_conflict", "precondition_failed", "insufficient_storage",
+                "not_implemented",
+            ),
+            (_ALIAS, _IF_MATCH),
+            answers={204: {"description": "Removed; the tensor stays"}},
+            status=204,
+        ),
+    },
+}  # fmt: skip

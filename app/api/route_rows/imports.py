@@ -1,0 +1,101 @@
+"""The routes of imports; `app.api.routes.imports` answers them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from app.api.route_rows.operation import Operation, Rows, header, in_path, parameter
+from app.api.route_rows.tensors import IF_MATCH, IF_NONE_MATCH, MEMORY, NEW_NAME, keep, limit
+from app.api.schemas.gather_answer import OpenModel
+from app.api.schemas.tensor_messages import ResidentTensor
+from app.requests.schemas.import_request import ImportRequest
+from app.requests.schemas.members import Size
+
+_ID: Final = in_path("id", "Id of the import.")
+
+
+class ImportBody(OpenModel):
+    """An import: what it makes, how far it is, and how it ended."""
+
+    id: str
+    name: str = Field(description="The tensor of which it makes the next version.")
+    url: str = Field(description="Where it reads, without the URL's query.")
+    tensor: str | None = Field(description="The tensor of a safetensors file, where the request names one.")
+    state: Literal["running", "done", "failed", "cancelled"]
+    bytes_done: Size = Field(description="Bytes of items that were read.")
+    bytes_total: Size = Field(description="Bytes of items that there are.")
+    created: str = Field(description="When it began (RFC 3339).", json_schema_extra={"format": "date-time"})
+    ended: str | None = Field(
+        description="When it ended; null while it runs.", json_schema_extra={"format": "date-time"}
+    )
+    error: dict[str, Any] | None = Field(description="Why it failed, as the body of an error; null otherwise.")
+    metadata: ResidentTensor | None = Field(description="What it made, once it is done; null otherwise.")
+
+
+class ImportList(OpenModel):
+    """Imports in the order in which they began."""
+
+    imports: list[ImportBody]
+    next: str | None = Field(description="What to give as `after` for the imports that follow; null at the end.")
+
+
+IMPORT_ROWS: Final[Rows] = {
+    "/tensors/{name}/import": {
+        "POST": Operation(
+            "importTensor",
+            "Import the next version of a tensor from a URL",
+            (
+                "name_conflict", "precondition_failed", "payload_too_large", "unsupported_media_type",
+                "limit_exceeded", "import_failed", "insufficient_storage", "not_implemented",
+            ),
+            (
+                NEW_NAME,
+                *MEMORY,
+                keep("How many of the newest versions stay, as for an upload."),
+                IF_MATCH,
+                IF_NONE_MATCH,
+            ),
+            body=ImportRequest,
+            answer=ImportBody,
+            answers={
+                202: {
+                    "description": "Begun",
+                    "headers": {"Location": header("Path of the import, to ask how far it is.")},
+                }
+            },
+            status=202,
+            description="The answer comes once the file has been found, its header read, and the store has room for "
+            "it. The rest is read beside the requests, by ranges; the content becomes visible whole, as that of an "
+            "upload.",
+        )
+    },
+    "/imports": {
+        "GET": Operation(
+            "listImports",
+            "List the imports",
+            (),
+            (limit("imports"), parameter("after", "query", "List those that began after the one of this id.")),
+            answer=ImportList,
+            description="Those that run, and the last thousand that have ended.",
+        )
+    },
+    "/imports/{id}": {
+        "GET": Operation(
+            "getImport",
+            "How far an import is, or how it ended",
+            ("not_found",),
+            (_ID,),
+            answer=ImportBody,
+        ),
+        "DELETE": Operation(
+            "endImport",
+            "End an import, or forget one that has ended",
+            ("not_found", "insufficient_storage"),
+            (_ID,),
+            answers={204: {"description": "It ends within a second, unless it was done before; or is forgotten"}},
+            status=204,
+        ),
+    },
+}  # fmt: skip

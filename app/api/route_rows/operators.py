@@ -1,0 +1,131 @@
+"""The routes of the operators, of their gradients and of lookups; `app.api.exchange` answers them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.api.route_rows.operation import (
+    Described,
+    Operation,
+    Rows,
+    Shown,
+    answers_of,
+    content,
+    header,
+    requests_of,
+)
+from app.api.schemas import backward_examples, examples
+from app.api.schemas.backward_answer import BackwardAnswer
+from app.api.schemas.gather_answer import GatherAnswer
+from app.api.schemas.lookup_answer import LookupAnswer
+from app.errors import Code
+from app.operators.backward_registry import BACKWARDS, BackwardOperator
+from app.operators.lookup import CODES as LOOKUP_CODES
+from app.operators.registry import OPERATORS, Operator
+from app.requests.schemas.backward_request import backward_query, backward_request
+from app.requests.schemas.lookup_request import LookupRequest
+from app.requests.schemas.operator_request import operator_query, operator_request
+from app.requests.schemas.query_fields import ExplainQuery, query_parameters
+from app.tensors.lookup_call import LOOKUP
+
+_CODES: Final[tuple[Code, ...]] = (
+    "tensor_not_found", "payload_too_large", "unsupported_media_type", "unsupported_dtype",
+    "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded", "deadline_exceeded",
+)  # fmt: skip
+_OF_RESIDENT: Final[tuple[Code, ...]] = ("shard_unavailable", "tensor_damaged", "not_implemented")
+_DIALECT: Final = {"X-Gathernd-Dialect": header("The dialect that was followed; binary answers only.")}
+_DEVICE: Final = {"X-Gathernd-Device": header("Where the gather ran, cpu or gpu; binary answers only.")}
+_READ: Final = {
+    "X-Gathernd-Data-ETag": header("ETag of the resident data that was read; binary answers only."),
+    "X-Gathernd-Data-Version": header("Number of the version of it that was read; binary answers only."),
+}
+_REPLACED: Final = {
+    "X-Gathernd-Replaced": header(
+        "How many components of the indices were out of bounds; binary answers only, and not under out_of_bounds error."
+    )
+}
+_RESIDENT: Final = f"Rows of the resident tensor {examples.RESIDENT_NAME!r}, which was uploaded before"
+
+
+def _answer(text: str, headers: Described, shown: Shown, binary: str) -> dict[int, Described]:
+    return {200: {"description": text, "headers": headers, **content(answers_of(shown), binary)}}
+
+
+def _operator(row: Operator) -> Operation:
+    gathers = row.signature.kind == "gather"
+    shown = {**examples.REQUESTS[row.name], "resident": (_RESIDENT, *examples.RESIDENT[row.name])}
+    others = " and ".join(f"`{name}`" for name in row.signature.inputs if name != "data")
+    return Operation(
+        row.operation,
+        row.summary,
+        (*_CODES, *_OF_RESIDENT, "device_unavailable", *row.codes),
+        tuple(query_parameters(operator_query(row.signature))),
+        body=operator_request(row.signature),
+        request=content(
+            requests_of(shown),
+            f"A safetensors body with the tensors `data` (left out where the query names a resident tensor) and "
+            f"{others}; complex128 and string travel in JSON only.",
+        ),
+        answer=GatherAnswer,
+        answers=_answer(
+            "The gathered tensor" if gathers else "The data with the updates",
+            _DIALECT | _DEVICE | _READ | (_REPLACED if gathers else {}),
+            shown,
+            "A safetensors body with the tensor `output`.",
+        ),
+        tag=row.signature.kind,
+    )
+
+
+def _gradient(row: BackwardOperator) -> Operation:
+    shown = backward_examples.REQUESTS[row.name]
+    return Operation(
+        row.operation,
+        row.summary,
+        (*_CODES, "device_unavailable", *row.codes),
+        tuple(query_parameters(backward_query(row.signature))),
+        body=backward_request(row.signature),
+        request=content(requests_of(shown), "A safetensors body with the tensors `indices` and `grad_output`."),
+        answer=BackwardAnswer,
+        answers=_answer(
+            "The gradient",
+            _DIALECT | _DEVICE,
+            shown,
+            "A safetensors body with the tensor `grad_data`, or with `grad_indices` and `grad_values`.",
+        ),
+        tag="gather",
+    )
+
+
+_LOOKUP: Final = Operation(
+    LOOKUP,
+    "Rows of many resident tensors, single or as pooled bags",
+    (*_CODES, *_OF_RESIDENT, *LOOKUP_CODES),
+    tuple(query_parameters(ExplainQuery)),
+    body=LookupRequest,
+    request=content(
+        requests_of(examples.LOOKUPS),
+        "A safetensors body with the tensors `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on, one group "
+        "for each feature, and in the header's `__metadata__` the text `lookup`: the JSON of the request without these "
+        "arrays.",
+    ),
+    answer=LookupAnswer,
+    answers=_answer(
+        "The rows, or what was pooled of them",
+        {
+            "X-Gathernd-Device": header("Where the lookup ran, cpu; binary answers only."),
+            "X-Gathernd-Replaced": header(
+                "How many indices were out of bounds; binary answers only, and not under out_of_bounds error."
+            ),
+        },
+        examples.LOOKUPS,
+        "A safetensors body with the tensor `output`, or `0.output`, `1.output` and so on, and in `__metadata__` the "
+        "text `lookup`: what a JSON answer says beside its outputs.",
+    ),
+    tag="gather",
+)
+OPERATOR_ROWS: Final[Rows] = {
+    **{row.path: {"POST": _operator(row)} for row in OPERATORS.values()},
+    **{row.path: {"POST": _gradient(row)} for row in BACKWARDS.values()},
+    f"/{LOOKUP}": {"POST": _LOOKUP},
+}

@@ -1,0 +1,194 @@
+"""The routes of resident tensors; `app.api.routes.tensors`, `tensors_content` and `tensors_scatter` answer them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.api.route_rows.operation import Described, Operation, Rows, binary, header, in_path, parameter
+from app.api.schemas.tensor_messages import ResidentTensor, ScatterAnswer, TensorList
+from app.errors import Code
+from app.requests.schemas.members import RESIDENT
+from app.requests.schemas.query_fields import ScatterQuery, query_parameters
+from app.requests.schemas.scatter_request import ScatterRequest
+from app.tensors.dtypes import DTYPES
+from app.tensors.tensor_name import PATTERN, REFERENCE_PATTERN, RESERVED
+from app.wire.body_formats import TENSORS
+
+MAX_LIST: Final = 1000
+MAX_KEEP: Final = 10_000
+"""Most versions that an upload, or the setting, may have kept."""
+NPY, SAFETENSORS, RAW = TENSORS
+NEW_NAME: Final = in_path("name", f"Name of the tensor; not {', '.join(RESERVED[:-1])} or {RESERVED[-1]}.", PATTERN)
+_NAME: Final = in_path("name", f"{RESIDENT}.", REFERENCE_PATTERN)
+_READ: Final[tuple[Code, ...]] = ("tensor_not_found", "tensor_damaged")
+_BODY: Final[tuple[Code, ...]] = (
+    "payload_too_large", "unsupported_media_type", "unsupported_dtype", "value_not_representable",
+    "element_count_mismatch", "limit_exceeded", "insufficient_storage", "precondition_failed",
+)  # fmt: skip
+_ETAG: Final = {
+    "ETag": header("Names the content."),
+    "X-Gathernd-Data-Version": header("Number of the version that it is of."),
+}
+_UNCHANGED_ETAG: Final = {"ETag": header("That of the content as it is.")}
+_BY_ACCEPT: Final = {"Vary": header("Accept, by which the format is chosen.")}
+IF_MATCH: Final = parameter("If-Match", "header", "ETags of which the tensor must have one, or * for any.")
+IF_NONE_MATCH: Final = parameter(
+    "If-None-Match", "header", "* where the tensor must not exist, or ETags it must not have."
+)
+IF_CHANGED: Final = parameter("If-None-Match", "header", "ETags at which the answer is 304 and empty.")
+LOCATION: Final = {"Location": header("Path of what was made.")}
+UNCHANGED: Final[dict[int, Described]] = {
+    304: {"description": "It has one of the ETags of If-None-Match", "headers": _UNCHANGED_ETAG}
+}
+_FLAG: Final = {"type": "boolean", "default": False}
+MEMORY: Final = (
+    parameter("prefault", "query", "Read the content into memory ahead of requests.", _FLAG),
+    parameter("lock", "query", "Keep the content in memory, if the system allows it.", _FLAG),
+)
+
+
+def limit(things: str) -> Described:
+    """The parameter of lists that says how many to list."""
+    schema = {"type": "integer", "minimum": 1, "maximum": MAX_LIST, "default": 100}
+    return parameter("limit", "query", f"Most {things} to list.", schema)
+
+
+def keep(text: str) -> Described:
+    """The parameter of what makes versions that says how many are kept."""
+    return parameter("keep", "query", text, {"type": "integer", "minimum": 1, "maximum": MAX_KEEP})
+
+
+_PUT: Final = Operation(
+    "putTensor",
+    "Upload the next version of a tensor",
+    (*_BODY, "name_conflict", "not_implemented"),
+    (
+        NEW_NAME,
+        parameter(
+            "dtype",
+            "query",
+            f"Only with {RAW}, and needed there: the element type.",
+            {"type": "string", "enum": list(DTYPES)},
+        ),
+        parameter(
+            "shape",
+            "query",
+            f"Only with {RAW}, and needed there: sizes with commas between them, as in 200000,64; empty for a scalar.",
+        ),
+        *MEMORY,
+        keep(
+            "How many of the newest versions stay, this one among them, beside those that aliases name; without it "
+            "what the service is set to."
+        ),
+        IF_MATCH,
+        IF_NONE_MATCH,
+        parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent, which is compared."),
+    ),
+    request={
+        "required": True,
+        # The bare items stand last: openapi-python-client takes the last of several binary types, and under this one
+        # an npy file is read too. A generator that takes the first sends npy, which says its type and shape by itself,
+        # so that nothing else is taken for items.
+        "content": {
+            NPY: binary("An npy file of numbers, in either order of bytes and of axes."),
+            SAFETENSORS: binary("A safetensors file with one tensor."),
+            RAW: binary(
+                "The items, row-major and little endian; bool one byte, 0 or 1; strings each a little-endian uint32 "
+                "length and then UTF-8. An npy file is read too."
+            ),
+        },
+    },
+    answer=ResidentTensor,
+    answers={
+        200: {"description": "The next version of a tensor that was there", "headers": _ETAG},
+        201: {"description": "Created", "headers": _ETAG | LOCATION, "model": ResidentTensor},
+    },
+    description="The content becomes visible whole, to every worker, and is durable when the answer comes. Readers of "
+    "the old version finish on it. Numbers of versions are never given again.",
+)
+_CONTENT: Final = Operation(
+    "tensorContent",
+    "Download a tensor, or some of its rows",
+    (*_READ, "precondition_failed", "range_not_satisfiable", "unsupported_dtype", "shard_unavailable"),
+    (
+        _NAME,
+        parameter("rows", "query", "a:b, the rows from a up to b of the first dimension, 0 <= a <= b <= n."),
+        IF_MATCH,
+        IF_CHANGED,
+    ),
+    answers={
+        200: {
+            "description": "The content",
+            "headers": _ETAG
+            | {
+                "X-Gathernd-Dtype": header("The element type."),
+                "X-Gathernd-Shape": header("Sizes with commas between them."),
+            }
+            | _BY_ACCEPT,
+            "content": {kind: binary() for kind in (RAW, NPY, SAFETENSORS)},
+        },
+        304: UNCHANGED[304] | {"headers": _UNCHANGED_ETAG | _BY_ACCEPT},
+    },
+    description=f"As {RAW} (the items, as an upload has them), {NPY} or {SAFETENSORS}: the best of those that Accept "
+    "admits and that carry the type. All of it is of one content, that of its ETag, however many scatters come "
+    "meanwhile.",
+)
+_SCATTER: Final = Operation(
+    "scatterTensor",
+    "Change elements or slices of a tensor (ScatterND)",
+    (
+        *_READ, *_BODY, "rank_too_small", "index_depth_out_of_range", "updates_shape_mismatch", "index_out_of_bounds",
+        "not_implemented",
+    ),
+    (
+        _NAME,
+        *query_parameters(ScatterQuery),
+        IF_MATCH,
+        parameter(
+            "Idempotency-Key",
+            "header",
+            "1 to 256 visible characters. A request that comes again with its key within 24 hours is answered again "
+            "and not carried out again.",
+        ),
+    ),
+    body=ScatterRequest,
+    request={"content": {SAFETENSORS: binary("A safetensors body with `indices` and `updates`.")}},
+    answer=ScatterAnswer,
+    answers={200: {"description": "Carried out", "headers": _ETAG}},
+    description="Gathers see all of a scatter or nothing, and it is durable when the answer comes.",
+)  # fmt: skip
+TENSOR_ROWS: Final[Rows] = {
+    "/tensors": {
+        "GET": Operation(
+            "listTensors",
+            "List the resident tensors",
+            (),
+            (limit("tensors"), parameter("after", "query", "List those whose names come after this one.")),
+            answer=TensorList,
+        )
+    },
+    "/tensors/{name}": {
+        "GET": Operation(
+            "getTensor",
+            "What is known of a tensor",
+            (*_READ, "precondition_failed"),
+            (_NAME, IF_MATCH, IF_CHANGED),
+            answer=ResidentTensor,
+            answers={200: {"description": "Its metadata", "headers": _ETAG}, **UNCHANGED},
+        ),
+        "PUT": _PUT,
+        "DELETE": Operation(
+            "deleteTensor",
+            "Remove a tensor with all its versions, or one version of it",
+            (
+                "tensor_not_found", "name_conflict", "tensor_in_use", "precondition_failed",
+                "insufficient_storage", "not_implemented",
+            ),
+            (_NAME, IF_MATCH),
+            answers={204: {"description": "Removed"}},
+            status=204,
+        ),
+    },
+    "/tensors/{name}/content": {"GET": _CONTENT},
+    "/tensors/{name}/scatter": {"POST": _SCATTER},
+}  # fmt: skip
