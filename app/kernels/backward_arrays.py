@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from app.kernels.check_arrays import check_data, check_indices_and_output
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
-
-_ITEM_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+from app.tensors.dtypes import DTYPES
 
 
 def check_backward_arrays(
@@ -29,7 +28,7 @@ def check_backward_arrays(
     `scratch` is int64 of at least plan.scratch_items; `places`, int64 of plan.rows, and `count`, one int64, are for
     sparse plans alone.
     """
-    if plan.float_type not in FLOAT_TYPES or plan.item_size != _ITEM_SIZES[plan.float_type]:
+    if plan.float_type not in FLOAT_TYPES or plan.item_size != DTYPES[plan.float_type].item_size:
         raise TypeError(f"the plan is for {plan.float_type} of {plan.item_size} bytes")
     if plan.sparse and (plan.batches != 1 and not (plan.batches == 0 == plan.index_tuples)):
         raise TypeError("a sparse gradient has one batch")

@@ -67,7 +67,7 @@ def check_scatter_arrays(plan: ScatterPlan, data: object, indices: object, out: 
     dtype = DTYPES.get(plan.dtype)
     if dtype is None or plan.reduction not in REDUCTIONS or dtype.carrier.itemsize != plan.item_size:
         raise TypeError(f"no reduction {plan.reduction} of {plan.dtype} in {plan.item_size} bytes")
-    if plan.reduction != "none" and dtype.kind not in ("int", "uint", "float"):
+    if plan.reduction != "none" and not dtype.arithmetic:
         raise TypeError(f"{plan.dtype} cannot be reduced")
     check_data(plan, data)
     check_indices_and_output(plan, indices, out)

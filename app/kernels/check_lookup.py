@@ -11,11 +11,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.operators.lookup import FeaturePlan
+from app.operators.lookup import POOLED_DTYPES, FeaturePlan
 from app.tensors.dtypes import DTYPES
 
-POOLED: Final = ("float32", "float64", "float16", "bfloat16")
-"""The types whose rows are pooled."""
 BAD_OFFSETS: Final = 1 << 62
 """Added to the number of a feature whose offsets are wrong, whatever its indices are."""
 
@@ -71,7 +69,7 @@ def _check_plan(plan: FeaturePlan) -> None:
     if plan.pooling == "none":
         if plan.weighted or plan.indices % plan.group:
             raise TypeError("the plan does not fill the rows of the output, or has weights without pooling")
-    elif plan.dtype not in POOLED or DTYPES[plan.dtype].item_size != plan.item_size or plan.group != 1:
+    elif plan.dtype not in POOLED_DTYPES or DTYPES[plan.dtype].item_size != plan.item_size or plan.group != 1:
         raise TypeError(f"rows of {plan.dtype} are not pooled")
     elif plan.weighted and plan.pooling != "sum":
         raise TypeError("weights are for sums")

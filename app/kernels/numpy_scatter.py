@@ -19,7 +19,6 @@ from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 from app.tensors.dtypes import DTYPES
 
 _UFUNCS: Final[dict[str, Any]] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
-_INFINITY_BITS: Final = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF0 << 48}
 
 
 def scatter_nd(
@@ -87,7 +86,7 @@ class _Reduced:
         self._nans: NDArray[np.bool_] | None = None
         if row.kind == "float" and reduction in ("min", "max"):
             self._bits = out.view(np.dtype(f"i{row.item_size}"))
-            self._infinity = _INFINITY_BITS[dtype]
+            self._infinity = int(np.array(np.inf, row.numpy).view(self._bits.dtype))
             self._nans = self._is_nan(self._bits)
             self._swap()
 

@@ -20,12 +20,13 @@ from app.errors import REPORTED_PLACES, Code, GatherError, Place, Rule
 from app.operators.gather_plan import GatherPlan
 from app.operators.shape_rules import check_output_bytes, check_shape_limits
 from app.operators.specification_clauses import EMBEDDING_BAG_OFFSETS_15
-from app.tensors.dtypes import DType
+from app.tensors.dtypes import DTYPES, DType
 from app.tensors.lookup_call import Feature, LookupCall, Pooling
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, coordinates
 
 INDEX_DTYPES: Final = ("int32", "int64")
+POOLED_DTYPES: Final = tuple(name for name, row in DTYPES.items() if row.kind == "float" and row.arithmetic)
 DIALECT: Final = "openvino-15"
 """What errors cite: OpenVINO's operation set that EmbeddingBagOffsets-15 is from."""
 RULES: Final = {key: Rule(DIALECT, clause, text) for key, (clause, text) in EMBEDDING_BAG_OFFSETS_15.items()}
@@ -148,10 +149,11 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
 def _check_dtypes(feature: Feature, table: Tensor) -> None:
     """Types of table, indices, offsets and weights. Raises unsupported_dtype."""
     indices = feature.indices
-    if feature.pooling != "none" and table.dtype.kind != "float":
+    if feature.pooling != "none" and table.dtype.name not in POOLED_DTYPES:
         raise GatherError(
             "unsupported_dtype",
-            f"pooling {feature.pooling} takes tables of a float type, and {feature.tensor!r} is {table.dtype.name}",
+            f"pooling {feature.pooling} takes tables of {', '.join(POOLED_DTYPES)}, "
+            f"and {feature.tensor!r} is {table.dtype.name}",
             pointer=f"{feature.pointer}/pooling",
             rule=RULES["data_dtype"],
             hint=f"Leave out {_pooling_fields(feature)} at {feature.pointer}, and pool the rows yourself.",

@@ -2,7 +2,7 @@
 
 `numpy` is the dtype of the array that holds the items; strings, which are objects for NumPy, are held as
 `PackedStrings`. `carrier` is the dtype of the same size that kernels see, so that a kernel is compiled for five item
-sizes and not for sixteen types; of strings it is where they begin that is gathered, 8 bytes each.
+sizes and not for every type; of strings it is where they begin that is gathered, 8 bytes each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ Kind = Literal["bool", "int", "uint", "float", "complex", "string"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type: `item_size` in bytes (0 for string); None where a format lacks the type."""
+    """One element type: `item_size` in bytes (0 for string); None where a format lacks the type.
+
+    `npy` is the code in npy files, without the byte order. `arithmetic` says whether items are added and compared:
+    by the reductions of scatters, and for floats by pooled lookups and gradients.
+    """
 
     name: str
     kind: Kind
@@ -28,6 +32,8 @@ class DType:
     carrier: np.dtype[Any]
     oip: str | None
     safetensors: str | None
+    npy: str | None
+    arithmetic: bool
     low: int = 0
     high: int = 0
 
@@ -49,7 +55,9 @@ def _row(
     if kind in ("int", "uint"):
         info = np.iinfo(dtype)
         low, high = int(info.min), int(info.max)
-    return DType(name, kind, size, dtype, carrier, oip, safetensors, low, high)
+    npy = dtype.str[1:] if dtype.isbuiltin == 1 and kind != "string" else None  # ml_dtypes has no codes of its own
+    arithmetic = kind in ("int", "uint", "float")
+    return DType(name, kind, size, dtype, carrier, oip, safetensors, npy, arithmetic, low, high)
 
 
 DTYPES: Final[Mapping[str, DType]] = {

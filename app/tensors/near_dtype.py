@@ -40,6 +40,7 @@ _USUAL_NAMES: Final[Mapping[str, str]] = {
     "f2": "float16",
     "f4": "float32",
     "f8": "float64",
+    "v2": "bfloat16",
     "i4": "int32",
     "u4": "uint32",
     "?": "bool",
@@ -64,7 +65,8 @@ def near_dtype(given: str) -> str | None:
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     if name[:1] in ("<", ">", "=", "|"):  # NumPy's, in bytes
-        return next((row.name for row in DTYPES.values() if row.numpy.str[1:] == name[1:]), None)
+        known = next((row.name for row in DTYPES.values() if row.npy == name[1:]), None)
+        return known or _USUAL_NAMES.get(name[1:].lower())
     row = BY_OIP.get(name.upper()) or BY_SAFETENSORS.get(name.upper())
     if row is not None:
         return row.name

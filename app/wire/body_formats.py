@@ -199,7 +199,7 @@ def _safetensors_head(dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
 
 NPY: Final = TensorCodec(
     "application/x-npy",
-    frozenset(name for name in DTYPES if name not in ("bfloat16", "string")),
+    frozenset(name for name, row in DTYPES.items() if row.npy is not None),
     in_query=False,
     is_meant=lambda head: head[: len(npy.MAGIC)] == npy.MAGIC,
     read_start=lambda head, fields, charge: npy.read_start(head),

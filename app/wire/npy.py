@@ -36,7 +36,7 @@ _TEXT_OR_LONG: Final = re.compile(r"""('[^'\\\n]*+'|"[^"\\\n]*+")|(?<=[0-9]) *+L
 """A text, which is kept, or the L that Python 2 writes after a long integer, which goes."""
 _DESCR: Final = re.compile(r"[<>=|]?[b-zA-Z?][a-z0-9_]{0,15}")
 """What NumPy may be asked about: one type, no record, and not 'a', which is deprecated."""
-_BY_CODE: Final = {row.numpy.str[1:]: row for row in DTYPES.values() if row.kind != "string" and row.name != "bfloat16"}
+_BY_CODE: Final = {row.npy: row for row in DTYPES.values() if row.npy is not None}
 _NAMES: Final = tuple(row.name for row in _BY_CODE.values())
 _NARROW: Final = re.compile(r"(?:float[468]|u?int[124])(?:_\w{1,16})?")
 """What ml_dtypes calls its types of 8 bits and less."""
@@ -154,8 +154,8 @@ def _malformed(what: str) -> GatherError:
 
 
 def check_writable(dtype: DType) -> None:
-    """Raises unsupported_dtype where npy has no such type: string and bfloat16."""
-    if dtype.kind == "string" or dtype.name == "bfloat16":
+    """Raises unsupported_dtype if npy has no such type: strings, and the floats of ml_dtypes."""
+    if dtype.npy is None:
         raise GatherError(
             "unsupported_dtype",
             f"npy cannot carry {dtype.name}; ask for application/octet-stream",

@@ -17,7 +17,7 @@ import numpy as np
 from llvmlite import ir
 from numba import cfunc, njit, types
 
-from app.kernels.check_lookup import BAD_OFFSETS, POOLED, FeatureArrays, check_lookup_arrays
+from app.kernels.check_lookup import BAD_OFFSETS, FeatureArrays, check_lookup_arrays
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.gather_job import CHUNK_SIZE as JOB_CHUNK_SIZE
 from app.kernels.numba_cpu.gather_job import COMPONENTS, DEPTH, INDEX_TYPE, OWN_INDEX_TYPE, write_job
@@ -67,7 +67,7 @@ FIELDS: Final = 27
 _NONE, _SUM, _MEAN, _MAX = range(4)
 _POOLINGS: Final = {"none": _NONE, "sum": _SUM, "mean": _MEAN, "max": _MAX}
 _FLOAT32, _FLOAT64, _FLOAT16, _BFLOAT16 = range(1, 5)
-_TYPES: Final = {name: number for number, name in enumerate(POOLED, 1)}
+_TYPES: Final = {"float32": _FLOAT32, "float64": _FLOAT64, "float16": _FLOAT16, "bfloat16": _BFLOAT16}
 _ROWS_AHEAD: Final = 16
 """How many rows before it is read a row is asked for; measured with `benchmarks.lookup`, as the next one."""
 _BYTES_AHEAD: Final = 1 << 14

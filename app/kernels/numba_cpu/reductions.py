@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numba.core.cgutils
+import numpy as np
 from llvmlite import ir
 
 from app.kernels.numba_cpu.half_floats import (
@@ -86,7 +87,11 @@ def _lesser_or_greater_number(reduction: str, kind: Any) -> Combine:
     return combine
 
 
-_INFINITY: Final = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF0 << 48}
+_INFINITY: Final = {
+    name: int(np.array(np.inf, row.numpy).view(f"u{row.item_size}"))
+    for name, row in DTYPES.items()
+    if row.kind == "float" and row.arithmetic
+}
 _NARROW: Final = {
     "float16": (float_of_half, half_of_float),
     "bfloat16": (float_of_bfloat16, bfloat16_of_float),
@@ -135,7 +140,7 @@ def reduction_of(reduction: str, dtype: str) -> Reduction:
     return Reduction(kind, lambda builder, old, new: getattr(builder, name)(old, new), infinity=_INFINITY.get(dtype))
 
 
-_REDUCIBLE: Final = tuple(name for name, row in DTYPES.items() if row.kind in ("int", "uint", "float"))
+_REDUCIBLE: Final = tuple(name for name, row in DTYPES.items() if row.arithmetic)
 
 
 def _reduction_codes() -> dict[tuple[str, str, int], int]:
