@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.errors import Rule
@@ -23,6 +23,7 @@ class Dialect:
     """One operator version: `rules` is by error code, with `data_dtype` and `index_dtype` for unsupported_dtype.
 
     `reductions` are those that a scatter may ask for, `fields` how its requests differ from those of others.
+    `taken_by` names, for each type that the dialect does not take, another dialect of the operator that takes it.
     `equal_sizes` says that the indices of an elements operator must have data's size on every axis but its own, not
     at most that size.
     """
@@ -36,6 +37,16 @@ class Dialect:
     reductions: tuple[Reduction, ...] = ()
     fields: DialectFields | None = None
     equal_sizes: bool = False
+    taken_by: Mapping[str, str] = field(default_factory=dict)
+
+
+def _versions(*rows: Dialect) -> Mapping[str, Dialect]:
+    """The dialects of an operator by name, the default first."""
+    takers = {name: row.name for row in reversed(rows) for name in row.data_dtypes}
+    return {
+        row.name: replace(row, taken_by={name: by for name, by in takers.items() if name not in row.data_dtypes})
+        for row in rows
+    }
 
 
 def _dialect(
@@ -59,49 +70,38 @@ def _dialect(
 _INT64 = ("int64",)
 _INT32_64 = ("int32", "int64")
 
-GATHERND: Final[Mapping[str, Dialect]] = {
-    row.name: row
-    for row in (
-        _dialect("onnx-13", _ALL, _INT64, wrap=True, rules=specification_clauses.GATHERND_12),
-        _dialect("onnx-12", _NO_BFLOAT16, _INT64, wrap=True, rules=specification_clauses.GATHERND_12),
-        _dialect(
-            "onnx-11", _NO_BFLOAT16, _INT64, wrap=True, rules=specification_clauses.GATHERND_11, has_batch_dims=False
-        ),
-        _dialect("openvino-8", _NO_COMPLEX, INTEGERS, wrap=False, rules=specification_clauses.OPENVINO_8),
-    )
-}
-GATHER: Final[Mapping[str, Dialect]] = {
-    row.name: row
-    for row in (
-        _dialect("onnx-13", _ALL, _INT32_64, wrap=True, rules=specification_clauses.GATHER_11),
-        _dialect("onnx-11", _NO_BFLOAT16, _INT32_64, wrap=True, rules=specification_clauses.GATHER_11),
-        _dialect("onnx-1", _NO_BFLOAT16, _INT32_64, wrap=False, rules=specification_clauses.GATHER_1),
-        _dialect(
-            "openvino-8",
-            _NO_COMPLEX,
-            INTEGERS,
-            wrap=True,
-            rules=specification_clauses.GATHER_8,
-            fields=DialectFields(needs_parameter=True, batch_dims=True, fills=True),
-        ),
-    )
-}
-GATHER_ELEMENTS: Final[Mapping[str, Dialect]] = {
-    row.name: row
-    for row in (
-        _dialect("onnx-13", _ALL, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
-        _dialect("onnx-11", _NO_BFLOAT16, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
-        _dialect(
-            "openvino-6",
-            _NO_COMPLEX,
-            _INT32_64,
-            wrap=False,
-            rules=specification_clauses.GATHER_ELEMENTS_6,
-            fields=DialectFields(needs_parameter=True),
-            equal_sizes=True,
-        ),
-    )
-}
+GATHERND: Final = _versions(
+    _dialect("onnx-13", _ALL, _INT64, wrap=True, rules=specification_clauses.GATHERND_12),
+    _dialect("onnx-12", _NO_BFLOAT16, _INT64, wrap=True, rules=specification_clauses.GATHERND_12),
+    _dialect("onnx-11", _NO_BFLOAT16, _INT64, wrap=True, rules=specification_clauses.GATHERND_11, has_batch_dims=False),
+    _dialect("openvino-8", _NO_COMPLEX, INTEGERS, wrap=False, rules=specification_clauses.OPENVINO_8),
+)
+GATHER: Final = _versions(
+    _dialect("onnx-13", _ALL, _INT32_64, wrap=True, rules=specification_clauses.GATHER_11),
+    _dialect("onnx-11", _NO_BFLOAT16, _INT32_64, wrap=True, rules=specification_clauses.GATHER_11),
+    _dialect("onnx-1", _NO_BFLOAT16, _INT32_64, wrap=False, rules=specification_clauses.GATHER_1),
+    _dialect(
+        "openvino-8",
+        _NO_COMPLEX,
+        INTEGERS,
+        wrap=True,
+        rules=specification_clauses.GATHER_8,
+        fields=DialectFields(needs_parameter=True, batch_dims=True, fills=True),
+    ),
+)
+GATHER_ELEMENTS: Final = _versions(
+    _dialect("onnx-13", _ALL, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
+    _dialect("onnx-11", _NO_BFLOAT16, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
+    _dialect(
+        "openvino-6",
+        _NO_COMPLEX,
+        _INT32_64,
+        wrap=False,
+        rules=specification_clauses.GATHER_ELEMENTS_6,
+        fields=DialectFields(needs_parameter=True),
+        equal_sizes=True,
+    ),
+)
 
 
 def _scatters(indices: tuple[str, ...], rules: Clauses) -> Mapping[str, Dialect]:
@@ -112,10 +112,12 @@ def _scatters(indices: tuple[str, ...], rules: Clauses) -> Mapping[str, Dialect]
         ("onnx-13", _ALL, REDUCTIONS[:1]),
         ("onnx-11", _NO_BFLOAT16, REDUCTIONS[:1]),
     )
-    return {
-        name: _dialect(name, data, indices, wrap=True, rules=rules, has_batch_dims=False, reductions=reductions)
-        for name, data, reductions in rows
-    }
+    return _versions(
+        *(
+            _dialect(name, data, indices, wrap=True, rules=rules, has_batch_dims=False, reductions=reductions)
+            for name, data, reductions in rows
+        )
+    )
 
 
 SCATTERND: Final = _scatters(_INT64, specification_clauses.SCATTERND_11)

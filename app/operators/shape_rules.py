@@ -27,13 +27,16 @@ _LESS_DATA: Final = (
 def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
     """Type constraints of the dialect, data first. Raises unsupported_dtype."""
     if data.dtype.name not in dialect.data_dtypes:
-        default = "onnx-18" if dialect.reductions else "onnx-13"
+        name = data.dtype.name
+        other = dialect.taken_by.get(name)
         raise GatherError(
             "unsupported_dtype",
             f"{dialect.name} does not take data of type {data.dtype.name}",
             pointer=data.dtype_pointer,
             rule=dialect.rules["data_dtype"],
-            hint=f"Leave out 'dialect', since {default} takes data of every type.",
+            hint=f"Use the dialect '{other}', which takes data of type {name}."
+            if other is not None
+            else f"Convert data to float32, since no dialect takes {name}.",
         )
     check_index_dtype(dialect, indices)
 
@@ -76,7 +79,7 @@ def check_axis(dialect: Dialect, data: Tensor, axis: int, pointer: str) -> int:
 
 
 def check_updates_type(dialect: Dialect, dtype: DType, call: Updating, role: str = "data") -> None:
-    """Updates have data's type, and bool, strings and complex numbers are not reduced. Raises unsupported_dtype.
+    """Updates have data's type, which must have arithmetic to be reduced. Raises unsupported_dtype.
 
     ONNX allows every type with every reduction, and says nothing of what add or max of those would be.
     """
@@ -90,7 +93,7 @@ def check_updates_type(dialect: Dialect, dtype: DType, call: Updating, role: str
             rule=dialect.rules["data_dtype"],
             hint=f"Convert updates to {dtype.name}.",
         )
-    if call.reduction != "none" and dtype.kind in ("bool", "string", "complex"):
+    if call.reduction != "none" and not dtype.arithmetic:
         raise GatherError(
             "unsupported_dtype",
             f"{role} of type {dtype.name} takes the reduction none only",

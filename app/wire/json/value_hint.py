@@ -6,6 +6,7 @@ from math import inf, isfinite
 from typing import Final
 
 from app.near_name import shorten
+from app.tensors import float_rounding
 from app.tensors.dtypes import DTYPES, INTEGERS, DType
 from app.wire.json import lossless_json
 
@@ -36,10 +37,11 @@ def _hint(dtype: DType, value: object, pointer: str) -> tuple[str, str]:
         return _for_bool(value, at), ""
     if isinstance(value, str):
         known = _NON_FINITE.get(value.strip().lower())
-        if known is not None and dtype.kind not in ("int", "uint"):
+        whole = "whole " if dtype.kind in ("int", "uint") else ""
+        if known is not None and not whole and (known == "NaN" or _has_infinity(dtype)):
             return f"Write '{known}' in place of '{shorten(value)}' {at}", ""
         if known is not None:
-            return f"Write a whole number {at}, such as 0", f", or use dtype '{_WIDEST_FLOAT}', which has {known}"
+            return f"Write a {whole}number {at}, such as 0", f", or use dtype '{_WIDEST_FLOAT}', which has {known}"
         if _is_number(value):
             return f"Write {value.strip()} without quotes {at}", ""
         return f"Write a number {at}, such as 0", ""
@@ -49,10 +51,17 @@ def _hint(dtype: DType, value: object, pointer: str) -> tuple[str, str]:
         return _for_integer(dtype, value, at)
     if value is None:
         return f"Write a number {at}, or 'NaN' where there is none", ""
+    if _float(value) < 0 and dtype.kind == "float" and not float_rounding.is_signed(dtype):
+        return f"Write a number of 0 or more {at}", ", or use dtype 'float32', which has negative numbers"
     if dtype.name not in ("float64", "complex128") and _fits_float64(value):
         wider = "complex128" if dtype.kind == "complex" else "float32" if _fits_float32(value) else _WIDEST_FLOAT
         return f"Write a smaller number {at}, such as 0", f", or use dtype '{wider}', which holds it"
-    return f"Write a smaller number {at}, or 'Infinity'", ""
+    other = "or 'Infinity'" if _has_infinity(dtype) else "such as 0"
+    return f"Write a smaller number {at}, {other}", ""
+
+
+def _has_infinity(dtype: DType) -> bool:
+    return dtype.kind != "float" or float_rounding.has_infinity(dtype)
 
 
 def _for_string(value: object, at: str) -> str:
