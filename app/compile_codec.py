@@ -26,7 +26,14 @@ from app.kernels import (
 )
 from app.llvm_intrinsics import Compiled
 from app.telemetry import compiled_increments, increment_layout, increments, metric_definitions, request_id
-from app.tensors import compiled_string_frames, compiled_utf8, frame_format, string_frames
+from app.tensors import (
+    compiled_string_frames,
+    compiled_utf8,
+    dtypes,
+    float_rounding,
+    frame_format,
+    string_frames,
+)
 from app.wire.json import codec_constants, codec_functions
 from app.wire.json.compiled import (
     characters,
@@ -102,6 +109,8 @@ _SOURCES: Final = (
     frame_format,
     compiled_utf8,
     codec_constants,
+    dtypes,
+    float_rounding,
     characters,
     decimal_to_double,
     parse_decimal,

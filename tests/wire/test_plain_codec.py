@@ -21,7 +21,7 @@ from app.tensors.string_frames import copy_frames, first_longer, frames_size, re
 from app.wire.json import grammar_and_duplicate_keys
 from app.wire.json.codec_constants import (
     BOOL,
-    FLOAT16,
+    FIRST_FLOAT,
     MAX_DEPTH,
     OPEN,
     SKIP,
@@ -154,7 +154,7 @@ def some_element(source: Random, kind: int, odd: float) -> str:
         return source.choice(["true", "false"])
     if kind in (STRING, SKIP):
         return source.choice(['"a"', '""', '"é"', r'"\u0041\n"', '"[1,2"', '"ab cd"', '",]"'])
-    if kind < FLOAT16:
+    if kind < FIRST_FLOAT:
         return str(source.randrange(128))
     number = source.uniform(-1, 1) * 10.0 ** source.randint(-50, 38)
     return source.choice(

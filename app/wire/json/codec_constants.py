@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from app.tensors.dtypes import DTYPES, DType
 from app.tensors.frame_format import HEAD
 from app.tensors.frame_format import ROOM as FRAMES_ROOM
 
@@ -36,38 +37,26 @@ INPUT_DEPTH: Final = 3
 """Of an input's members in an inference request: {"inputs": [{"data": ..."""
 
 SKIP: Final = 0
-BOOL: Final = 1
-INT8: Final = 2
-INT64: Final = 5
-UINT8: Final = 6
-UINT64: Final = 9
-FLOAT16: Final = 10
-BFLOAT16: Final = 11
-FLOAT32: Final = 12
-FLOAT64: Final = 13
-STRING: Final = 14
-KINDS: Final[Mapping[str, int]] = {
-    "string": STRING,
-    "bool": BOOL,
-    "int8": INT8,
-    "int16": 3,
-    "int32": 4,
-    "int64": INT64,
-    "uint8": UINT8,
-    "uint16": 7,
-    "uint32": 8,
-    "uint64": UINT64,
-    "float16": FLOAT16,
-    "bfloat16": BFLOAT16,
-    "float32": FLOAT32,
-    "float64": FLOAT64,
-    "complex64": FLOAT32,
-    "complex128": FLOAT64,
+_OWN_KINDS: Final = [
+    row.name for kind in ("bool", "int", "uint", "float", "string") for row in DTYPES.values() if row.kind == kind
+]
+KINDS: Final[Mapping[str, int]] = {name: number for number, name in enumerate(_OWN_KINDS, SKIP + 1)} | {
+    "complex64": SKIP + 1 + _OWN_KINDS.index("float32"),
+    "complex128": SKIP + 1 + _OWN_KINDS.index("float64"),
 }
-"""What `read_elements` calls the types: a complex one is pairs of its parts. SKIP stands for elements of any kind, of
-which only the nesting is looked at."""
-TOO_LARGE: Final = {FLOAT16: 2.0**16 - 2.0**4, BFLOAT16: 2.0**128 - 2.0**119, FLOAT32: 2.0**128 - 2.0**103}
-"""The least float64 that rounds to infinity, half a unit in the last place above the largest of its type."""
+"""What `read_elements` calls the types: bool, the integers by size, floats, string. A complex item is two floats. SKIP
+stands for elements of any kind, of which only the nesting is looked at."""
+BOOL: Final = KINDS["bool"]
+INT8: Final = KINDS["int8"]
+INT64: Final = KINDS["int64"]
+UINT8: Final = KINDS["uint8"]
+UINT64: Final = KINDS["uint64"]
+FLOAT32: Final = KINDS["float32"]
+FLOAT64: Final = KINDS["float64"]
+STRING: Final = KINDS["string"]
+FLOATS: Final[Mapping[int, DType]] = {KINDS[row.name]: row for row in DTYPES.values() if row.kind == "float"}
+FIRST_FLOAT: Final = min(FLOATS)
+"""The kinds of floats are those from here up to STRING."""
 OPEN: Final = MAX_DEPTH + 1
 """The depth of the elements where the first one is to set it."""
 

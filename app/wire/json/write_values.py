@@ -107,7 +107,7 @@ def values_text(tensor: Tensor, memory: Memory | None = None) -> list[Buffer]:
         text = _numbers(dtype, array)
         memory.adjust(most, len(text))
         return [text]
-    if dtype.name in ("float16", "bfloat16", "float32", "complex64"):
+    if dtype.name == "complex64" or (dtype.kind == "float" and dtype.item_size <= 4):
         return [_long_singles(dtype, array, memory)]
     pieces: list[Buffer] = []
     for block in _blocks(array):

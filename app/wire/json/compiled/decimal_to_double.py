@@ -3,7 +3,7 @@
 A number of at most 19 digits becomes a float64 by one exact operation where it can (Clinger 1990), else by the product
 with a 128-bit power of five (Eisel and Lemire, "Number parsing at a gigabyte per second", 2021; Mushtak and Lemire 2023
 prove that it needs no fallback). Of longer numbers the first 19 digits bound the value from both sides: where the two
-bounds round apart, `above_middle` compares all digits with the middle of the two.
+bounds round apart, `side_of` compares all digits with the middle of the two.
 """
 
 from __future__ import annotations
@@ -182,10 +182,11 @@ def _shifted(limbs: Address, size: int, count: int) -> int:
 
 
 @inner
-def above_middle(base: Address, place: int, low: float) -> int:
-    """1, 0 or -1: the unsigned JSON number at `place` is above, at or below the middle of `low` and the next float64.
+def side_of(base: Address, place: int, low: float, half: int) -> int:
+    """1, 0 or -1: the unsigned JSON number at `place` is above, at or below a float64, or the middle after it.
 
-    It is not 0 and lies between the two, of which the upper one may be infinity. All its digits count.
+    With `half` 1 it is the middle of `low` and the next float64, which may be infinity, and the number is not 0 and
+    lies between the two. With `half` 0 it is `low`, which is not 0, and the number rounds to it. All digits count.
     """
     left = _two_numbers()
     right = left + 8 * _LIMBS
@@ -220,7 +221,7 @@ def above_middle(base: Address, place: int, low: float) -> int:
     if exponent > 0:
         mantissa |= 1 << 52
         exponent -= 1
-    right_size = _grown(right, zero, zero, 2 * mantissa + 1)
+    right_size = _grown(right, zero, zero, 2 * mantissa + half)
     # left * 10**power against right * 2**(exponent - 1075): the fives go to one side, then the twos.
     size = _times_five(left, size, power)
     right_size = _times_five(right, right_size, -power)

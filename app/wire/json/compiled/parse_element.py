@@ -32,7 +32,8 @@ from app.llvm_intrinsics import (
     store_u64,
     ult,
 )
-from app.wire.json.codec_constants import FLOAT16, FLOAT32, FLOAT64, INT8, TOO_LARGE
+from app.tensors import float_rounding
+from app.wire.json.codec_constants import FLOAT32, FLOAT64, FLOATS, INT8, STRING
 from app.wire.json.compiled.characters import (
     BACKSLASH,
     CLOSING_BRACE,
@@ -55,10 +56,10 @@ from app.wire.json.compiled.characters import (
     spells,
 )
 from app.wire.json.compiled.decimal_to_double import (
-    above_middle,
     narrow,
     nearest,
     nearest_called,
+    side_of,
 )
 from app.wire.json.compiled.parse_decimal import (
     decimal,
@@ -69,13 +70,35 @@ from app.wire.json.compiled.parse_decimal import (
     whole_digits,
 )
 
-# By kind: the largest magnitudes of negative and of other integers, unsigned, and TOO_LARGE.
-_LOW: Final[NDArray[np.int64]] = np.array([0, 0, *(signed(2**bits) for bits in (7, 15, 31, 63)), *[0] * 8], np.int64)
-_HIGH: Final[NDArray[np.int64]] = np.array(
-    [0, 0, *(2**bits - 1 for bits in (7, 15, 31, 63)), *(signed(2**bits - 1) for bits in (8, 16, 32, 64)), *[0] * 4],
-    np.int64,
-)
-_TOO_LARGE: Final[NDArray[np.float64]] = np.array([*[0.0] * FLOAT16, *TOO_LARGE.values(), np.inf])
+# By kind: the largest magnitudes of negative and of other integers, unsigned.
+_LOW: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
+_LOW[INT8 : INT8 + 4] = [signed(2**bits) for bits in (7, 15, 31, 63)]
+_HIGH: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
+_HIGH[INT8 : INT8 + 8] = [signed(2**bits - 1) for bits in (7, 15, 31, 63, 8, 16, 32, 64)]
+_NO_SUCH: Final = -1
+_TOO_LARGE: Final[NDArray[np.float64]] = np.zeros(STRING)
+"""By kind of float: the least float64 that rounds to infinity; 0 for floats of 8 bits, which `read_any_float` reads."""
+_FRACTION: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
+_BIAS: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
+"""By kind of float: bits of the fraction, and the bias of the exponent."""
+_IS_OCTET: Final[NDArray[np.bool_]] = np.zeros(STRING, np.bool_)
+_MIDDLES: Final[NDArray[np.float64]] = np.full((STRING, 256), np.inf)
+_LARGEST: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
+_INFINITY_BITS: Final[NDArray[np.int64]] = np.full(STRING, _NO_SUCH)
+_NAN_BITS: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
+_IS_SIGNED: Final[NDArray[np.bool_]] = np.zeros(STRING, np.bool_)
+"""By kind of float of 8 bits: see `app.tensors.float_rounding`."""
+for _kind, _row in FLOATS.items():
+    _FRACTION[_kind], _BIAS[_kind] = float_rounding.fraction_bits(_row), float_rounding.exponent_bias(_row)
+    if _row.item_size > 1:
+        _TOO_LARGE[_kind] = np.inf if _row.item_size == 8 else float_rounding.too_large(_row)
+        continue
+    _middles = float_rounding.middles(_row)
+    _MIDDLES[_kind, : len(_middles)] = _middles
+    _IS_OCTET[_kind], _IS_SIGNED[_kind] = True, float_rounding.is_signed(_row)
+    _LARGEST[_kind], _NAN_BITS[_kind] = len(_middles) - 1, float_rounding.bits_of(_row, np.nan)
+    if float_rounding.has_infinity(_row):
+        _INFINITY_BITS[_kind] = float_rounding.bits_of(_row, np.inf)
 _NAN: Final[NDArray[np.int64]] = np.frombuffer(b"NaN", np.uint8).astype(np.int64)
 _INFINITY: Final[NDArray[np.int64]] = np.frombuffer(b"Infinity", np.uint8).astype(np.int64)
 _MINUS: Final[NDArray[np.int64]] = np.frombuffer(b"-", np.uint8).astype(np.int64)
@@ -92,8 +115,7 @@ def _put_float(target: Address, element: int, kind: int, number: float, negative
     elif kind == FLOAT64:
         store_u64(target + 8 * element, bits | negative << 63)
     else:
-        width, bias = (10, 15) if kind == FLOAT16 else (7, 127)
-        store_u16(target + 2 * element, narrow(bits, width, bias) | negative << 15)
+        store_u16(target + 2 * element, narrow(bits, _FRACTION[kind], _BIAS[kind]) | negative << 15)
 
 
 @inlined
@@ -209,23 +231,56 @@ def _finite(base: Address, place: int) -> tuple[int, float]:
     if cut:
         upper = nearest_called(value + 1, power)
         if upper != number:
-            side = above_middle(base, place, number)
+            side = side_of(base, place, number, int64(1))
             if side > 0 or (side == 0 and f64_bits(number) & 1 != 0):
                 number = upper
     return stop, number
 
 
 @inner
+def _nearest_octet(base: Address, place: int, kind: int, number: float) -> int:
+    """The bits of the 8-bit float nearest to the decimal at `place`, half to even; above `_LARGEST` if it is too large.
+
+    `number` is the float64 nearest to the decimal.
+    """
+    low, high = int64(0), _LARGEST[kind] + 1
+    while low < high:
+        middle = (low + high) >> 1
+        if _MIDDLES[kind, middle] < number:
+            low = middle + 1
+        else:
+            high = middle
+    if number == _MIDDLES[kind, low]:
+        side = side_of(base, place, number, int64(0))
+        return low + (side > 0 or (side == 0 and low & 1 != 0))
+    return low
+
+
+@inner
 def read_any_float(base: Address, place: int, kind: int, target: Address, element: int, bare: bool) -> int:
     """The place after any element of a float type, or -1."""
     negative = load_u8(base + place) == MINUS
-    stop, number = _finite(base, place + negative)
-    if stop < 0:
+    begin = place + negative
+    stop, number = _finite(base, begin)
+    is_finite = stop >= 0
+    if not is_finite:
         stop, number, negative = _non_finite(base, place, bare)
-    elif number >= _TOO_LARGE[kind]:
-        return -1
-    if stop >= 0:
+        if stop < 0:
+            return -1
+    if not _IS_OCTET[kind]:
+        if is_finite and number >= _TOO_LARGE[kind]:
+            return -1
         _put_float(target, element, kind, number, negative)
+        return stop
+    if not is_finite:
+        bits = _INFINITY_BITS[kind] if number == np.inf else _NAN_BITS[kind]
+    else:
+        bits = _nearest_octet(base, begin, kind, number)
+        if bits > _LARGEST[kind]:
+            return -1
+    if bits < 0 or (negative and not _IS_SIGNED[kind] and number > 0):
+        return -1
+    store_u8(target + element, bits | (negative and _IS_SIGNED[kind]) << 7)
     return stop
 
 

@@ -17,7 +17,7 @@ from app.llvm_intrinsics import (
     load_u8,
     store_u64,
 )
-from app.wire.json.codec_constants import BOOL, FLOAT16, INT8, OPEN, STRING
+from app.wire.json.codec_constants import BOOL, FIRST_FLOAT, INT8, OPEN, STRING
 from app.wire.json.compiled.characters import (
     CLOSING_BRACKET,
     COMMA,
@@ -90,7 +90,7 @@ def read_elements(
             after = False
             if INT8 <= kind < STRING and depth > 0:
                 before = element
-                if kind >= FLOAT16:
+                if kind >= FIRST_FLOAT:
                     place, element, after = read_plain_floats(base, place, size - 64, kind, target, element, room)
                 else:
                     place, element, after = read_plain_integers(base, place, size - 64, kind, target, element, room)
@@ -99,7 +99,7 @@ def read_elements(
                 place = skip_space(base, place, end)
                 if element >= room:
                     return False, place, element, used, leaf, inner
-                if kind >= FLOAT16 and kind != STRING:
+                if kind >= FIRST_FLOAT and kind != STRING:
                     stop = read_any_float(base, place, kind, target, element, bare)
                 elif kind == STRING:
                     store_u64(target + 8 * element, used)

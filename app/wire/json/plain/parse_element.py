@@ -1,12 +1,14 @@
 """Elements of a JSON array to packed items: numbers and bools of every type, a block of them at a time.
 
-Floats are read as float64 and rounded once more, as `app.wire.json.compiled.parse_element` does.
+Floats are read as float64 and rounded once more, those of 8 bits once from the decimal, as
+`app.wire.json.compiled.parse_element` does.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from math import isinf
 from typing import Any, Final
 
@@ -14,30 +16,17 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from app.tensors import float_rounding
+from app.tensors.dtypes import DType
 from app.wire.json import lossless_json
-from app.wire.json.codec_constants import (
-    BFLOAT16,
-    BOOL,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    INT8,
-    INT64,
-    STRING,
-    TOO_LARGE,
-    UINT8,
-    UINT64,
-)
+from app.wire.json.codec_constants import BOOL, FIRST_FLOAT, FLOATS, INT8, INT64, STRING, UINT8, UINT64
 from app.wire.json.plain.patterns import BARE_NUMBER, NUMBER
 
 _TYPES: Final[Mapping[int, np.dtype[Any]]] = {
     BOOL: np.dtype("?"),
     **{INT8 + power: np.dtype(f"<i{1 << power}") for power in range(4)},
     **{UINT8 + power: np.dtype(f"<u{1 << power}") for power in range(4)},
-    FLOAT16: np.dtype("<f2"),
-    BFLOAT16: np.dtype("<u2"),
-    FLOAT32: np.dtype("<f4"),
-    FLOAT64: np.dtype("<f8"),
+    **{kind: row.numpy if row.npy else np.dtype(f"<u{row.item_size}") for kind, row in FLOATS.items()},
 }
 WIDTHS: Final = {kind: dtype.itemsize for kind, dtype in _TYPES.items()}
 """Bytes of an item of each kind."""
@@ -54,14 +43,11 @@ _EXACT: Final = 1e15
 _MOST_DIGITS: Final = 40
 """Of an integer that is computed: any longer one is out of every range."""
 _SPACES: Final = b" \t\n\r"
-# Of a bfloat16: bits of its fraction, and the bias of its exponent; the same of a float64.
-_FRACTION, _BIAS = 7, 127
-_FRACTION_64, _BIAS_64 = 52, 1023
 
 
 def read_block(text: bytes, kind: int, bare: bool) -> NDArray[Any] | None:
     """The items of a text of elements and commas, of strings none; or None where one of them is wrong."""
-    if FLOAT16 <= kind < STRING and b"-0" in text:
+    if FIRST_FLOAT <= kind < STRING and b"-0" in text:
         text = _MINUS_ZERO.sub(b"-0.0", text)  # an integer would lose its sign
     if bare and (b"N" in text or b"I" in text):
         text = _BARE.sub(rb'"\g<0>"', text)
@@ -74,7 +60,7 @@ def read_block(text: bytes, kind: int, bare: bool) -> NDArray[Any] | None:
         return np.array([], np.uint8) if types <= {str} else None
     if kind == BOOL:
         return np.array(items, np.bool_) if types <= {bool} else None
-    if kind >= FLOAT16:
+    if kind >= FIRST_FLOAT:
         return _floats(items, types, text, kind)
     return _integers(items, types, text, kind)
 
@@ -95,35 +81,38 @@ def _floats(items: list[Any], types: set[type], text: bytes, kind: int) -> NDArr
         items = [_NON_FINITE.get(item) if type(item) is str else item for item in items]
         if None in items:
             return None
-    numbers = np.array(items, np.float64)
-    limit = TOO_LARGE.get(kind)
-    if limit is not None:
-        too_large = np.abs(numbers) >= limit
-        if non_finite:
-            too_large &= np.isfinite(numbers)
-        if too_large.any():
+    return _rounded(np.array(items, np.float64), text, FLOATS[kind])
+
+
+def _rounded(numbers: NDArray[np.float64], text: bytes, dtype: DType) -> NDArray[Any] | None:
+    """The items nearest to numbers, which `text` has between commas; None if the type cannot hold one of them."""
+    sizes = np.abs(numbers)
+    finite = np.isfinite(numbers)
+    if dtype.npy is not None:
+        if dtype.item_size < 8 and (sizes[finite] >= float_rounding.too_large(dtype)).any():
             return None
-    return _bfloat16(numbers) if kind == BFLOAT16 else numbers.astype(_TYPES[kind], copy=False)
-
-
-def _bfloat16(numbers: NDArray[np.float64]) -> NDArray[np.uint16]:
-    """The bits of the bfloat16 nearest to each float64, half to even. NumPy's way over float32 would round twice."""
-    bits = numbers.view(np.int64)
-    magnitude = bits & (2**63 - 1)
-    exponent = (magnitude >> _FRACTION_64) - _BIAS_64 + _BIAS
-    fraction = magnitude & (2**_FRACTION_64 - 1)
-    normal = exponent > 0
-    fraction |= np.where(normal, exponent, 1) << _FRACTION_64
-    shift = _FRACTION_64 - _FRACTION + np.where(normal, 0, 1 - exponent)
-    least = np.minimum(shift, _FRACTION_64 + 2)
-    rounded = (fraction + (1 << (least - 1)) - 1 + ((fraction >> least) & 1)) >> least
-    rounded[shift > least] = 0
-    infinity = (2 * _BIAS + 1) << _FRACTION
-    rounded[np.isinf(numbers)] = infinity
-    rounded[np.isnan(numbers)] = infinity | 1 << (_FRACTION - 1)
-    signs = np.where(np.isnan(numbers), 0, bits < 0) << 15
-    narrow: NDArray[np.uint16] = (rounded | signs).astype(np.uint16)
-    return narrow
+        return numbers.astype(dtype.numpy, copy=False)
+    if not float_rounding.has_infinity(dtype) and np.isinf(numbers).any():
+        return None
+    if not float_rounding.is_signed(dtype) and (numbers < 0).any():
+        return None
+    middles = float_rounding.middles(dtype)
+    bits = np.searchsorted(middles, sizes)
+    (ties,) = np.nonzero(middles[np.minimum(bits, len(middles) - 1)] == sizes)
+    bits[ties] += bits[ties] & 1
+    if dtype.item_size == 1 and len(ties):
+        texts = text.split(b",")
+        for tie in ties.tolist():
+            exact, middle = Decimal(texts[tie].strip(_SPACES).decode()).copy_abs(), Decimal(sizes[tie])
+            if exact != middle:
+                bits[tie] = np.searchsorted(middles, sizes[tie]) + (exact > middle)
+    if (bits[finite] >= len(middles)).any():
+        return None
+    bits[np.isinf(numbers)] = float_rounding.bits_of(dtype, np.inf)
+    bits[np.isnan(numbers)] = float_rounding.bits_of(dtype, np.nan)
+    if float_rounding.is_signed(dtype):
+        bits[np.signbit(numbers) & ~np.isnan(numbers)] |= 1 << (8 * dtype.item_size - 1)
+    return bits.astype(f"<u{dtype.item_size}")
 
 
 def _integers(items: list[Any], types: set[type], text: bytes, kind: int) -> NDArray[Any] | None:
@@ -159,7 +148,7 @@ def _integer(text: bytes) -> int | None:
 
 def is_element(text: bytes, kind: int, bare: bool) -> bool:
     """Whether the text of a JSON value is an element of this kind."""
-    if FLOAT16 <= kind < STRING and _NUMBER.fullmatch(text):
-        number = abs(float(text))
-        return not isinf(number) and number < TOO_LARGE.get(kind, np.inf)
+    if FIRST_FLOAT <= kind < STRING and _NUMBER.fullmatch(text):
+        number = float(text)
+        return not isinf(number) and _rounded(np.array([number]), text, FLOATS[kind]) is not None
     return read_block(text, kind, bare) is not None

@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from app.wire.json.codec_constants import FLOAT16, SKIP, STRING
+from app.wire.json.codec_constants import FIRST_FLOAT, SKIP, STRING
 from app.wire.json.plain.nesting import Nesting, read_nesting
 from app.wire.json.plain.parse_element import WIDTHS, is_element, read_block
 from app.wire.json.plain.patterns import ANY_STRING
@@ -67,7 +67,7 @@ def read_elements(
     if kind == STRING:
         used, wrong = _read_strings(text, nesting.elements, room, out)
     elif kind != SKIP:
-        wrong = _read_numbers(text, nesting.elements, kind, out, bare and kind >= FLOAT16)
+        wrong = _read_numbers(text, nesting.elements, kind, out, bare and kind >= FIRST_FLOAT)
     if wrong is not None:
         element, place = _first_wrong(text, *wrong, kind, bare)
         return False, first + place, element, 0, leaf, inner
@@ -148,7 +148,7 @@ def _texts(strings: list[bytes]) -> list[bytes] | None:
 def _first_wrong(text: memoryview, element: int, place: int, kind: int, bare: bool) -> tuple[int, int]:
     """(element, place) of the first wrong element from `element` on, which begins at `place` or later."""
     tokens = _TOKEN.finditer(text, place)
-    bare = bare and FLOAT16 <= kind < STRING
+    bare = bare and FIRST_FLOAT <= kind < STRING
     while some := list(islice(tokens, _TOKENS)):
         if read_block(b",".join([token[0] for token in some]), kind, bare) is None:
             for token in some:

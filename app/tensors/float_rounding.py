@@ -1,0 +1,71 @@
+"""The numbers of a narrow float type in order, and the middles where rounding goes from one to the next.
+
+The finite numbers that are not negative have the bits 0, 1, 2, ... in ascending order in every type. So the bits of the
+number nearest to x are the number of middles below x; at a middle, of the two neighbors the one with even bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from app.tensors.dtypes import DType
+
+_finfo: Final[Any] = ml_dtypes.finfo
+
+
+def bits_of(dtype: DType, number: float) -> int:
+    """The bits of a number that the float type holds, of an infinity or of a NaN."""
+    with np.errstate(all="ignore"):
+        return int(np.array([number]).astype(dtype.numpy).view(f"u{dtype.item_size}")[0])
+
+
+def largest(dtype: DType) -> float:
+    """The largest finite number."""
+    return float(_finfo(dtype.numpy).max)
+
+
+def fraction_bits(dtype: DType) -> int:
+    """Bits of the fraction, without the leading 1."""
+    return int(_finfo(dtype.numpy).nmant)
+
+
+def exponent_bias(dtype: DType) -> int:
+    """What is added to the exponent of a number in its bits."""
+    return has_zero(dtype) - int(_finfo(dtype.numpy).minexp)
+
+
+def has_zero(dtype: DType) -> bool:
+    """Whether the bits 0 stand for 0, and an exponent of 0 for numbers without a leading 1."""
+    return bool(np.zeros(1, dtype.numpy).astype(np.float64)[0] == 0)
+
+
+def too_large(dtype: DType) -> float:
+    """The middle between the largest finite number and the next one, which the type lacks."""
+    info = _finfo(dtype.numpy)
+    return largest(dtype) + 2.0 ** int(info.maxexp - info.nmant - 2)
+
+
+def is_signed(dtype: DType) -> bool:
+    """Whether the type has negative numbers."""
+    return float(_finfo(dtype.numpy).min) < 0
+
+
+def has_infinity(dtype: DType) -> bool:
+    """Whether the type has infinities."""
+    with np.errstate(all="ignore"):
+        return bool(np.isinf(np.array([np.inf]).astype(dtype.numpy).astype(np.float64))[0])
+
+
+@cache
+def middles(dtype: DType) -> NDArray[np.float64]:
+    """The middles of a type of at most 16 bits; the last one is `too_large`."""
+    bits: NDArray[Any] = np.arange(bits_of(dtype, largest(dtype)) + 1, dtype=f"u{dtype.item_size}")
+    numbers = bits.view(dtype.numpy).astype(np.float64)
+    found: NDArray[np.float64] = np.append((numbers[:-1] + numbers[1:]) / 2, too_large(dtype))
+    found.flags.writeable = False
+    return found
