@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
+from math import inf
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
@@ -18,7 +19,8 @@ from app.operators.backward_registry import BACKWARDS
 from app.operators.dialects import Dialect
 from app.operators.lookup import INDEX_DTYPES
 from app.operators.registry import OPERATORS
-from app.tensors.dtypes import DTYPES
+from app.tensors import float_rounding
+from app.tensors.dtypes import DTYPES, DType
 from app.tensors.lookup_call import POOLINGS
 from app.tensors.operator_signature import DialectFields
 
@@ -35,6 +37,23 @@ def _dialect(dialect: Dialect) -> dict[str, Any]:
     }
 
 
+def _element_type(dtype: DType) -> dict[str, Any]:
+    """A type by its name: what Python calls it if NumPy lacks it, and for narrow floats what their bits mean."""
+    python = f"ml_dtypes.{dtype.name}" if dtype.kind == "float" and dtype.npy is None else None
+    found: dict[str, Any] = {"name": dtype.name, "python": python, "bits": None}
+    if dtype.kind == "float" and dtype.item_size <= 2:
+        found["bits"] = {
+            "bytes": dtype.item_size,
+            "fraction": float_rounding.fraction_bits(dtype),
+            "bias": float_rounding.exponent_bias(dtype),
+            "signed": float_rounding.is_signed(dtype),
+            "largest": float_rounding.bits_of(dtype, float_rounding.largest(dtype)),
+            "zero": float_rounding.has_zero(dtype),
+            "infinity": float_rounding.bits_of(dtype, inf) if float_rounding.has_infinity(dtype) else None,
+        }
+    return found
+
+
 def service_description() -> dict[str, Any]:
     """What the page's scripts know of the service: operators, their dialects and the element types."""
     return {
@@ -49,7 +68,7 @@ def service_description() -> dict[str, Any]:
             for row in OPERATORS.values()
             if row.signature.kind in ("gather", "scatter")
         ],
-        "dtypes": list(DTYPES),
+        "dtypes": [_element_type(row) for row in DTYPES.values()],
         "lookup": {"index_dtypes": sorted(INDEX_DTYPES, reverse=True), "poolings": POOLINGS},
         "backward": {
             "operators": [

@@ -1,5 +1,6 @@
 /* The request of the playground as curl and as Python, with this server's own address. A key is never written out. */
 
+import { ELEMENT_TYPES } from "./element_types.js";
 import { address, hasKey } from "./service.js";
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
@@ -21,7 +22,7 @@ export function pythonText({
   if (!data || !indices || updates === null) return "Values that are not nested lists have no form in Python.";
   if (fillValue === undefined) return "A fill value that is not JSON has no form in Python.";
   const imports = ["import numpy as np", "from gathernd import Client"];
-  if ([data, indices].some(({ dtype }) => dtype === "bfloat16")) imports.unshift("import ml_dtypes");
+  if ([data, indices].some(({ dtype }) => ELEMENT_TYPES.get(dtype).python)) imports.unshift("import ml_dtypes");
   if (hasKey()) imports.push("", "# The client takes the key from the environment: GATHERND_API_KEY");
   const more = [
     ...(parameter ? [`${parameterName}=${parameter}`] : []),
@@ -42,7 +43,7 @@ with Client("${address()}") as client:
 }
 
 function arrayText({ dtype, values }) {
-  const type = { bfloat16: "ml_dtypes.bfloat16", string: "object" }[dtype] ?? `"${dtype}"`;
+  const type = dtype === "string" ? "object" : ELEMENT_TYPES.get(dtype).python ?? `"${dtype}"`;
   return `np.array(${literal(values, dtype)}, ${type})`;
 }
 

@@ -3,6 +3,7 @@
 import { AliasList } from "./alias_list.js";
 import { BackwardForm } from "./backward_form.js";
 import { serveCopyButtons } from "./copy_buttons.js";
+import { ELEMENT_TYPES } from "./element_types.js";
 import { byId } from "./elements.js";
 import { ImportForm } from "./import_form.js";
 import { LookupForm } from "./lookup_form.js";
@@ -13,7 +14,8 @@ import { TensorUpload } from "./tensor_upload.js";
 import { followAddress, goTo } from "./views.js";
 import { showLastGather, showMetrics } from "./where_gathers_run.js";
 
-const { operators, dtypes, lookup, backward } = JSON.parse(byId("service").textContent);
+const { operators, lookup, backward } = JSON.parse(byId("service").textContent);
+const dtypes = [...ELEMENT_TYPES.keys()];
 
 const playground = new Playground(operators, dtypes, showLastGather);
 const forms = [playground, new LookupForm(lookup), new BackwardForm(backward)];

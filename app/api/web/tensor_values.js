@@ -1,5 +1,7 @@
 /* Values of tensors as text: read out of JSON without a loss of digits, or out of the raw bytes of a content. */
 
+import { ELEMENT_TYPES } from "./element_types.js";
+
 /** JSON whose numbers stay as they were written: int64 has more digits than a number of JavaScript. */
 export function parseExactly(text) {
   return JSON.parse(text, (_, value, context) =>
@@ -51,25 +53,23 @@ function shortest(value, round, mostDigits) {
   return String(Number(value.toPrecision(mostDigits)));
 }
 
-function fromHalf(bits) {
-  const sign = bits & 0x8000 ? -1 : 1;
-  const exponent = (bits >> 10) & 31;
-  const fraction = bits & 1023;
-  if (exponent === 31) return fraction ? NaN : sign * Infinity;
-  return sign * (exponent ? (1024 + fraction) * 2 ** (exponent - 25) : fraction * 2 ** -24);
-}
-
-function fromBfloat(bits) {
-  const view = new DataView(new ArrayBuffer(4));
-  view.setUint32(0, bits << 16);
-  return view.getFloat32(0);
+/** The number of a float of at most 16 bits; in a type without zero, exponent 0 has a leading 1 like any other. */
+function fromBits(item, { bytes, fraction, bias, signed, zero, largest, infinity }) {
+  const signBit = signed ? 1 << (8 * bytes - 1) : 0;
+  const sign = item & signBit ? -1 : 1;
+  const size = item & ~signBit;
+  if (size > largest) return size === infinity ? sign * Infinity : NaN;
+  const exponent = size >> fraction;
+  const rest = size & ((1 << fraction) - 1);
+  if (exponent === 0 && zero) return sign * rest * 2 ** (1 - bias - fraction);
+  return sign * (2 ** fraction + rest) * 2 ** (exponent - bias - fraction);
 }
 
 const float32 = (view, at) => shortest(view.getFloat32(at, true), Math.fround, 9);
 const float64 = (view, at) => numberText(view.getFloat64(at, true));
 const brief = (value) => numberText(Number.isFinite(value) && value ? Number(value.toPrecision(5)) : value);
 
-/** Bytes of an element, and what reads it. */
+/** Bytes of an element, and what reads it; `readerOf` makes those of narrow floats. */
 const READERS = {
   bool: [1, (view, at) => String(view.getUint8(at) === 1)],
   int8: [1, (view, at) => String(view.getInt8(at))],
@@ -80,13 +80,18 @@ const READERS = {
   uint16: [2, (view, at) => String(view.getUint16(at, true))],
   uint32: [4, (view, at) => String(view.getUint32(at, true))],
   uint64: [8, (view, at) => String(view.getBigUint64(at, true))],
-  float16: [2, (view, at) => brief(fromHalf(view.getUint16(at, true)))],
-  bfloat16: [2, (view, at) => brief(fromBfloat(view.getUint16(at, true)))],
   float32: [4, float32],
   float64: [8, float64],
   complex64: [8, (view, at) => complexText(float32(view, at), float32(view, at + 4))],
   complex128: [16, (view, at) => complexText(float64(view, at), float64(view, at + 8))],
 };
+
+function readerOf(dtype) {
+  const { bits } = ELEMENT_TYPES.get(dtype);
+  if (bits === null) return READERS[dtype];
+  const item = bits.bytes === 1 ? (view, at) => view.getUint8(at) : (view, at) => view.getUint16(at, true);
+  return [bits.bytes, (view, at) => brief(fromBits(item(view, at), bits))];
+}
 
 /** The first elements, as text, of little-endian `bytes`, which may end within one; at most `limit`. */
 export function readElements(bytes, dtype, limit) {
@@ -101,7 +106,7 @@ export function readElements(bytes, dtype, limit) {
     }
     return found;
   }
-  const [size, read] = READERS[dtype];
+  const [size, read] = readerOf(dtype);
   for (let at = 0; found.length < limit && at + size <= bytes.length; at += size) found.push(read(view, at));
   return found;
 }
