@@ -21,7 +21,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ElementType:
-    """A row of the table: `numpy` is None for bfloat16, whose dtype is ml_dtypes', and for string.
+    """A row of the table: `numpy` is None for the types of ml_dtypes, which is imported when one is met, and string.
 
     `safetensors` is None for the types that this format lacks; `itemsize` is 0 for string.
     """
@@ -32,10 +32,12 @@ class ElementType:
     itemsize: int
 
 
-def _element_type(name: str, safetensors: str | None) -> ElementType:
-    known = name not in ("bfloat16", "string")
-    dtype = np.dtype(name).newbyteorder("<") if known else None
-    return ElementType(name, dtype, safetensors, 2 * (name == "bfloat16") if dtype is None else dtype.itemsize)
+def _element_type(name: str, safetensors: str | None, itemsize: int | None = None) -> ElementType:
+    """A row; `itemsize` is given for the types that NumPy lacks."""
+    if itemsize is not None:
+        return ElementType(name, None, safetensors, itemsize)
+    dtype = np.dtype(name).newbyteorder("<")
+    return ElementType(name, dtype, safetensors, dtype.itemsize)
 
 
 ELEMENT_TYPES: Final[Mapping[str, ElementType]] = {
@@ -51,12 +53,12 @@ ELEMENT_TYPES: Final[Mapping[str, ElementType]] = {
         _element_type("uint32", "U32"),
         _element_type("uint64", "U64"),
         _element_type("float16", "F16"),
-        _element_type("bfloat16", "BF16"),
+        _element_type("bfloat16", "BF16", 2),
         _element_type("float32", "F32"),
         _element_type("float64", "F64"),
         _element_type("complex64", "C64"),
         _element_type("complex128", None),
-        _element_type("string", None),
+        _element_type("string", None, 0),
     )
 }
 ELEMENT_TYPE_OF_SAFETENSORS: Final[Mapping[str, ElementType]] = {
@@ -99,7 +101,7 @@ def encode(array: NDArray[Any]) -> EncodedTensor:
 def decode(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> NDArray[Any]:
     """The array that `raw` encodes, sharing its memory; strings become an array of objects.
 
-    Raises UnexpectedAnswer where the bytes do not fit the shape, ModuleNotFoundError for bfloat16 without ml_dtypes.
+    Raises UnexpectedAnswer if the bytes do not fit the shape, ModuleNotFoundError for a type of ml_dtypes without it.
     """
     dtype = numpy_dtype(element_type)
     if dtype is None:
@@ -119,15 +121,15 @@ _LITTLE: Final = np.dtype("<i4") == np.dtype("i4")
 
 
 def numpy_dtype(element_type: ElementType) -> np.dtype[Any] | None:
-    """NumPy's dtype of the type, None for string. Raises ModuleNotFoundError for bfloat16 without ml_dtypes."""
-    if element_type.name == "bfloat16":
-        try:
-            import ml_dtypes  # noqa: PLC0415  (optional: only those who meet the type need it)
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("bfloat16 needs the package ml_dtypes") from error
-        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return found
-    return element_type.numpy
+    """NumPy's dtype of the type, None for string. Raises ModuleNotFoundError for a type of ml_dtypes without it."""
+    if element_type.numpy is not None or not element_type.itemsize:
+        return element_type.numpy
+    try:
+        import ml_dtypes  # noqa: PLC0415  (optional: only those who meet such a type need it)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{element_type.name} needs the package ml_dtypes") from error
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, element_type.name))
+    return found
 
 
 def _encode_strings(array: NDArray[Any]) -> bytes:

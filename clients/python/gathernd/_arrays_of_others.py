@@ -20,7 +20,7 @@ _FIRST_ROUNDED: Final = 2**53
 def as_array(value: Any) -> NDArray[Any]:
     """`value` as a NumPy array, sharing its memory where it can be shared; what lies on a GPU is copied from there.
 
-    A PyTorch tensor may ask for a gradient. Raises ModuleNotFoundError for one of bfloat16 without ml_dtypes.
+    A PyTorch tensor may ask for a gradient. Raises ModuleNotFoundError for one of a type of ml_dtypes without it.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -54,8 +54,10 @@ def array_of_lists(value: Any) -> NDArray[Any]:
 
 def encode_value(value: Any) -> EncodedTensor:
     """The bytes of whatever `as_array` takes; PyTorch's bfloat16 goes without ml_dtypes. Raises TypeError."""
-    if _is_torch(value) and str(value.dtype) == "torch.bfloat16":
-        return EncodedTensor(ELEMENT_TYPES["bfloat16"], tuple(value.shape), encode(_bfloat16_bits(value)).raw)
+    if _is_torch(value):
+        element_type = _type_that_numpy_lacks(value)
+        if element_type is not None:
+            return EncodedTensor(element_type, tuple(value.shape), encode(_bits(value)).raw)
     return encode(as_array(value))
 
 
@@ -171,15 +173,24 @@ def _is_torch(value: Any) -> bool:
 def _torch_array(tensor: Any) -> NDArray[Any]:
     """The array of a PyTorch tensor, which may ask for a gradient, lie on a GPU or be a lazy conjugate."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-    if str(plain.dtype) != "torch.bfloat16":
+    element_type = _type_that_numpy_lacks(plain)
+    if element_type is None:
         found: NDArray[Any] = plain.numpy()
         return found
-    dtype = numpy_dtype(ELEMENT_TYPES["bfloat16"])
+    dtype = numpy_dtype(element_type)
     assert dtype is not None
-    return _bfloat16_bits(plain).view(dtype).reshape(tuple(plain.shape))
+    return _bits(plain).view(dtype).reshape(tuple(plain.shape))
 
 
-def _bfloat16_bits(tensor: Any) -> NDArray[Any]:
-    """The items of a PyTorch tensor of bfloat16 as int16, in row-major order and of one dimension."""
-    found: NDArray[Any] = tensor.detach().cpu().reshape(-1).contiguous().view(sys.modules["torch"].int16).numpy()
+def _type_that_numpy_lacks(tensor: Any) -> ElementType | None:
+    """The element type of a PyTorch tensor if NumPy has it by ml_dtypes alone."""
+    found = ELEMENT_TYPES.get(str(tensor.dtype).removeprefix("torch."))
+    return found if found is not None and found.numpy is None else None
+
+
+def _bits(tensor: Any) -> NDArray[Any]:
+    """The items of a PyTorch tensor as integers of their size, in row-major order and of one dimension."""
+    torch = sys.modules["torch"]
+    integers = torch.uint8 if tensor.element_size() == 1 else torch.int16
+    found: NDArray[Any] = tensor.detach().cpu().reshape(-1).contiguous().view(integers).numpy()
     return found

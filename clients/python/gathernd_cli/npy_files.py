@@ -55,10 +55,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def storable(array: NDArray[Any]) -> NDArray[Any]:
-    """`array` with a dtype of the npy format: strings get a fixed width. Raises TypeError for bfloat16."""
+    """`array` with a dtype of the npy format: strings get a fixed width. Raises TypeError for a type of ml_dtypes."""
     if array.dtype == object:
         return array.astype(str) if array.size else np.empty(array.shape, "<U1")
-    if array.dtype.kind == "V":
+    if array.dtype.isbuiltin == 2:  # npy would keep no more than the size of its items
         raise TypeError(f"an npy file cannot hold {array.dtype.name}")
     return array
 
@@ -67,7 +67,7 @@ def print_or_save(arrays: Mapping[str, NDArray[Any]], path: Path | None) -> None
     """Print what a command found, or write each array into a file: the array "" into `path`, others beside it.
 
     The array "0" for out.npy is written into out.0.npy. All are written before the first has its name. Raises OSError,
-    and TypeError for bfloat16.
+    and TypeError for a type of ml_dtypes.
     """
     if path is None:
         for array in arrays.values():
