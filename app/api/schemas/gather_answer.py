@@ -1,4 +1,4 @@
-"""The answers of the native JSON routes, as OpenAPI and generated clients see them (requests: `app.requests.schemas`)."""
+"""The answers of the native JSON routes, as OpenAPI and generated clients see them."""
 
 from __future__ import annotations
 
