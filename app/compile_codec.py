@@ -55,7 +55,7 @@ _bytes: Final = types.Array(types.uint8, 1, "C", readonly=True)
 _octets_out: Final = types.Array(types.uint8, 1, "C")
 _integers: Final = types.Array(types.int64, 1, "C", readonly=True)
 _integers_out: Final = types.Array(types.int64, 1, "C")
-_counted: Final = (*(_seconds,) * 6, _integer, _integer)
+_counted: Final = (*(_seconds,) * 5, _integer, _integer)
 
 
 class _Function(NamedTuple):

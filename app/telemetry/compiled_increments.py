@@ -28,7 +28,6 @@ from app.telemetry.increment_layout import (
     LOOKUPS,
     MEASURED,
     PARSE,
-    PREDICTED,
     QUEUE,
     RECEIVED,
     REQUESTS,
@@ -98,7 +97,6 @@ def add(
     kernel: float,
     done: float,
     finished: float,
-    predicted: float,
     received: int,
     sent: int,
 ) -> None:
@@ -117,9 +115,7 @@ def add(
     _increment(timings + 16, done - kernel)
     _increment(timings + 24, finished - done)
     _increment(load_u64(table + 8 * ROUTES), 1.0)
-    if load_u64(table + 8 * PREDICTED) != 0:
-        _increment(load_u64(table + 8 * PREDICTED), predicted)
-        _increment(load_u64(table + 8 * MEASURED), done - kernel)
+    _increment(load_u64(table + 8 * MEASURED), done - kernel)
     if load_u64(table + 8 * LOOKUPS) != 0:
         _increment(load_u64(table + 8 * LOOKUPS), 1.0)
     _increment(load_u64(table + 8 * RECEIVED), received)
@@ -136,12 +132,11 @@ def answer(
     kernel: float,
     done: float,
     finished: float,
-    predicted: float,
     received: int,
     sent: int,
 ) -> bool:
     """See `app.telemetry.increments`."""
     if not _write_header(at, number, start, parsed, kernel, done, finished):
         return False
-    add(table, start, parsed, kernel, done, finished, predicted, received, sent)
+    add(table, start, parsed, kernel, done, finished, received, sent)
     return True

@@ -26,7 +26,7 @@ SHORT_S: Final = 1e-3
 """Requests that took less have their times written as three digits of microseconds."""
 
 # Places in the table of addresses of the cells of one kind of gathers.
-CELLS: Final = 8
-REQUESTS, TIMES, ROUTES, PREDICTED, MEASURED, RECEIVED, SENT, LOOKUPS = range(CELLS)
+CELLS: Final = 7
+REQUESTS, TIMES, ROUTES, MEASURED, RECEIVED, SENT, LOOKUPS = range(CELLS)
 """TIMES has the buckets side by side, one more than there are bounds, then the sum of all seconds and of each stage."""
 STAGES: Final = len(BUCKETS) + 2

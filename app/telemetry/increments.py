@@ -1,8 +1,8 @@
 """The header lines and the metrics of an answered gather, in one call, compiled once that is ready.
 
-add(table, start, parsed, kernel, done, finished, predicted, received, sent) counts a gather in the cells (see
-`shared_counters`) whose addresses stand at the address `table`, 0 for those that it has not. The times are seconds of
-`perf_counter`, `predicted` is seconds, the others are bytes. answer(HEADER_TEMPLATE_AT, table, number, ...) also writes
+add(table, start, parsed, kernel, done, finished, received, sent) counts a gather in the cells (see `shared_counters`)
+whose addresses stand at the address `table`, 0 for those that it has not. The times are seconds of `perf_counter`, the
+others are bytes. answer(HEADER_TEMPLATE_AT, table, number, ...) also writes
 the request's id and times into HEADER_TEMPLATE, the header lines that most answers have; for a request that took long
 it does nothing and returns False.
 """

@@ -50,14 +50,7 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("predicted", "taken"),
         "Gathers, by the route predicted to be the fastest and the one taken.",
     ),
-    "gathernd_route_predicted_seconds": (
-        ("route",),
-        "Seconds predicted for the gathers that took the route predicted, added up.",
-    ),
-    "gathernd_route_measured_seconds": (
-        ("route",),
-        "Seconds that the same gathers took: over those predicted, 1 where the predictions are right.",
-    ),
+    "gathernd_route_measured_seconds": (("route",), "Seconds that gathers took in the kernel, by the route taken."),
     "gathernd_tensor_lookups": (
         ("tensor",),
         "Gathers answered from a resident tensor, and features of lookups, by the name in the request, a tensor's or "

@@ -15,7 +15,6 @@ from app.telemetry.increment_layout import (
     LOOKUPS,
     MEASURED,
     PARSE,
-    PREDICTED,
     QUEUE,
     RECEIVED,
     REQUESTS,
@@ -39,15 +38,12 @@ def add(
     kernel: float,
     done: float,
     finished: float,
-    predicted: float,
     received: int,
     sent: int,
 ) -> None:
     """See `app.telemetry.increments`."""
     cells = _Table.from_address(table)[:]
-    increments = [(REQUESTS, 1.0), (ROUTES, 1.0), (RECEIVED, received), (SENT, sent)]
-    if cells[PREDICTED]:
-        increments += [(PREDICTED, predicted), (MEASURED, done - kernel)]
+    increments = [(REQUESTS, 1.0), (ROUTES, 1.0), (MEASURED, done - kernel), (RECEIVED, received), (SENT, sent)]
     if cells[LOOKUPS]:
         increments.append((LOOKUPS, 1.0))
     for cell, number in increments:
@@ -68,7 +64,6 @@ def answer(
     kernel: float,
     done: float,
     finished: float,
-    predicted: float,
     received: int,
     sent: int,
 ) -> bool:
@@ -83,5 +78,5 @@ def answer(
         (ENCODE, finished - done),
     ):
         HEADER_TEMPLATE[place : place + 3] = b"%03d" % int(seconds * 1e6)
-    add(table, start, parsed, kernel, done, finished, predicted, received, sent)
+    add(table, start, parsed, kernel, done, finished, received, sent)
     return True

@@ -106,8 +106,8 @@ class Metrics(Collector):
         table = self._cell_tables.get(key) or self._cell_table(key)
         start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.gathered
         now = perf_counter()
-        number, predicted, received, tell = context.number, choice.seconds, exchange.received, answer.run
-        if not tell(HEADER_TEMPLATE_AT, table, number, start, parsed, kernel, done, now, predicted, received, sent):
+        number, received, tell = context.number, exchange.received, answer.run
+        if not tell(HEADER_TEMPLATE_AT, table, number, start, parsed, kernel, done, now, received, sent):
             return False
         timings.finished = now
         return True
@@ -132,9 +132,8 @@ class Metrics(Collector):
                 tensor = self._tensor_label(tensor)
             key = context.method, context.path, choice.route, timings.route, tensor
             table = self._cell_tables.get(key) or self._cell_table(key)
-            predicted = choice.seconds
             start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.kernel_end
-            add.run(table, start, parsed, kernel, done, finished, predicted, received, sent)
+            add.run(table, start, parsed, kernel, done, finished, received, sent)
             return
         if code is not None:
             self.counters.add(f"gathernd_errors|{code}")
@@ -241,9 +240,7 @@ class Metrics(Collector):
         cells[increment_layout.REQUESTS], cells[increment_layout.TIMES] = self._cells_of(method, path, 200)
         cells[increment_layout.ROUTES] = cell(f"gathernd_kernel_routes|{predicted}|{taken}")
         cells[increment_layout.RECEIVED], cells[increment_layout.SENT] = self._received, self._sent
-        if taken == predicted:  # else the prediction is of another route
-            cells[increment_layout.PREDICTED] = cell(f"gathernd_route_predicted_seconds|{taken}")
-            cells[increment_layout.MEASURED] = cell(f"gathernd_route_measured_seconds|{taken}")
+        cells[increment_layout.MEASURED] = cell(f"gathernd_route_measured_seconds|{taken}")
         if tensor:
             cells[increment_layout.LOOKUPS] = cell(f"{_LOOKUPS}|{tensor}")
         first = self._values.ctypes.data

@@ -16,7 +16,6 @@ from app.telemetry.increment_layout import (
     HEADER_TEMPLATE_AT,
     LOOKUPS,
     MEASURED,
-    PREDICTED,
     RECEIVED,
     REQUESTS,
     ROUTES,
@@ -43,13 +42,11 @@ START = st.floats(0, 1e7)
 class Cells:
     """Cells in memory, each with one beside it on either side that nobody is to touch."""
 
-    def __init__(self, *, predicted: bool = True, looked_up: bool = True) -> None:
+    def __init__(self, *, looked_up: bool = True) -> None:
         self.times = np.zeros(WIDTH + 2)
         self.others = np.zeros((CELLS, 3))
         self.addresses = np.array([self.others[cell, 1:].ctypes.data for cell in range(CELLS)], np.int64)
         self.addresses[TIMES] = self.times[1:].ctypes.data
-        if not predicted:
-            self.addresses[[PREDICTED, MEASURED]] = 0
         if not looked_up:
             self.addresses[LOOKUPS] = 0
 
@@ -61,7 +58,7 @@ class Cells:
         assert self.times[0] == self.times[-1] == 0
         assert not self.others[:, [0, 2]].any()
         assert self.others[TIMES, 1] == 0
-        return [*self.times[1:-1], *self.others[[REQUESTS, ROUTES, PREDICTED, MEASURED, RECEIVED, SENT, LOOKUPS], 1]]
+        return [*self.times[1:-1], *self.others[[REQUESTS, ROUTES, MEASURED, RECEIVED, SENT, LOOKUPS], 1]]
 
 
 def times_of(start: float, spans: list[float]) -> list[float]:
@@ -71,34 +68,30 @@ def times_of(start: float, spans: list[float]) -> list[float]:
     return found
 
 
-def expected(
-    gathers: list[tuple[list[float], float, int, int]], *, predicted: bool, looked_up: bool = True
-) -> list[float]:
-    times, others = [0.0] * WIDTH, [0.0] * 7
-    for (start, parsed, kernel, done, over), seconds, received, sent in gathers:
+def expected(gathers: list[tuple[list[float], int, int]], *, looked_up: bool = True) -> list[float]:
+    times, others = [0.0] * WIDTH, [0.0] * 6
+    for (start, parsed, kernel, done, over), received, sent in gathers:
         times[bisect_left(BUCKETS, over - start)] += 1
         timings = (over - start, parsed - start, kernel - parsed, done - kernel, over - done)
         for at, number in enumerate(timings, len(BUCKETS) + 1):
             times[at] += number
-        forecast = (seconds, done - kernel) if predicted else (0.0, 0.0)
-        for at, number in enumerate((1, 1, *forecast, received, sent, int(looked_up))):
+        for at, number in enumerate((1, 1, done - kernel, received, sent, int(looked_up))):
             others[at] += number
     return times + others
 
 
 @given(
-    st.lists(st.tuples(START, SPANS, st.floats(0, 10), st.integers(0, 2**40), st.integers(0, 2**40)), max_size=5),
-    st.booleans(),
+    st.lists(st.tuples(START, SPANS, st.integers(0, 2**40), st.integers(0, 2**40)), max_size=5),
     st.booleans(),
 )
 def test_gathers_are_added_up_as_python_would(
-    drawn: list[tuple[float, list[float], float, int, int]], predicted: bool, looked_up: bool
+    drawn: list[tuple[float, list[float], int, int]], looked_up: bool
 ) -> None:
-    gathers = [(times_of(start, spans), seconds, received, sent) for start, spans, seconds, received, sent in drawn]
-    cells = Cells(predicted=predicted, looked_up=looked_up)
-    for (start, parsed, kernel, done, over), seconds, received, sent in gathers:
-        add.run(cells.kind, start, parsed, kernel, done, over, seconds, received, sent)
-    assert cells.counted() == expected(gathers, predicted=predicted, looked_up=looked_up)
+    gathers = [(times_of(start, spans), received, sent) for start, spans, received, sent in drawn]
+    cells = Cells(looked_up=looked_up)
+    for (start, parsed, kernel, done, over), received, sent in gathers:
+        add.run(cells.kind, start, parsed, kernel, done, over, received, sent)
+    assert cells.counted() == expected(gathers, looked_up=looked_up)
 
 
 @given(st.integers(0, 2**40 - 1), START, SPANS)
@@ -108,13 +101,13 @@ def test_an_answer_tells_its_id_and_whole_microseconds_or_nothing(
     cells = Cells()
     at = start, parsed, kernel, done, over = times_of(start, spans)
     before = bytes(HEADER_TEMPLATE)
-    was_counted = answer.run(HEADER_TEMPLATE_AT, cells.kind, number, start, parsed, kernel, done, over, 1e-6, 3, 4)
+    was_counted = answer.run(HEADER_TEMPLATE_AT, cells.kind, number, start, parsed, kernel, done, over, 3, 4)
     assert was_counted == (at[-1] - at[0] < 1e-3)
     if not was_counted:
         assert bytes(HEADER_TEMPLATE) == before
         assert not any(cells.counted())
         return
-    assert cells.counted() == expected([(at, 1e-6, 3, 4)], predicted=True)
+    assert cells.counted() == expected([(at, 3, 4)])
     match = LINES.fullmatch(HEADER_TEMPLATE)
     assert match is not None
     assert match[1].decode() == numbered_id(number)

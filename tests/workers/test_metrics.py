@@ -168,10 +168,8 @@ def test_the_metrics_equal_the_traffic(server: Server) -> None:
     assert change(before, after, "gathernd_kernel_routes_total") == {("loop", "loop"): calls}
     assert change(before, after, "gathernd_lookups_total") == {("4",): 6}
     assert change(before, after, "gathernd_tensor_lookups_total") == {("metrics",): 18}
-    predicted = change(before, after, "gathernd_route_predicted_seconds_total")
     measured = change(before, after, "gathernd_route_measured_seconds_total")
-    assert set(predicted) == set(measured) == {("loop",)}
-    assert 0 < predicted[("loop",)] < 1e-3 * calls
+    assert set(measured) == {("loop",)}
     kernel = [
         number
         for (_, stage), number in change(before, after, "gathernd_stage_seconds_total").items()
