@@ -17,6 +17,8 @@ DEVICES: tuple[Device, ...] = ("auto", "cpu", "gpu")
 Encoding = Literal["values", "base64"]
 """How a JSON answer has the items of its output (`output_encoding`)."""
 ENCODINGS: tuple[Encoding, ...] = ("values", "base64")
+OutputDType = Literal["float16", "bfloat16", "float32", "float64"]
+"""The types that an output of floats can be asked for in (`output_dtype`)."""
 OutOfBounds = Literal["error", "clip", "wrap", "fill"]
 """What becomes of a component that is outside of its axis once the dialect's own wrap has been done: an error; the
 nearest valid one; the one modulo the size of the axis; or the whole slice is filled with one value."""

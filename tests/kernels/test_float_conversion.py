@@ -1,0 +1,78 @@
+"""Conversions of floats are rounded once, half to even: held against exact fractions."""
+
+from __future__ import annotations
+
+import struct
+from fractions import Fraction
+from math import inf, isinf, isnan
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from app.kernels.float_conversion import OUTPUT_DTYPES, converted
+from app.tensors.dtypes import DTYPES
+
+FORMATS: Final = {"float16": (11, -14), "bfloat16": (8, -126), "float32": (24, -126), "float64": (53, -1022)}
+"""Of each type the bits of precision, and the exponent of its least normal number."""
+
+
+def rounded(number: float, name: str) -> float:
+    """The number of a type that is nearest to a float64, of two the even one."""
+    if isnan(number) or isinf(number) or number == 0:
+        return number
+    precision, least = FORMATS[name]
+    exact = Fraction(number)
+    exponent = max(abs(exact.numerator).bit_length() - exact.denominator.bit_length() - 1, least)
+    while abs(exact) >= Fraction(2) ** (exponent + 1):
+        exponent += 1
+    unit = Fraction(2) ** (exponent - precision + 1)
+    found = round(exact / unit) * unit  # Python rounds half to even
+    largest = (2 - Fraction(2) ** (1 - precision)) * Fraction(2) ** (1 - least)
+    if abs(found) > largest:
+        return inf if found > 0 else -inf
+    return float(found)
+
+
+def check(items: NDArray[Any], source: str, target: str) -> None:
+    found = converted(items, DTYPES[source], DTYPES[target])
+    assert found.dtype == DTYPES[target].numpy
+    with np.errstate(invalid="ignore"):  # of NaNs that signal
+        numbers = items.view(DTYPES[source].numpy).astype(np.float64)
+        wide = found.astype(np.float64)
+    is_exact = target in (source, "float64") or (target == "float32" and DTYPES[source].item_size == 2)
+    expected = numbers if is_exact else np.array([rounded(float(number), target) for number in numbers])
+    np.testing.assert_array_equal(wide, expected)
+    np.testing.assert_array_equal(np.signbit(wide)[numbers == 0], np.signbit(numbers[numbers == 0]))
+
+
+@pytest.mark.parametrize("target", OUTPUT_DTYPES)
+@pytest.mark.parametrize("source", ["float16", "bfloat16"])
+def test_every_number_of_two_bytes(source: str, target: str) -> None:
+    check(np.arange(1 << 16, dtype=np.uint16), source, target)
+
+
+@pytest.mark.parametrize("target", OUTPUT_DTYPES)
+@pytest.mark.parametrize("source", ["float32", "float64"])
+@given(data=st.data())
+def test_numbers_at_random(source: str, target: str, data: st.DataObject) -> None:
+    dtype = DTYPES[source]
+    patterns = data.draw(st.lists(st.integers(0, 2 ** (8 * dtype.item_size) - 1), max_size=30))
+    check(np.array(patterns, dtype.carrier), source, target)
+
+
+@pytest.mark.parametrize("target", ["float16", "bfloat16", "float32"])
+@given(halves=st.lists(st.tuples(st.integers(0, 2**15 - 2), st.integers(-1, 1)), max_size=20))
+def test_numbers_beside_the_middle_of_two(target: str, halves: list[tuple[int, int]]) -> None:
+    """A float64 that is nearly in the middle: through float32 it would be rounded to the middle, and then again."""
+    dtype, numbers = DTYPES[target], []
+    step = 1 << (8 * dtype.item_size - 16)
+    for pattern, beside in halves:
+        pair = np.array([pattern * step, pattern * step + 1], dtype.carrier).view(dtype.numpy).astype(np.float64)
+        if np.isfinite(pair).all():
+            middle = struct.unpack("<q", struct.pack("<d", pair.mean()))[0]
+            numbers.append(struct.unpack("<d", struct.pack("<q", middle + beside))[0])
+    check(np.array(numbers, np.float64), "float64", target)
