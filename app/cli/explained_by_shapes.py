@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -20,10 +20,7 @@ from app.tensors.gather_call import Call, Device
 from app.tensors.lookup_call import Feature, LookupCall, Pooling
 from app.tensors.operator_signature import OperatorName, Signature
 from app.tensors.scatter_call import Reduction
-from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-
-_UNBOUNDED: Final = Limits(rank=2**31, elements=2**63 - 1, output_bytes=2**63 - 1)
 
 Shape = tuple[int, ...]
 
@@ -69,7 +66,7 @@ def explained_backward(service: Service, op: BackwardName, asked: Asked, sparse:
     gather = OPERATORS[row.gather]
     call, data = _call(gather.signature, asked)
     try:
-        _, shape, _ = gather.plan(dialect, call, data, _UNBOUNDED)
+        _, shape, _ = gather.plan(dialect, call, data)
     except GatherError:
         shape = ()  # what is wrong comes before the shape of grad_output
     backward = BackwardCall(

@@ -18,18 +18,17 @@ from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
 from app.operators.gather_plan import GatherPlan
 from app.operators.gathernd import check_batch_shape
-from app.operators.shape_rules import check_axis, check_limits, check_rank, shorten
-from app.tensors.shape_limits import Limits
+from app.operators.shape_rules import check_axis, check_rank, shorten
 from app.tensors.tensor import Tensor
 
 
 def plan_gather(
-    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str, limits: Limits, batch_dims: int = 0
+    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str, batch_dims: int = 0
 ) -> tuple[GatherPlan, tuple[int, ...], int]:
     """Check rank, axis and batch_dims; return the plan, the output shape and the axis counted from the front.
 
-    `pointer` is that of the axis. Raises rank_too_small, batch_dims_out_of_range, axis_out_of_range,
-    batch_shape_mismatch, limit_exceeded or output_too_large, in this order, but that a batch_dims of more than the axis
+    `pointer` is that of the axis. Raises rank_too_small, batch_dims_out_of_range, axis_out_of_range or
+    batch_shape_mismatch, in this order, but that a batch_dims of more than the axis
     comes behind axis_out_of_range.
     """
     if batch_dims:
@@ -37,7 +36,6 @@ def plan_gather(
         axis, batch_dims = check_batch_dims(dialect, data, indices, batch_dims, axis, pointer)
         check_batch_shape(dialect, data, indices, batch_dims)
     output_shape, axis = check_shapes(dialect, data, indices, axis, pointer, batch_dims)
-    check_limits(data, indices, output_shape, limits)
     return make_plan(dialect, data, indices, axis, batch_dims), output_shape, axis
 
 

@@ -11,8 +11,7 @@ from math import prod
 
 from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
-from app.operators.shape_rules import check_axis, check_limits, check_rank
-from app.tensors.shape_limits import Limits
+from app.operators.shape_rules import check_axis, check_rank
 from app.tensors.tensor import Tensor
 
 
@@ -97,19 +96,17 @@ class GatherElementsPlan:
 
 
 def plan_gather_elements(
-    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str, limits: Limits
+    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str
 ) -> tuple[GatherElementsPlan, tuple[int, ...], int]:
     """Check ranks, axis and shapes; return the plan, the output shape and the axis counted from the front.
 
-    Raises rank_too_small, rank_mismatch, axis_out_of_range, indices_shape_mismatch, limit_exceeded or
-    output_too_large, in this order.
+    Raises rank_too_small, rank_mismatch, axis_out_of_range or indices_shape_mismatch, in this order.
     """
     check_rank(dialect, "data", data)
     check_same_rank(dialect, data, indices)
     axis = check_axis(dialect, data, axis, pointer)
     check_indices_shape(dialect, data, indices, axis)
     shape = data.shape
-    check_limits(data, indices, indices.shape, limits)
     sizes, strides, axis_stride = places_in_data(shape, indices.shape, axis)
     plan = GatherElementsPlan(
         sizes=sizes,

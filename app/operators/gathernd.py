@@ -11,26 +11,24 @@ from math import prod
 from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
 from app.operators.gather_plan import GatherPlan
-from app.operators.shape_rules import check_limits, check_rank, shorten
-from app.tensors.shape_limits import Limits
+from app.operators.shape_rules import check_rank, shorten
 from app.tensors.tensor import Tensor
 
 
 def plan_gathernd(
-    dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int, pointer: str, limits: Limits
+    dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int, pointer: str
 ) -> tuple[GatherPlan, tuple[int, ...], int]:
     """Check the shapes; return the plan, the output shape and the data axis of the first index component (b).
 
-    Raises rank_too_small, batch_dims_out_of_range, batch_shape_mismatch, index_depth_out_of_range, limit_exceeded or
-    output_too_large, in this order.
+    Raises rank_too_small, batch_dims_out_of_range, batch_shape_mismatch or index_depth_out_of_range, in this
+    order.
     """
     output_shape = check_shapes(dialect, data, indices, batch_dims, pointer)
-    check_limits(data, indices, output_shape, limits)
     return make_plan(dialect, data, indices, batch_dims), output_shape, batch_dims
 
 
 def check_shapes(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int, pointer: str) -> tuple[int, ...]:
-    """The output's shape. Raises what `plan_gathernd` raises, but for the limits."""
+    """The output's shape. Raises what `plan_gathernd` raises."""
     check_rank(dialect, "data", data)
     check_rank(dialect, "indices", indices)
     check_batch_dims(dialect, data, indices, batch_dims, pointer)

@@ -19,16 +19,15 @@ from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatternd import plan_scatternd
 from app.tensors.gather_call import Call
 from app.tensors.operator_signature import Kind, OperatorName, Parameter, Signature
-from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 Planned = tuple[Plan, tuple[int, ...], int]
 """The plan, the output's shape, and the axis of data that the first component of an index tuple belongs to."""
-Planner = Callable[[Dialect, Call, Tensor, Limits], Planned]
-"""Of a dialect, a call, its data and the limits. Raises the operator's errors on types and shapes, but for the types of
+Planner = Callable[[Dialect, Call, Tensor], Planned]
+"""Of a dialect, a call and its data. Raises the operator's errors on types and shapes, but for the types of
 data and indices, which `check_dtypes` has looked at."""
-GatherPlanner = Callable[[Dialect, Tensor, Tensor, int, str, Limits], Planned]
-"""Of a dialect, data, indices, the parameter, the pointer to it and the limits."""
+GatherPlanner = Callable[[Dialect, Tensor, Tensor, int, str], Planned]
+"""Of a dialect, data, indices, the parameter and the pointer to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,13 +97,11 @@ def _texts(name: OperatorName, dialects: Iterable[str]) -> tuple[str, ...]:
 
 def _gather(plan: GatherPlanner) -> Planner:
     """The planner of an operator without further inputs."""
-    return lambda dialect, call, data, limits: plan(
-        dialect, data, call.indices, call.parameter, call.parameter_pointer, limits
-    )
+    return lambda dialect, call, data: plan(dialect, data, call.indices, call.parameter, call.parameter_pointer)
 
 
-def _plan_gather(dialect: Dialect, call: Call, data: Tensor, limits: Limits) -> Planned:
-    return plan_gather(dialect, data, call.indices, call.parameter, call.parameter_pointer, limits, call.batch_dims)
+def _plan_gather(dialect: Dialect, call: Call, data: Tensor) -> Planned:
+    return plan_gather(dialect, data, call.indices, call.parameter, call.parameter_pointer, call.batch_dims)
 
 
 _ROWS: Final = (

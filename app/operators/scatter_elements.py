@@ -13,24 +13,21 @@ from app.operators.gather_elements import check_indices_shape, check_same_rank, 
 from app.operators.scatter_plan import ScatterElementsPlan
 from app.operators.shape_rules import (
     check_axis,
-    check_limits,
     check_rank,
-    check_updates_limits,
     check_updates_shape,
     check_updates_type,
 )
 from app.tensors.gather_call import Call
-from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 
 def plan_scatter_elements(
-    dialect: Dialect, call: Call, data: Tensor, limits: Limits
+    dialect: Dialect, call: Call, data: Tensor
 ) -> tuple[ScatterElementsPlan, tuple[int, ...], int]:
     """Check updates' type, ranks, axis and shapes; return the plan, the output shape and the axis from the front.
 
-    Raises unsupported_dtype, rank_too_small, rank_mismatch, axis_out_of_range, indices_shape_mismatch,
-    updates_shape_mismatch, limit_exceeded or output_too_large, in this order.
+    Raises unsupported_dtype, rank_too_small, rank_mismatch, axis_out_of_range, indices_shape_mismatch
+    or updates_shape_mismatch, in this order.
     """
     indices, updates = call.indices, call.updates
     assert updates is not None
@@ -40,8 +37,6 @@ def plan_scatter_elements(
     axis = check_axis(dialect, data, call.parameter, call.parameter_pointer)
     check_indices_shape(dialect, data, indices, axis)
     check_updates_shape(dialect, updates, indices.shape)
-    check_limits(data, indices, data.shape, limits, copies_data=True)
-    check_updates_limits(updates, limits)
     sizes, strides, axis_stride = places_in_data(data.shape, indices.shape, axis)
     plan = ScatterElementsPlan(
         sizes=sizes,

@@ -19,29 +19,24 @@ from app.operators.dialects import SCATTERND, Dialect
 from app.operators.index_out_of_bounds import index_error
 from app.operators.scatter_plan import ScatterNDPlan
 from app.operators.shape_rules import (
-    check_limits,
     check_rank,
-    check_updates_limits,
     check_updates_shape,
     check_updates_type,
 )
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Call
 from app.tensors.scatter_call import ScatterCall
-from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 _INTO_RESIDENT: Final = SCATTERND["onnx-18"]
 """The dialect of scatters into resident tensors."""
 
 
-def plan_scatternd(
-    dialect: Dialect, call: Call, data: Tensor, limits: Limits
-) -> tuple[ScatterNDPlan, tuple[int, ...], int]:
+def plan_scatternd(dialect: Dialect, call: Call, data: Tensor) -> tuple[ScatterNDPlan, tuple[int, ...], int]:
     """Check updates' type and the shapes; return the plan, the output shape and the axis of the first component, 0.
 
-    Raises unsupported_dtype, rank_too_small, index_depth_out_of_range, updates_shape_mismatch, limit_exceeded or
-    output_too_large, in this order.
+    Raises unsupported_dtype, rank_too_small, index_depth_out_of_range, and
+    updates_shape_mismatch, in this order.
     """
     indices, updates = call.indices, call.updates
     assert updates is not None
@@ -51,8 +46,6 @@ def plan_scatternd(
     depth = _checked_depth(dialect, data.shape, indices)
     shape = data.shape
     check_updates_shape(dialect, updates, (*indices.shape[:-1], *shape[depth:]))
-    check_limits(data, indices, shape, limits, copies_data=True)
-    check_updates_limits(updates, limits)
     plan = ScatterNDPlan(
         tuples=prod(indices.shape[:-1]),
         dims=shape[:depth],

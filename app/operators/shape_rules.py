@@ -114,28 +114,24 @@ def check_updates_shape(dialect: Dialect, updates: Tensor, wanted: tuple[int, ..
         )
 
 
-def check_limits(
-    data: Tensor, indices: Tensor, output_shape: Sequence[int], limits: Limits, *, copies_data: bool = False
-) -> None:
-    """Sizes, from the shapes alone and exactly, before anything is allocated.
+def check_limits(call: Call, data: Tensor, output_shape: Sequence[int], output_dtype: DType, limits: Limits) -> None:
+    """Sizes, from the shapes alone and exactly, before anything is allocated: what comes after an operator's own rules.
 
-    The output's size follows from the shape of the indices, of an operator that `copies_data` from that of the data.
+    An output that is too large is told at the indices, whose shape its own follows, or at data, which a scatter copies.
 
-    Raises limit_exceeded for data, indices or output over a limit or impossible to hold (the product of the non-zero
-    dimensions in bytes above 2**63 - 1), output_too_large for an output of more than `limits.output_bytes`.
+    Raises limit_exceeded for data, indices, output or updates over a limit or impossible to hold (the product of the
+    non-zero dimensions in bytes above 2**63 - 1), output_too_large for an output of more than `limits.output_bytes`.
     """
+    indices, updates = call.indices, call.updates
     check_shape_limits("data", data.shape, data.dtype, limits, data.shape_pointer)
     check_shape_limits("indices", indices.shape, indices.dtype, limits, indices.shape_pointer)
-    size = prod(output_shape) * (data.dtype.item_size or 4)
-    pointer = data.shape_pointer if copies_data else indices.shape_pointer
-    hint = _LESS_DATA if copies_data else None
+    size = prod(output_shape) * (output_dtype.item_size or 4)
+    pointer = indices.shape_pointer if updates is None else data.shape_pointer
+    hint = None if updates is None else _LESS_DATA
     check_output_bytes(f"the output of shape {list(output_shape)}", size, limits, pointer, hint)
-    check_shape_limits("the output", output_shape, data.dtype, limits, pointer)
-
-
-def check_updates_limits(updates: Tensor, limits: Limits) -> None:
-    """Raises limit_exceeded where updates are over a limit."""
-    check_shape_limits("updates", updates.shape, updates.dtype, limits, updates.shape_pointer)
+    check_shape_limits("the output", output_shape, output_dtype, limits, pointer)
+    if updates is not None:
+        check_shape_limits("updates", updates.shape, updates.dtype, limits, updates.shape_pointer)
 
 
 def check_output_bytes(what: str, size: int, limits: Limits, pointer: str, hint: str | None = None) -> None:

@@ -14,7 +14,7 @@ from app.errors import GatherError
 from app.kernels.out_of_bounds import zero_item
 from app.operators.gather_plan import Plan
 from app.operators.registry import OPERATORS
-from app.operators.shape_rules import check_dtypes
+from app.operators.shape_rules import check_dtypes, check_limits
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Call, FillValue
 from app.tensors.shape_limits import Limits
@@ -71,7 +71,8 @@ class CallPlanner:
             if isinstance(call.data, str):  # what is wrong with a resident tensor is told where it is named
                 data = replace(data, shape_pointer=call.data_pointer, dtype_pointer=call.data_pointer)
             check_dtypes(dialect, data, indices)
-            plan, shape, first_axis = operator.plan(dialect, call, data, self._limits)
+            plan, shape, first_axis = operator.plan(dialect, call, data)
+            check_limits(call, data, shape, data.dtype, self._limits)
             cpu_only = NO_STRINGS if data.dtype.kind == "string" else None
             if not operator.on_gpu:
                 cpu_only = f"{operator.name} runs on the CPU alone"

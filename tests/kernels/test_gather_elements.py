@@ -19,7 +19,6 @@ from app.kernels import Kernel
 from app.operators.dialects import GATHER_ELEMENTS
 from app.operators.gather_elements import GatherElementsPlan, plan_gather_elements
 from app.tensors.dtypes import DTYPES
-from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.conftest import samples
 from tests.for_each import for_each
@@ -41,7 +40,7 @@ def plan_of(
 ) -> GatherElementsPlan:
     nothing = np.zeros(0, np.int64)
     data, indices = Tensor(DTYPES[CARRIED[item_size]], shape, nothing), Tensor(DTYPES["int64"], index_shape, nothing)
-    plan, _, _ = plan_gather_elements(GATHER_ELEMENTS["onnx-13"], data, indices, axis, "/axis", Limits())
+    plan, _, _ = plan_gather_elements(GATHER_ELEMENTS["onnx-13"], data, indices, axis, "/axis")
     return plan if wrap else replace(plan, wrap=False)
 
 

@@ -26,7 +26,6 @@ from app.operators.scatternd import plan_scatternd
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
 from app.tensors.scatter_call import REDUCTIONS, Reduction
-from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.conftest import samples, slow_but_for
 from tests.for_each import for_each
@@ -67,14 +66,14 @@ def _call(shape: tuple[int, ...], indices: Array, updates_shape: tuple[int, ...]
 def nd_plan(shape: tuple[int, ...], indices: Array, dtype: str, reduction: str) -> ScatterNDPlan:
     call = _call(shape, indices, (*indices.shape[:-1], *shape[indices.shape[-1] :]), dtype, reduction)
     assert isinstance(call.data, Tensor)
-    return plan_scatternd(SCATTERND["onnx-18"], call, call.data, Limits())[0]
+    return plan_scatternd(SCATTERND["onnx-18"], call, call.data)[0]
 
 
 def elements_plan(shape: tuple[int, ...], indices: Array, axis: int, dtype: str, reduction: str) -> ScatterElementsPlan:
     call = _call(shape, indices, indices.shape, dtype, reduction)
     call.parameter = axis
     assert isinstance(call.data, Tensor)
-    return plan_scatter_elements(SCATTER_ELEMENTS["onnx-18"], call, call.data, Limits())[0]
+    return plan_scatter_elements(SCATTER_ELEMENTS["onnx-18"], call, call.data)[0]
 
 
 def filled(shape: tuple[int, ...], dtype: str, source: random.Random) -> Array:

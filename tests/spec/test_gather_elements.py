@@ -14,7 +14,9 @@ from app.errors import Code, GatherError
 from app.operators.dialects import GATHER_ELEMENTS
 from app.operators.gather_elements import GatherElementsPlan, plan_gather_elements
 from app.operators.index_out_of_bounds import index_error
+from app.operators.shape_rules import check_limits
 from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
@@ -37,7 +39,9 @@ def planned(
     shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int = 0, limits: Limits = LIMITS
 ) -> tuple[GatherElementsPlan, tuple[int, ...], int]:
     data, indices = tensor(*shape), tensor(*index_shape, dtype="int64", role="indices")
-    return plan_gather_elements(ONNX_13, data, indices, axis, "/axis", limits)
+    found = plan_gather_elements(ONNX_13, data, indices, axis, "/axis")
+    check_limits(Call("gather_elements", data, indices, axis, "onnx-13"), data, found[1], data.dtype, limits)
+    return found
 
 
 def refused(
@@ -132,7 +136,7 @@ def test_indices_have_the_sizes_of_data_in_the_dialect_of_openvino() -> None:
     for index_shape, axis in (((1, 3), 1), ((2, 2), 0), ((9, 4), -2)):
         with pytest.raises(GatherError) as caught:
             plan_gather_elements(
-                GATHER_ELEMENTS["openvino-6"], data, tensor(*index_shape, role="indices"), axis, "/axis", LIMITS
+                GATHER_ELEMENTS["openvino-6"], data, tensor(*index_shape, role="indices"), axis, "/axis"
             )
         size = data.shape[1 - axis % 2]
         (place,) = caught.value.places
@@ -140,9 +144,7 @@ def test_indices_have_the_sizes_of_data_in_the_dialect_of_openvino() -> None:
         assert caught.value.hint == (
             f"Make dimension {1 - axis % 2} of indices {size}, the size of data there, or choose another axis."
         )
-    plan, shape, _ = plan_gather_elements(
-        GATHER_ELEMENTS["openvino-6"], data, tensor(9, 3, role="indices"), 0, "/axis", LIMITS
-    )
+    plan, shape, _ = plan_gather_elements(GATHER_ELEMENTS["openvino-6"], data, tensor(9, 3, role="indices"), 0, "/axis")
     assert (shape, plan.wrap) == ((9, 3), False)
 
 

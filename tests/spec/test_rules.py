@@ -12,8 +12,9 @@ from app.operators.gather_plan import GatherPlan
 from app.operators.gathernd import plan_gathernd
 from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import OPERATORS
-from app.operators.shape_rules import check_dtypes
+from app.operators.shape_rules import check_dtypes, check_limits
 from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Call
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.tensor import Tensor
 
@@ -33,7 +34,9 @@ def indices(*shape: int, dtype: str = "int64") -> Tensor:
 def gathernd(
     data: Tensor, index: Tensor, batch_dims: int = 0, dialect: str = "onnx-13", limits: Limits = LIMITS
 ) -> tuple[GatherPlan, tuple[int, ...], int]:
-    return plan_gathernd(GATHERND[dialect], data, index, batch_dims, "/batch_dims", limits)
+    planned = plan_gathernd(GATHERND[dialect], data, index, batch_dims, "/batch_dims")
+    check_limits(Call("gathernd", data, index, batch_dims, dialect), data, planned[1], data.dtype, limits)
+    return planned
 
 
 def refused(
@@ -85,7 +88,7 @@ def test_output_shape_is_indices_without_their_last_then_the_rest_of_data(
 def test_gather_comes_down_to_the_same_plan(
     data: tuple[int, ...], index: tuple[int, ...], axis: int, output: tuple[int, ...]
 ) -> None:
-    plan, shape, first_axis = plan_gather(GATHER["onnx-13"], tensor(*data), indices(*index), axis, "/axis", LIMITS)
+    plan, shape, first_axis = plan_gather(GATHER["onnx-13"], tensor(*data), indices(*index), axis, "/axis")
     assert shape == output
     assert first_axis == axis % len(data)
     assert plan.broadcast_indices
@@ -123,7 +126,7 @@ def test_gather_8_has_a_set_of_indices_for_so_many_batches(
     sets: int,
     per_set: int,
 ) -> None:
-    plan, shape, first_axis = plan_gather(GATHER_8, tensor(*data), indices(*index), axis, "/axis", LIMITS, batch_dims)
+    plan, shape, first_axis = plan_gather(GATHER_8, tensor(*data), indices(*index), axis, "/axis", batch_dims)
     assert shape == output
     assert first_axis == axis % len(data)
     assert plan.index_items == int(np.prod(index))
@@ -150,7 +153,7 @@ def test_gather_8_has_a_set_of_indices_for_so_many_batches(
 )
 def test_batch_dims_of_gather_8(index: tuple[int, ...], axis: int, batch_dims: int, code: str) -> None:
     with pytest.raises(GatherError) as caught:
-        plan_gather(GATHER_8, tensor(2, 4, 5), indices(*index), axis, "/query/axis", LIMITS, batch_dims)
+        plan_gather(GATHER_8, tensor(2, 4, 5), indices(*index), axis, "/query/axis", batch_dims)
     assert caught.value.code == code
     assert caught.value.rule == GATHER_8.rules[code]
     if code.startswith("batch_dims"):

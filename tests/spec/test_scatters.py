@@ -13,6 +13,7 @@ from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 from app.operators.scatternd import plan_scatternd
+from app.operators.shape_rules import check_limits
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
 from app.tensors.scatter_call import REDUCTIONS, Reduction
@@ -42,7 +43,9 @@ def nd(
     data, indices = tensor("data", shape, dtype), tensor("indices", index_shape, "int64")
     call = Call("gathernd", data, indices, 0, dialect, reduction=reduction)
     call.updates = tensor("updates", updates_shape, updates or dtype)
-    return plan_scatternd(SCATTERND[dialect], call, data, limits)
+    planned = plan_scatternd(SCATTERND[dialect], call, data)
+    check_limits(call, data, planned[1], data.dtype, limits)
+    return planned
 
 
 def elements(
@@ -52,7 +55,9 @@ def elements(
     data, indices = tensor("data", shape, dtype), tensor("indices", index_shape, "int64")
     call = Call("gather", data, indices, axis, "onnx-18", parameter_pointer="/axis", reduction=reduction)
     call.updates = tensor("updates", index_shape if updates_shape is None else updates_shape, updates or dtype)
-    return plan_scatter_elements(SCATTER_ELEMENTS["onnx-18"], call, data, limits)
+    planned = plan_scatter_elements(SCATTER_ELEMENTS["onnx-18"], call, data)
+    check_limits(call, data, planned[1], data.dtype, limits)
+    return planned
 
 
 def test_the_output_has_the_shape_of_the_data() -> None:
