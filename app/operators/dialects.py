@@ -13,8 +13,8 @@ from app.tensors.dtypes import DTYPES, INTEGERS
 from app.tensors.operator_signature import DialectFields
 from app.tensors.scatter_call import REDUCTIONS, Reduction
 
-_ALL = tuple(DTYPES)
-_NO_BFLOAT16 = tuple(name for name in _ALL if name != "bfloat16")
+_ONNX_13 = tuple(name for name in DTYPES if not name.startswith("float8"))
+_ONNX_11 = tuple(name for name in _ONNX_13 if name != "bfloat16")
 _NO_COMPLEX = tuple(name for name, row in DTYPES.items() if row.kind != "complex")
 
 
@@ -71,15 +71,15 @@ _INT64 = ("int64",)
 _INT32_64 = ("int32", "int64")
 
 GATHERND: Final = _versions(
-    _dialect("onnx-13", _ALL, _INT64, wrap=True, rules=specification_clauses.GATHERND_12),
-    _dialect("onnx-12", _NO_BFLOAT16, _INT64, wrap=True, rules=specification_clauses.GATHERND_12),
-    _dialect("onnx-11", _NO_BFLOAT16, _INT64, wrap=True, rules=specification_clauses.GATHERND_11, has_batch_dims=False),
+    _dialect("onnx-13", _ONNX_13, _INT64, wrap=True, rules=specification_clauses.GATHERND_12),
+    _dialect("onnx-12", _ONNX_11, _INT64, wrap=True, rules=specification_clauses.GATHERND_12),
+    _dialect("onnx-11", _ONNX_11, _INT64, wrap=True, rules=specification_clauses.GATHERND_11, has_batch_dims=False),
     _dialect("openvino-8", _NO_COMPLEX, INTEGERS, wrap=False, rules=specification_clauses.OPENVINO_8),
 )
 GATHER: Final = _versions(
-    _dialect("onnx-13", _ALL, _INT32_64, wrap=True, rules=specification_clauses.GATHER_11),
-    _dialect("onnx-11", _NO_BFLOAT16, _INT32_64, wrap=True, rules=specification_clauses.GATHER_11),
-    _dialect("onnx-1", _NO_BFLOAT16, _INT32_64, wrap=False, rules=specification_clauses.GATHER_1),
+    _dialect("onnx-13", _ONNX_13, _INT32_64, wrap=True, rules=specification_clauses.GATHER_11),
+    _dialect("onnx-11", _ONNX_11, _INT32_64, wrap=True, rules=specification_clauses.GATHER_11),
+    _dialect("onnx-1", _ONNX_11, _INT32_64, wrap=False, rules=specification_clauses.GATHER_1),
     _dialect(
         "openvino-8",
         _NO_COMPLEX,
@@ -90,8 +90,8 @@ GATHER: Final = _versions(
     ),
 )
 GATHER_ELEMENTS: Final = _versions(
-    _dialect("onnx-13", _ALL, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
-    _dialect("onnx-11", _NO_BFLOAT16, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
+    _dialect("onnx-13", _ONNX_13, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
+    _dialect("onnx-11", _ONNX_11, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
     _dialect(
         "openvino-6",
         _NO_COMPLEX,
@@ -107,10 +107,10 @@ GATHER_ELEMENTS: Final = _versions(
 def _scatters(indices: tuple[str, ...], rules: Clauses) -> Mapping[str, Dialect]:
     """The versions of a scatter: bfloat16 came with 13, the reductions add and mul with 16, min and max with 18."""
     rows = (
-        ("onnx-18", _ALL, REDUCTIONS),
-        ("onnx-16", _ALL, REDUCTIONS[:3]),
-        ("onnx-13", _ALL, REDUCTIONS[:1]),
-        ("onnx-11", _NO_BFLOAT16, REDUCTIONS[:1]),
+        ("onnx-18", _ONNX_13, REDUCTIONS),
+        ("onnx-16", _ONNX_13, REDUCTIONS[:3]),
+        ("onnx-13", _ONNX_13, REDUCTIONS[:1]),
+        ("onnx-11", _ONNX_11, REDUCTIONS[:1]),
     )
     return _versions(
         *(

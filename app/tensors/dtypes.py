@@ -47,6 +47,8 @@ def _row(
     numpy: Any,
     oip: str | None,
     safetensors: str | None,
+    *,
+    arithmetic: bool = True,
 ) -> DType:
     dtype = np.dtype(numpy)
     size = 0 if kind == "string" else dtype.itemsize
@@ -56,7 +58,7 @@ def _row(
         info = np.iinfo(dtype)
         low, high = int(info.min), int(info.max)
     npy = dtype.str[1:] if dtype.isbuiltin == 1 and kind != "string" else None  # ml_dtypes has no codes of its own
-    arithmetic = kind in ("int", "uint", "float")
+    arithmetic = arithmetic and kind in ("int", "uint", "float")
     return DType(name, kind, size, dtype, carrier, oip, safetensors, npy, arithmetic, low, high)
 
 
@@ -72,6 +74,9 @@ DTYPES: Final[Mapping[str, DType]] = {
         _row("uint16", "uint", "<u2", "UINT16", "U16"),
         _row("uint32", "uint", "<u4", "UINT32", "U32"),
         _row("uint64", "uint", "<u8", "UINT64", "U64"),
+        _row("float8_e4m3fn", "float", ml_dtypes.float8_e4m3fn, None, "F8_E4M3", arithmetic=False),
+        _row("float8_e5m2", "float", ml_dtypes.float8_e5m2, None, "F8_E5M2", arithmetic=False),
+        _row("float8_e8m0fnu", "float", ml_dtypes.float8_e8m0fnu, None, "F8_E8M0", arithmetic=False),
         _row("float16", "float", "<f2", "FP16", "F16"),
         _row("bfloat16", "float", ml_dtypes.bfloat16, "BF16", "BF16"),
         _row("float32", "float", "<f4", "FP32", "F32"),

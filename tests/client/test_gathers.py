@@ -47,6 +47,18 @@ def same(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes()
 
 
+@for_each("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
+def test_floats_of_8_bits_come_back_bit_by_bit_in_the_dialect_of_openvino(service: Any, dtype: str) -> None:
+    data = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, dtype)).reshape(64, 4)
+    found = service.gathernd(data, np.array([[5], [63]]), dialect="openvino-8")
+    assert found.dtype == data.dtype
+    assert found.tobytes() == data[[5, 63]].tobytes()
+    service.put(f"octets_{dtype}", data)
+    assert service.get(f"octets_{dtype}").tobytes() == data.tobytes()
+    assert service.gathernd(f"octets_{dtype}", [[1]], dialect="openvino-8").tobytes() == data[[1]].tobytes()
+    service.delete(f"octets_{dtype}")
+
+
 @for_each("dtype", TYPES)
 def test_every_type_comes_back_bit_by_bit(service: Any, dtype: str) -> None:
     data = sample(dtype, (3, 4, 5))

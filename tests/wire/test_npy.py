@@ -12,7 +12,7 @@ from app.tensors.dtypes import DTYPES
 from app.wire import npy
 from tests.for_each import for_each
 
-NUMBERS = [name for name, row in DTYPES.items() if row.kind != "string" and name != "bfloat16"]
+NUMBERS = [name for name in DTYPES if name not in ("string", "bfloat16") and not name.startswith("float8")]
 
 
 GOOD = {"descr": "<f4", "fortran_order": False, "shape": (2,)}

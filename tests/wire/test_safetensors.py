@@ -33,7 +33,7 @@ SIGNATURES = {
 }
 INDICES = np.array([[0, 1], [1, 0]], np.int64)
 # the types for which safetensors has a NumPy helper
-THEIRS = sorted(set(BY_SAFETENSORS) - {"BF16"})
+THEIRS = sorted(set(BY_SAFETENSORS) - {"BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0"})
 ARRAYS = st.sampled_from(THEIRS).flatmap(
     lambda name: hnp.arrays(
         BY_SAFETENSORS[name].numpy, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -312,7 +312,7 @@ def test_missing_and_unknown_tensors_are_fields() -> None:
     assert refused(body({}), b"tensor=x") == ("invalid_field", "/indices")
 
 
-@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F4", "F6_E2M3", "C128", "float32", "f32", "", "I128"])
+@pytest.mark.parametrize("dtype", ["F8_E4M3FNUZ", "F4", "F6_E2M3", "C128", "float32", "f32", "", "I128"])
 def test_a_dtype_that_is_not_known_is_unsupported(dtype: str) -> None:
     assert refused(pair(entry(dtype, [2], 0, 2), payload=bytes(10))) == ("unsupported_dtype", "/data")
 
@@ -424,7 +424,7 @@ def test_a_hostile_body_is_told_how_to_make_a_sound_one(attack: str) -> None:
     assert "--data-binary" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "I4", "U4", "F6_E2M3"])
+@pytest.mark.parametrize("dtype", ["F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "I4", "U4", "F6_E2M3"])
 def test_narrow_types_are_told_how_to_keep_their_bytes(dtype: str) -> None:
     with pytest.raises(GatherError) as caught:
         read(pair(entry(dtype, [1], 0, 1), entry("I64", [1, 1], 1, 9), bytes(9)))

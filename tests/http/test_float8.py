@@ -1,0 +1,115 @@
+"""The floats of 8 bits over HTTP: gathers in OpenVINO's dialects, resident tables, and what refuses them."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.conformance.cases import Told
+from tests.conformance.transports import saved
+from tests.http.forms import int64
+from tests.http.tensors import NPY, RAW, SAFETENSORS, error, npy
+
+FLOAT8 = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0"}
+OCTETS = bytes([0, 1, 0x38, 0x7B, 0x7F, 0x80, 0xB8, 0xFF])
+ROWS = OCTETS[4:6] + OCTETS[:2]
+
+pytestmark = pytest.mark.parametrize("dtype", FLOAT8)
+
+
+def file_of(dtype: str) -> bytes:
+    """A safetensors file with the table."""
+    header = json.dumps({"table": {"dtype": FLOAT8[dtype], "shape": [4, 2], "data_offsets": [0, 8]}}).encode()
+    return len(header).to_bytes(8, "little") + header + OCTETS
+
+
+def uploaded(client: httpx.Client, dtype: str) -> str:
+    """The name of a resident table of 4 rows."""
+    name = f"table_{dtype}"
+    query = {"dtype": dtype, "shape": "4,2"}
+    answer = client.put(f"/tensors/{name}", params=query, content=OCTETS, headers={"content-type": RAW})
+    assert answer.status_code in (200, 201), answer.text
+    return name
+
+
+def test_gathers_answer_in_json_base64_and_safetensors(client: httpx.Client, dtype: str) -> None:
+    values = [1.0, 2.0, "NaN", 0.25]
+    for path, indices, more in (
+        ("/gathernd", int64([2, 1], [2, 0]), {"dialect": "openvino-8"}),
+        ("/gather", int64([2], [2, 0]), {"dialect": "openvino-8", "axis": 0}),
+        ("/gather_elements", int64([2], [2, 0]), {"dialect": "openvino-6", "axis": 0}),
+    ):
+        body = {"data": {"dtype": dtype, "shape": [4], "values": values}, "indices": indices, **more}
+        answer = client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["output"] == {"dtype": dtype, "shape": [2], "values": ["NaN", 1.0]}
+        packed = client.post(path, json=body | {"output_encoding": "base64"}).json()["output"]
+        one = {"float8_e4m3fn": "fzg=", "float8_e5m2": "fjw=", "float8_e8m0fnu": "/38="}[dtype]
+        assert packed == {"dtype": dtype, "shape": [2], "base64": one}
+        binary = client.post(path, json=body, headers={"accept": SAFETENSORS})
+        assert binary.content.endswith({"fzg=": b"\x7f\x38", "fjw=": b"\x7e\x3c", "/38=": b"\xff\x7f"}[one])
+        assert FLOAT8[dtype].encode() in binary.content
+
+
+def test_resident_tables_are_uploaded_gathered_and_downloaded(client: httpx.Client, dtype: str) -> None:
+    name = uploaded(client, dtype)
+    assert client.get(f"/tensors/{name}/content", headers={"accept": RAW}).content == OCTETS
+    assert client.get(f"/tensors/{name}/content", headers={"accept": SAFETENSORS}).content.endswith(OCTETS)
+    error(client.get(f"/tensors/{name}/content", headers={"accept": NPY}), 422, "unsupported_dtype")
+    other = client.put("/tensors/of_a_file", content=file_of(dtype), headers={"content-type": SAFETENSORS})
+    assert other.json()["dtype"] == dtype, other.text
+    assert client.get("/tensors/of_a_file").json()["sha256"] == client.get(f"/tensors/{name}").json()["sha256"]
+    indices = saved({"indices": Told("int64", (2, 1), np.array([[2], [0]]))})
+    query = {"tensor": name, "dialect": "openvino-8"}
+    answer = client.post("/gathernd", params=query, content=indices, headers={"content-type": SAFETENSORS})
+    assert answer.content.endswith(ROWS), answer.text
+    rows = client.post("/lookup", json={"features": [{"tensor": name, "indices": int64([2], [2, 0])}],
+                                        "output_encoding": "base64"}).json()  # fmt: skip
+    assert rows["output"] == {"dtype": dtype, "shape": [2, 2], "base64": "f4AAAQ=="}
+
+
+def test_what_has_no_name_for_them_or_computes_refuses_them(client: httpx.Client, dtype: str) -> None:
+    name = uploaded(client, dtype)
+    resident = {"data": {"tensor": name}, "indices": int64([1, 1], [0])}
+    for dialect in ("onnx-13", "onnx-12", "onnx-11"):
+        found = error(client.post("/gathernd", json=resident | {"dialect": dialect}), 422, "unsupported_dtype")
+        assert found["hint"] == f"Use the dialect 'openvino-8', which takes data of type {dtype}."
+    updates = {"dtype": dtype, "shape": [1, 2], "base64": "AAE="}
+    found = error(client.post("/scatternd", json=resident | {"updates": updates}), 422, "unsupported_dtype")
+    assert found["hint"] == f"Convert data to float32, since no dialect takes {dtype}."
+    for reduction in ("add", "mul", "min", "max"):
+        body = {"indices": int64([1, 1], [0]), "updates": updates, "reduction": reduction}
+        error(client.post(f"/tensors/{name}/scatter", json=body), 422, "unsupported_dtype")
+    feature = {"tensor": name, "indices": int64([1], [0]), "offsets": int64([1], [0]), "pooling": "sum"}
+    error(client.post("/lookup", json={"features": [feature]}), 422, "unsupported_dtype")
+    gradient = {"indices": int64([1, 1], [0]), "tensor": name, "grad_output": updates, "dialect": "openvino-8"}
+    error(client.post("/gathernd/backward", json=gradient), 422, "unsupported_dtype")
+    infer = {"inputs": [{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]}]}
+    answer = httpx.post(client.base_url.join(f"/v2/models/{name}/infer"), json=infer)  # without the checks of `client`
+    assert (answer.status_code, answer.json()["code"]) == (422, "unsupported_dtype"), answer.text
+    assert "POST /gathernd" in answer.json()["hint"]
+    kept = np.frombuffer(OCTETS, "V1")
+    found = error(client.put("/tensors/as_npy", content=npy(kept), headers={"content-type": NPY}), 422,
+                  "unsupported_dtype")  # fmt: skip
+    assert "uint8" in found["hint"]
+
+
+def test_a_scatter_replaces_rows_of_a_resident_table(client: httpx.Client, dtype: str) -> None:
+    name = uploaded(client, dtype)
+    updates = {"dtype": dtype, "shape": [1, 2], "base64": "AAE="}
+    body = {"indices": int64([1, 1], [3]), "updates": updates}
+    assert client.post(f"/tensors/{name}/scatter", json=body).status_code == 200
+    assert client.get(f"/tensors/{name}/content", headers={"accept": RAW}).content == OCTETS[:6] + b"\0\1"
+
+
+def test_what_is_out_of_bounds_is_filled(client: httpx.Client, dtype: str) -> None:
+    body = {"data": {"dtype": dtype, "shape": [1], "values": [1]}, "indices": int64([2, 1], [5, 0]),
+            "dialect": "openvino-8", "out_of_bounds": "fill"}  # fmt: skip
+    least = 2.0**-127 if dtype == "float8_e8m0fnu" else 0.0
+    filled, one = client.post("/gathernd", json=body).json()["output"]["values"]
+    assert (np.float32(filled), one) == (np.float32(least), 1.0)
+    filled, one = client.post("/gathernd", json=body | {"fill_value": 4}).json()["output"]["values"]
+    assert (filled, one) == (4.0, 1.0)
