@@ -8,6 +8,7 @@ from __future__ import annotations
 from app.api.asgi_request import Handler, RequestContext
 from app.api.disk_threads import DiskThreads
 from app.api.exchange import Exchange
+from app.api.inference import Inference
 from app.api.readiness import Readiness
 from app.api.routes.aliases import AliasesRoute
 from app.api.routes.imports import ImportsRoute
@@ -16,7 +17,6 @@ from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
 from app.api.routes.tensors_scatter import ScatterRoute
 from app.api.routes.v2_infer import InferRoute
-from app.api.v2_model_lookup import Models
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
@@ -31,14 +31,14 @@ from app.wire import body_formats
 
 def handlers_of(
     service: Service,
-    models: Models,
+    inference: Inference,
     store: LocalStore,
     disk_threads: DiskThreads,
     readiness: Readiness,
     settings: Settings,
 ) -> dict[str, Handler]:
     """Who answers on the data plane, by the names of `app.api.route_table`."""
-    infer = InferRoute(models, settings)
+    infer = InferRoute(inference, settings)
     tensors = TensorsRoute(store, service.limits, disk_threads, settings.max_upload_bytes)
     content = ContentRoute(store, disk_threads)
     aliases = AliasesRoute(store, disk_threads)

@@ -24,6 +24,7 @@ from app.api.asgi_request import Receive, Scope, Send
 from app.api.cors import CrossOrigin, is_affected
 from app.api.disk_threads import DiskThreads
 from app.api.fastapi_app import create_control
+from app.api.inference import Inference
 from app.api.openapi_document import describe_data_plane
 from app.api.readiness import Readiness
 from app.api.route_table import READINESS, template
@@ -130,6 +131,7 @@ class Application(DataPlane):
     store: LocalStore
     background: BackgroundTasks
     models: Models
+    inference: Inference
     removed_at_the_end: ExitStack
     further_listener: FurtherListener | None = None
 
@@ -239,6 +241,7 @@ def create_app(
     service.run_in_lock_thread = disk_threads.change
     host_check = HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
+    inference = Inference(models, metrics)
     authorizer = make_authorizer(
         settings.api_keys_file,
         loopback=is_local(settings),
@@ -314,7 +317,7 @@ def create_app(
     metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors, tables)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
-        handlers_of(service, models, store, disk_threads, readiness, settings)
+        handlers_of(service, inference, store, disk_threads, readiness, settings)
         | import_handlers(ImportsRoute(store if tables is None else tables, store, disk_threads, imports))
         | ({} if tables is None else sharded_handlers(service, tables, disk_threads, settings)),
         host_check=host_check,
@@ -331,6 +334,7 @@ def create_app(
     app.store = store
     app.background = background
     app.models = models
+    app.inference = inference
     app.removed_at_the_end = ExitStack()
     return app
 
@@ -355,7 +359,7 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
     from app.grpc_api.calls import Calls  # noqa: PLC0415  (the extra)
     from app.grpc_api.calls_under_way import divided  # noqa: PLC0415
     from app.grpc_api.control import control_calls  # noqa: PLC0415
-    from app.grpc_api.infer import Inference  # noqa: PLC0415
+    from app.grpc_api.infer import RpcInference  # noqa: PLC0415
     from app.grpc_api.listener import GrpcListener, GrpcOptions  # noqa: PLC0415
     from app.grpc_api.unsent_answers import UnsentAnswers  # noqa: PLC0415
 
@@ -367,7 +371,7 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
     unread_bytes = budget // 8
     readiness = app.readiness
     calls = Calls(
-        Inference(app.models, app.metrics),
+        RpcInference(app.inference),
         dict(control_calls(app.models, readiness)),
         authorizer=app.authorizer,
         readiness=readiness,

@@ -26,7 +26,7 @@ from app.errors.catalogue import CATALOGUE
 from app.formats.grpc.infer_answer import error_head, write_stream_error
 from app.grpc_api.calls_under_way import CallsUnderWay
 from app.grpc_api.control import LONG, Control, read_message, serving_status, write_message
-from app.grpc_api.infer import Inference
+from app.grpc_api.infer import RpcInference
 from app.grpc_api.message_timeouts import MessageTimeouts
 from app.grpc_api.public_messages import MOST_PUBLIC_BYTES, MOST_SECONDS
 from app.grpc_api.rpc_request import RpcRequest
@@ -71,7 +71,7 @@ class Calls(grpc.GenericRpcHandler):
 
     def __init__(
         self,
-        inference: Inference,
+        inference: RpcInference,
         control: dict[str, Control],
         *,
         authorizer: Authorizer | None,

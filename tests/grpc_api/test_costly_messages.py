@@ -13,7 +13,7 @@ import pytest
 from app.errors import GatherError
 from app.formats.grpc.infer_request import LONG_REST, ParsedMessage, parse, read_grpc_lookup, read_grpc_request
 from app.formats.grpc.message_fields import MAX_REST_BYTES, split, varint
-from app.grpc_api.infer import Inference
+from app.grpc_api.infer import RpcInference
 from app.tensors.lookup_call import ARRAYS
 from app.tensors.shape_limits import Limits
 from benchmarks.read_body import MODEL
@@ -56,9 +56,9 @@ def threads_for(message: bytes) -> int:
         with suppress(GatherError):
             await inference.parse(message, request)
 
-    models: Any = SimpleNamespace(service=SimpleNamespace(pool=SimpleNamespace(run=run), limits=Limits()))
+    carrying_out: Any = SimpleNamespace(service=SimpleNamespace(pool=SimpleNamespace(run=run), limits=Limits()))
     request: Any = SimpleNamespace(reservation=SimpleNamespace(charge=lambda size: None), timings=None)
-    inference = Inference(models, models)
+    inference = RpcInference(carrying_out)
     asyncio.run(asked())
     return threads
 

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from app.api.inference import Inference
 from app.api.v2_model_lookup import Models
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
-from app.grpc_api.infer import Inference
+from app.grpc_api.infer import RpcInference
 from app.kernels import numpy_cpu
 from app.memory.budget import Budget, MemoryReservation
 from app.services.service import Service
@@ -88,7 +89,7 @@ class Asked:
         )
         self.statistics = Statistics()
         anything: Any = None
-        self.inference = Inference(Models(self.service, self.statistics), anything)
+        self.inference = RpcInference(Inference(Models(self.service, self.statistics), anything))
         self.last: Any = None
 
     def ask(self, message: Any, *, deadline: float = 10.0, stream: bool = False) -> Observed:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from app.api.asgi_request import RequestContext
 from app.api.content_codings import coding_of_answer, compressed
 from app.api.error_responses import JSON
 from app.api.exchange import UNCOUNTED, BodyLimits, fact_fields, is_short
+from app.api.inference import AnyModel, Inference, InferFormat, InferRequest
 from app.api.request_body import inflate_in, read_body
 from app.api.unknown_length_body import too_large
-from app.api.v2_model_lookup import Models, counted_as
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Answer
@@ -20,103 +18,85 @@ from app.tensors.shape_limits import Limits
 from app.wire import body_formats, v2_answer, v2_lookup
 from app.wire.json.write_values import is_long
 from app.wire.little_endian_items import Charge, Memory
-from app.wire.v2_answer import VERSION
 from app.wire.v2_lookup import LookupModel, LookupRequest, read_lookup_request, write_lookup_answer
-from app.wire.v2_request_tensors import LARGE, Request, is_heavy, read_request
+from app.wire.v2_request_json import Model
+from app.wire.v2_request_tensors import LARGE, is_heavy, read_request
 
 _OCTETS: Final = body_formats.RAW.media_type.encode()
 _ALIGNMENT: Final = 64
 
 
-class _Form(NamedTuple):
-    """How the requests to one kind of model are read, and their answers written."""
+class InferBody(NamedTuple):
+    """A body, and the bytes of JSON at its start; None if all of it is JSON."""
 
-    read: Callable[[Buffer, int | None, Any, Limits, Charge | None], Request | LookupRequest]
-    """Of a body, the size of the JSON at its start, the model and the limits."""
-    is_long_body: Callable[[Buffer, int | None, Any], bool]
-    write: Callable[[Answer, Any, Any, Memory | None], tuple[list[Buffer], int | None]]
-    """Of an answer, the model, the request, and where memory is charged."""
-    is_long_answer: Callable[[Answer, Any], bool]
+    content: Buffer
+    json_size: int | None
 
 
-def _is_long_output(answer: Answer, request: Request) -> bool:
+def _is_long(body: InferBody, model: AnyModel) -> bool:
+    if isinstance(model, LookupModel):
+        return v2_lookup.is_heavy(*body)
+    return len(body.content) > LARGE and is_heavy(*body, model)
+
+
+def _read(body: InferBody, model: AnyModel, limits: Limits, charge: Charge) -> InferRequest:
+    charged = charge if len(body.content) > UNCOUNTED else None
+    if isinstance(model, LookupModel):
+        return read_lookup_request(*body, limits, charged)
+    return read_request(*body, model, limits, charged)
+
+
+def _is_long_answer(answer: Answer, request: InferRequest) -> bool:
     """Whether writing it takes long: texts do, and strings, whose frames are copied."""
+    if isinstance(request, LookupRequest):
+        return v2_lookup.is_long_answer(answer, request)
     output = answer.output
     return not (request.binary and output.dtype.item_size) and is_long(output)
 
 
-_GATHER: Final = _Form(
-    read_request,
-    lambda body, json_size, model: len(body) > LARGE and is_heavy(body, json_size, model),
-    v2_answer.write_answer,
-    _is_long_output,
-)
-_LOOKUP: Final = _Form(
-    lambda body, json_size, model, limits, charge: read_lookup_request(body, json_size, limits, charge),
-    lambda body, json_size, model: v2_lookup.is_heavy(body, json_size),
-    lambda answer, model, request, memory: write_lookup_answer(answer, request, memory),
-    v2_lookup.is_long_answer,
-)
+def _write(answer: Answer, model: AnyModel, request: InferRequest, memory: Memory) -> tuple[list[Buffer], int | None]:
+    charged = None if is_short(answer) else memory
+    if isinstance(request, LookupRequest):
+        return write_lookup_answer(answer, request, charged)
+    assert isinstance(model, Model)
+    return v2_answer.write_answer(answer, model, request, charged)
+
+
+_REST: Final = InferFormat(_is_long, _read, _is_long_answer, _write)
 
 
 class InferRoute:
     """`POST /v2/models/{name}[/versions/{version}]/infer`."""
 
-    def __init__(self, models: Models, limits: BodyLimits) -> None:
-        self.models = models
-        self.service = models.service
+    def __init__(self, inference: Inference, limits: BodyLimits) -> None:
+        self.inference = inference
+        self.pool = inference.service.pool
         self.max_json_bytes = int(limits.max_json_bytes)
         self.max_body_bytes = int(limits.max_body_bytes)
 
     async def __call__(self, context: RequestContext) -> None:
         """Read, run, answer. Raises GatherError for everything it refuses."""
-        timings, reservation, service, models = context.timings, context.reservation, self.service, self.models
-        model = models.find_quickly(*context.parameters)
-        form = _LOOKUP if isinstance(model, LookupModel) else _GATHER
+        inference, timings, reservation = self.inference, context.timings, context.reservation
+        name, *version = context.parameters
+        model = inference.models.find_quickly(name, *version)
         try:
-            json_size, body = await self._read_body(context)
-            arrived = perf_counter()
-            charge = reservation.charge if len(body) > UNCOUNTED else None
-            if form.is_long_body(body, json_size, model):
-                request = await service.pool.run(
-                    lambda: form.read(body, json_size, model, service.limits, charge), timings
-                )
-            else:
-                request = form.read(body, json_size, model, service.limits, charge)
-            if request.timeout is not None:
-                timings.wait_at_most(request.timeout)
-            timings.parsed = perf_counter()
-            answer = await service.run(request.call, timings, reservation)
-            timings.gathered = timings.kernel_end
-            if answer.tables:
-                context.metrics.count_lookup(answer.tensors)
-            memory = None if is_short(answer) else reservation
-            if memory is None or not form.is_long_answer(answer, request):
-                pieces, json_size = form.write(answer, model, request, memory)
-            else:
-                pieces, json_size = await service.pool.run(lambda: form.write(answer, model, request, memory), timings)
-            counted = counted_as(model.name, answer.data_version or VERSION)
-            models.statistics.of(counted).succeeded(timings, arrived)
-        except Exception as error:
-            models.statistics.of(models.counted_now(model)).failed(timings.start)
-            if model.resident and isinstance(error, GatherError) and error.code == "tensor_not_found":
-                models.forget(model.name)
-                raise models.not_found(*context.parameters) from None
+            body = await self._read_body(context)
+        except Exception:
+            inference.count_failure(model, timings)
             raise
+        answer, written = await inference.infer(_REST, body, model, version[0] if version else None, context)
+        pieces, json_size = written
         headers = fact_fields("", "", answer.data_etag, answer.data_version, answer.replaced)
         if json_size is not None:
             headers = ((b"inference-header-content-length", b"%d" % json_size), *headers)
         coding = coding_of_answer(context.headers.get(b"accept-encoding"))
         if coding is not None:
-            whole, short = pieces, sum(map(len, pieces)) <= LARGE
-            pieces = await service.pool.run_unless(
-                short, lambda: compressed(whole, coding, reservation.charge), timings
-            )
-            headers = (*headers, (b"content-encoding", coding))
+            short = sum(map(len, pieces)) <= LARGE
+            packed = await self.pool.run_unless(short, lambda: compressed(pieces, coding, reservation.charge), timings)
+            pieces, headers = packed, (*headers, (b"content-encoding", coding))
         await context.send(200, JSON if json_size is None else _OCTETS, pieces, *headers)
 
-    async def _read_body(self, context: RequestContext) -> tuple[int | None, Buffer]:
-        """The bytes of JSON at the start of the body, and the body."""
+    async def _read_body(self, context: RequestContext) -> InferBody:
         json_size = read_json_size(context.headers)
         limit, lead = self.max_json_bytes, 0
         if json_size is not None:
@@ -125,8 +105,8 @@ class InferRoute:
             limit, lead = self.max_body_bytes, -json_size % _ALIGNMENT
         body = await read_body(context, limit, lead)
         if b"content-encoding" in context.headers:
-            body = await inflate_in(self.service.pool, context, body, limit, lead)
-        return json_size, body
+            body = await inflate_in(self.pool, context, body, limit, lead)
+        return InferBody(body, json_size)
 
 
 def read_json_size(headers: dict[bytes, bytes]) -> int | None:
