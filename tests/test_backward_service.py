@@ -50,7 +50,8 @@ def test_many_places_of_a_sparse_gradient_become_tuples_in_a_thread_of_the_pool(
     )
     monkeypatch.setattr(np, "divmod", noting)
     try:
-        asked = Gradients(service).run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
+        service.runners[BackwardCall] = Gradients(service)
+        asked = service.run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
         outputs = asyncio.run(asked).outputs
     finally:
         pool.close()

@@ -42,7 +42,8 @@ def look_up(store: Store, *features: Feature) -> Answer:
     service = Service(Limits(), store, numpy_cpu, pool, chooser, Budget(2**30))
     call = LookupCall(features, concat=len(features) == 1, out_of_bounds="fill")
     try:
-        asked = Lookups(service, numpy_cpu).run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
+        service.runners[LookupCall] = Lookups(service, numpy_cpu)
+        asked = service.run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
         return asyncio.run(asked)
     finally:
         pool.close()
@@ -129,10 +130,10 @@ def test_the_plan_of_a_lookup_with_very_many_features_is_not_remembered(features
     service = Service(
         Limits(), _OneTable(table), numpy_cpu, pool, BackendChooser(threads=2, force_route="loop"), Budget(2**30)
     )
-    lookups = Lookups(service, numpy_cpu)
+    service.runners[LookupCall] = lookups = Lookups(service, numpy_cpu)
     rows = Tensor(DTYPES["int64"], (1,), np.zeros(1, np.int64))
     try:
-        asked = lookups.run(
+        asked = service.run(
             LookupCall([Feature("t", rows)] * features), RequestTimings(0.0, 1e12), MemoryReservation(service.budget)
         )
         assert asyncio.run(asked).output.shape == (1, features)
@@ -163,7 +164,8 @@ def test_other_requests_have_their_turn_before_the_tables_of_many_features_are_f
 
     async def ask() -> Answer:
         asyncio.get_running_loop().call_soon(happened.append, "other")
-        asked = Lookups(service, numpy_cpu).run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
+        service.runners[LookupCall] = Lookups(service, numpy_cpu)
+        asked = service.run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
         return await asked
 
     try:

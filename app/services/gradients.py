@@ -38,23 +38,48 @@ class _Inputs(NamedTuple):
     indices: NDArray[Any]
 
 
+class PreparedGradient(NamedTuple):
+    """A gradient that is prepared; its data is a shape alone."""
+
+    call: BackwardCall
+    data: Tensor
+    planned: Backward
+    decision: Decision
+
+    @property
+    def size(self) -> int:
+        """As in `AnyPrepared`."""
+        plan = self.planned.plan
+        return plan.output_bytes + plan.scratch_bytes
+
+    @property
+    def explanation(self) -> Explanation:
+        """As in `AnyPrepared`; of a sparse gradient the shapes depend on the values."""
+        outputs = {} if self.call.sparse else {"grad_data": (self.data.dtype, self.data.shape)}
+        return Explanation(self.call, (self.data,), outputs, self.planned.plan, self.decision)
+
+
 class Gradients:
     """Carries out gradients with the store, the threads and the kernel of `service`."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
 
-    async def run(self, call: BackwardCall, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
-        """Resolve, validate, choose, run. All that it allocates is charged to `reservation` first.
+    def prepare(self, call: BackwardCall) -> PreparedGradient:
+        """Resolve the shape, validate and choose; see `Service.run`. The values of the indices are not looked at."""
+        data, planned = self._plan(call)
+        return PreparedGradient(call, data, planned, self._decide(call, planned.plan))
 
-        Raises every error of the operator, tensor_not_found, device_unavailable, overloaded, deadline_exceeded and
-        ClientGone.
+    async def start(
+        self, prepared: PreparedGradient, timings: RequestTimings, reservation: MemoryReservation
+    ) -> Answer:
+        """Run what was prepared. What it allocates besides is charged to `reservation` first.
+
+        Raises index_out_of_bounds, overloaded, deadline_exceeded and ClientGone.
         """
         service = self.service
-        data, planned = self._plan(call)
+        call, data, planned, decision = prepared
         plan = planned.plan
-        decision = self._decide(call, plan)
-        reservation.charge(plan.output_bytes + plan.scratch_bytes)
         fields = BACKWARDS[call.operator].dialects[call.dialect].fields
         drops = fields is not None and fields.fills
         if drops:
@@ -91,17 +116,6 @@ class Gradients:
         outputs = await service.pool.run_unless(few, lambda: _sparse_outputs(data, planned, out, further), timings)
         timings.kernel_end = perf_counter()
         return Answer(outputs, call.dialect)
-
-    def explain(self, call: BackwardCall, reservation: MemoryReservation) -> Explanation:
-        """Everything that `run` does before it runs, and no more. The values of the indices are not looked at.
-
-        Raises what `run` raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
-        """
-        data, planned = self._plan(call)
-        decision = self._decide(call, planned.plan)
-        reservation.admit(planned.plan.output_bytes + planned.plan.scratch_bytes)
-        outputs = {} if call.sparse else {"grad_data": (data.dtype, data.shape)}
-        return Explanation(call, (data,), outputs, planned.plan, decision)
 
     async def with_shards(
         self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation

@@ -6,7 +6,6 @@ of one that a scatter changed meanwhile is read again: so a request is of one co
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -39,9 +38,6 @@ from app.tensors.tensor import Tensor
 
 CPU_ONLY: Final = "lookups run on the CPU alone"
 _MAX_REMEMBERED_PLANS: Final = 256
-_FEATURES_IN_A_TURN: Final = 16
-"""Of a request with more features, reading it and what comes before the kernel are two turns of the event loop, of
-seven and five microseconds for each."""
 _MAX_REMEMBERED_FEATURES: Final = 64
 """The plan of a lookup with more features is not remembered: one takes some 500 bytes for each, which no request is
 charged."""
@@ -76,6 +72,28 @@ class LookupRun(NamedTuple):
         )
 
 
+class PreparedLookup(NamedTuple):
+    """A lookup that is prepared: the table of each feature, and by the name of a type what rows are filled with."""
+
+    call: LookupCall
+    residents: Sequence[Resident]
+    plan: LookupPlan
+    fills: Mapping[str, Tensor]
+    decision: Decision
+
+    @property
+    def size(self) -> int:
+        """As in `AnyPrepared`."""
+        return self.plan.output_bytes
+
+    @property
+    def explanation(self) -> Explanation:
+        """As in `AnyPrepared`."""
+        outputs = dict(zip(_names(self.call), self.plan.outputs, strict=True))
+        tables = [resident.tensor for resident in self.residents]
+        return Explanation(self.call, tables, outputs, self.plan, self.decision, self.residents)
+
+
 class Lookups:
     """Carries out lookups by `kernel`, with the store, threads and limits of `service`."""
 
@@ -84,20 +102,23 @@ class Lookups:
         self.kernel = kernel
         self._plans: BoundedCache[tuple[object, ...], _Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
 
-    async def run(self, call: LookupCall, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
-        """Resolve, validate, choose, run. Outputs are charged to `reservation` before they are allocated, rows are not.
+    def prepare(self, call: LookupCall) -> PreparedLookup:
+        """Resolve the tables, validate and choose; see `Service.run`. The values of indices are not looked at.
 
-        Raises what `plan_lookup` raises, tensor_not_found, value_not_representable (the fill value), offsets_invalid,
-        index_out_of_bounds, overloaded and deadline_exceeded, and ClientGone.
+        Raises what `plan_lookup` raises, tensor_not_found, and value_not_representable (the fill value).
         """
-        service = self.service
-        if len(call.features) > _FEATURES_IN_A_TURN:
-            await asyncio.sleep(0)  # other requests have their turn
         residents = self._resolve(call)
         planned, fills = self._validated(call, residents)
-        plan = planned.plan
         decision = planned.decisions[any(resident.cold for resident in residents)]
-        reservation.charge(plan.output_bytes)
+        return PreparedLookup(call, residents, planned.plan, fills, decision)
+
+    async def start(self, prepared: PreparedLookup, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
+        """Run what was prepared. What it allocates besides is charged to `reservation` first; rows are not charged.
+
+        Raises offsets_invalid, index_out_of_bounds, overloaded and deadline_exceeded, and ClientGone.
+        """
+        service = self.service
+        call, residents, plan, fills, decision = prepared
         items = sum(feature.indices for feature in plan.features)
         replaced, strings = 0, any(dtype.kind == "string" for dtype, _ in plan.outputs)
         filled: Sequence[NDArray[np.bool_] | None] = [None] * len(plan.features)
@@ -158,16 +179,6 @@ class Lookups:
                 for feature, one in zip(call.features, residents, strict=True)
             ],
         )
-
-    def explain(self, call: LookupCall, reservation: MemoryReservation) -> Explanation:
-        """Everything that `run` does before it looks at an index: the plan and the decision with its reasons."""
-        residents = self._resolve(call)
-        planned, _ = self._validated(call, residents)
-        reservation.admit(planned.plan.output_bytes)
-        decision = planned.decisions[any(resident.cold for resident in residents)]
-        outputs = dict(zip(_names(call), planned.plan.outputs, strict=True))
-        tables = [resident.tensor for resident in residents]
-        return Explanation(call, tables, outputs, planned.plan, decision, residents)
 
     async def with_shards(
         self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation

@@ -5,11 +5,12 @@ It takes a `Call` and gives an `Answer` or raises a `GatherError`; it knows neit
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,9 @@ from app.tensors.tensor import Tensor
 Further = Mapping[str, NDArray[Any]] | None
 """See `Kernel.run`."""
 AnyCall = Call | LookupCall | BackwardCall
+_FEATURES_IN_A_TURN: Final = 16
+"""Of a lookup with more features, reading it and preparing it are two turns of the event loop, of seven and five
+microseconds for each."""
 
 
 class Explanation(NamedTuple):
@@ -64,15 +68,55 @@ class Explanation(NamedTuple):
     """For each of `data` in row ranges the shards that the call needs, as the explanation lists them."""
 
 
+class AnyPrepared(Protocol):
+    """A call whose data is resolved, and that is validated and planned; a route is chosen for it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its outputs, and of what a kernel needs beside them."""
+        ...
+
+    @property
+    def explanation(self) -> Explanation:
+        """All that is known of it."""
+        ...
+
+
+class Prepared(NamedTuple):
+    """A gather or a scatter that is prepared; `fill` is the item for `out_of_bounds` fill."""
+
+    call: Call
+    data: Tensor
+    resident: Resident | None
+    planned: Planned
+    decision: Decision
+    fill: Tensor | None
+
+    @property
+    def size(self) -> int:
+        """As in `AnyPrepared`."""
+        plan = self.planned.plan
+        return plan.output_bytes + plan.scratch_bytes
+
+    @property
+    def explanation(self) -> Explanation:
+        """As in `AnyPrepared`."""
+        outputs = {OUTPUT: (self.data.dtype, self.planned.shape)}
+        residents = () if self.resident is None else (self.resident,)
+        return Explanation(self.call, (self.data,), outputs, self.planned.plan, self.decision, residents)
+
+
 class Runner(Protocol):
     """Carries out the calls of one family, with the store, the threads and the kernel of a `Service`."""
 
-    async def run(self, call: Any, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
-        """As `Service.run`."""
+    def prepare(self, call: Any) -> AnyPrepared:
+        """Resolve, validate and choose. Raises what `Service.run` raises before anything runs."""
         ...
 
-    def explain(self, call: Any, reservation: MemoryReservation) -> Explanation:
-        """As `Service.explain`."""
+    def start(
+        self, prepared: Any, timings: RequestTimings, reservation: MemoryReservation
+    ) -> Coroutine[Any, Any, Answer]:
+        """Carry out what was prepared, once its size has been charged to `reservation`."""
         ...
 
     async def with_shards(
@@ -133,37 +177,57 @@ class Service:
         Raises every error of the operator, tensor_not_found, device_unavailable, overloaded and deadline_exceeded, and
         ClientGone, at once or when it is awaited.
         """
+        runner: Runner = self
         if not isinstance(call, Call):
-            return self.runners[type(call)].run(call, timings, reservation)
-        data, resident = self._data_of(call)
+            if isinstance(call, LookupCall) and len(call.features) > _FEATURES_IN_A_TURN:
+                return self._run_next_turn(call, timings, reservation)
+            runner = self.runners[type(call)]
+        prepared = runner.prepare(call)
+        reservation.charge(prepared.size)
+        return runner.start(prepared, timings, reservation)
+
+    async def _run_next_turn(self, call: LookupCall, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
+        await asyncio.sleep(0)  # other requests have their turn
+        runner = self.runners[LookupCall]
+        prepared = runner.prepare(call)
+        reservation.charge(prepared.size)
+        return await runner.start(prepared, timings, reservation)
+
+    def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
+        """Resolve, validate and choose. `on_device` says that the data counts as resident on a GPU."""
+        resident = None
+        if isinstance(call.data, Tensor):
+            data = call.data
+        else:
+            resident = self.resolve(call.data, call.data_pointer)
+            data = resident.tensor
         fill = self._fill_item(call, data.dtype) if call.out_of_bounds == "fill" else None
         planned = self.planner.plan(call, data, self.chooser)
         if call.over_limit is not None:
             raise call.over_limit
-        decision = self._decide(call, planned, resident)
-        reservation.charge(planned.plan.output_bytes + planned.plan.scratch_bytes)
-        if fill is not None and self._kernel_fills(planned.plan, data, resident, decision):
-            return self._gather_filled(call, planned, data, resident, decision, fill, timings, reservation)
-        if call.out_of_bounds != "error":
-            return self._gather_replaced(call, planned, data, resident, decision, fill, timings, reservation)
-        if isinstance(data, PackedStrings):
-            return self._gather_strings(call, planned, data, resident, decision, timings, reservation)
-        return self._run(call, planned, data, resident, decision, timings, reservation)
+        return Prepared(call, data, resident, planned, self._decide(call, planned, resident, on_device), fill)
+
+    def start(
+        self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
+    ) -> Coroutine[Any, Any, Answer]:
+        """Carry out what was prepared, once its size has been charged to `reservation`."""
+        if prepared.call.out_of_bounds != "error":
+            if prepared.fill is not None and self._kernel_fills(prepared):
+                return self._gather_filled(prepared, timings, reservation)
+            return self._gather_replaced(prepared, timings, reservation)
+        if isinstance(prepared.data, PackedStrings):
+            return self._gather_strings(prepared, timings, reservation)
+        return self._run(prepared, timings, reservation)
 
     async def _gather_strings(
-        self,
-        call: Call,
-        planned: Planned,
-        data: PackedStrings,
-        resident: Resident | None,
-        decision: Decision,
-        timings: RequestTimings,
-        reservation: MemoryReservation,
+        self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
     ) -> Answer:
         """Gather or scatter strings, whose sizes follow from what is gathered."""
+        call, data = prepared.call, prepared.data
         if call.updates is not None:
-            data = await self._join_strings(call, data, timings, reservation)
-        answer = await self._run(call, planned, data, resident, decision, timings, reservation)
+            assert isinstance(data, PackedStrings)
+            prepared = prepared._replace(data=await self._join_strings(call, data, timings, reservation))
+        answer = await self._run(prepared, timings, reservation)
         await self._check_size(answer.output, timings)
         return answer
 
@@ -179,11 +243,7 @@ class Service:
 
     async def _run(
         self,
-        call: Call,
-        planned: Planned,
-        data: Tensor,
-        resident: Resident | None,
-        decision: Decision,
+        prepared: Prepared,
         timings: RequestTimings,
         reservation: MemoryReservation,
         further: Further = None,
@@ -193,6 +253,7 @@ class Service:
         Raises index_out_of_bounds, overloaded, deadline_exceeded and ClientGone.
         """
         del reservation
+        call, data, resident, planned, decision, _ = prepared
         plan, shape, indices = planned.plan, planned.shape, call.indices
         if call.updates is not None:
             further = {"updates": call.updates.items}
@@ -204,12 +265,12 @@ class Service:
         if resident is not None:
             timings.tensor = name_of(call)
         if route == "gpu":
-            on_gpu = await self._run_on_gpu(call, plan, data, resident, decision, timings)
+            on_gpu = await self._run_on_gpu(prepared, timings)
             if on_gpu is not None:
                 bad, array, etag = on_gpu
                 timings.kernel_end = perf_counter()
                 if bad >= 0:
-                    raise await self._index_error(call, planned, data, timings)
+                    raise await self._index_error(prepared, timings)
                 version = None if resident is None else resident.data_version
                 return Answer({OUTPUT: data.gathered(shape, array)}, call.dialect, "gpu", etag, version)
         if on_event_loop and choice.parts > 1:
@@ -232,25 +293,18 @@ class Service:
             bad, array = found
         timings.kernel_end = perf_counter()
         if bad >= 0:
-            raise await self._index_error(call, planned, data, timings)
+            raise await self._index_error(prepared, timings)
         outputs = {OUTPUT: data.gathered(shape, array)}
         if resident is None:
             return Answer(outputs, call.dialect, "cpu")
         return Answer(outputs, call.dialect, "cpu", resident.etag, resident.data_version)
 
     async def _gather_filled(
-        self,
-        call: Call,
-        planned: Planned,
-        data: Tensor,
-        resident: Resident | None,
-        decision: Decision,
-        fill: Tensor,
-        timings: RequestTimings,
-        reservation: MemoryReservation,
+        self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
     ) -> Answer:
-        """A gather by a kernel that itself fills the slices of tuples that are out of bounds, with the item `fill`."""
-        plan = planned.plan
+        """A gather by a kernel that itself fills the slices of tuples that are out of bounds."""
+        plan, fill = prepared.planned.plan, prepared.fill
+        assert fill is not None
         size = plan.slice_items * plan.item_size
         reservation.charge(size)
         one_slice = await self.pool.run_unless(
@@ -258,25 +312,15 @@ class Service:
         )
         replaced = np.zeros(1, np.int64)
         further = {"fill": one_slice, "replaced": replaced}
-        answer = await self._run(call, planned, data, resident, decision, timings, reservation, further)
+        answer = await self._run(prepared, timings, reservation, further)
         answer.replaced = int(replaced[0])
         return answer
 
     async def _gather_replaced(
-        self,
-        call: Call,
-        planned: Planned,
-        data: Tensor,
-        resident: Resident | None,
-        decision: Decision,
-        fill: Tensor | None,
-        timings: RequestTimings,
-        reservation: MemoryReservation,
+        self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
     ) -> Answer:
-        """Gather where indices out of bounds are no error: they are replaced first, slices filled last.
-
-        `fill` is the item to fill them with, for `out_of_bounds` fill.
-        """
+        """Gather where indices out of bounds are no error: they are replaced first, slices filled last."""
+        call, data, resident, planned, decision, fill = prepared
         plan, indices, mode = planned.plan, call.indices, call.out_of_bounds
         reservation.charge(REPLACED_BYTES * plan.index_items)
         replacement = await self.pool.run_unless(
@@ -291,7 +335,7 @@ class Service:
                 answer.data_etag, answer.data_version = resident.etag, resident.data_version
         else:
             valid = replace(call, indices=replace(indices, array=replacement.indices))
-            answer = await self._run(valid, planned, data, resident, decision, timings, reservation)
+            answer = await self._run(prepared._replace(call=valid), timings, reservation)
         filled = replacement.filled
         if filled is not None and fill is not None:
             item, output = fill, answer.output
@@ -307,7 +351,8 @@ class Service:
         answer.replaced = replacement.replaced
         return answer
 
-    async def _index_error(self, call: Call, planned: Planned, data: Tensor, timings: RequestTimings) -> GatherError:
+    async def _index_error(self, prepared: Prepared, timings: RequestTimings) -> GatherError:
+        call, data, planned = prepared.call, prepared.data, prepared.planned
         plan, first_axis = planned.plan, planned.first_axis
         dialect, indices = OPERATORS[call.operator].dialects[call.dialect], call.indices
         few = indices.array.size < LARGE_INDEX_SCAN
@@ -315,17 +360,11 @@ class Service:
             few, lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), timings
         )
 
-    async def _run_on_gpu(
-        self,
-        call: Call,
-        plan: Plan,
-        data: Tensor,
-        resident: Resident | None,
-        decision: Decision,
-        timings: RequestTimings,
-    ) -> Outcome | None:
+    async def _run_on_gpu(self, prepared: Prepared, timings: RequestTimings) -> Outcome | None:
         """The gather on the device; None, with a route of threads in `timings`, where the CPU has to run it."""
         assert self.gpu is not None
+        call, data, resident, planned, decision, _ = prepared
+        plan = planned.plan
         out = self.outputs.empty(plan.output_items, data.dtype.carrier)
         outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self.start_kernel(timings), timings)
         if outcome is None:
@@ -349,19 +388,12 @@ class Service:
         `reservation` is charged nothing. `on_device` says that the data counts as resident on a GPU. Raises what
         `run` raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
         """
-        if not isinstance(call, Call):
-            return self.runners[type(call)].explain(call, reservation)
-        data, resident = self._data_of(call)
-        if call.out_of_bounds == "fill":
-            self._fill_item(call, data.dtype)
-        planned = self.planner.plan(call, data, self.chooser)
-        plan = planned.plan
-        if call.over_limit is not None:
-            raise call.over_limit
-        decision = self._decide(call, planned, resident, on_device)
-        reservation.admit(plan.output_bytes + plan.scratch_bytes)
-        residents = () if resident is None else (resident,)
-        return Explanation(call, (data,), {OUTPUT: (data.dtype, planned.shape)}, plan, decision, residents)
+        if isinstance(call, Call):
+            prepared: AnyPrepared = self.prepare(call, on_device=on_device)
+        else:
+            prepared = self.runners[type(call)].prepare(call)
+        reservation.admit(prepared.size)
+        return prepared.explanation
 
     async def with_shards(
         self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
@@ -385,12 +417,6 @@ class Service:
         if resident is None:
             raise unknown_reference(reference, pointer, self.store)
         return resident
-
-    def _data_of(self, call: Call) -> tuple[Tensor, Resident | None]:
-        if isinstance(call.data, Tensor):
-            return call.data, None
-        resident = self.resolve(call.data, call.data_pointer)
-        return resident.tensor, resident
 
     def run_at_once(
         self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further = None
@@ -457,15 +483,15 @@ class Service:
             raise GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
         timings.kernel = now
 
-    def _kernel_fills(self, plan: Plan, data: Tensor, resident: Resident | None, decision: Decision) -> bool:
+    def _kernel_fills(self, prepared: Prepared) -> bool:
         """Whether the kernel that was chosen fills slices by itself: one of the CPU does, and not those of strings.
 
         It takes a slice of fill values. Without tuples it would need none, and data without items may have slices of
         any size.
         """
-        del resident
+        plan = prepared.planned.plan
         fills = can_fill(plan) and plan.index_items > 0
-        return fills and decision.choice.route != "gpu" and not isinstance(data, PackedStrings)
+        return fills and prepared.decision.choice.route != "gpu" and not isinstance(prepared.data, PackedStrings)
 
     async def _check_size(self, output: Tensor, timings: RequestTimings) -> None:
         """Raises output_too_large where gathered strings have more bytes than an output may have."""

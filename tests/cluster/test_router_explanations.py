@@ -37,9 +37,9 @@ async def explained_gather(router: Router, rows: Tensor, reservation: MemoryRese
 
 
 async def explained_lookup(router: Router, rows: Tensor, reservation: MemoryReservation) -> Any:
-    lookups = ShardedLookups(router, numpy_cpu)
-    found = lookups.explain(LookupCall([Feature("t", rows)]), reservation)
-    explained = await lookups.with_shards(found, RequestTimings(0.0, 1e12), reservation)
+    router.runners[LookupCall] = ShardedLookups(router, numpy_cpu)
+    found = router.explain(LookupCall([Feature("t", rows)]), reservation)
+    explained = await router.with_shards(found, RequestTimings(0.0, 1e12), reservation)
     return explained.shards[0]
 
 

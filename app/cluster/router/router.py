@@ -25,16 +25,13 @@ from app.cluster.router.range_requests import (
 )
 from app.cluster.router.sharded_tensors import ShardedResident, immutable
 from app.cluster.shard_map import ShardedVersion
-from app.dispatch.choose_backend import Decision
 from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import REPORTED_PLACES, GatherError, Place
 from app.memory.budget import MemoryReservation
 from app.operators.gather_elements import GatherElementsPlan
-from app.operators.gather_plan import Plan
 from app.operators.lookup import LookupPlan
 from app.services.call_planner import Planned
-from app.services.service import AnyCall, Explanation, Further, Service
-from app.store import Resident
+from app.services.service import AnyCall, Explanation, Further, Prepared, Service
 from app.store.store_errors import not_found
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.gather_call import OUTPUT, Answer, Call
@@ -82,24 +79,21 @@ class Router(Service):
                 running = super().run(call, timings, reservation)
         return await running
 
-    def _kernel_fills(self, plan: Plan, data: Tensor, resident: Resident | None, decision: Decision) -> bool:
+    def _kernel_fills(self, prepared: Prepared) -> bool:
         """Never of a table in row ranges, whose kernels are elsewhere."""
-        return not isinstance(resident, ShardedResident) and super()._kernel_fills(plan, data, resident, decision)
+        return not isinstance(prepared.resident, ShardedResident) and super()._kernel_fills(prepared)
 
     async def _run(
         self,
-        call: Call,
-        planned: Planned,
-        data: Tensor,
-        resident: Resident | None,
-        decision: Decision,
+        prepared: Prepared,
         timings: RequestTimings,
         reservation: MemoryReservation,
         further: Further = None,
     ) -> Answer:
         """The same, of a table in row ranges by its shards. Raises shard_unavailable besides."""
+        call, data, resident, planned, decision, _ = prepared
         if not isinstance(resident, ShardedResident):
-            return await super()._run(call, planned, data, resident, decision, timings, reservation, further)
+            return await super()._run(prepared, timings, reservation, further)
         if call.updates is not None:
             immutable("A scatter from a resident tensor")
         if call.device == "gpu":
@@ -116,7 +110,7 @@ class Router(Service):
         work = await self.pool.run_unless(few, lambda: self._split(call, planned, table, reservation), timings)
         if work is None:
             timings.kernel_end = perf_counter()
-            raise await self._index_error(call, planned, data, timings)
+            raise await self._index_error(prepared, timings)
         lost = await self.fetcher.fetch(
             [TableReads(table.table, table.shard_map, table.version_in_map, work.requests)], timings
         )
