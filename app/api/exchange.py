@@ -18,7 +18,6 @@ from app.api.request_body import inflate_in, read_body
 from app.api.schemas.explain_answer import explanation_body
 from app.services.service import Service
 from app.surrogate_safe_json import dump
-from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Answer, Call
 from app.tensors.tensor import Tensor
 from app.wire.body_formats import JSON, AnyCodec, Formats
@@ -76,8 +75,10 @@ class Exchange:
         if accept is not None and accept != codec.media_type:
             answered = formats[preferred(accept, formats, codec.media_type)]
         # JSON, which most answers are, has every type: nothing is looked up for it.
-        if answered.binary and isinstance(call, Call) and isinstance(call.data, Tensor):
-            answered = self._writable(answered, {"data": call.data}, call, accept)
+        if answered.binary and type(call) is Call:
+            data = call.data
+            if isinstance(data, Tensor) and data.dtype.name not in answered.dtypes:
+                answered = self._other_format(answered, call, 0, data, accept)
         timings.parsed = perf_counter()
         if call.explain:
             found = await service.with_shards(service.explain(call, reservation), timings, reservation)
@@ -88,31 +89,32 @@ class Exchange:
         if answer.tables:
             context.metrics.count_lookup(answer.tensors)
         if answered.binary:
-            answered = self._writable(answered, answer.outputs, call, accept)
-        memory = None if is_short(answer) else reservation
-        content: bytes | list[Buffer]
-        if memory is None or answered.binary or not any(map(is_long, answer.outputs.values())):
-            content = answered.write(answer, encoding, memory)
-        else:
-            content = await service.pool.run(lambda: answered.write(answer, encoding, memory), timings)
+            for number, output in enumerate(answer.outputs.values()):
+                if output.dtype.name not in answered.dtypes:
+                    answered = self._other_format(answered, call, number, output, accept)
+                    break
         if answered.binary:
+            content = answered.write(answer, encoding, reservation)
             await context.send(200, answered.media_type, content, *headers_of(answer))
+            return
+        if is_short(answer):
+            content = answered.write(answer, encoding, None)
+        elif not any(map(is_long, answer.outputs.values())):
+            content = answered.write(answer, encoding, reservation)
         else:
-            await context.send(200, JSON, content)
+            content = await service.pool.run(lambda: answered.write(answer, encoding, reservation), timings)
+        await context.send(200, JSON, content)
 
-    def _writable(
-        self, codec: AnyCodec, tensors: Mapping[str, Tensor], call: AnyCall, accept: bytes | None
+    def _other_format(
+        self, codec: AnyCodec, call: AnyCall, number: int, output: Tensor, accept: bytes | None
     ) -> AnyCodec:
-        """`codec`, or JSON, which has every type, if it lacks that of one of `tensors`.
+        """JSON, which has every type, where `codec` lacks that of output `number`.
 
         Raises unsupported_dtype unless Accept names JSON.
         """
-        for number, tensor in enumerate(tensors.values()):
-            if tensor.dtype.name not in codec.dtypes:
-                if not media_weights(accept or b"").get(JSON):
-                    codec.check_writable(tensor.dtype, call.dtype_pointer(number))
-                return self.json
-        return codec
+        if not media_weights(accept or b"").get(JSON):
+            codec.check_writable(output.dtype, call.dtype_pointer(number))
+        return self.json
 
 
 class AnyCall(Protocol):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
+from app.api.exchange import is_short
 from app.api.v2_model_lookup import Models, counted_as
 from app.errors import GatherError
 from app.memory.budget import MemoryReservation
@@ -33,7 +34,7 @@ class InferFormat(Generic[Message, Written]):
     is_long: Callable[[Message, AnyModel], bool]
     read: Callable[[Message, AnyModel, Limits, Charge], InferRequest]
     is_long_answer: Callable[[Answer, InferRequest], bool]
-    write: Callable[[Answer, AnyModel, InferRequest, Memory], Written]
+    write: Callable[[Answer, AnyModel, InferRequest, Memory | None], Written]
 
 
 class Received(Protocol):
@@ -87,10 +88,12 @@ class Inference:
             timings.gathered = timings.kernel_end
             if answer.tables:
                 self._metrics.count_lookup(answer.tensors)
-            if kind.is_long_answer(answer, read):
-                written = await service.pool.run(lambda: kind.write(answer, model, read, reservation), timings)
-            else:
+            if is_short(answer):
+                written = kind.write(answer, model, read, None)
+            elif not kind.is_long_answer(answer, read):
                 written = kind.write(answer, model, read, reservation)
+            else:
+                written = await service.pool.run(lambda: kind.write(answer, model, read, reservation), timings)
         except Exception as error:
             self.count_failure(model, timings)
             if model.resident and isinstance(error, GatherError) and error.code == "tensor_not_found":

@@ -79,7 +79,9 @@ def _is_long_answer(answer: Answer, request: InferRequest) -> bool:
     )
 
 
-def _write(answer: Answer, model: AnyModel, request: InferRequest, memory: Memory, *, stream: bool = False) -> bytes:
+def _write(
+    answer: Answer, model: AnyModel, request: InferRequest, memory: Memory | None, *, stream: bool = False
+) -> bytes:
     if isinstance(request, LookupRequest):
         return write_grpc_lookup(answer, request, memory, stream=stream)
     return write_grpc_answer(answer, model.name, request.identifier, memory, stream=stream)

@@ -91,12 +91,7 @@ class Prepared(NamedTuple):
     planned: Planned
     decision: Decision
     fill: Tensor | None
-
-    @property
-    def size(self) -> int:
-        """As in `AnyPrepared`."""
-        plan = self.planned.plan
-        return plan.output_bytes + plan.scratch_bytes
+    size: int
 
     @property
     def explanation(self) -> Explanation:
@@ -205,7 +200,9 @@ class Service:
         planned = self.planner.plan(call, data, self.chooser)
         if call.over_limit is not None:
             raise call.over_limit
-        return Prepared(call, data, resident, planned, self._decide(call, planned, resident, on_device), fill)
+        decision = self._decide(call, planned, resident, on_device)
+        size = planned.plan.output_bytes + planned.plan.scratch_bytes
+        return Prepared(call, data, resident, planned, decision, fill, size)
 
     def start(
         self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
@@ -253,7 +250,7 @@ class Service:
         Raises index_out_of_bounds, overloaded, deadline_exceeded and ClientGone.
         """
         del reservation
-        call, data, resident, planned, decision, _ = prepared
+        call, data, resident, planned, decision, _, _ = prepared
         plan, shape, indices = planned.plan, planned.shape, call.indices
         if call.updates is not None:
             further = {"updates": call.updates.items}
@@ -320,7 +317,7 @@ class Service:
         self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
     ) -> Answer:
         """Gather where indices out of bounds are no error: they are replaced first, slices filled last."""
-        call, data, resident, planned, decision, fill = prepared
+        call, data, resident, planned, decision, fill, _ = prepared
         plan, indices, mode = planned.plan, call.indices, call.out_of_bounds
         reservation.charge(REPLACED_BYTES * plan.index_items)
         replacement = await self.pool.run_unless(
@@ -363,7 +360,7 @@ class Service:
     async def _run_on_gpu(self, prepared: Prepared, timings: RequestTimings) -> Outcome | None:
         """The gather on the device; None, with a route of threads in `timings`, where the CPU has to run it."""
         assert self.gpu is not None
-        call, data, resident, planned, decision, _ = prepared
+        call, data, resident, planned, decision, _, _ = prepared
         plan = planned.plan
         out = self.outputs.empty(plan.output_items, data.dtype.carrier)
         outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self.start_kernel(timings), timings)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from app.api.asgi_request import RequestContext
 from app.api.content_codings import coding_of_answer, compressed
 from app.api.error_responses import JSON
-from app.api.exchange import UNCOUNTED, BodyLimits, fact_fields, is_short
+from app.api.exchange import UNCOUNTED, BodyLimits, fact_fields
 from app.api.inference import AnyModel, Inference, InferFormat, InferRequest
 from app.api.request_body import inflate_in, read_body
 from app.api.unknown_length_body import too_large
@@ -26,24 +26,23 @@ _OCTETS: Final = body_formats.RAW.media_type.encode()
 _ALIGNMENT: Final = 64
 
 
-class InferBody(NamedTuple):
-    """A body, and the bytes of JSON at its start; None if all of it is JSON."""
-
-    content: Buffer
-    json_size: int | None
+InferBody = tuple[Buffer, int | None]
+"""A body, and the bytes of JSON at its start; None if all of it is JSON."""
 
 
 def _is_long(body: InferBody, model: AnyModel) -> bool:
+    content, json_size = body
     if isinstance(model, LookupModel):
-        return v2_lookup.is_heavy(*body)
-    return len(body.content) > LARGE and is_heavy(*body, model)
+        return v2_lookup.is_heavy(content, json_size)
+    return len(content) > LARGE and is_heavy(content, json_size, model)
 
 
 def _read(body: InferBody, model: AnyModel, limits: Limits, charge: Charge) -> InferRequest:
-    charged = charge if len(body.content) > UNCOUNTED else None
+    content, json_size = body
+    charged = charge if len(content) > UNCOUNTED else None
     if isinstance(model, LookupModel):
-        return read_lookup_request(*body, limits, charged)
-    return read_request(*body, model, limits, charged)
+        return read_lookup_request(content, json_size, limits, charged)
+    return read_request(content, json_size, model, limits, charged)
 
 
 def _is_long_answer(answer: Answer, request: InferRequest) -> bool:
@@ -54,12 +53,13 @@ def _is_long_answer(answer: Answer, request: InferRequest) -> bool:
     return not (request.binary and output.dtype.item_size) and is_long(output)
 
 
-def _write(answer: Answer, model: AnyModel, request: InferRequest, memory: Memory) -> tuple[list[Buffer], int | None]:
-    charged = None if is_short(answer) else memory
+def _write(
+    answer: Answer, model: AnyModel, request: InferRequest, memory: Memory | None
+) -> tuple[list[Buffer], int | None]:
     if isinstance(request, LookupRequest):
-        return write_lookup_answer(answer, request, charged)
+        return write_lookup_answer(answer, request, memory)
     assert isinstance(model, Model)
-    return v2_answer.write_answer(answer, model, request, charged)
+    return v2_answer.write_answer(answer, model, request, memory)
 
 
 _REST: Final = InferFormat(_is_long, _read, _is_long_answer, _write)
@@ -106,7 +106,7 @@ class InferRoute:
         body = await read_body(context, limit, lead)
         if b"content-encoding" in context.headers:
             body = await inflate_in(self.pool, context, body, limit, lead)
-        return InferBody(body, json_size)
+        return body, json_size
 
 
 def read_json_size(headers: dict[bytes, bytes]) -> int | None:

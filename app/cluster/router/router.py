@@ -91,7 +91,7 @@ class Router(Service):
         further: Further = None,
     ) -> Answer:
         """The same, of a table in row ranges by its shards. Raises shard_unavailable besides."""
-        call, data, resident, planned, decision, _ = prepared
+        call, data, resident, planned, decision, _, _ = prepared
         if not isinstance(resident, ShardedResident):
             return await super()._run(prepared, timings, reservation, further)
         if call.updates is not None:

@@ -40,7 +40,7 @@ _Described = tuple[str, str, tuple[int, ...]]
 
 
 def write_grpc_answer(
-    answer: Answer, model_name: str, identifier: str | None, memory: Memory, *, stream: bool = False
+    answer: Answer, model_name: str, identifier: str | None, memory: Memory | None, *, stream: bool = False
 ) -> bytes:
     """The message of an answer; with `stream` a ModelStreamInferResponse. `memory` is charged with it.
 
@@ -76,7 +76,7 @@ def _head_of_answer(answer: Answer, model_name: str) -> bytes:
     return _written_head(model_name, version, tuple(parameters), ((OUTPUT, str(output.dtype.oip), output.shape),))
 
 
-def write_grpc_lookup(answer: Answer, request: LookupRequest, memory: Memory, *, stream: bool = False) -> bytes:
+def write_grpc_lookup(answer: Answer, request: LookupRequest, memory: Memory | None, *, stream: bool = False) -> bytes:
     """The same of a lookup."""
     check_outputs_writable(answer)
     wanted = {name: answer.outputs[name] for name in request.outputs or answer.outputs}
@@ -123,7 +123,9 @@ def _written_head(
 _repeated_head = lru_cache(256)(_written_head)
 
 
-def _message(head: bytes, identifier: str | None, outputs: Sequence[Tensor], memory: Memory, stream: bool) -> bytes:
+def _message(
+    head: bytes, identifier: str | None, outputs: Sequence[Tensor], memory: Memory | None, stream: bool
+) -> bytes:
     pieces: list[Buffer] = [head]
     size = len(head)
     if identifier:
@@ -142,7 +144,7 @@ def _message(head: bytes, identifier: str | None, outputs: Sequence[Tensor], mem
     return b"".join(pieces)
 
 
-def _charge(size: int, memory: Memory) -> None:
+def _charge(size: int, memory: Memory | None) -> None:
     """Charge a message of so many bytes. Raises output_too_large, and what charging raises."""
     if size > _MOST:
         raise GatherError(
@@ -150,4 +152,5 @@ def _charge(size: int, memory: Memory) -> None:
             f"the answer would have {size} bytes; a message of gRPC has at most {_MOST}",
             facts={"limit": "grpc_message_bytes", "maximum": _MOST},
         )
-    memory.charge(size)
+    if memory is not None:
+        memory.charge(size)
