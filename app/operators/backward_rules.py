@@ -5,7 +5,7 @@ The gathers' texts have no gradient. What stands here is ours, so that its rules
 
 from __future__ import annotations
 
-from math import isinf
+from math import isinf, prod
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -69,15 +69,20 @@ def _check_float(dialect: Dialect, tensor: Tensor, role: str, hint: str) -> None
         )
 
 
-def check_grad_output_shape(dialect: Dialect, grad_output: Tensor, wanted: tuple[int, ...]) -> None:
+def check_grad_output_shape(
+    dialect: Dialect, data: Tensor, grad_output: Tensor, wanted: tuple[int, ...], limits: Limits
+) -> None:
     """grad_output has the shape of the gather's output. Raises updates_shape_mismatch."""
     if grad_output.shape != wanted:
+        hint = f"Send grad_output of shape {list(wanted)}."
+        if prod(wanted) > limits.elements:  # which no grad_output can have
+            hint = f"Send the sizes of the gather's data at {data.shape_pointer}: grad_output is of another gather."
         raise GatherError(
             "updates_shape_mismatch",
             f"grad_output has shape {list(grad_output.shape)} and must have {list(wanted)}, the gather's output's",
             pointer=grad_output.shape_pointer,
             rule=_rule(dialect, "updates_shape_mismatch"),
-            hint=f"Send grad_output of shape {list(wanted)}.",
+            hint=hint,
         )
 
 

@@ -44,7 +44,7 @@ def plan_gather_backward(
         check_batch_shape(dialect, data, indices, batch_dims)
     output_shape, axis = check_shapes(dialect, data, indices, axis, pointer, batch_dims)
     check_sparse(sparse, axis, "axis", sparse_pointer)
-    check_grad_output_shape(dialect, grad_output, output_shape)
+    check_grad_output_shape(dialect, data, grad_output, output_shape, limits)
     plan = BackwardPlan(make_plan(dialect, data, indices, axis, batch_dims), float_type(data.dtype), sparse)
     check_backward_limits(data, indices, grad_output, plan, limits)
     return Backward(plan, BackwardShapes(data.shape, data.shape[axis + 1 :], ()), axis)

@@ -37,7 +37,7 @@ def plan_gathernd_backward(
     """
     check_sparse(sparse, batch_dims, "batch_dims", sparse_pointer)
     output_shape = check_shapes(dialect, data, indices, batch_dims, pointer)
-    check_grad_output_shape(dialect, grad_output, output_shape)
+    check_grad_output_shape(dialect, data, grad_output, output_shape, limits)
     plan = BackwardPlan(make_plan(dialect, data, indices, batch_dims), float_type(data.dtype), sparse)
     check_backward_limits(data, indices, grad_output, plan, limits)
     depth = indices.shape[-1]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.errors import GatherError
+from app.settings import Settings
 
 Field = tuple[bytes, bytes]
 
@@ -32,6 +33,16 @@ SINGLE: Final = frozenset(
 """The fields that are read here and are no lists. A repeated traceparent counts as none, as its specification says."""
 SECRETS: Final = frozenset((b"authorization", b"cookie", b"proxy-authorization"))
 """The fields that are not kept. Only the first is read here; the others may come from a browser or for a proxy."""
+
+
+class _Trailer(list[Field]):
+    """Takes the fields of a trailer, which follow the last chunk, and keeps none: they are no part of the header."""
+
+    def append(self, field: Field) -> None:
+        """Drop the field."""
+
+
+TRAILER: Final = _Trailer()
 
 
 def combined(sent: Sequence[Field]) -> dict[bytes, bytes]:
@@ -77,3 +88,21 @@ def repeated_single(sent: Sequence[Field]) -> bytes | None:
             return name
         seen.add(name)
     return None
+
+
+def header_too_large(settings: Settings) -> GatherError:
+    """Return the refusal of a header of too many bytes."""
+    return GatherError(
+        "header_too_large",
+        f"the header has more than {settings.max_header_bytes} bytes",
+        facts={"limit": "header_bytes", "maximum": settings.max_header_bytes},
+    )
+
+
+def too_many_fields(settings: Settings) -> GatherError:
+    """Return the refusal of a header of too many fields."""
+    return GatherError(
+        "header_too_large",
+        f"the header has more than {settings.max_header_fields} fields",
+        facts={"limit": "header_fields", "maximum": settings.max_header_fields},
+    )

@@ -5,10 +5,8 @@ senders and readers are found by one sweep a second over all connections (`slow_
 each request. The shorter ways are modules of their own: `request_header_cache`, `eager_task`, `body_reader`,
 `whole_answer_response` and `write_batch`.
 
-Requests are parsed one at a time. What a client sends behind a request waits as bytes, at most one read of the socket,
-until that request is answered and the event loop has time (`input_turns`).
-
-Parser callbacks, input that waits, and the end of a connection share one state, so they stay in one class.
+Requests are parsed one at a time. What a client sends behind a request waits as bytes (`unparsed_input`) until that
+request is answered and the event loop has time (`input_turns`).
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from hashlib import sha256
 from time import monotonic
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote
@@ -31,12 +28,13 @@ from app.memory.error_tracebacks import drop_tracebacks
 from app.server import body_reader, eager_task, half_closed_connections, input_turns, request_header_cache
 from app.server.body_reader import BodyReader
 from app.server.connection_limit import SPARE, ConnectionLimit
-from app.server.header_fields import check_transfer_coding, combined
+from app.server.header_fields import TRAILER, check_transfer_coding, combined, header_too_large, too_many_fields
 from app.server.http_exchange import HttpExchange
 from app.server.lingering_close import MOST_BYTES, LingeringClose
 from app.server.refusal_response import ErrorRenderer, refusal_response
 from app.server.request_target import split_target, with_host
 from app.server.timed_flow_control import TimedFlowControl
+from app.server.unparsed_input import EMPTY_LINE, PIECE_BYTES, UNCHARGED_BYTES, UnparsedInput
 from app.server.write_batch import flush
 from app.server.write_progress import WriteProgress
 from app.settings import Settings
@@ -44,13 +42,6 @@ from app.telemetry.request_id import REQUEST_ID, random_id
 
 logger = logging.getLogger("gathernd")
 
-_EMPTY_LINE: Final = b"\r\n\r\n"
-"""The end of a header, and of a chunked body."""
-_PIECE_BYTES: Final = 1 << 13
-"""Most bytes of a header or of a chunked body that the parser is fed at once: 1,365 chunks of one byte take a
-millisecond."""
-_UNCHARGED_BYTES: Final = 1 << 11
-"""Each connection may hold this much outside of requests uncharged."""
 _FIELD_BYTES: Final = 200
 """What Python's objects take for a header field, beside its bytes."""
 
@@ -58,9 +49,21 @@ _FIELD_BYTES: Final = 200
 class Http1Connection(HttpToolsProtocol):
     """uvicorn's httptools protocol with limits.
 
-    `cycle` (uvicorn's name) is the exchange of the request that came last, `starting` the same one until the
-    application works on it. `unread` is what has come, and the parser has had the first `place` bytes of it; `length`
-    is that of the request's body, None for chunks.
+                              bytes                header whole               answer written
+        [no place] --> idle --------> in the header -----------> answering ------------------> idle
+            |           | |                 |                     |     |
+            |           | +--- cached header, body whole ---------^     | the last answer, or a refusal
+            |           | too long idle     | too slow or large,        v
+            |           v                   | or broken             lingering --> closed
+            +--------> closed               +-----------------------^
+
+    No place: `beyond_limit`, until a request comes and finds a place. Idle: `at_request_start`. In the header:
+    `in_header`. Answering: `cycle` (uvicorn's name) is the exchange of the request that came last, which is not
+    complete; while its body comes (`more_body`), a `BodyReader` may stand at the transport in place of the connection.
+    `starting` is the same exchange until the application works on it. Lingering: `refused`, and a `LingeringClose`
+    stands at the transport. `leaving` makes each answer the last.
+
+    `waiting` is what has come and the parser has not had; `length` is that of the request's body, None for chunks.
 
     The class attributes are set once per process, before the server starts: `count_refusal` is called with the error,
     the request id and the caller's address of each request that is refused before the application sees it,
@@ -92,14 +95,10 @@ class Http1Connection(HttpToolsProtocol):
         self.write_progress: WriteProgress | None = None
         self.beyond_limit = False
         self.lingering: LingeringClose | None = None
-        self.last_header_hash = 0
-        self.last_header: request_header_cache.CachedHeader | None = None
-        self.unread = b""
-        self.place = 0
-        self.last_fed = b""
+        self.known_headers = request_header_cache.Lookup()
+        self.waiting = UnparsedInput()
         self.length: int | None = 0
         self.header_weight = 0
-        self.charged = 0
         self.feeding = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -119,35 +118,43 @@ class Http1Connection(HttpToolsProtocol):
             return
         self.last_received = monotonic()
         place = 0
-        if self.unread:
-            self.unread = self.unread[self.place :] + data
-            self.place = 0
+        waiting = self.waiting
+        if waiting.data:
+            waiting.add(data)
             self._charge()
             return
-        begins = self.at_request_start
-        if begins:
-            place = self._start_cached(data, 0)
-            if place == len(data):
-                return
-        self.unread, self.place = data, place
-        self.read_on(first=begins and not place and len(data) <= _PIECE_BYTES)
+        uncached = False
+        if self.at_request_start:
+            found = self._find_cached(data, 0)
+            if found is None:
+                uncached = True
+            else:
+                cached, header_end, place = found
+                self._start_cached(cached, data[header_end:place])
+                if place == len(data):
+                    return
+        waiting.hold(data, place)
+        self.read_on(first=uncached and len(data) <= PIECE_BYTES, uncached=uncached)
 
-    def read_on(self, *, first: bool, only: bool = False) -> None:
+    def read_on(self, *, first: bool, only: bool = False, uncached: bool = False) -> None:
         """Feed the parser what has come, request by request, while this turn of the event loop has time.
 
         A request that is being answered holds up what has come behind it. With `first` one request, or piece of one, is
-        fed whatever the time; with `only` no more than that.
+        fed whatever the time; with `only` no more than that. `uncached` says that the first header has been looked up
+        in the cache, in vain.
         """
         if self.feeding or self.parser is None:
             return
         self.feeding = True
+        waiting = self.waiting
         try:
-            while self.place < len(self.unread) and self._takes_input():
+            while waiting.place < len(waiting.data) and self._takes_input():
                 if not first and (only or not input_turns.has_time()):
                     input_turns.enqueue(self)
                     break
                 first = False
-                self._feed_next()
+                self._feed_next(uncached)
+                uncached = False
         except httptools.HttpParserError as error:
             cause = error.__context__
             refusal = cause if isinstance(cause, GatherError) else _bad_framing(error, cause)
@@ -157,12 +164,12 @@ class Http1Connection(HttpToolsProtocol):
             self.feeding = False
         if self.starting is not None:
             self._start()
-        if self.place < len(self.unread) and not self.refused and not self.transport.is_closing():
+        if waiting.place < len(waiting.data) and not self.refused and not self.transport.is_closing():
             self.flow.hold()
-        elif self.unread:
-            self.unread, self.place = b"", 0
+        elif waiting.data:
+            waiting.clear()
             self.flow.let_go()
-        if self.charged or self.header_weight or self.in_header or self.unread:
+        if waiting.charged or self.header_weight or self.in_header or waiting.data:
             self._charge()
 
     def _takes_input(self) -> bool:
@@ -172,28 +179,28 @@ class Http1Connection(HttpToolsProtocol):
             return False
         return exchange is None or exchange.more_body or exchange.response_complete
 
-    def _feed_next(self) -> None:
-        """Feed the parser the next header, with what has come of a body of known length, or a piece of another body.
-
-        The parser would go on from one request to the next by itself. So what it is fed ends where a request may end.
-        """
-        data, place = self.unread, self.place
+    def _feed_next(self, uncached: bool) -> None:
+        """Feed the parser the next header, with what has come of a body of known length, or a piece of another body."""
+        waiting = self.waiting
+        data, place = waiting.data, waiting.place
         begins = self.at_request_start
-        if begins:
-            self.place = self._start_cached(data, place) or place
-            if self.place > place:
+        if begins and not uncached:
+            found = self._find_cached(data, place)
+            if found is not None:
+                cached, header_end, waiting.place = found
+                self._start_cached(cached, data[header_end : waiting.place])
                 return
         if begins or self.in_header or self.length is None:
-            end = self._end_of_piece(data, place)
-            self._feed(data, place, end)
+            end = waiting.end_of_piece()
+            self._feed(end)
             self._count_framing(end - place)
             if self.refused:
                 return
-        header_end = end_of_body = self.place
+        header_end = end_of_body = waiting.place
         if self.length is not None and not (self.at_request_start or self.in_header) and header_end < len(data):
             exchange: HttpExchange = self.cycle  # type: ignore[assignment]
             end_of_body = min(len(data), header_end + self.length - exchange.received)
-            self._feed(data, header_end, end_of_body)
+            self._feed(end_of_body)
         if self.at_request_start and self.starting is not None:
             exchange = self.starting
             self._start()
@@ -203,22 +210,13 @@ class Http1Connection(HttpToolsProtocol):
                 if len(header) <= request_header_cache.LARGEST:
                     request_header_cache.remember(header, scope, length, exchange.route_match, secret=exchange.secret)
 
-    def _end_of_piece(self, data: bytes, place: int) -> int:
-        """Where a header, or a body of unknown length, may end: behind its first empty line, in a piece at most."""
-        for known in (3, 2, 1) if self.last_fed[-1:] in _EMPTY_LINE else ():
-            if self.last_fed.endswith(_EMPTY_LINE[:known]) and data.startswith(_EMPTY_LINE[known:], place):
-                return place + 4 - known
-        end = data.find(_EMPTY_LINE, place, place + _PIECE_BYTES + 3) + 4
-        return end if end > 3 else min(len(data), place + _PIECE_BYTES)
-
-    def _feed(self, data: bytes, place: int, end: int) -> None:
-        """Feed the parser. No upgrade is accepted here, and yet the parser skips the body of a request that offers one
-        (as Java's HTTP client does by default): such a header is fed once more, without the offer.
+    def _feed(self, end: int) -> None:
+        """Feed the parser what waits, up to `end`. No upgrade is accepted here, and yet the parser skips the body of a
+        request that offers one (as Java's HTTP client does by default): such a header is fed once more, without the
+        offer.
         """
-        self.place = end
-        self.last_fed = (self.last_fed + data[max(place, end - 3) : end])[-3:]
         try:
-            self.parser.feed_data(data if end - place == len(data) else memoryview(data)[place:end])
+            self.parser.feed_data(self.waiting.take(end))
         except httptools.HttpParserUpgrade:
             header = self._header_without_offer()
             self.parser = httptools.HttpRequestParser(self)
@@ -234,11 +232,7 @@ class Http1Connection(HttpToolsProtocol):
     def _charge(self) -> None:
         """Charge what waits on this connection, and large headers; without room for it no more is taken."""
         header = self.header_size + _FIELD_BYTES * len(self.headers) if self.in_header else self.header_weight
-        size = max(0, len(self.unread) + header - _UNCHARGED_BYTES)
-        if size == self.charged or self.budget is None:
-            return
-        if self.budget.charge_connection(size - self.charged):
-            self.charged = size
+        if self.budget is None or self.waiting.charge(header, self.budget):
             return
         error = self.budget.overloaded()
         if self._takes_input():
@@ -247,22 +241,7 @@ class Http1Connection(HttpToolsProtocol):
         # The answer under way is the last one: its client sends again what is dropped here.
         Http1Connection.count_refusal(error, random_id(), self.client[0] if self.client else None)
         self.cycle.keep_alive = False
-        self.unread, self.place = b"", 0
-
-    def _cached_by_hash(self, header: bytes) -> request_header_cache.CachedHeader | None:
-        """The cached header of these bytes, where headers are kept by their SHA-256.
-
-        The last one of this connection is recognised by Python's own hash, which takes a tenth of the time: 64 bits
-        under a random key, of a text that holds an API key, so that nobody who does not know that key can make another
-        text of the same hash.
-        """
-        own_hash = hash(header)
-        if own_hash == self.last_header_hash:
-            return self.last_header
-        cached = request_header_cache.known.get(sha256(header).digest())
-        if cached is not None:
-            self.last_header_hash, self.last_header = own_hash, cached
-        return cached
+        self.waiting.clear()
 
     def _count_framing(self, size: int) -> None:
         """Count a piece of `size` bytes that was fed: as header, or as what brings nothing of a body (the extensions of
@@ -270,7 +249,7 @@ class Http1Connection(HttpToolsProtocol):
         """
         if self.in_header:
             if len(self.headers) > self.settings.max_header_fields:
-                self.refuse(_too_many_fields(self.settings))
+                self.refuse(too_many_fields(self.settings))
                 return
         else:
             exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
@@ -282,35 +261,32 @@ class Http1Connection(HttpToolsProtocol):
                 return
         self.header_size += size
         if self.header_size > self.settings.max_header_bytes:
-            self.refuse(_header_too_large(self.settings))
+            self.refuse(header_too_large(self.settings))
 
-    def _start_cached(self, data: bytes, place: int) -> int:
-        """Carry out the request at `place` of `data`, if its header is cached and its body has come: where it ends.
-
-        Returns 0 otherwise.
-        """
-        end = data.find(_EMPTY_LINE, place, place + request_header_cache.LARGEST) + 4
+    def _find_cached(self, data: bytes, place: int) -> tuple[request_header_cache.CachedHeader, int, int] | None:
+        """Look up the header at `place` of `data`, and where it and its body end. None unless both have come whole."""
+        end = data.find(EMPTY_LINE, place, place + request_header_cache.LARGEST) + 4
         if end <= place + 4:
-            return 0
-        header = data[place:end]
-        hashed = request_header_cache.hashed
-        cached = self._cached_by_hash(header) if hashed else request_header_cache.known.get(header)
+            return None
+        cached = self.known_headers.find(data[place:end])
         if cached is None or self.leaving:
-            return 0
+            return None
         whole = end + cached.length
         if whole > len(data) or not self._takes_input():
-            return 0
+            return None
+        return cached, end, whole
+
+    def _start_cached(self, cached: request_header_cache.CachedHeader, body: bytes) -> None:
+        """Start a request whose header is cached."""
         self.request_began = self.last_received
         self.expect_100_continue = False
-        self.place = whole
         scope = cached.scope.copy()
         self.cycle = exchange = self._exchange(scope, keep_alive=True)
         exchange.route_match = cached.route_match
-        exchange.body = data[end:whole]  # type: ignore[assignment]
+        exchange.body = body  # type: ignore[assignment]
         exchange.received = cached.length
         exchange.more_body = False
         eager_task.start(self, exchange)
-        return whole
 
     def _exchange(self, scope: dict[str, Any], *, keep_alive: bool) -> HttpExchange:
         """An exchange for the request of `scope`, to which the connection's own entries are added."""
@@ -362,7 +338,7 @@ class Http1Connection(HttpToolsProtocol):
 
     def _abandon(self) -> None:
         """Mark the request as disconnected: its answer would reach nobody. What waits behind it is dropped."""
-        self.unread, self.place = b"", 0
+        self.waiting.clear()
         self.headers = []
         self.header_size = self.header_weight = 0
         self._charge()
@@ -401,9 +377,9 @@ class Http1Connection(HttpToolsProtocol):
             elif name == b"transfer-encoding":
                 length = b""
         if size > self.settings.max_header_bytes:
-            raise _header_too_large(self.settings)
+            raise header_too_large(self.settings)
         if len(headers) > self.settings.max_header_fields:
-            raise _too_many_fields(self.settings)
+            raise too_many_fields(self.settings)
         version = parser.get_http_version()
         check_transfer_coding(headers, version)
         if parser.should_upgrade():
@@ -413,8 +389,8 @@ class Http1Connection(HttpToolsProtocol):
         self.in_header = False
         self.length = int(length) if length else None
         self.header_size = 0
-        self.header_weight = size + _FIELD_BYTES * len(headers) if size > _UNCHARGED_BYTES else 0
-        self.headers = _TRAILER
+        self.header_weight = size + _FIELD_BYTES * len(headers) if size > UNCHARGED_BYTES else 0
+        self.headers = TRAILER
         raw_path, query, authority = split_target(url)
         if authority is not None:
             headers = with_host(headers, authority, version)
@@ -500,9 +476,9 @@ class Http1Connection(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.feeding:
             return
-        if self.unread:
+        if self.waiting.data:
             input_turns.enqueue(self)
-        elif self.charged:
+        elif self.waiting.charged:
             self._charge()
 
     def refuse(self, error: GatherError) -> None:
@@ -530,7 +506,7 @@ class Http1Connection(HttpToolsProtocol):
         """Close behind the last answer; slowly if some of what the client sends may not have been read."""
         flush()
         exchange: HttpExchange = self.cycle  # type: ignore[assignment]
-        waiting = max(0, len(self.unread) - self.place)
+        waiting = self.waiting.left
         missing = exchange.missing() if exchange.more_body else None
         left = MOST_BYTES if missing is None else missing - waiting
         if left <= 0 or (self.at_request_start and not waiting):
@@ -541,7 +517,7 @@ class Http1Connection(HttpToolsProtocol):
     def _linger(self, left: int = MOST_BYTES) -> None:
         """Drop what waits and up to `left` bytes that still come, then close. Give up the place under the limit."""
         self.refused = True
-        self.unread, self.place = b"", 0
+        self.waiting.clear()
         self._charge()
         self.flow.let_go()
         self.flow.resume_reading()
@@ -564,7 +540,7 @@ class Http1Connection(HttpToolsProtocol):
 
     def is_idle(self, now: float, seconds: float) -> bool:
         """Whether no request is under way, its answer has left, and nothing has come for so many seconds."""
-        if self.lingering is not None or self.in_header or self.unread or now - self.last_received < seconds:
+        if self.lingering is not None or self.in_header or self.waiting.data or now - self.last_received < seconds:
             return False
         if self.transport.is_closing():
             return False
@@ -581,18 +557,8 @@ class Http1Connection(HttpToolsProtocol):
         elif exchange is not None and not exchange.response_complete:
             if not exchange.response_started:
                 exchange.keep_alive = False
-        elif not self.in_header and not self.unread and now - self.last_received >= quiet:
+        elif not self.in_header and not self.waiting.data and now - self.last_received >= quiet:
             self.transport.close()
-
-
-class _Trailer(list[tuple[bytes, bytes]]):
-    """Takes the fields of a trailer, which follow the last chunk, and keeps none: they are no part of the header."""
-
-    def append(self, field: tuple[bytes, bytes]) -> None:
-        """Drop the field."""
-
-
-_TRAILER: Final = _Trailer()
 
 
 def _bad_framing(error: Exception, cause: BaseException | None) -> GatherError:
@@ -600,19 +566,3 @@ def _bad_framing(error: Exception, cause: BaseException | None) -> GatherError:
         logger.error("a request could not be read", exc_info=cause)
         return GatherError("internal", "the service failed; its log says how")
     return GatherError("malformed_request", f"this is not a valid HTTP/1.1 request: {error}")
-
-
-def _header_too_large(settings: Settings) -> GatherError:
-    return GatherError(
-        "header_too_large",
-        f"the header has more than {settings.max_header_bytes} bytes",
-        facts={"limit": "header_bytes", "maximum": settings.max_header_bytes},
-    )
-
-
-def _too_many_fields(settings: Settings) -> GatherError:
-    return GatherError(
-        "header_too_large",
-        f"the header has more than {settings.max_header_fields} fields",
-        facts={"limit": "header_fields", "maximum": settings.max_header_fields},
-    )

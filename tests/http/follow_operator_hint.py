@@ -75,6 +75,7 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return request.with_document(document)
 
 
+@rule("^Send the sizes of the gather's data at /(data_shape): grad_output is of another gather")
 @rule("^Add 'data_shape', the shape of the gather's data")
 def _(request: Request, match: re.Match[str]) -> Request:
     return put(request, "/data_shape", [4, 2])  # which the reader knows

@@ -136,6 +136,8 @@ SCATTERS = [
 BACKWARDS = [
     gradient("a gradient of the wrong shape", backward(grad_output=tensor("float32", [2], [1, 2])),
              "updates_shape_mismatch", "/grad_output/shape", "[2, 2]"),
+    gradient("a shape of data with which no gradient can be", backward(data_shape=[4, 10**30]),
+             "updates_shape_mismatch", "/grad_output/shape", "/data_shape"),
     gradient("a gradient of integers", backward(grad_output=int64([2, 2], [1] * 4)), "unsupported_dtype",
              "/grad_output/dtype", "float32"),
     gradient("no shape of data", backward(data_shape=None), "invalid_field", "/data_shape", "data_shape"),

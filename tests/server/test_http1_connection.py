@@ -16,8 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.bounded_cache import BoundedCache
 from app.errors import Code, GatherError
 from app.memory.budget import Budget
+from app.server import request_header_cache
 from app.server.http1_connection import Http1Connection, _bad_framing
 from app.server.refusal_response import RenderedError
 from tests.server.connections import connect, until
@@ -112,6 +114,25 @@ async def test_requests_behind_one_that_is_answered_wait_as_bytes_that_are_charg
     app.go.set()
     await until(lambda: transport.written.count(b"HTTP/1.1 204") == 1000)
     assert (app.asked, transport.reads, budget.connection_used) == (1000, True, 0)
+
+
+@in_loop
+async def test_a_header_that_is_not_cached_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    class Counting(BoundedCache[bytes, request_header_cache.CachedHeader]):
+        def get(self, key: bytes, default: Any = None) -> Any:
+            asked.append(key)
+            return default
+
+    monkeypatch.setattr(request_header_cache, "known", Counting(1))
+    monkeypatch.setattr(request_header_cache, "hashed", False)
+    app = Held()
+    app.go.set()
+    connection, transport = connect(app)
+    connection.data_received(GET * 3)
+    await until(lambda: transport.written.count(b"HTTP/1.1 204") == 3)
+    assert asked == [GET] * 3
 
 
 @in_loop
