@@ -35,6 +35,8 @@ SETTING_OF_LIMIT: Final[Mapping[str, str]] = {
     "upload_bytes": "GATHERND_MAX_UPLOAD_BYTES",
 }
 """The setting behind each limit that an operator may change, by the name that errors have for it in `limit`."""
+_TEXTS: Final = ("/parameters/lookup", "/__metadata__/lookup")
+"""Where the inference protocol and safetensors have the JSON of a lookup, as text."""
 _LARGEST: Final = 2**63 - 1
 """A limit that no setting can raise."""
 
@@ -44,6 +46,18 @@ def hint_of(error: GatherError, retry_after: int) -> str:
 
     `retry_after` is what the answer's field Retry-After says where it has one.
     """
+    return _of_text(_hint(error, retry_after))
+
+
+def _of_text(hint: str) -> str:
+    """The hint, which says so if its places are in a text, as pointers into the JSON that is the text."""
+    for text in _TEXTS:
+        if f"{text}/" in hint and not hint.startswith(f"In the JSON text at {text}: "):
+            return f"In the JSON text at {text}: {hint.replace(f'{text}/', '/')}"
+    return hint
+
+
+def _hint(error: GatherError, retry_after: int) -> str:
     if error.hint is not None:
         return error.hint
     facts = _facts(error, retry_after)

@@ -45,6 +45,12 @@ def test_a_command_imports_only_what_it_needs(command: str, unneeded: set[str]) 
     assert not unneeded & eval(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.parametrize("command", ["", "aliases set", "call", "lookup", "bench", "tensors put"])
+def test_flags_are_shown_without_a_type(command: str) -> None:
+    status, shown = invoked(*command.split(), "--help")
+    assert (status, "<bool>" in shown) == (0, False), shown
+
+
 @pytest.mark.parametrize("command", ["version", "settings", "openapi"])
 def test_an_output_that_cannot_be_written_is_told_in_a_line(command: str) -> None:
     with Path("/dev/full").open("wb") as full:

@@ -67,7 +67,8 @@ def follow(request: Request, hint: str, place: str = "") -> Request:
     """`request`, changed as `hint` says; `place` is the pointer of the error."""
     if place.startswith(_LOOKUP):  # a place in the text of a parameter
         inner = Request("POST", "", request.document["parameters"]["lookup"].encode())
-        text = follow(inner, hint.replace(_LOOKUP, "/"), place.removeprefix(_LOOKUP[:-1])).body.decode()
+        hint = hint.removeprefix(f"In the JSON text at {_LOOKUP[:-1]}: ")
+        text = follow(inner, hint, place.removeprefix(_LOOKUP[:-1])).body.decode()
         return put(request, _LOOKUP[:-1], text)
     request = replace(request, place=place)
     for pattern, function in RULES:

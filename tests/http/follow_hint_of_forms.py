@@ -261,6 +261,8 @@ def _(request: Request, match: re.Match[str]) -> Request:
 
 @rule(r"^In the JSON text at (/\S+): (.*)")
 def _(request: Request, match: re.Match[str]) -> Request:
+    if not request.place.startswith(match[1]):  # the array that the text speaks of is an input
+        return follow(request, match[2], request.place)
     holder, last = at(request.document, match[1])
     return put(request, match[1], follow(Request("POST", "", holder[last].encode()), match[2]).body.decode())
 

@@ -31,6 +31,15 @@ OWN: Final = {
 _NAMED: Final = re.compile(r"`gathernd [^`]*`: ")
 
 
+def flags_without_type(command: Any, params: Iterable[Any]) -> None:
+    """Have the help of a command, and of its own commands, show flags without a type, which they take no value of."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    for own in getattr(command, "commands", {}).values():
+        flags_without_type(own, own.get_params(typer.Context(own)))
+
+
 class LazyCommand(TyperCommand):
     """A command whose name is known, and whose module is imported once it is called or asked for its help."""
 
@@ -45,6 +54,7 @@ class LazyCommand(TyperCommand):
         with import_for_good():
             command = typer.main.get_command(resolve_name(self.target))
         command.name = self.name
+        flags_without_type(command, command.get_params(typer.Context(command)))
         return command.make_context(info_name, args, parent, **extra)
 
 
@@ -79,6 +89,13 @@ def _near(name: str, commands: Iterable[str]) -> bool:
 
 class CommandsOnDemand(TyperGroup):
     """The group of all commands: each is imported when it is used, and entry points are read when one may be meant."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The flags that stand before a command."""
+        params = super().get_params(ctx)
+        for param in params:
+            param.metavar = ""
+        return params
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name, or None. Ends with a usage error where no service is installed to have it."""
