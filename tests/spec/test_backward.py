@@ -95,7 +95,9 @@ def test_the_rules_in_their_order() -> None:
     # then its shape, and the limits last
     huge = (10**9, 10**9)
     error = refused("updates_shape_mismatch", "/grad_output/shape", gathernd, huge, (2, 1), wrong)
-    assert error.hint == "Send grad_output of shape [2, 1000000000]."
+    assert error.hint == "Send the sizes of the gather's data at /data/shape: grad_output is of another gather."
+    error = refused("updates_shape_mismatch", "/grad_output/shape", gathernd, (3, 5), (2, 1), wrong)
+    assert error.hint == "Send grad_output of shape [2, 5]."
     assert error.rule is not None
     assert error.rule.clause is None
     refused("limit_exceeded", "/data/shape", gathernd, (10**7,), (2, 1), (2,))
