@@ -421,6 +421,7 @@ def test_progress_is_shown_on_a_terminal_only(run: Run, server: Server, service:
     service.delete("shown")
 
 
+@pytest.mark.slow
 def test_a_transfer_that_is_killed_is_given_again_without_harm(
     run: Run, server: Server, service: Client, tmp_path: Path
 ) -> None:

@@ -45,7 +45,7 @@ CASES = [*INLINE, *(made for each in INLINE if (made := as_resident(each)) is no
 IN_PLACE = [made for each in INLINE if (made := into_resident(each)) is not None]
 CHANGING = [each for each in TRANSPORTS if isinstance(each, Json | Safetensors) and each.accept is None]
 """Transports that can ask for a change of a resident tensor."""
-SHARE = 1 if TEST_ALL else 20
+SHARE = 1 if TEST_ALL else 50
 """`make test` takes one cell in so many, others for each transport; `make test-all` every one."""
 PATHS: dict[str, Any] = {row.path: row for row in OPERATORS.values()} | {row.path: row for row in BACKWARDS.values()}
 

@@ -156,6 +156,7 @@ def test_promtool_accepts_the_rules_without_a_remark() -> None:
 
 
 @PROMETHEUS
+@pytest.mark.slow
 def test_every_alert_fires_when_it_should_and_only_then() -> None:
     command = ["promtool", "test", "rules", *map(str, UNIT_TESTS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from app.settings import Settings
+from tests.conftest import slow_but_for
 from tests.grpc_api.conftest import port_of
 from tests.http.conftest import Start
 from tests.http.proxies import caddy, free_port, nginx, page_blocks, replaced
@@ -53,7 +54,7 @@ def upload(port: int, refusing: Refusing, status: int, size: int) -> int:
     return answer.status
 
 
-@pytest.mark.parametrize("size", [6 * MIB, 64 * MIB], ids=["6 MiB", "64 MiB"])
+@pytest.mark.parametrize("size", slow_but_for((6 * MIB,), (6 * MIB, 64 * MIB)), ids=["6 MiB", "64 MiB"])
 @pytest.mark.parametrize("forward", FORWARDS)
 def test_the_refusal_of_an_upload_comes_through_nginx(
     refusing: Refusing, forward: str, size: int, tmp_path: Path

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from app.security import api_keys
+from tests.conftest import slow_but_for
 from tests.http.conftest import Start
 from tests.http.held import metric
 from tests.http.raw import TINY, Answer, Wire, request
@@ -148,7 +149,7 @@ def test_refused_clients_that_never_close_take_nobody_a_place(start: Start) -> N
         wait_for_connections(server, 0)
 
 
-@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("goes_on", slow_but_for((False,), (False, True)))
 def test_what_a_refused_client_sends_is_dropped_for_a_bounded_time(start: Start, goes_on: bool) -> None:
     endless = request(b"", "Transfer-Encoding: chunked", "Connection: close", line="PUT / HTTP/1.1", length=False)
     with start() as server, Wire(server) as wire, suppress(ConnectionError):

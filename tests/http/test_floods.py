@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from itertools import product
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
 
 import pytest
 
+from tests.conftest import slow_but_for
 from tests.http.conftest import Start
 from tests.http.held import metric
 from tests.http.raw import TINY, Wire, request
@@ -38,6 +40,10 @@ FLOODS: dict[str, tuple[int, bytes]] = {
     "chunks of one byte behind a request": (5, LIVEZ + CHUNKED + b"\r\n" + b"1\r\n \r\n" * 100_000),
     "empty lines": (5, b"\r\n" * 200_000),
 }
+FEW = (
+    ("many pipelines", False), ("headers without an end", False), ("chunks of one byte", True), ("empty lines", False),
+)  # fmt: skip
+"""Floods of each kind, and whether their clients read: those of `make test`."""
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +77,7 @@ def read_all(connection: socket.socket) -> None:
             pass
 
 
-@pytest.mark.parametrize("name", FLOODS)
-@pytest.mark.parametrize("reads", [True, False], ids=["reads", "does not read"])
+@pytest.mark.parametrize(("name", "reads"), slow_but_for(FEW, product(FLOODS, (True, False))))
 def test_a_flood_takes_no_memory_beyond_the_budget_and_others_are_answered(
     bounded: Server, name: str, reads: bool
 ) -> None:

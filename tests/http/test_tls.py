@@ -151,7 +151,7 @@ def test_a_handshake_that_never_ends_is_cut_off(start: Start, pair: Pair, worker
         assert server.shared_client().get("/livez").status_code == 200
 
 
-@pytest.mark.parametrize("workers", ["2", pytest.param("1", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_stop_does_not_wait_for_handshakes_or_farewells(start: Start, pair: Pair, workers: str) -> None:
     patient = "--header-timeout", "200", "--drain-timeout", "200"
     with (
@@ -173,6 +173,7 @@ def subject(server: Server) -> str:
     return next((name for name in ("first", "second", "third") if name.encode() in shown), "?")
 
 
+@pytest.mark.slow
 def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path: Path) -> None:
     first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second", days=9)
     with start(*TWO_WORKERS, *first.flags(), tls=first.trusting()) as server:
@@ -202,6 +203,7 @@ def is_renewed(server: Server, times: int, workers: int = 2) -> bool:
     return handed_on and text.count("TLS: the renewed files are in force") == times * workers
 
 
+@pytest.mark.slow
 def test_a_worker_that_starts_in_the_middle_of_a_renewal_has_the_certificate_of_the_others(
     start: Start, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from app.kernels.cupy_gpu import kernel_launch
+from tests.conftest import slow_but_for
 from tests.deploy.test_supply_chain import entries
 from tests.http.server import ROOT
 from tests.kernels import emulated
@@ -37,12 +38,12 @@ def check(architecture: int) -> None:
     assert f".target sm_{architecture}" in made.ptx
 
 
-@pytest.mark.parametrize("architecture", USUAL)
+@pytest.mark.parametrize("architecture", slow_but_for(USUAL[:1], USUAL))
 def test_it_compiles_without_a_warning(architecture: int) -> None:
     check(architecture)
 
 
-@pytest.mark.parametrize("architecture", USUAL)
+@pytest.mark.parametrize("architecture", slow_but_for(USUAL[:1], USUAL))
 def test_no_entry_point_spills_registers_or_takes_so_many_that_few_threads_fit(architecture: int) -> None:
     log = compiled(architecture).log
     assert len(re.findall(r"\b0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", log)) == len(NAMES)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from app.kernels.cupy_gpu import kernel_launch
 from app.kernels.cupy_gpu.kernel_launch import Launch, alignment, division, launch
 from app.operators.gather_plan import GatherPlan
+from tests.conftest import samples
 from tests.kernels import emulated
 from tests.kernels.reference import CARRIERS, Case, gather, make_case, random_plan
 
@@ -119,7 +120,7 @@ def emulator() -> None:
 @pytest.mark.parametrize("index_type", [np.int32, np.int64])
 def test_indices_of_either_size_give_what_the_reference_gives(index_type: type) -> None:
     source = random.Random(7)
-    for number in range(300):
+    for number in range(samples(600)):
         case = make_case(random_plan(source), source, spoiled=number % 2)
         low, high = (np.iinfo(index_type).min, np.iinfo(index_type).max)
         case = Case(case.plan, case.data, case.indices.clip(low, high))

@@ -20,6 +20,7 @@ from time import sleep
 import pytest
 
 from app.security import api_keys
+from tests.conftest import slow_but_for
 from tests.workers.load import until
 
 ROOT = Path(__file__).parents[2]
@@ -163,6 +164,7 @@ def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_c
         assert running.stop() == 0, running.log()
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_that_is_given_up_is_not_said_to_have_ended(tmp_path: Path) -> None:
     with parent(tmp_path) as running:
         before = running.workers()
@@ -206,7 +208,7 @@ def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_no_key_that_wa
         assert running.stop() == 0, running.log()
 
 
-@pytest.mark.parametrize("reported", [0, 1])
+@pytest.mark.parametrize("reported", slow_but_for((1,), (0, 1)))
 def test_a_stop_before_every_worker_takes_connections_kills_none_that_may(tmp_path: Path, reported: int) -> None:
     # So many of the two report that they take connections, and the others do once the stop has begun.
     report = 'channel.send(b"a")'

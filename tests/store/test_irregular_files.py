@@ -272,9 +272,9 @@ def remove(path: Path) -> None:
 
 
 def each_kind(places: Iterable[str]) -> list[Any]:
-    """Every kind in each of the places; `make test` takes one kind for every other place, another one for the next."""
+    """Every kind in each of the places; `make test` takes one kind for every fourth place, another one for the next."""
     several = [*places]
-    few = zip(cycle(("pipe", "link to a file", "folder")), several[::2])
+    few = zip(cycle(("pipe", "link to a file", "folder")), several[::4])
     return slow_but_for(few, [(kind, place) for kind in KINDS for place in several])
 
 

@@ -64,6 +64,7 @@ def test_connections_are_spread_over_all_workers(pair: Server) -> None:
         )
 
 
+@pytest.mark.slow
 def test_nobody_is_asked_before_all_are_warm(start: Start) -> None:
     """From the first connection on: not ready, whoever is asked, and then never again."""
     # Where this process was stopped meanwhile, the service may be ready before it is first asked.
