@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import slow_but_for
 from tests.needs import ROOT, in_environment
 
 # What a browser fetches by itself; a link that a reader may follow is another matter.
@@ -26,6 +27,9 @@ def build(folder: Path, target: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
+LINKS = ("how-to/missing.md", "tutorial.md#missing", "/tutorial.html")
+
+
 def test_site_is_built_without_a_dead_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     done = build(ROOT, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -40,7 +44,7 @@ def test_site_is_built_without_a_dead_link_and_loads_nothing_from_elsewhere(tmp_
     assert found == set()
 
 
-@pytest.mark.parametrize("link", ["how-to/missing.md", "tutorial.md#missing", "/tutorial.html"])
+@pytest.mark.parametrize("link", slow_but_for(LINKS[:1], LINKS))
 def test_a_dead_link_is_an_error(link: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)

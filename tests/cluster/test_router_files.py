@@ -31,6 +31,7 @@ def map_text(name: str, generation: int = 1) -> str:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")
+@pytest.mark.slow
 def test_a_worker_that_starts_while_the_files_of_a_router_are_broken_has_what_the_others_have(
     start: Start, tmp_path: Path
 ) -> None:

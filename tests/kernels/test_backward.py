@@ -586,8 +586,11 @@ def test_nothing_is_touched_beyond_the_arrays(name: str, cases: int, compiled: P
 
 @pytest.mark.parametrize(
     ("rows", "sparse"),
-    # The last one times the number of tuples is beyond int64.
-    [(1000, False), (1000, True), (1 << 20, False), (1 << 20, True), (1 << 44, True)],
+    slow_but_for(
+        [(1000, False), (1 << 44, True)],
+        # The last one times the number of tuples is beyond int64.
+        [(1000, False), (1000, True), (1 << 20, False), (1 << 20, True), (1 << 44, True)],
+    ),
 )
 def test_numpys_sorting_takes_no_more_memory_for_a_tuple_than_is_charged(rows: int, sparse: bool) -> None:
     chance, tuples = np.random.default_rng(5), 1 << 21

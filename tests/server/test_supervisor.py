@@ -164,7 +164,6 @@ def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_c
         assert running.stop() == 0, running.log()
 
 
-@pytest.mark.slow
 def test_a_rolling_restart_that_is_given_up_is_not_said_to_have_ended(tmp_path: Path) -> None:
     with parent(tmp_path) as running:
         before = running.workers()

@@ -54,7 +54,7 @@ def sizes(group: str) -> tuple[int, ...]:
 def sample(group: str) -> list[Body]:
     """Some of the bodies of a group: all where they are few."""
     bodies = [body for size in sizes(group) for body in MAKERS[group](size)]
-    step = max(1, len(bodies) // (60 if TEST_ALL else 30))
+    step = max(1, len(bodies) // (60 if TEST_ALL else 12))
     return bodies[:: step + 1 - step % 2]  # an odd step meets every format and every element
 
 

@@ -134,6 +134,7 @@ def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_c
         assert server.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_for_which_no_worker_can_be_started_leaves_the_old_ones(start: Start) -> None:
     with start(*TWO_WORKERS, command=quick()) as server:
         before = pids(server)
