@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.conformance.cases import Case, Error, case, told
 from tests.conformance.text_examples import EXAMPLES
-from tests.http.forms import COMPLEX, FLOATS, TYPES
+from tests.http.forms import COMPLEX, FLOATS, TYPES, tensor
 from tests.http.known_cases import further_cases, own_cases
 from tests.http.rules import DIALECTS, NEEDS_AXIS
 from tests.parity.gather_cases import AXIS, ELEMENTS, MODES, ND
@@ -20,6 +20,19 @@ from tests.parity.scatter_cases import REDUCTIONS
 
 SCATTERS = ("/scatternd", "/scatter_elements")
 GRADIENTS = ("/gathernd/backward", "/gather/backward")
+# A type, the item that it stores, and the value to fill with that a request names.
+FILLS: tuple[tuple[str, Any, Any], ...] = (
+    ("bool", True, True), ("int8", -128, -128), ("int64", 2**63 - 1, 2**63 - 1), ("int64", -(2**63), -(2**63)),
+    ("uint64", 2**64 - 1, 2**64 - 1), ("float16", 0.0999755859375, 0.1), ("float16", "NaN", "NaN"),
+    ("float16", "-Infinity", "-Infinity"), ("bfloat16", 0.10009765625, 0.1), ("float32", 0.10000000149011612, 0.1),
+    ("float32", 9.999999680285692e37, 1e38), ("float64", 0.1, 0.1), ("complex64", [1.0, -2.0], [1, -2]),
+    ("complex128", [0.1, "Infinity"], [0.1, "Infinity"]), ("string", "ä\n", "ä\n"), ("string", "", ""),
+)  # fmt: skip
+NO_FILLS: tuple[tuple[str, Any], ...] = (
+    ("int8", 128), ("int8", 1.5), ("int8", "1"), ("uint8", -1), ("int8", True), ("bool", 1), ("float32", 1e39),
+    ("float32", "x"), ("float32", [1]), ("float32", None), ("float32", {}), ("float32", {"values": [1]}),
+    ("complex64", 1), ("complex64", [1]), ("complex64", [1, 2, 3]), ("string", 1), ("string", "\ud800"),
+)  # fmt: skip
 
 
 def seeded(name: str) -> np.random.Generator:
@@ -65,6 +78,7 @@ AXIS_SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
 BATCHED: list[tuple[tuple[int, ...], tuple[int, ...], int, int]] = [
     ((2, 3, 2), (2, 2), 2, 1), ((2, 3, 2), (2, 2), -1, -1), ((2, 3, 4), (2, 3, 2), 2, 2), ((2, 3), (2,), 1, 1),
     ((2, 3, 4), (2, 1, 2), 1, 1), ((2, 0, 3), (2, 2), 2, 1), ((3, 2), (3, 2), 1, 0),
+    *[((2, 2, 2), (2, 2), 2, b) for b in (0, 1, 2, -1, -2)],
 ]  # fmt: skip
 ELEMENTS_SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
     ((4,), (6,), 0), ((4,), (0,), 0), ((2, 3), (2, 3), 0), ((2, 3), (5, 2), 0), ((2, 3), (1, 4), -1),
@@ -153,6 +167,48 @@ def _modes(path: str, dialect: str, types: frozenset[str], more: dict[str, Any])
         }
         if mode == "fill" and path != ELEMENTS:
             yield case(named(path, mode="fill of no rows", dialect=dialect), path, nothing)
+
+
+def _fills() -> Iterator[Case]:
+    """Values to fill with, as each type stores them; those that it cannot hold are in no request."""
+    indices = np.array([[2], [1], [-3]])
+    for dtype, stored, given in FILLS:
+        body = {"data": some(dtype, 2), "indices": indices, "out_of_bounds": "fill", "fill_value": given}
+        wanted = told(tensor(dtype, [3], [stored, values(some(dtype, 2))[1], stored])).array
+        yield case(f"{ND} fill {dtype} with {given!r}", ND, body, outputs={"output": wanted})
+    refused = Error("value_not_representable", only_code=True)
+    for dtype, given in (*NO_FILLS, *((dtype, _deep(depth)) for dtype in ("float32", "complex64", "string")
+                                      for depth in (3, 505))):  # fmt: skip
+        body = {"data": some(dtype, 2), "indices": indices, "out_of_bounds": "fill", "fill_value": given}
+        yield case(f"{ND} no fill {dtype} with {given!r:.30} {len(repr(given))}", ND, body, error=refused)
+    # The fields come before the dialect's rules.
+    narrow = {"data": some("int8", 1), "indices": np.array([[0]], np.int8), "out_of_bounds": "fill"}
+    yield case(f"{ND} no fill before the types", ND, narrow | {"fill_value": 1000}, error=refused)
+    unsupported = Error("unsupported_dtype", only_code=True)
+    yield case(f"{ND} a fill and then the types", ND, narrow | {"fill_value": 1}, error=unsupported)
+    few = narrow | {"indices": tensor("int8", [1, 1], [0, 0]), "fill_value": 1000}
+    yield case(f"{ND} the count before a fill", ND, few, error=Error("element_count_mismatch", only_code=True))
+
+
+def _deep(depth: int) -> Any:
+    return [_deep(depth - 1)] if depth else 0
+
+
+def _outside() -> Iterator[Case]:
+    """Indices out of bounds where nothing can be in bounds, nothing is copied, or int64 does not hold them."""
+    refused = Error("index_out_of_bounds", only_code=True)
+    for mode in MODES:
+        far = {"data": some("int16", 3), "indices": np.array([[2**64 - 1], [1]], np.uint64), "dialect": "openvino-8"}
+        answer: dict[str, Any] = {"error": refused} if mode == "error" else {}
+        yield case(f"{ND} {mode} beyond int64", ND, far | {"out_of_bounds": mode}, **answer)
+        for shape in ((2, 0, 3, 2), (2, 2, 3, 0)):
+            empty = {"data": some("int8", *shape), "indices": np.array([[0, 1], [2, 3]]), "axis": 2, "batch_dims": 1}
+            body = empty | {"dialect": "openvino-8", "out_of_bounds": mode}
+            yield case(f"{AXIS} {mode} of nothing {shape}", AXIS, body, **answer)
+    for mode in ("clip", "wrap"):
+        for index in (0, -1, 5):
+            body = {"data": some("int16", 0, 2), "indices": np.array([[index]]), "out_of_bounds": mode}
+            yield case(f"{ND} {mode} {index} of no rows", ND, body, error=refused)
 
 
 def _scatters() -> Iterator[Case]:
@@ -286,4 +342,6 @@ def _examples() -> Iterator[Case]:
         yield case(f"{path} {name}", path, body, outputs={"output": wanted})
 
 
-ANSWERED: list[Case] = [*_gathers(), *_scatters(), *_gradients(), *_lookups(), *_known(), *_examples()]
+ANSWERED: list[Case] = [
+    *_gathers(), *_fills(), *_outside(), *_scatters(), *_gradients(), *_lookups(), *_known(), *_examples()
+]  # fmt: skip

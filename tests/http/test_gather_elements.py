@@ -6,11 +6,10 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pytest
 from safetensors.numpy import load, save
 
 from tests.http.forms import int64, tensor
-from tests.http.tensors import error, npy, put_raw, scatter_body
+from tests.http.tensors import error, npy
 from tests.oip.bodies import same
 
 PATH = "/gather_elements"
@@ -28,38 +27,6 @@ def asked(client: httpx.Client, body: dict[str, Any], **more: Any) -> dict[str, 
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
-
-
-def array(given: dict[str, Any]) -> Any:
-    return np.array(given["values"], given["dtype"]).reshape(given["shape"])
-
-
-def test_a_type_that_safetensors_lacks_goes_out_as_json(client: httpx.Client) -> None:
-    body = {"data": tensor("string", [2], ["a", "b"]), "indices": int64([1], [1])}
-    answer = client.post(PATH, json=body, headers={"accept": "application/x-safetensors, application/json;q=0.1"})
-    assert answer.json()["output"]["values"] == ["b"]
-    error(client.post(PATH, json=body, headers={"accept": "application/x-safetensors"}), 422, "unsupported_dtype")
-
-
-def test_resident_data_in_every_format(client: httpx.Client) -> None:
-    table = np.arange(12, dtype=np.float32).reshape(3, 4)
-    put_raw(client, "elements", table)
-    indices = np.array([[3, -1], [0, 2]])
-    expected = np.take_along_axis(table[:2], indices % 4, 1)
-    body = {"data": {"tensor": "elements"}, "indices": int64([2, 2], indices.reshape(-1).tolist()), "axis": -1}
-    found = asked(client, body)
-    assert found["output"] == {"dtype": "float32", "shape": [2, 2], "values": expected.reshape(-1).tolist()}
-    etag = client.get("/tensors/elements").headers["etag"]
-    assert found["data_etag"] == etag
-    answer = client.post(
-        PATH, params={"axis": 1, "tensor": "elements"}, content=save({"indices": indices}), headers=SAFETENSORS
-    )
-    assert load(answer.content)["output"].tolist() == expected.tolist()
-    assert answer.headers["x-gathernd-data-etag"] == etag
-    client.post("/tensors/elements/scatter", json=scatter_body([[0, 3]], np.array([7], np.float32)))
-    assert asked(client, body)["output"]["values"][0] == 7
-    error(client.post(PATH, json=body | {"data": {"tensor": "itmes"}}), 404, "tensor_not_found", "/data/tensor")
-    error(client.post(PATH, json=body | {"axis": 2}), 422, "axis_out_of_range", "/axis")
 
 
 def test_a_large_gather_is_split_and_right(client: httpx.Client) -> None:
@@ -88,15 +55,6 @@ def test_an_explanation_names_plan_and_routes(client: httpx.Client) -> None:
 def test_requests_are_counted_under_the_route(client: httpx.Client) -> None:
     asked(client, ONE)
     assert 'gathernd_requests_total{method="POST",path="/gather_elements",status="200"}' in client.get("/metrics").text
-
-
-@pytest.mark.parametrize("path", [PATH, PATH + "/"])
-def test_other_methods_are_refused(client: httpx.Client, path: str) -> None:
-    answer = client.get(path)
-    if path == PATH:
-        assert (answer.status_code, answer.headers["allow"]) == (405, "POST, OPTIONS")
-    else:
-        assert answer.status_code == 404
 
 
 def test_no_tensor_is_given_the_name(client: httpx.Client) -> None:
