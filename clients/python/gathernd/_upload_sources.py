@@ -12,7 +12,7 @@ import numpy as np
 
 from ._array_bytes import ElementType, EncodedTensor
 from ._arrays_of_others import encode_value
-from ._safetensors import MAX_HEADER_BYTES, read_entries
+from ._safetensors import MAX_HEADER_BYTES, tensor_of_file
 
 _NPY_MAGIC: Final = b"\x93NUMPY"
 
@@ -45,23 +45,10 @@ def _encode_file(path: Path, tensor: str | None) -> EncodedTensor:
         if len(start) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
             raise ValueError(f"{path} is neither an npy nor a safetensors file")
         header = file.read(length)
-    try:
-        entries = read_entries(header)
-    except ValueError as error:
-        raise ValueError(f"{path} is not a sound safetensors file: {error}") from None
-    held = size - 8 - length
-    if max((end for *_, end in entries.values()), default=0) != held:
-        raise ValueError(f"{path} is not a sound safetensors file: its header does not describe the {held} bytes of it")
-    if tensor is None and len(entries) == 1:
-        (tensor,) = entries
-    if tensor is None or tensor not in entries:
-        names = ", ".join(list(entries)[:20]) + (", …" if len(entries) > 20 else "")
-        raise ValueError(f"{path} has the tensors {names}; tensor= says which of them to upload")
-    element_type, shape, begin, end = entries[tensor]
-    if element_type is None:
-        raise TypeError(f"the service has no element type for {tensor} of {path}; as uint8, its bytes can be kept")
-    raw = np.memmap(path, np.uint8, "r", 8 + length + begin, (end - begin,)) if end > begin else np.empty(0, np.uint8)
-    return EncodedTensor(element_type, shape, raw.data)
+    found = tensor_of_file(header, size - 8 - length, tensor, str(path), "tensor=")
+    count = found.end - found.begin
+    raw = np.memmap(path, np.uint8, "r", 8 + length + found.begin, (count,)) if count else np.empty(0, np.uint8)
+    return EncodedTensor(found.element_type, found.shape, raw.data)
 
 
 def _encode_rows(rows: Iterator[Any]) -> EncodedTensor:

@@ -29,7 +29,6 @@ HEAD_BYTES: Final = 1 << 16
 ATTEMPTS: Final = 6
 _URL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
-MAX_HEADER: Final = 100 << 20
 _FIELDS: Final = "latin-1"
 """How header fields are decoded and encoded: an ETag may have any octets, and goes back as it came."""
 
@@ -106,36 +105,29 @@ def _wanted(source: _Ranges, head: bytes, tensor: str | None, url: str) -> tuple
         if tensor is not None:
             raise ValueError(f"{shown_url(url)} is an npy file, which has one tensor and no names")
         return b"", 0, _npy_bytes(head, url) if source.size is None else source.size, head
-    from gathernd._safetensors import read_entries  # noqa: PLC0415  (imports NumPy, which a help does not need)
+    # They import NumPy, which a help does not need.
+    from gathernd._safetensors import MAX_HEADER_BYTES, tensor_of_file  # noqa: PLC0415
 
     size = int.from_bytes(head[:8], "little")
-    if head[8:9] != b"{" or size > (MAX_HEADER if source.size is None else min(MAX_HEADER, source.size - 8)):
+    if head[8:9] != b"{" or size > min(MAX_HEADER_BYTES, math.inf if source.size is None else source.size - 8):
         raise ValueError(f"{shown_url(url)} is neither an npy nor a safetensors file")
     if len(head) < 8 + size:
         head += bytes(source.read(len(head), 8 + size))
-    header = head[8 : 8 + size]
+    first = 8 + size
+    held = None if source.size is None else source.size - first
     try:
-        entries = read_entries(header)
-    except ValueError as error:
-        raise ValueError(f"{shown_url(url)} is not a sound safetensors file: {error}") from None
-    described = 8 + size + max((end for *_, end in entries.values()), default=0)
-    if source.size not in (None, described):
-        raise ValueError(f"{shown_url(url)} is not a sound safetensors file: its header does not describe all of it")
-    if tensor is None and len(entries) == 1:
-        (tensor,) = entries
-    if tensor is None or tensor not in entries:
-        names = ", ".join(list(entries)[:20]) + (", …" if len(entries) > 20 else "")
-        raise ValueError(f"{shown_url(url)} has the tensors {names}; URL#NAME says which of them to upload")
-    element_type, shape, begin, end = entries[tensor]
-    if element_type is None:
-        raise ValueError(
-            f"the service has no element type for {tensor} of {shown_url(url)}; as uint8, its bytes can be kept"
-        )
-    entry = {"dtype": element_type.safetensors, "shape": shape, "data_offsets": [0, end - begin]}
-    one = json.dumps({tensor: entry}).encode()
-    if source.size is None and 8 + size + end < described:
-        source.size = described  # the end of the file is not reached
-    return len(one).to_bytes(8, "little") + one, 8 + size + begin, 8 + size + end, head
+        found = tensor_of_file(head[8:first], held, tensor, shown_url(url), "URL#NAME")
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    entry = {
+        "dtype": found.element_type.safetensors,
+        "shape": found.shape,
+        "data_offsets": [0, found.end - found.begin],
+    }
+    one = json.dumps({found.name: entry}).encode()
+    if source.size is None and found.end < found.described:
+        source.size = first + found.described  # the end of the file is not reached
+    return len(one).to_bytes(8, "little") + one, first + found.begin, first + found.end, head
 
 
 def _npy_bytes(head: bytes, url: str) -> int:
