@@ -67,7 +67,8 @@ check: $(VENV)/.stamp-dev ## The fast part of test, under a minute: lint, format
 test: $(VENV)/.stamp-dev ## All checks that need only Python, make and git: lint, format, types, tests, side by side
 	@$(MAKE) --no-print-directory -j 3 lint types pytest
 
-test-all: lint types pytest-all ## Everything but soak; needs the Debian packages that .ci/run installs, and skips nothing for want of them
+test-all: $(VENV)/.stamp-dev clients cluster cuda other-python $(DOCS)/.stamp ## Everything but soak; needs the Debian packages that .ci/run installs, and skips nothing for want of them
+	@$(MAKE) --no-print-directory -j 3 lint types pytest-all
 
 lint: $(VENV)/.stamp-dev ## ruff check, ruff format --check
 	$(PY) -m ruff check .

@@ -29,8 +29,9 @@ from app.cluster.shard.shard_http import ShardClient
 
 ROWS, WIDTH = 4000, 16
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
-KILLS = 10
-HEAD_AWAY_S = 10.0
+SOAK = bool(int(os.environ.get("GATHERND_SOAK") or 0))
+PUBLISHED, KILLS, HEAD_AWAY_S = (20, 10, 10.0) if SOAK else (6, 3, 3.0)
+"""Versions that are published first, shards that are killed, and seconds without the head; fewer in `make test-all`."""
 GATHERND = str(Path(sys.executable).with_name("gathernd"))
 
 
@@ -165,9 +166,9 @@ def main(folder: Path) -> None:
         assert publish(client, 0)
         load = Load(url)
         try:
-            for number in range(1, 21):
+            for number in range(1, PUBLISHED + 1):
                 assert publish(client, number)
-            load.check("20 versions published")
+            load.check(f"{PUBLISHED} versions published")
             for kill in range(KILLS + 1):
                 number = signal.SIGKILL if kill < KILLS else signal.SIGSTOP
                 name, victim = sorted(services().items())[kill % 3]
