@@ -20,13 +20,14 @@ _MOST: Final = 1 << 24
 class Validated(NamedTuple):
     """A document that was found right: its fields, the arguments that its call has beside arrays, and its arrays.
 
-    `arrays` has for each its name in the document and its description; `lengths` the number of the one among the
-    envelope's lists of sizes that is its shape, -1 for an array without one that was cut out.
+    `arrays` has the name and the description of each. `ready` is what a format has worked out of each, and `lengths`
+    the number of the one among the envelope's shapes that is its shape.
     """
 
     fields: Any
     arguments: dict[str, Any]
     arrays: tuple[tuple[str, Any], ...]
+    ready: tuple[Any, ...] = ()
     lengths: tuple[int, ...] = ()
 
 
@@ -41,7 +42,9 @@ class EnvelopeCache(dict[tuple[Any, bytes], Validated]):
         self._held = 0
 
     def keep(self, route: Any, envelope: bytes, validated: Validated) -> None:
-        """Keep what a request said."""
+        """Keep what a request said, unless its envelope is too long."""
+        if len(envelope) > LONGEST:
+            return
         size = _OBJECTS * len(envelope)
         if self._held + size > self.most:
             self.clear()

@@ -111,6 +111,11 @@ def read_call(row: Any, validated: Validated, given: dict[str, GivenArray], requ
             tensors[name] = tensor
     if len(tensors) < len(given):
         raise WrongArrays(source for name, (source, _) in given.items() if name not in tensors)
+    return make_call(row, validated, tensors, limits)
+
+
+def make_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> Any:
+    """The call of valid fields and arrays that were read."""
     return FAMILIES[row.kind].call(row, validated, tensors, limits)
 
 

@@ -63,7 +63,8 @@ class PackedItemError(Exception):
 def view_of(raw: Buffer) -> NDArray[np.uint8]:
     """`raw` as compiled functions take it: they are compiled for one type of array, whatever holds the bytes."""
     view = np.frombuffer(raw, _BYTE) if len(raw) else _NO_BYTES
-    view.flags.writeable = False
+    if type(raw) is not bytes:  # of which a view is read-only anyway
+        view.flags.writeable = False
     return view
 
 

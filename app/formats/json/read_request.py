@@ -8,7 +8,7 @@ not JSON is refused as that, wherever else it is wrong.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError, invalid_field
 from app.formats.json.query import read_query
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
-from app.requests.read_call import read_call, settle, validate
+from app.requests.read_call import make_call, read_call, settle, validate
 from app.requests.request import JSON_BODY, GivenArray, Request, WrongArrays
 from app.requests.schemas.members import ABSENT
 from app.tensors.buffer_type import Buffer
@@ -26,6 +26,7 @@ from app.tensors.gather_call import Encoding
 from app.tensors.lookup_call import ARRAYS
 from app.tensors.near_dtype import hint_for_dtype
 from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
 from app.wire.json import lossless_json
 from app.wire.json.body_without_arrays import (
     MAX_BYTES,
@@ -41,17 +42,17 @@ from app.wire.json.codec_functions import scan_tensors
 from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_features
 from app.wire.json.grammar_and_duplicate_keys import FramingFault, check_framing
 from app.wire.json.read_base64 import Packed, base64_bytes
-from app.wire.json.read_values import Values
+from app.wire.json.read_values import FlatList, Values, flat_list
 from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, view_of
 
 _LEAST_ARRAY: Final = 10
 """Bytes of the shortest member that holds an array."""
 _ITEMS: Final = "the values of the tensors"
 _SIZE: Final = rb"(?:0|[1-9][0-9]{0,17})"
-_SPACE: Final = rb"[ \t\n\r]*+"
-_SHAPE: Final = re.compile(
-    rb'(?<="shape")(%b:%b\[)%b(%b(?:%b,%b%b)*+)?%b\]' % (_SPACE, _SPACE, _SPACE, _SIZE, _SPACE, _SPACE, _SIZE, _SPACE)
-)
+_SHAPE: Final = re.compile(rb'("shape": ?\[)((?:%b(?:, ?%b)*+)?)(?=\])' % (_SIZE, _SIZE))
+"""A shape as most JSON is written: what stands before its sizes, and these."""
+_Ready = tuple[str, int, FlatList]
+"""An array of a known envelope: its name, its number, and how a flat list of it is read."""
 _ANY_TYPE: Final = DTYPES["bool"]
 """Stands for a type that does not exist, until everything else has been looked at."""
 
@@ -96,23 +97,21 @@ def _read(body: Buffer, row: Any, limits: Limits, charge: Charge | None) -> tupl
     if not found.closed:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
     text = cut_arrays(body, found, _ITEMS, charge, most)
+    known = envelopes.get((row, text)) or _with_sizes_as_now(row, text)
+    if known is not None:
+        tensors = _read_flat(known.ready, view, found.places, charge)
+        if tensors is not None:
+            return make_call(row, known, tensors, limits), _encoding(known.fields)
     arrays = _Arrays(body, view, found.places, charge)
-    key, shapes = _without_shapes(text)
-    validated = envelopes.get((row, key))
-    request = Request(None, arrays.given, JSON_BODY, charge)
-    if validated is not None:
-        given = arrays.described_before(validated, shapes)
-    else:
-        document = parse_envelope(text, body, found, check_framing, charge, most)
-        if found.arrays > len(found.places):
-            check_framing(body, charge)  # with a key given twice, the numbers would not be what they seem
-        request = request._replace(document=document)
-        fields = validate(row, request, limits)
-        validated, given = settle(row, request, fields)
-        if count_members(document) != found.members:
-            check_framing(body, charge)
-        elif len(key) <= LONGEST:
-            _keep(row, key, validated, document, shapes)
+    document = parse_envelope(text, body, found, check_framing, charge, most)
+    if found.arrays > len(found.places):
+        check_framing(body, charge)  # with a key given twice, the numbers would not be what they seem
+    request = Request(document, arrays.given, JSON_BODY, charge)
+    validated, given = settle(row, request, validate(row, request, limits))
+    if count_members(document) != found.members:
+        check_framing(body, charge)
+    elif known is None:
+        _keep(row, text, validated, document, given)
     return read_call(row, validated, given, request, limits), _encoding(validated.fields)
 
 
@@ -137,20 +136,63 @@ def _encoding(fields: Any) -> Encoding:
     return encoding
 
 
-def _without_shapes(text: bytes) -> tuple[bytes, list[Any]]:
+def _without_sizes(text: bytes) -> tuple[bytes, list[bytes]]:
     """An envelope without the sizes in its shapes, and these, as text."""
-    parts = _SHAPE.split(text) if len(text) <= 2 * LONGEST else [text]
-    return b"".join([part for number, part in enumerate(parts) if number % 3 != 2]), parts[2::3]
+    parts = _SHAPE.split(text)
+    sizes = parts[2::3]
+    del parts[2::3]
+    return b"".join(parts), sizes
 
 
-def _keep(row: Any, key: bytes, validated: Validated, document: Any, shapes: Sequence[Any]) -> None:
-    """Keep what was validated, if it is plain which of the shapes is that of which array."""
+def _with_sizes_as_now(row: Any, text: bytes) -> Validated | None:
+    """What is known of an envelope that came before with other sizes in its shapes."""
+    if len(text) > LONGEST:
+        return None
+    key, sizes = _without_sizes(text)
+    known = envelopes.get((row, key))
+    if known is None:
+        return None
+    ready = []
+    for (name, number, flat), length in zip(known.ready, known.lengths, strict=True):
+        shape = tuple(map(int, sizes[length].split(b","))) if sizes[length] else ()
+        ready.append((name, number, flat_list(name, flat.dtype, shape)))
+    known = known._replace(ready=tuple(ready))
+    envelopes.keep(row, text, known)
+    return known
+
+
+def _read_flat(
+    ready: Sequence[_Ready], view: NDArray[np.uint8], places: Sequence[ArrayPlace], charge: Charge | None
+) -> dict[str, Tensor] | None:
+    """The arrays of a request whose envelope is known; None if one is not a flat list or something is wrong with it."""
+    tensors = {}
+    for name, number, flat in ready:
+        first, end, depth = places[number]
+        tensor = flat.read(view, first, end, charge) if depth == 1 and flat is not None else None
+        if tensor is None:
+            return None
+        tensors[name] = tensor
+    return tensors
+
+
+def _keep(row: Any, text: bytes, validated: Validated, document: Any, given: Mapping[str, GivenArray]) -> None:
+    """Keep what was validated if its arrays are flat lists: by the envelope, and by the envelope without the sizes of
+    its shapes, if it is plain which of them is that of which array.
+    """
+    ready = []
+    for name, described in validated.arrays:
+        source = given[name].source
+        flat = flat_list(name, source.dtype, source.shape) if isinstance(source, Values) else None
+        if flat is None:
+            return
+        ready.append((name, described.values, flat))
+    validated = validated._replace(ready=tuple(ready))
+    envelopes.keep(row, text, validated)
+    key, sizes = _without_sizes(text)
     with_shape = [name for name, described in _described(document) if "shape" in described]
-    if not len(with_shape) == len(shapes) == key.count(b'"shape"'):
-        return
-    numbers = {name: number for number, name in enumerate(with_shape)}
-    lengths = tuple(numbers.get(name, -1) for name, _ in validated.arrays)
-    envelopes.keep(row, key, validated._replace(lengths=lengths))
+    if len(with_shape) == len(sizes) == key.count(b'"shape"'):
+        lengths = [with_shape.index(name) for name, _ in validated.arrays]
+        envelopes.keep(row, key, validated._replace(lengths=tuple(lengths)))
 
 
 def _described(document: Any) -> Iterator[tuple[str, Any]]:
@@ -178,25 +220,13 @@ class _Arrays:
         self.places = places
         self.charge = charge
 
-    def described_before(self, validated: Validated, shapes: Sequence[Any]) -> dict[str, GivenArray]:
-        """The arrays of a request whose envelope is known, with the shapes that it has now."""
-        given = {}
-        for (name, described), number in zip(validated.arrays, validated.lengths, strict=True):
-            shape: Any = ABSENT
-            if number >= 0:
-                text = shapes[number]
-                shape = tuple(map(int, text.split(b","))) if text else ()
-            given[name] = self._given(name, described, shape)
-        return given
-
     def given(self, name: str, described: Any) -> GivenArray:
-        """The array that a validated description stands for. Raises invalid_field."""
-        return self._given(name, described, described.shape)
+        """The array that a validated description stands for.
 
-    def _given(self, name: str, described: Any, shape: Any) -> GivenArray:
-        """What the model does not say: there are values or base64 and not both, base64 needs a shape, and what stands
-        where an array was cut out is a list or one value, or a string of base64.
+        Raises invalid_field for what the model does not say: there are values or base64 and not both, base64 needs a
+        shape, and what stands where an array was cut out is a list or one value, or a string of base64.
         """
+        shape = described.shape
         dtype = DTYPES.get(described.dtype)
         unsupported = None
         if dtype is None:
