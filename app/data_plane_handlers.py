@@ -44,9 +44,11 @@ def handlers_of(
     aliases = AliasesRoute(store, disk_threads)
     scatter = ScatterRoute(store, service.limits, disk_threads, readiness, settings)
     handlers: dict[str, Handler] = {
-        row.operation: Exchange(formats, row.signature, service, settings)
-        for rows, formats in ((OPERATORS, body_formats.GATHERS), (BACKWARDS, body_formats.BACKWARDS))
-        for row in rows.values()
+        operation: Exchange(body_formats.FORMATS, signature, service, settings)
+        for operation, signature in (
+            *((row.operation, row.signature) for row in OPERATORS.values()),
+            *((row.operation, row.signature) for row in BACKWARDS.values()),
+        )
     }
     return handlers | {
         LOOKUP: Exchange(body_formats.LOOKUPS, LOOKUP_SIGNATURE, service, settings),

@@ -32,8 +32,8 @@ import numpy as np
 
 from app.cluster.router.row_sinks import RowSink
 from app.cluster.router.shard_connection import Failure, ShardConnection
+from app.formats.safetensors.header import write_header
 from app.tensors.dtypes import DTYPES
-from app.wire.safetensors_header import write_header
 from benchmarks import common
 
 ROWS, WIDTH, ASKED, INNER = 200_000, 64, 256, 64

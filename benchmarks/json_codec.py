@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from app import compile_codec
 from app.formats.json.read_request import read_request
+from app.formats.json.write_answer import write_answer
 from app.operators.registry import OPERATORS
 from app.requests.envelope_cache import envelopes
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire.json import gather_messages
 from benchmarks import common
 
 TINY = b"""{"data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
@@ -110,7 +110,7 @@ def writing(array: NDArray[Any], name: str, seconds: float) -> str:
     parts = array.view(np.float32).reshape(-1, 2) if dtype.kind == "complex" else array
     listed = parts.tolist()
     runs: dict[str, Callable[[], object]] = {
-        "codec": lambda: gather_messages.write_answer(answer, "values"),
+        "codec": lambda: write_answer(answer, "values"),
         "orjson": lambda: orjson.dumps({"values": parts}, option=orjson.OPT_SERIALIZE_NUMPY),
         "json, of a list": lambda: json.dumps(listed),
     }
@@ -143,7 +143,7 @@ def tiny(seconds: float) -> str:
     runs = {
         "codec reads": often(lambda: read_request(TINY, b"", signature, limits)),
         "codec reads a small part that is new": often(new_small_part),
-        "codec writes": often(lambda: gather_messages.write_answer(answer, "values")),
+        "codec writes": often(lambda: write_answer(answer, "values")),
         "orjson.loads": often(lambda: orjson.loads(TINY)),
         "simdjson.parse": often(lambda: parser.parse(TINY)),
         "json.loads": often(lambda: json.loads(TINY)),

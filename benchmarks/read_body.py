@@ -12,14 +12,15 @@ from app.errors import Code, GatherError
 from app.formats.grpc.infer_request import ParsedMessage, parse, read_grpc_lookup, read_grpc_request
 from app.formats.grpc.message_fields import split
 from app.formats.json.read_request import read_request
+from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
+from app.requests.query_string import read_query
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
-from app.wire import body_formats, safetensors, safetensors_backward, safetensors_lookup, v2_lookup, v2_request_tensors
+from app.wire import body_formats, v2_lookup, v2_request_tensors
 from app.wire.little_endian_items import Charge
-from app.wire.safetensors_scatter import read_safetensors
 from app.wire.v2_request_json import Model
 
 TextCodec = Literal["native", "scatter", "elements", "backward", "lookup", "v2", "v2 elements", "v2 lookup"]
@@ -67,7 +68,7 @@ def _read_native(body: Body, limits: Limits, charge: Charge | None) -> None:
 
 
 def _read_upload(body: Body, limits: Limits, charge: Charge | None) -> None:
-    fields = safetensors.read_query(body.query, ("dtype", "shape", "prefault", "lock"))
+    fields = read_query(body.query, ("dtype", "shape", "prefault", "lock"))
     body_formats.start_of(body_formats.TENSORS.get(body.kind), body.content, fields, whole=True, charge=charge)
 
 
@@ -92,18 +93,18 @@ _READERS: Final[Mapping[Codec, Callable[[Body, Limits, Charge | None], object]]]
     "v2 lookup": lambda body, limits, charge: v2_lookup.read_lookup_request(
         body.content, body.json_size, limits, charge
     ),
-    "safetensors": lambda body, limits, charge: safetensors.read_call(
-        body.content, body.query, _GATHER, limits, charge
-    ),
-    "safetensors elements": lambda body, limits, charge: safetensors.read_call(
+    "safetensors": lambda body, limits, charge: read_safetensors(body.content, body.query, _GATHER, limits, charge),
+    "safetensors elements": lambda body, limits, charge: read_safetensors(
         body.content, body.query, _ELEMENTS, limits, charge
     ),
-    "safetensors scatter": lambda body, limits, charge: read_safetensors(body.content, body.query, charge),
-    "safetensors backward": lambda body, limits, charge: safetensors_backward.read_backward(
+    "safetensors scatter": lambda body, limits, charge: read_safetensors(
+        body.content, body.query, TABLE_SCATTER, limits, charge
+    ),
+    "safetensors backward": lambda body, limits, charge: read_safetensors(
         body.content, body.query, _BACKWARD, limits, charge
     ),
-    "safetensors lookup": lambda body, limits, charge: safetensors_lookup.read_lookup(
-        body.content, body.query, limits, charge
+    "safetensors lookup": lambda body, limits, charge: read_safetensors(
+        body.content, body.query, LOOKUP_SIGNATURE, limits, charge
     ),
     "upload": _read_upload,
     "grpc": lambda body, limits, charge: read_grpc_request(_parsed(body, limits, charge), MODEL, limits, charge),

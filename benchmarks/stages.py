@@ -24,12 +24,12 @@ from pydantic import ByteSize
 
 from app.api.asgi_request import RequestContext
 from app.formats.json.read_request import read_request
+from app.formats.json.write_answer import write_answer
 from app.main import Application, create_app
 from app.operators.registry import OPERATORS
 from app.settings import Settings
 from app.tensors.tensor import Tensor
 from app.warmup import warm
-from app.wire.json import gather_messages
 from benchmarks import common
 
 BODY = (
@@ -115,7 +115,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
     assert isinstance(call.data, Tensor)
     data = call.data
     answer = await service.run(call, one.timings, one.reservation)
-    text = gather_messages.write_answer(answer, encoding)
+    text = write_answer(answer, encoding)
     plan = service.planner.plan(call, data, service.chooser).plan
 
     def finish(coroutine: Any) -> None:
@@ -130,7 +130,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
         "parse": best(lambda: read_request(BODY, b"", signature, service.limits), seconds),
         "plan": best(lambda: service.planner.plan(call, data, service.chooser), seconds),
         "run": best(lambda: service.run_at_once(plan, data, call.indices, one.timings), seconds),
-        "encode": best(lambda: gather_messages.write_answer(answer, encoding), seconds),
+        "encode": best(lambda: write_answer(answer, encoding), seconds),
         "send": best(lambda: finish(one.send(200, b"application/json", text)), seconds),
         "whole": best(lambda: finish(app(scope(sink), receive, send)), seconds),
     }

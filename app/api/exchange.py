@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from time import perf_counter
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from app.api.accept_header import media_weights, preferred
 from app.api.asgi_request import RequestContext
@@ -20,7 +20,7 @@ from app.services.service import Service
 from app.surrogate_safe_json import dump
 from app.tensors.gather_call import Answer, Call
 from app.tensors.tensor import Tensor
-from app.wire.body_formats import JSON, AnyCodec, Formats
+from app.wire.body_formats import JSON, Codec, Formats
 from app.wire.json.write_values import is_long
 
 UNCOUNTED: Final = 1 << 9
@@ -44,7 +44,7 @@ class BodyLimits(Protocol):
 class Exchange:
     """The route of one operator: its formats, and its signature, by which they read."""
 
-    def __init__(self, formats: Formats[Any, Any], signature: object, service: Service, limits: BodyLimits) -> None:
+    def __init__(self, formats: Formats, signature: object, service: Service, limits: BodyLimits) -> None:
         self.formats = formats
         self.signature = signature
         self.service = service
@@ -105,9 +105,7 @@ class Exchange:
             content = await service.pool.run(lambda: answered.write(answer, encoding, reservation), timings)
         await context.send(200, JSON, content)
 
-    def _other_format(
-        self, codec: AnyCodec, call: AnyCall, number: int, output: Tensor, accept: bytes | None
-    ) -> AnyCodec:
+    def _other_format(self, codec: Codec, call: AnyCall, number: int, output: Tensor, accept: bytes | None) -> Codec:
         """JSON, which has every type, where `codec` lacks that of output `number`.
 
         Raises unsupported_dtype unless Accept names JSON.

@@ -8,14 +8,15 @@ from math import prod
 from typing import Final, TypeVar
 
 from app.errors import GatherError, invalid_field
+from app.formats.safetensors.header import HEADER_BYTES, Entry, hint_for_type, read_header
+from app.formats.safetensors.read_request import MAX_HEADER
 from app.imports.source_errors import SourceFailed
 from app.imports.source_interface import Source
 from app.near_name import near_name, shorten
 from app.tensors.dtypes import BY_SAFETENSORS
-from app.wire import npy, safetensors
+from app.wire import npy
 from app.wire.body_formats import NPY, SAFETENSORS_FILE
 from app.wire.npy import Start
-from app.wire.safetensors_header import HEADER_BYTES, Entry, hint_for_type, read_header
 
 T = TypeVar("T")
 _LISTED: Final = 3
@@ -64,11 +65,11 @@ async def _find_in_npy(source: Source, head: bytes) -> Found:
 
 async def _find_in_safetensors(source: Source, head: bytes, tensor: str | None, charge: Callable[[int], None]) -> Found:
     size = int.from_bytes(head[:8], "little")
-    if size > safetensors.MAX_HEADER:
+    if size > MAX_HEADER:
         raise GatherError(
             "limit_exceeded",
-            f"the safetensors header has {size} bytes; the limit is {safetensors.MAX_HEADER}",
-            facts={"limit": "safetensors_header_bytes", "maximum": safetensors.MAX_HEADER},
+            f"the safetensors header has {size} bytes; the limit is {MAX_HEADER}",
+            facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
             pointer="/url",
         )
     charge(HEADER_BYTES * size)

@@ -6,7 +6,7 @@ and the call. A further field is a line of the model (`app.requests.schemas`) an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
@@ -19,7 +19,12 @@ from app.requests.schemas.dialect_fields import apply_dialect, further_batch_dim
 from app.requests.schemas.gather_request import NamedTensor
 from app.requests.schemas.gather_request import Tensor as Described
 from app.requests.schemas.invalid_fields import InvalidFields
-from app.requests.schemas.lookup_request import LookupRequest, check_arrays_given, check_feature_count
+from app.requests.schemas.lookup_request import (
+    LookupParameters,
+    LookupRequest,
+    check_arrays_given,
+    check_feature_count,
+)
 from app.requests.schemas.members import ABSENT, RequestModel
 from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.scatter_request import ScatterRequest, check_reduction
@@ -45,7 +50,7 @@ class Family(NamedTuple):
 
     model: Callable[[Any], type[RequestModel]]
     arrays: Callable[[Any, Any], Iterable[tuple[str, Any]]]
-    arguments: Callable[[Any, Any, Origin], Arguments]
+    arguments: Callable[[Any, Any, Origin, Collection[str]], Arguments]
     call: Callable[[Any, Validated, Tensors, Limits], Any]
 
 
@@ -57,14 +62,15 @@ def validate(row: Any, request: Request, limits: Limits) -> Any:
     family, document = FAMILIES[row.kind], request.document
     if row.kind == "lookup":
         check_feature_count(document, request.origin.fields, limits.features)
-    model = family.model(row)
+    model = family.model(row) if request.beside is None else LookupParameters
     try:
         return model.model_validate(document)
     except ValidationError as refusal:
-        faults = InvalidFields(refusal, model, document, request.origin.fields)
+        origin = request.origin
+        faults = InvalidFields(refusal, model, document, origin.fields, {f"{origin.fields}/data/tensor": origin.tensor})
     faults.raise_unknown()
-    for name, given in _members(model, document):
-        if name == "features":
+    for name, given in _members(model, document, request.origin):
+        if name == "features" and request.beside is None:
             wrong = faults.first_item(name)
             _check_features(given[:wrong] if isinstance(given, list) else (), request)
         faults.raise_first(name)
@@ -73,10 +79,14 @@ def validate(row: Any, request: Request, limits: Limits) -> Any:
     raise AssertionError("the request was refused, and nothing is wrong with it")
 
 
-def _members(model: type[RequestModel], document: Any) -> Iterator[tuple[str, Any]]:
-    """The members of a model in the order in which they are refused, and what a document has there."""
+def _members(model: type[RequestModel], document: Any, origin: Origin) -> Iterator[tuple[str, Any]]:
+    """The members of a model in the order in which they are refused, and what a document has there.
+
+    Features come first, and the name of a resident tensor last if it is not within the data.
+    """
     names = [field.alias or name for name, field in model.model_fields.items()]
-    names.sort(key=lambda name: name != "features")
+    last = "data" if origin.fields else None
+    names.sort(key=lambda name: (name != "features") + (name == last))
     return ((name, document.get(name)) for name in names)
 
 
@@ -94,24 +104,32 @@ def _check_features(features: Any, request: Request) -> None:
 def settle(row: Any, request: Request, fields: Any) -> tuple[Validated, dict[str, GivenArray]]:
     """What valid fields say, and the arrays. Raises invalid_field for what the model cannot say."""
     family = FAMILIES[row.kind]
-    arrays = tuple(family.arrays(row, fields))
-    given = {name: request.array(name, described) for name, described in arrays}
-    return Validated(fields, family.arguments(row, fields, request.origin), arrays), given
+    if request.beside is None:
+        arrays = tuple(family.arrays(row, fields))
+        given = {name: request.array(name, described) for name, described in arrays}
+    else:
+        arrays, given = (), {**request.beside}
+    return Validated(fields, family.arguments(row, fields, request.origin, given), arrays), given
 
 
 def read_call(row: Any, validated: Validated, given: dict[str, GivenArray], request: Request, limits: Limits) -> Any:
     """Read the arrays and make the call. Raises unsupported_dtype and WrongArrays, and what charging raises."""
+    return make_call(row, validated, read_arrays(given, request.charge), limits)
+
+
+def read_arrays(given: dict[str, GivenArray], charge: Callable[[int], None] | None) -> Tensors:
+    """Read the arrays. Raises unsupported_dtype and WrongArrays, and what charging raises."""
     for _, unsupported in given.values():
         if unsupported is not None:
             raise unsupported
     tensors: Tensors = {}
     for name, (source, _) in given.items():
-        tensor = source.read(request.charge)
+        tensor = source.read(charge)
         if tensor is not None:
             tensors[name] = tensor
     if len(tensors) < len(given):
         raise WrongArrays(source for name, (source, _) in given.items() if name not in tensors)
-    return make_call(row, validated, tensors, limits)
+    return tensors
 
 
 def make_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> Any:
@@ -146,7 +164,7 @@ def _inputs(row: Any, fields: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _operator_arguments(row: Any, fields: Any, origin: Origin) -> Arguments:
+def _operator_arguments(row: Any, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
     arguments: Arguments = {
         "operator": row.operator,
         "parameter": 0 if row.parameter is None else fields.parameter,
@@ -179,7 +197,7 @@ def _operator_call(row: Any, validated: Validated, tensors: Tensors, limits: Lim
     return call
 
 
-def _gradient_arguments(row: Any, fields: Any, origin: Origin) -> Arguments:
+def _gradient_arguments(row: Any, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
     check_one_shape(fields, origin.fields)
     resident = fields.data_shape is ABSENT
     return {
@@ -212,10 +230,11 @@ def _lookup_arrays(row: Any, fields: Any) -> Iterator[tuple[str, Any]]:
                 yield f"features/{number}/{name}", array
 
 
-def _lookup_arguments(row: Any, fields: Any, origin: Origin) -> Arguments:
+def _lookup_arguments(row: Any, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
     for number, feature in enumerate(fields.features):
-        if len(feature.model_fields_set) > 2:
-            _check_arrays_given(number, feature.pooling, feature.model_fields_set, origin)
+        own = [name for name in ARRAYS if f"features/{number}/{name}" in given]
+        if len(own) > 1 or feature.pooling != "none":
+            _check_arrays_given(number, feature.pooling, own, origin)
     return {
         "concat": fields.concat,
         "out_of_bounds": fields.out_of_bounds,
@@ -225,8 +244,7 @@ def _lookup_arguments(row: Any, fields: Any, origin: Origin) -> Arguments:
 
 
 def _check_arrays_given(number: int, pooling: Any, given: Iterable[str], origin: Origin) -> None:
-    at = f"{origin.fields}/features/{number}"
-    check_arrays_given(pooling, [*given], lambda name: f"{at}/{name}")
+    check_arrays_given(pooling, [*given], lambda name: origin.array(f"features/{number}/{name}"))
 
 
 def _lookup_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> LookupCall:
@@ -258,7 +276,7 @@ FAMILIES: Final = {
     "table_scatter": Family(
         lambda row: ScatterRequest,
         _inputs,
-        lambda row, fields, origin: {
+        lambda row, fields, origin, given: {
             "reduction": fields.reduction,
             "reduction_pointer": origin.field("reduction"),
         },

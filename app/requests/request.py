@@ -6,7 +6,7 @@ family, whichever format it came in; the arrays are read once everything else is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from app.errors import GatherError
@@ -43,12 +43,13 @@ class ArrayNumber(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a request has its fields: `fields` is the pointer that they stand below, `tensor` that of the name of a
-    resident tensor in place of the data.
+    """Where a request has what the document has: `fields` is the pointer that its fields stand below, `tensor` that of
+    the name of a resident tensor in place of the data. `array` is the pointer of an array beside the document.
     """
 
     fields: str
     tensor: str
+    array: Callable[[str], str] = "/".__add__
 
     def field(self, name: str | None) -> str:
         """The pointer of a field."""
@@ -57,8 +58,6 @@ class Origin(NamedTuple):
 
 JSON_BODY: Final = Origin("", "/data/tensor")
 QUERY: Final = Origin("/query", "/query/tensor")
-PARAMETERS: Final = Origin("/parameters", "/data/tensor")
-"""Of the inference protocol, whose data never is the name of a tensor: a resident tensor is a model."""
 
 
 class JsonText(str):
@@ -68,14 +67,16 @@ class JsonText(str):
 
 
 class Request(NamedTuple):
-    """`document` has every field; `array` finds the array that a validated description stands for, by the name that the
-    array has in the document (`indices`, `features/3/indices`), and raises invalid_field if there is none.
+    """`document` has every field. `array` finds the array that a validated description stands for, by the name that it
+    has in the document (`indices`, `features/3/indices`), and raises invalid_field if there is none. A lookup may have
+    its arrays `beside` the document, by the same names.
     """
 
     document: Any
     array: Callable[[str, Any], GivenArray]
     origin: Origin
     charge: Callable[[int], None] | None = None
+    beside: Mapping[str, GivenArray] | None = None
 
 
 class WrongArrays(Exception):

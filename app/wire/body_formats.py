@@ -1,42 +1,30 @@
 """The formats of bodies, a row each: media type, who reads and writes it, and which element types it carries.
 
-Each family of operators (gathers and scatters, gradients, lookups) has a table of `Codec` rows. Scatters into resident
-tensors, whose answers have no tensor, and whole tensors, up and down, have tables of their own. The inference protocol
-is not here: its routes have one format, whatever a header says (`v2_request_tensors`).
+Requests and answers of every family are read and written by the same rows. Whole tensors, up and down, have a table of
+their own. The inference protocol is not here: its routes have one format, whatever a header says.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from app.errors import GatherError
-from app.formats.json.query import refuse_query
-from app.formats.json.read_request import read_request
-from app.tensors.backward_call import BackwardCall, BackwardSignature
+from app.formats.json import read_request as json_request
+from app.formats.json import write_answer as json_answer
+from app.formats.safetensors import read_request as safetensors_request
+from app.formats.safetensors import upload
+from app.formats.safetensors import write_answer as safetensors_answer
+from app.formats.safetensors.header import UNSOUND_HINT, write_header
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.gather_call import Answer, Call, Encoding
-from app.tensors.lookup_call import LookupCall, LookupSignature
-from app.tensors.operator_signature import Signature
-from app.tensors.scatter_call import TABLE_SCATTER, ScatterCall
+from app.tensors.gather_call import Answer, Encoding
 from app.tensors.shape_limits import Limits
-from app.wire import (
-    npy,
-    octet_stream_upload,
-    safetensors,
-    safetensors_backward,
-    safetensors_header,
-    safetensors_lookup,
-    safetensors_scatter,
-    safetensors_upload,
-)
-from app.wire.json import backward_messages, gather_messages, lookup_messages
+from app.wire import npy, octet_stream_upload
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.npy import Start
-from app.wire.safetensors_header import UNSOUND_HINT
 
 _ALL: Final = frozenset(DTYPES)
 _OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.safetensors is not None)
@@ -47,127 +35,60 @@ LONG_BINARY: Final = 1 << 23
 LONG_HEADER: Final = 1 << 13
 """The same for their headers."""
 LONG_LOOKUP: Final = 1 << 14
-"""The same for bodies of lookups in JSON, and for their headers in safetensors: what is no array becomes objects."""
-
-
-Row = TypeVar("Row")
-Request = TypeVar("Request")
-
-
-Reader = Callable[[Buffer, bytes, Row, Limits, Charge | None], tuple[Request, Encoding]]
-Writer = Callable[[Answer, Encoding, Memory | None], bytes | list[Buffer]]
+"""The same for bodies of lookups in JSON, most of which becomes objects."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Codec(Generic[Row, Request]):
-    """A format of one family of operators.
+class Codec:
+    """A format of requests and answers, for every family of requests.
 
-    `read` makes a call of a body, its query, the operator's signature and the limits; its charge is told of memory, in
-    bytes, before it is taken. `write` makes the body of an answer whose dtypes are among `dtypes`. A body of more than
-    `short_body` bytes for which `is_long_body` is true is not read on the event loop. A `binary` answer is the items as
-    they are, so that no output takes long to write, and says in its header what JSON says beside the output.
-    `check_writable` raises unsupported_dtype, at a pointer, for a type that `dtypes` lacks.
+    `read` makes a call of a body, its query, the row of the request (a signature, by which it is read) and the limits;
+    its charge is told of memory, in bytes, before it is taken. `write` makes the body of an answer whose dtypes are
+    among `dtypes`. A body of more than `short_body` bytes for which `is_long_body` is true is not read on the event
+    loop. A `binary` answer is the items as they are, so that no output takes long to write, and says in its header what
+    JSON says beside the output. `check_writable` raises unsupported_dtype, at a pointer, for a type that `dtypes`
+    lacks. JSON is `compiled`: it is read by compiled code, which must be ready.
     """
 
     media_type: bytes
     dtypes: frozenset[str]
     binary: bool
-    read: Reader[Row, Request]
-    write: Writer
+    compiled: bool
+    read: Callable[[Buffer, bytes, Any, Limits, Charge | None], tuple[Any, Encoding]]
+    write: Callable[[Answer, Encoding, Memory | None], bytes | list[Buffer]]
     short_body: int
     is_long_body: Callable[[Buffer], bool]
     check_writable: Callable[[DType, str], None]
 
 
-AnyCodec = Codec[Any, Any]
-Formats = Mapping[bytes, Codec[Row, Request]]
-"""The formats of a family by media type."""
+Formats = Mapping[bytes, Codec]
+"""Formats by media type."""
 JSON: Final = b"application/json"
 SAFETENSORS: Final = b"application/x-safetensors"
-
-
-def _json(read: Reader[Row, Request], write: Writer, short_body: int = LONG_JSON) -> Codec[Row, Request]:
-    return Codec(
-        JSON,
-        _ALL,
-        False,
-        read,
-        write,
-        short_body,
-        is_long_body=lambda body: True,
-        check_writable=lambda dtype, pointer: None,
-    )
-
-
-def _safetensors(read: Reader[Row, Request], write: Writer, long_header: int = LONG_HEADER) -> Codec[Row, Request]:
-    """A header is no longer than its body."""
-    return Codec(
-        SAFETENSORS,
-        _OF_SAFETENSORS,
-        True,
-        read,
-        write,
-        long_header,
-        is_long_body=lambda body: len(body) > LONG_BINARY or safetensors.header_size(body) > long_header,
-        check_writable=safetensors.check_writable,
-    )
-
-
-def _formats(*rows: Codec[Row, Request]) -> Formats[Row, Request]:
-    return {row.media_type: row for row in rows}
-
-
-GATHERS: Final[Formats[Signature, Call]] = _formats(
-    _json(read_request, gather_messages.write_answer),
-    _safetensors(safetensors.read_call, safetensors.write_answer),
+_JSON: Final = Codec(
+    JSON,
+    _ALL,
+    binary=False,
+    compiled=True,
+    read=json_request.read_request,
+    write=json_answer.write_answer,
+    short_body=LONG_JSON,
+    is_long_body=lambda body: True,
+    check_writable=lambda dtype, pointer: None,
 )
-BACKWARDS: Final[Formats[BackwardSignature, BackwardCall]] = _formats(
-    _json(read_request, backward_messages.write_backward),
-    _safetensors(safetensors_backward.read_backward, safetensors_backward.write_backward),
+_SAFETENSORS: Final = Codec(
+    SAFETENSORS,
+    _OF_SAFETENSORS,
+    binary=True,
+    compiled=False,
+    read=safetensors_request.read_request,
+    write=safetensors_answer.write_answer,
+    short_body=LONG_HEADER,  # a header is no longer than its body
+    is_long_body=lambda body: len(body) > LONG_BINARY or safetensors_request.header_size(body) > LONG_HEADER,
+    check_writable=safetensors_answer.check_writable,
 )
-LOOKUPS: Final[Formats[LookupSignature, LookupCall]] = _formats(
-    _json(read_request, lookup_messages.write_lookup, LONG_LOOKUP),
-    _safetensors(
-        lambda body, query, row, limits, charge: safetensors_lookup.read_lookup(body, query, limits, charge),
-        safetensors_lookup.write_lookup,
-        LONG_LOOKUP,
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ScatterCodec:
-    """A format of scatters' requests; a `compiled` one is read by compiled code, which must be ready.
-
-    `check_query` refuses a query before the body has arrived; `read` makes a call of body, query and limits.
-    """
-
-    media_type: bytes
-    binary: bool
-    compiled: bool
-    check_query: Callable[[bytes], None]
-    read: Callable[[Buffer, bytes, Limits, Charge], ScatterCall]
-
-
-SCATTERS: Final[Mapping[bytes, ScatterCodec]] = {
-    row.media_type: row
-    for row in (
-        ScatterCodec(
-            JSON,
-            binary=False,
-            compiled=True,
-            check_query=lambda query: refuse_query(query, TABLE_SCATTER),
-            read=lambda body, query, limits, charge: read_request(body, query, TABLE_SCATTER, limits, charge)[0],
-        ),
-        ScatterCodec(
-            SAFETENSORS,
-            binary=True,
-            compiled=False,
-            check_query=lambda query: None,
-            read=lambda body, query, limits, charge: safetensors_scatter.read_safetensors(body, query, charge),
-        ),
-    )
-}
+FORMATS: Final[Formats] = {JSON: _JSON, SAFETENSORS: _SAFETENSORS}
+LOOKUPS: Final[Formats] = {JSON: replace(_JSON, short_body=LONG_LOOKUP), SAFETENSORS: _SAFETENSORS}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,8 +114,8 @@ def _npy_head(dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
 
 
 def _safetensors_head(dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
-    safetensors.check_writable(dtype, "/accept")
-    return safetensors_header.write_header("tensor", dtype, shape, size)
+    safetensors_answer.check_writable(dtype, "/accept")
+    return write_header("tensor", dtype, shape, size)
 
 
 NPY: Final = TensorCodec(
@@ -210,7 +131,7 @@ SAFETENSORS_FILE: Final = TensorCodec(
     _OF_SAFETENSORS,
     in_query=False,
     is_meant=lambda head: head[8:9] == b"{",
-    read_start=lambda head, fields, charge: safetensors_upload.read_start(head, charge),
+    read_start=lambda head, fields, charge: upload.read_start(head, charge),
     write_head=_safetensors_head,
 )
 RAW: Final = TensorCodec(

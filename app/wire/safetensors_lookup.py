@@ -9,97 +9,29 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import orjson
-
-from app.bounded_cache import BoundedCache
 from app.errors import invalid_field
-from app.formats.json.query import read_explain
 from app.near_name import instead_of, shorten
 from app.requests.schemas.lookup_request import (
     LookupParameterDicts,
-    LookupParameters,
     check_arrays_given,
     valid_parameters,
 )
-from app.tensors.buffer_type import Buffer
-from app.tensors.gather_call import Answer, Encoding, FillValue
-from app.tensors.lookup_call import ARRAYS, LOOKUP, Feature, LookupCall
+from app.tensors.gather_call import FillValue
+from app.tensors.lookup_call import ARRAYS, LOOKUP, Feature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
-from app.wire.json.lookup_messages import answer_fields
 from app.wire.json.read_fill_value import read_fill_value
-from app.wire.little_endian_items import Charge, Memory
-from app.wire.parse_query_string import escape
-from app.wire.safetensors import check_writable, header_size, read_layout, read_tensors
-from app.wire.safetensors_header import write_headers
+from app.wire.little_endian_items import Charge
 
 _POINTER: Final = f"/__metadata__/{LOOKUP}"
 _WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
 _NAME: Final = re.compile(rf"(0|[1-9][0-9]{{0,5}})\.({'|'.join(ARRAYS)})")
 _OBJECTS: Final = 32
 """Bytes that a byte of the text takes as Python objects, as in `lookup_messages`."""
-_REMEMBERED: Final = 1 << 13
-"""Bytes of the longest header whose form is remembered: of some hundred tensors."""
-_MOST_FORMS: Final = 1 << 8
 _USUAL: Final = 1 << 10
-
-
-class LookupForm(NamedTuple):
-    """What a request says but for the bytes of its arrays: `arrays` has the tensors of each feature, by name."""
-
-    fields: LookupParameterDicts
-    fill_value: FillValue | None
-    arrays: tuple[dict[str, Any], ...]
-    start: int
-    size: int
-
-
-# Callers repeat themselves: with the same shapes the header is the same. Refusals are not remembered.
-_forms: Final[BoundedCache[tuple[int, bytes], LookupForm]] = BoundedCache(_MOST_FORMS)
-
-
-def read_lookup(
-    body: Buffer, query: bytes, limits: Limits, charge: Charge | None = None
-) -> tuple[LookupCall, Encoding]:
-    """The lookup that a safetensors body asks for, and how a JSON answer is to be encoded.
-
-    Order of refusals and `charge` are those of `lookup_messages.read_lookup`.
-    """
-    size = header_size(body)
-    form = key = None
-    if size <= _REMEMBERED:
-        key = limits.features, bytes(body[: 8 + size])
-        form = _forms.get(key)
-    if form is None or form.size != len(body):
-        form = _read_form(body, limits, charge)
-        if key is not None:
-            _forms[key] = form
-    explain = read_explain(query, LookupParameters, _WHERE) if query else False
-    entries = [entry for arrays in form.arrays for entry in arrays.values()]
-    tensors = iter(read_tensors(body, form.start, entries, charge))
-    fields = form.fields
-    features = features_of(fields, _POINTER, form.arrays, tensors)
-    call = LookupCall(features, fields.concat, fields.out_of_bounds, form.fill_value, explain, _POINTER)
-    return call, fields.output_encoding
-
-
-def _read_form(body: Buffer, limits: Limits, charge: Charge | None) -> LookupForm:
-    metadata: dict[str, str] = {}
-    entries, start = read_layout(body, charge, metadata)
-    found = {entry.name: entry for entry in entries}
-    text = metadata.get(LOOKUP)
-    if text is None:
-        raise invalid_field(
-            _POINTER,
-            f"the header has no text {LOOKUP!r} in its __metadata__",
-            f"Add the text '{LOOKUP}' to __metadata__, with the JSON of the request but for the arrays.",
-        )
-    fields, fill_value = read_parameters(text, _POINTER, limits, charge)
-    arrays = arrays_of(fields, found, lambda name: f"/{escape(name)}", "a tensor")
-    return LookupForm(fields, fill_value, arrays, start, len(body))
 
 
 def read_parameters(
@@ -191,16 +123,3 @@ def features_of(
         else Feature(given["tensor"], next(tensors), None, None, given.get("pooling", "none"), at + str(number))
         for number, (given, own) in enumerate(zip(features, arrays, strict=True))
     ]
-
-
-def write_lookup(answer: Answer, encoding: Encoding = "values", memory: Memory | None = None) -> list[Buffer]:
-    """The safetensors body of `answer`: the header, and the items as they are. Raises unsupported_dtype."""
-    for output in answer.outputs.values():
-        check_writable(output.dtype, "/accept")
-    items: list[Buffer] = [output.array.view("u1").data for output in answer.outputs.values()]
-    described = {
-        name: (output.dtype, output.shape, len(piece))
-        for (name, output), piece in zip(answer.outputs.items(), items, strict=True)
-    }
-    metadata = orjson.dumps({LOOKUP: answer_fields(answer).decode()}).decode()
-    return [write_headers(described, metadata), *items]

@@ -19,9 +19,9 @@ from app.cluster.router.shards import MAX_CONNECTIONS, Shards
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
+from app.formats.safetensors.header import write_header
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES, DType
-from app.wire.safetensors_header import write_header
 
 FLOAT, STRING = DTYPES["float32"], DTYPES["string"]
 Respond = Callable[["Shard", int], None]

@@ -15,9 +15,9 @@ from app.cluster.router.range_requests import Output, as_rows, row_requests
 from app.cluster.router.shards import Shards
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.errors import GatherError
+from app.formats.safetensors.header import write_header
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
-from app.wire.safetensors_header import write_header
 
 NOBODY = "127.0.0.1:1"
 FLOAT = DTYPES["float32"]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from app.cluster.router.range_requests import as_rows
 from app.cluster.router.row_sinks import RowSink, WholeBody
 from app.cluster.router.shard_connection import BUFFER_BYTES, Failure, ShardConnection
+from app.formats.safetensors.header import write_header
 from app.tensors.dtypes import DTYPES
-from app.wire.safetensors_header import write_header
 
 FLOAT = DTYPES["float32"]
 ETAG = '"abc-0"'

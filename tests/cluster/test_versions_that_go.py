@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.formats.safetensors.header import write_header
 from app.tensors.dtypes import DTYPES
-from app.wire.safetensors_header import write_header
 from tests.cluster.running import routing
 from tests.conftest import slow_but_for
 from tests.http.conftest import Start

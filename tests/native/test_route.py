@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from app.wire.safetensors_header import ALIGNMENT
+from app.formats.safetensors.header import ALIGNMENT
 from tests.http.forms import items
 
 BINARY = {"content-type": "application/x-safetensors"}

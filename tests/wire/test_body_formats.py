@@ -8,7 +8,7 @@ import pytest
 
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
-from app.wire.body_formats import GATHERS, JSON, TENSORS, AnyCodec, TensorCodec
+from app.wire.body_formats import FORMATS, JSON, TENSORS, Codec, TensorCodec
 
 
 def carried(write: Callable[[str], object]) -> set[str]:
@@ -23,8 +23,8 @@ def carried(write: Callable[[str], object]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("codec", GATHERS.values(), ids=lambda codec: codec.media_type.decode())
-def test_an_answer_is_written_of_the_types_that_a_format_carries(codec: AnyCodec) -> None:
+@pytest.mark.parametrize("codec", FORMATS.values(), ids=lambda codec: codec.media_type.decode())
+def test_an_answer_is_written_of_the_types_that_a_format_carries(codec: Codec) -> None:
     assert carried(lambda name: codec.check_writable(DTYPES[name], "/data")) == codec.dtypes
 
 
@@ -34,4 +34,4 @@ def test_a_content_is_sent_in_the_types_that_a_format_carries(codec: TensorCodec
 
 
 def test_json_carries_every_type() -> None:
-    assert GATHERS[JSON].dtypes == set(DTYPES)
+    assert FORMATS[JSON].dtypes == set(DTYPES)

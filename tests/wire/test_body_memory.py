@@ -290,7 +290,7 @@ def test_a_header_of_many_tensors_is_read_one_after_the_other(monkeypatch: pytes
         seen.append(len(text))
         return loads(text)
 
-    monkeypatch.setattr("app.wire.safetensors_header.orjson.loads", loaded)
+    monkeypatch.setattr("app.formats.safetensors.header.orjson.loads", loaded)
     body = next(one for one in MAKERS["binary"](SAMPLE) if one.name == "header, many tensors")
     read(body)
     assert max(seen) < 200

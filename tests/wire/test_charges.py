@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.formats.json.read_request import read_request
+from app.formats.json.write_answer import write_answer
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.frame_format import ROOM
@@ -21,7 +22,6 @@ from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire import v2_request_tensors
-from app.wire.json import gather_messages
 from app.wire.json.codec_functions import read_elements
 from app.wire.json.write_values import most_text, values_text
 from app.wire.little_endian_items import packed_bytes
@@ -156,12 +156,12 @@ def test_the_text_of_an_answer_is_charged_before_it_is_made(dtype: str, count: i
         output = Tensor(known, (count,), widest(dtype, count).astype(known.numpy))
     answer = Answer({"output": output}, "onnx-13", "cpu")
     account = Account()
-    found = gather_messages.write_answer(answer, encoding, account)
+    found = write_answer(answer, encoding, account)
     size = len(found) if isinstance(found, bytes) else sum(map(len, found))
     assert size - 200 <= account.held <= size + 64
     assert account.most <= 2 * account.held + 3_000_000
     whole = found if isinstance(found, bytes) else b"".join(found)
-    plain = gather_messages.write_answer(answer, encoding)
+    plain = write_answer(answer, encoding)
     assert whole == (plain if isinstance(plain, bytes) else b"".join(plain))
     assert json.loads(whole)["output"]["shape"] == [count]
 

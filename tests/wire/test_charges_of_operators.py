@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.formats.json.read_request import read_request
+from app.formats.json.write_answer import write_answer
+from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
@@ -26,13 +28,9 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire import (
     body_formats,
-    safetensors,
-    safetensors_backward,
-    safetensors_lookup,
     v2_lookup,
     v2_request_tensors,
 )
-from app.wire.json import backward_messages, lookup_messages
 from app.wire.json.codec_functions import read_elements
 from app.wire.v2_request_json import Model
 from tests.http.lookups import Given, as_json, as_safetensors
@@ -180,7 +178,7 @@ def out_of_place(names: tuple[str, str], metadata: dict[str, str]) -> bytes:
 def test_tensors_of_safetensors_that_are_not_aligned_are_charged_with_their_copies() -> None:
     body = out_of_place(("indices", "updates"), {})
     charges: list[int] = []
-    safetensors.read_call(body, b"", SCATTER, Limits(), charges.append)
+    read_safetensors(body, b"", SCATTER, Limits(), charges.append)
     assert charges[-2:] == [8 * COUNT, 8 * COUNT]
 
 
@@ -198,7 +196,7 @@ def test_arrays_of_a_lookup_that_are_not_aligned_are_charged_with_their_copies()
     charged = []
     for body in saved_out_of_place(FEATURES):
         charges: list[int] = []
-        safetensors_lookup.read_lookup(body, b"", Limits(), charges.append)
+        read_safetensors(body, b"", LOOKUP_SIGNATURE, Limits(), charges.append)
         charged.append(sorted(one for one in charges if one in wanted))
     assert charged.count(wanted) == 7
     assert charged.count([]) == 1
@@ -214,7 +212,7 @@ def test_arrays_of_a_gradient_that_are_not_aligned_are_charged_with_their_copies
         text = json.dumps(entries).encode() + b" " * shift
         body = len(text).to_bytes(8, "little") + text + bytes(16 * COUNT)
         charges: list[int] = []
-        safetensors_backward.read_backward(body, b"data_shape=9", BACKWARD, Limits(), charges.append)
+        read_safetensors(body, b"data_shape=9", BACKWARD, Limits(), charges.append)
         charged.append(charges.count(8 * COUNT))
     assert sorted(charged) == [0] + [2] * 7
 
@@ -245,7 +243,7 @@ def test_the_text_of_a_gradient_is_charged_before_it_is_made(dtype: str, encodin
     answer = Answer(
         {"grad_indices": Tensor(DTYPES["int64"], (30_000,), np.arange(30_000)), "grad_values": values}, "onnx-13"
     )
-    check_text(lambda memory: backward_messages.write_backward(answer, encoding, memory), 30_000)
+    check_text(lambda memory: write_answer(answer, encoding, memory), 30_000)
 
 
 @pytest.mark.parametrize("form", ["values", "base64", "v2", "v2 binary"])
@@ -260,7 +258,7 @@ def test_the_text_of_a_lookup_s_answer_is_charged_before_it_is_made(dtype: str, 
         {"0.output": output, "1.output": output}, "", tables=[TableRead("a", "e", 1), TableRead("b", "f", 2)]
     )
     if form in ("values", "base64"):
-        check_text(lambda memory: lookup_messages.write_lookup(answer, form, memory), 60_000)
+        check_text(lambda memory: write_answer(answer, form, memory), 60_000)
         return
     text, _ = inputs_of(
         {"0.indices": INDICES, "1.indices": INDICES},
@@ -286,8 +284,8 @@ def test_binary_answers_are_the_outputs_and_not_copied() -> None:
         Answer({"grad_data": output}, "onnx-13"),
     )
     written: list[Any] = [
-        body_formats.LOOKUPS[media_type].write(joined, "values", account),
-        body_formats.BACKWARDS[media_type].write(gradient, "values", account),
+        body_formats.FORMATS[media_type].write(joined, "values", account),
+        body_formats.FORMATS[media_type].write(gradient, "values", account),
     ]
     for pieces in written:
         assert np.shares_memory(np.frombuffer(pieces[-1], np.uint8), output.array)

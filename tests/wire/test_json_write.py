@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.formats.json.write_answer import write_answer
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Encoding
 from app.tensors.tensor import Tensor
-from app.wire.json.gather_messages import write_answer
 from tests.strings import items as items_of
 from tests.strings import packed
 from tests.wire.json_requests import INDICES, call

@@ -13,9 +13,10 @@ import pytest
 
 from app.errors import Code, GatherError
 from app.formats.json.read_request import read_request
+from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
-from app.wire import safetensors_lookup, v2_lookup
+from app.wire import v2_lookup
 from tests.conftest import samples
 
 CONSTANT_BYTES = 3 << 20
@@ -31,7 +32,7 @@ def read(codec: str, body: bytes, charge: Charge | None) -> Code | None:
         if codec == "json":
             read_request(body, b"", LOOKUP_SIGNATURE, Limits(), charge)
         elif codec == "safetensors":
-            safetensors_lookup.read_lookup(body, b"", Limits(), charge)
+            read_safetensors(body, b"", LOOKUP_SIGNATURE, Limits(), charge)
         else:
             v2_lookup.read_lookup_request(body, None, Limits(), charge)
     except GatherError as error:

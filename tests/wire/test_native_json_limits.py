@@ -15,10 +15,10 @@ import pytest
 
 from app import compile_codec
 from app.errors import GatherError
+from app.formats.json.write_answer import write_answer
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
 from app.tensors.tensor import Tensor
-from app.wire.json import gather_messages
 from tests.for_each import for_each
 from tests.strings import items, packed
 from tests.wire.json_requests import call, made, refused, request, tensor
@@ -128,7 +128,7 @@ def test_a_warm_codec_never_compiles() -> None:
     for dtype, row in DTYPES.items():
         output = packed(["a"] * 3) if dtype == "string" else Tensor(row, (3,), np.ones(3, row.numpy))
         output.array.flags.writeable = False
-        body = gather_messages.write_answer(Answer({"output": output}, "onnx-13", "cpu"), "values")
+        body = write_answer(Answer({"output": output}, "onnx-13", "cpu"), "values")
         assert isinstance(body, bytes)
         text = json.dumps(json.loads(body)["output"])
         for given in (text, text.replace('"shape": [3], ', "")):

@@ -12,12 +12,12 @@ from jsonschema import Draft202012Validator
 from app.errors import GatherError
 from app.formats.json.query import read_explain
 from app.formats.json.read_request import read_request
+from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.operators.registry import OPERATORS
 from app.requests.schemas.scatter_request import ScatterRequest
 from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
-from app.wire import safetensors, safetensors_scatter
 from app.wire.v2_request_json import Model, read_head
 from tests.wire.json_requests import read_call
 from tests.wire.schema_samples import (
@@ -126,14 +126,14 @@ def test_queries_of_operators(path: str) -> None:
     def read(query: bytes) -> None:
         resident = any(field.startswith(b"tensor=") for field in query.split(b"&"))
         body = binary([name for name in signature.inputs if name != "data" or not resident])
-        safetensors.read_call(body, query, signature)
+        read_safetensors(body, query, signature, Limits())
 
     hold_query(path, rules, read)
 
 
 def test_queries_of_scatters() -> None:
     body = binary(["indices", "updates"])
-    hold_query(SCATTER, {}, lambda query: safetensors_scatter.read_safetensors(body, query))
+    hold_query(SCATTER, {}, lambda query: read_safetensors(body, query, TABLE_SCATTER, Limits()))
 
 
 @pytest.mark.parametrize("query", ["", "explain=true", "explain=false", "explain=x", "explain=", "axis=1"])

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from app.formats.json.read_request import read_request
+from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.operators.backward_registry import BACKWARDS
 from app.tensors.lookup_call import ARRAYS, LOOKUP_SIGNATURE
 from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.shape_limits import Limits
-from app.wire import safetensors_backward, safetensors_lookup, v2_lookup
+from app.wire import v2_lookup
 from tests.wire.schema_samples import (
     DOCUMENT,
     INFER,
@@ -146,7 +147,7 @@ def test_lookups_beside_binary_arrays() -> None:
             pooled = isinstance(one, dict) and one.get("pooling", "none") != "none"
             names += [f"{number}.{name}" for name in (("indices", "offsets") if pooled else ("indices",))]
         body = binary(names, {"lookup": text.decode()})
-        safetensors_lookup.read_lookup(body, b"", Limits())
+        read_safetensors(body, b"", LOOKUP_SIGNATURE, Limits())
 
     hold(request, FILL_RULE, LookupMaker("beside"), read)
 
@@ -226,6 +227,6 @@ def test_queries_of_gradients(name: str) -> None:
     }
 
     def read(query: bytes) -> None:
-        safetensors_backward.read_backward(body, query, row.signature, Limits())
+        read_safetensors(body, query, row.signature, Limits())
 
     hold_query(row.path, rules, read, ("data_shape", "tensor"))

@@ -24,6 +24,7 @@ from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.formats.json.read_request import read_request
+from app.formats.json.write_answer import write_answer
 from app.kernels import numpy_cpu
 from app.kernels.numba_cpu import gather_kernel
 from app.memory.budget import Budget, MemoryReservation
@@ -37,7 +38,6 @@ from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.wire import v2_answer, v2_request_tensors
-from app.wire.json import gather_messages
 from app.wire.json.write_values import values_text
 from app.wire.little_endian_items import PackedItemError, PackedSizeError, packed_bytes, unpack
 from app.wire.v2_request_json import Model
@@ -291,7 +291,7 @@ def test_every_way_in_and_out_gives_what_lists_of_strings_give(
         assert items(output).tolist() == wanted
         assert b"".join(values_text(output)) == orjson.dumps(wanted)
         assert bytes(packed_bytes(output)) == framed(wanted)
-        text = gather_messages.write_answer(answer, "base64")
+        text = write_answer(answer, "base64")
         assert pybase64.b64decode(json.loads(text)["output"]["base64"]) == framed(wanted)  # type: ignore[arg-type]
 
 

@@ -22,9 +22,9 @@ from app.errors import Code
 from app.operators.backward_registry import BACKWARDS, BackwardOperator
 from app.operators.lookup import CODES as LOOKUP_CODES
 from app.operators.registry import OPERATORS, Operator
-from app.requests.schemas.backward_request import backward_query, backward_request
+from app.requests.schemas.backward_request import backward_request
 from app.requests.schemas.lookup_request import LookupRequest
-from app.requests.schemas.operator_request import operator_query, operator_request
+from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.query_fields import ExplainQuery, query_parameters
 from app.tensors.lookup_call import LOOKUP
 
@@ -59,7 +59,7 @@ def _operator(row: Operator) -> Operation:
         row.operation,
         row.summary,
         (*_CODES, *_OF_RESIDENT, "device_unavailable", *row.codes),
-        tuple(query_parameters(operator_query(row.signature))),
+        tuple(query_parameters(operator_request(row.signature))),
         body=operator_request(row.signature),
         request=content(
             requests_of(shown),
@@ -83,7 +83,7 @@ def _gradient(row: BackwardOperator) -> Operation:
         row.operation,
         row.summary,
         (*_CODES, "device_unavailable", *row.codes),
-        tuple(query_parameters(backward_query(row.signature))),
+        tuple(query_parameters(backward_request(row.signature))),
         body=backward_request(row.signature),
         request=content(requests_of(shown), "A safetensors body with the tensors `indices` and `grad_output`."),
         answer=BackwardAnswer,

@@ -8,7 +8,7 @@ from app.api.route_rows.operation import Described, Operation, Rows, binary, hea
 from app.api.schemas.tensor_messages import ResidentTensor, ScatterAnswer, TensorList
 from app.errors import Code
 from app.requests.schemas.members import RESIDENT
-from app.requests.schemas.query_fields import ScatterQuery, query_parameters
+from app.requests.schemas.query_fields import query_parameters
 from app.requests.schemas.scatter_request import ScatterRequest
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import PATTERN, REFERENCE_PATTERN, RESERVED
@@ -142,7 +142,7 @@ _SCATTER: Final = Operation(
     ),
     (
         _NAME,
-        *query_parameters(ScatterQuery),
+        *query_parameters(ScatterRequest),
         IF_MATCH,
         parameter(
             "Idempotency-Key",

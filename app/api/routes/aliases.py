@@ -13,11 +13,11 @@ from app.api.error_responses import JSON
 from app.api.json_content_type import check_json_type
 from app.api.request_body import inflate, read_body
 from app.api.routes.tensors import read_page, time_text
+from app.requests.query_string import read_query
 from app.store.catalogue.catalogue_rows import Alias
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.change_log import Change
 from app.tensors.tensor_name import check_name, check_new_name
-from app.wire import safetensors
 from app.wire.json.alias_message import read_alias_target
 
 _MAX_BYTES: Final = 1 << 14
@@ -42,7 +42,7 @@ class AliasesRoute:
         """`GET /aliases/{alias}`."""
         (name,) = context.parameters
         check_name(name)
-        safetensors.read_query(context.query, ())
+        read_query(context.query, ())
         alias = await self.threads.look_up(name, lambda: self.store.alias(name))
         if await is_unchanged(context, alias.etag, kind="alias"):
             return
@@ -52,7 +52,7 @@ class AliasesRoute:
         """`PUT /aliases/{alias}`."""
         (name,) = context.parameters
         check_new_name(name)
-        safetensors.read_query(context.query, ())
+        read_query(context.query, ())
         check_json_type(context.headers.get(b"content-type", JSON))
         conditions = read_conditions(context.headers)
         body = await read_body(context, _MAX_BYTES, name="small_body_bytes")
@@ -70,7 +70,7 @@ class AliasesRoute:
         """`DELETE /aliases/{alias}`."""
         (name,) = context.parameters
         check_name(name)
-        safetensors.read_query(context.query, ())
+        read_query(context.query, ())
         conditions = read_conditions(context.headers)
         await self.threads.change(name, lambda: self.store.delete_alias(name, conditions))
         context.change = Change("alias removed", name)

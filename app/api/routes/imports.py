@@ -15,12 +15,12 @@ from app.api.routes.tensors import described, read_flag, read_keep, read_page, t
 from app.errors import GatherError
 from app.imports.import_jobs import ImportJobs
 from app.imports.import_steps import ImportRequest
+from app.requests.query_string import read_query
 from app.store import Conditions, LocalStore
 from app.store.import_records import ImportRecord
 from app.store.tensor_store_interface import TensorStore
 from app.surrogate_safe_json import dump
 from app.tensors.tensor_name import check_new_name
-from app.wire import safetensors
 from app.wire.json.import_message import read_import_source
 
 _MAX_BYTES: Final = 1 << 14
@@ -39,7 +39,7 @@ class ImportsRoute:
     async def begin(self, context: RequestContext, name: str) -> None:
         """`POST /tensors/{name}/import`."""
         check_new_name(name)
-        fields = safetensors.read_query(context.query, ("prefault", "lock", "keep"))
+        fields = read_query(context.query, ("prefault", "lock", "keep"))
         keep = read_keep(fields.get("keep"))
         prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
         check_json_type(context.headers.get(b"content-type", JSON))
@@ -68,7 +68,7 @@ class ImportsRoute:
     async def get(self, context: RequestContext) -> None:
         """`GET /imports/{id}`."""
         (number,) = context.parameters
-        safetensors.read_query(context.query, ())
+        read_query(context.query, ())
         record = await self.threads.look_up("", lambda: self.store.imports.find(number))
         if record is None:
             raise _unknown(number)
@@ -77,7 +77,7 @@ class ImportsRoute:
     async def delete(self, context: RequestContext) -> None:
         """`DELETE /imports/{id}`."""
         (number,) = context.parameters
-        safetensors.read_query(context.query, ())
+        read_query(context.query, ())
         if not await self.threads.look_up("", lambda: self.store.imports.cancel(number)):
             raise _unknown(number)
         await context.send_empty(204)

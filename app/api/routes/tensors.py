@@ -21,6 +21,7 @@ from app.api.route_rows.tensors import MAX_KEEP, MAX_LIST
 from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive, upload_too_large
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
+from app.requests.query_string import read_query
 from app.store import Conditions, Metadata
 from app.store.files.write_uploaded_tensor import Upload, check_shape
 from app.store.store_errors import storage_errors
@@ -28,7 +29,6 @@ from app.store.tensor_store_interface import TensorStore
 from app.telemetry.change_log import Change
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
-from app.wire import safetensors
 from app.wire.body_formats import MEDIA_TYPES, NPY, TENSORS, WHOLE_FILE_HINT, TensorCodec, start_of
 from app.wire.little_endian_items import packed_size_hint
 from app.wire.npy import Start
@@ -57,7 +57,7 @@ class TensorsRoute:
 
     async def metadata(self, context: RequestContext, name: str) -> None:
         """`GET /tensors/{name}`."""
-        safetensors.read_query(context.query, ())
+        read_query(context.query, ())
         metadata = await self.threads.look_up(name, lambda: self.store.metadata(name))
         if await is_unchanged(context, metadata.etag):
             return
@@ -67,7 +67,7 @@ class TensorsRoute:
     async def put(self, context: RequestContext, name: str) -> None:
         """`PUT /tensors/{name}`."""
         check_new_name(name)
-        fields = safetensors.read_query(context.query, ("dtype", "shape", "prefault", "lock", "keep"))
+        fields = read_query(context.query, ("dtype", "shape", "prefault", "lock", "keep"))
         keep = read_keep(fields.get("keep"))
         prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
         conditions = read_conditions(context.headers)
@@ -114,7 +114,7 @@ class TensorsRoute:
 
     async def delete(self, context: RequestContext, name: str) -> None:
         """`DELETE /tensors/{name}`."""
-        safetensors.read_query(context.query, ())
+        read_query(context.query, ())
         conditions = read_conditions(context.headers)
         lock = self.store.lock_name(name)
         await self.threads.change(lock, lambda: self.store.delete(name, conditions))
@@ -154,7 +154,7 @@ def check_count(start: Start, declared: int) -> None:
 
 def read_page(query: bytes) -> tuple[int, str | None]:
     """How many entries of a list are asked for, and after which name. Raises invalid_field."""
-    fields = safetensors.read_query(query, ("limit", "after"))
+    fields = read_query(query, ("limit", "after"))
     limit = fields.get("limit", "100")
     if not _NUMBER.fullmatch(limit) or not 1 <= int(limit) <= MAX_LIST:
         raise invalid_field(

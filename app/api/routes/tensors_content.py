@@ -14,10 +14,10 @@ from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, version_field
 from app.api.disk_threads import DiskThreads
 from app.errors import GatherError, invalid_field
+from app.requests.query_string import read_query
 from app.store import LocalStore
 from app.store.files.mapped_tensor import MappedContent
 from app.tensors.dtypes import DTYPES
-from app.wire import safetensors
 from app.wire.body_formats import RAW, TENSORS, TensorCodec
 
 Field = tuple[bytes, bytes]
@@ -42,7 +42,7 @@ class ContentRoute:
 
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Answer with the content, from its head to its last byte. Raises GatherError for everything it refuses."""
-        fields = safetensors.read_query(context.query, ("rows",))
+        fields = read_query(context.query, ("rows",))
         content = await self.threads.look_up(name, lambda: self.store.content(name))
         lock = content.description.name
         resident = content.resident()

@@ -16,6 +16,7 @@ from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, version_field
 from app.api.routes.tensors_content import BY_ACCEPT, codec_of, row_range
 from app.memory.budget import MemoryReservation
+from app.requests.query_string import read_query
 from app.services.service import Service
 from app.store import Metadata
 from app.store.tensor_store_interface import TensorStore
@@ -23,7 +24,6 @@ from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
-from app.wire import safetensors
 from app.wire.little_endian_items import packed_bytes
 
 _CHUNK: Final = 1 << 22
@@ -45,7 +45,7 @@ class ShardedContentRoute:
 
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Answer with the rows. Raises GatherError for everything it refuses."""
-        fields = safetensors.read_query(context.query, ("rows",))
+        fields = read_query(context.query, ("rows",))
         metadata = self.store.metadata(name)
         if await is_unchanged(context, metadata.etag, BY_ACCEPT):
             return

@@ -18,6 +18,7 @@ from app.api.exchange import BodyLimits, format_of
 from app.api.readiness import Readiness
 from app.api.request_body import inflate, read_body
 from app.errors import GatherError
+from app.formats.json.query import refuse_query
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore
 from app.store.idempotency import read_key
@@ -26,11 +27,11 @@ from app.store.scatters.pending_scatter import ContentReplaced, ScatterChange, S
 from app.telemetry.change_log import SCATTERED, Change
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
-from app.tensors.scatter_call import ScatterCall
+from app.tensors.scatter_call import TABLE_SCATTER, ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor_name import split_reference
-from app.wire.body_formats import SCATTERS, ScatterCodec
+from app.wire.body_formats import FORMATS, Codec
 from app.wire.little_endian_items import Charge
 
 _ATTEMPTS: Final = 8
@@ -60,8 +61,9 @@ class ScatterRoute:
 
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Read, change, answer. Raises GatherError for everything it refuses."""
-        codec = format_of(context.headers.get(b"content-type"), SCATTERS)
-        codec.check_query(context.query)
+        codec = format_of(context.headers.get(b"content-type"), FORMATS)
+        if not codec.binary:
+            refuse_query(context.query, TABLE_SCATTER)
         if codec.compiled and self.readiness.waiting_for:
             raise self.readiness.error()
         conditions = read_conditions(context.headers)
@@ -185,7 +187,7 @@ class ScatterAttempt:
 
 
 def read_request(
-    body: Buffer, query: bytes, *, codec: ScatterCodec, key: str | None, limits: Limits, charge: Charge
+    body: Buffer, query: bytes, *, codec: Codec, key: str | None, limits: Limits, charge: Charge
 ) -> tuple[ScatterCall, str]:
     """What a body asks for, and the digest that tells it from other requests with the same key.
 
@@ -197,7 +199,7 @@ def read_request(
         hashed = hashlib.sha256(b"%d?%b\n" % (codec.binary, query))
         hashed.update(body)
         digest = hashed.hexdigest()
-    call = codec.read(body, query, limits, charge)
+    call: ScatterCall = codec.read(body, query, TABLE_SCATTER, limits, charge)[0]
     charge(working_bytes(call))
     return call, digest
 

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from app.cluster.router.row_sinks import BadAnswer, RowSink, Sink, WholeBody
 from app.cluster.shard_map import ShardedVersion
+from app.formats.safetensors.header import write_header
 from app.kernels.split_by_range import split
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.operator_signature import OperatorName
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
-from app.wire.safetensors_header import write_header
 
 _INT64: Final = DTYPES["int64"]
 _LARGE: Final = 1 << 16

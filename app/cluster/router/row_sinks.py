@@ -16,8 +16,8 @@ import orjson
 from numpy.typing import NDArray
 
 from app.errors import GatherError
+from app.formats.safetensors.header import read_header
 from app.tensors.dtypes import DType
-from app.wire.safetensors_header import read_header
 
 WIDE_ROW: Final = 1 << 13
 """Rows of this many bytes or more are read into their places one by one; shorter ones are moved there in blocks."""

@@ -12,12 +12,12 @@ from typing import Final
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 from app.formats.grpc.message_fields import varint
+from app.formats.json.write_answer import answer_fields
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Answer
 from app.tensors.lookup_call import LOOKUP
 from app.tensors.tensor import Tensor
 from app.wire.grpc_messages.classes import ModelInferResponse
-from app.wire.json.lookup_messages import answer_fields
 from app.wire.little_endian_items import Memory, packed_bytes
 from app.wire.v2_answer import VERSION, check_writable
 from app.wire.v2_lookup import LookupRequest, check_outputs_writable

@@ -8,11 +8,11 @@ from pydantic import BaseModel, ValidationError
 
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
+from app.requests.query_string import escape, query_fields
 from app.requests.read_call import FAMILIES
 from app.requests.schemas.invalid_fields import InvalidFields
-from app.requests.schemas.query_fields import ExplainQuery, ScatterQuery, field_names
+from app.requests.schemas.query_fields import ExplainQuery, field_names, query_fields_of
 from app.wire.json.lossless_json import shown
-from app.wire.parse_query_string import escape, query_fields
 
 
 def read_query(query: bytes, row: Any) -> bool:
@@ -33,7 +33,7 @@ def refuse_query(query: bytes, row: Any) -> None:
         if name in field_names(ExplainQuery):
             raise invalid_field(f"/query/{name}", f"{name} is not offered here", f"Leave '{name}' out of the query.")
         error = _not_in_query(name, body, "the body")
-        if name in field_names(ScatterQuery):
+        if name in query_fields_of(body):
             error.hint = (
                 f"Move '{name}' from the query into the body, or send 'Content-Type: application/x-safetensors' with a "
                 "body of that format."

@@ -16,6 +16,7 @@ from pydantic_core import CoreSchema, core_schema
 from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
 from app.requests.schemas.members import (
     ABSENT,
+    JSON_VALUE,
     RESIDENT,
     DTypeName,
     JsonInteger,
@@ -42,6 +43,10 @@ class Tensor(RequestModel):
     shape: Shape = Field(ABSENT, description="Size of each dimension; [] is a scalar.")
     values: ListNumber = ABSENT
     base64: TextNumber = ABSENT
+
+
+BESIDE: Final = Tensor.model_construct(dtype="")
+"""Stands in a document for a tensor that a binary format describes itself."""
 
 
 class NamedTensor(RequestModel):
@@ -87,7 +92,7 @@ class GatherRequest(RequestModel):
     device: Device = Field("auto", description="Where to run; `auto` lets the service choose.")
     output_encoding: Encoding = Field("values", description="Form of the output's items.")
     out_of_bounds: OutOfBounds = Field("error", description=OUT_OF_BOUNDS_DESCRIPTION)
-    fill_value: Annotated[Any, WithJsonSchema({})] = Field(
+    fill_value: Annotated[Any, WithJsonSchema({}), JSON_VALUE] = Field(
         ABSENT, description=f"{FILL_VALUE_DESCRIPTION} One value in the form of `values`."
     )
 

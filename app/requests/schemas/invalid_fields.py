@@ -20,10 +20,13 @@ from app.requests.schemas.members import (
     JSON_TEXT,
     LOOKUP_TEXT,
     SIZES_TEXT,
+    TRUE_OR_FALSE,
     WRONG_SHAPE,
     Detail,
+    FromText,
     Needed,
     NotOffered,
+    QueryText,
     TooSmall,
 )
 from app.tensors.near_dtype import holds_positions
@@ -60,6 +63,7 @@ _MANY: Final = 32
 _DECIMAL: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,20})(?:\.[0-9]{1,20})?")
 
 
+_NOT_RENAMED: Final[Mapping[str, str]] = {}
 OBJECT: Final = Detail("{name} must be an object")
 
 
@@ -70,7 +74,16 @@ class InvalidFields:
     `model` refused `document`; pointers begin with `prefix`.
     """
 
-    def __init__(self, refusal: ValidationError, model: type[BaseModel], document: Any, prefix: str = "") -> None:
+    def __init__(
+        self,
+        refusal: ValidationError,
+        model: type[BaseModel],
+        document: Any,
+        prefix: str = "",
+        renamed: Mapping[str, str] = _NOT_RENAMED,
+    ) -> None:
+        """`renamed` has the pointers that the request has elsewhere than the document."""
+        self._renamed = renamed
         self._model = model
         self._document = document
         self._prefix = prefix
@@ -113,7 +126,7 @@ class InvalidFields:
     def _error(self, fault: ErrorDetails) -> GatherError:
         way = fault["loc"]
         unknown = fault["type"] == _UNKNOWN
-        place = _Place(self._model, self._document, self._prefix)
+        place = _Place(self._model, self._document, self._prefix, self._renamed)
         for step in way[:-1] if unknown else way:
             place.enter(step)
         if unknown or (fault["type"] == _NO_UNICODE and type(place.value) is dict):
@@ -164,7 +177,8 @@ def _with_one_unknown(annotation: Any, value: Any) -> Any:
 class _Place:
     """A place of a request, entered member by member from the top, and what its model says of it."""
 
-    def __init__(self, model: type[BaseModel], value: Any, pointer: str) -> None:
+    def __init__(self, model: type[BaseModel], value: Any, pointer: str, renamed: Mapping[str, str]) -> None:
+        self._renamed = renamed
         self.value = value
         self.pointer = pointer
         self._annotation: Any = model
@@ -192,8 +206,12 @@ class _Place:
             self._annotation = field.annotation
             self._details = [found for found in reversed(field.metadata) if isinstance(found, Detail)]
             self.value = self.value.get(step)
+            if type(self.value) is QueryText:
+                ways = [found.detail for found in field.metadata if isinstance(found, FromText)]
+                self._details = [detail for detail in ways if detail is not None] + self._details
             self.name, self.of = step, self.name
         self.pointer += f"/{step}"
+        self.pointer = self._renamed.get(self.pointer, self.pointer)
 
     def members(self) -> Collection[str]:
         """The names of the members that the object here may have."""
@@ -227,14 +245,7 @@ class _Place:
         if fault == "missing":
             return f"Add '{self.name}' at {pointer}." if form is None else f"Add '{self.name}' at {pointer}: {form}."
         if get_origin(self._annotation) is Literal:
-            allowed = get_args(self._annotation)
-            if len(allowed) == 1:
-                return f"Write '{allowed[0]}' at {pointer}."
-            listed = ", ".join(map(str, allowed))
-            near = _near(self.name, self.value, allowed) if isinstance(self.value, str) else None
-            if near is None:
-                return f"Write one of {listed} at {pointer}."
-            return f"{instead_of(str(lossless_json.shown(self.value)), near)} at {pointer}; it is one of {listed}."
+            return _allowed_hint(self.name, self.value, get_args(self._annotation), pointer)
         detail = self.detail(fault)
         if detail == INTEGER or isinstance(detail, TooSmall):
             return integer_hint(self.value, pointer)
@@ -327,6 +338,17 @@ def integer_hint(value: object, pointer: str) -> str:
     return f"Write a whole number at {pointer}, as in 0 or 2, and for a size none below 0."
 
 
+def _allowed_hint(name: str, value: object, allowed: Sequence[str], pointer: str) -> str:
+    """How to mend a value that should be one of those `allowed`."""
+    if len(allowed) == 1:
+        return f"Write '{allowed[0]}' at {pointer}."
+    listed = ", ".join(map(str, allowed))
+    near = _near(name, value, allowed) if isinstance(value, str) else None
+    if near is None:
+        return f"Write one of {listed} at {pointer}."
+    return f"{instead_of(str(lossless_json.shown(value)), near)} at {pointer}; it is one of {listed}."
+
+
 def _boolean_hint(value: object, pointer: str) -> str:
     shown = str(lossless_json.shown(value)).lower()
     if isinstance(value, str) and shown in ("true", "false"):
@@ -385,6 +407,7 @@ def _sizes_text_hint(value: object, pointer: str) -> str:
 
 _VALUE_HINTS: Final[Mapping[Detail, Callable[[object, str], str]]] = {
     BOOLEAN: _boolean_hint,
+    TRUE_OR_FALSE: lambda value, pointer: _allowed_hint("", value, ("true", "false"), pointer),
     FINITE: _finite_hint,
     JSON_TEXT: _json_text_hint,
     FEATURES: _features_hint,

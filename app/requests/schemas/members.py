@@ -6,19 +6,31 @@ is what `ListNumber` and `TextNumber` take, though OpenAPI shows what the reques
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal, NotRequired
+import re
+from collections.abc import Callable, Iterable
+from math import isfinite
+from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, JsonValue, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    JsonValue,
+    PlainValidator,
+    WithJsonSchema,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic.types import FailFast, Strict
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypedDict
 
 from app.errors import GatherError
+from app.requests.request import JsonText
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import REFERENCE_PATTERN
-from app.wire.json.lossless_json import FRACTIONAL, dimensions, integer
+from app.wire.json.lossless_json import FRACTIONAL, Number, dimensions, integer
 
 ABSENT: Final[Any] = None
 """Stands for a member that was left out. None of a native request may be null, but for `OrNull`."""
@@ -54,6 +66,25 @@ class NotOffered(Detail):
     """What the error `not_implemented` says of a member that is part of a protocol and not offered here."""
 
     __slots__ = ()
+
+
+class QueryText(str):
+    """The text that a query has for a field and that is not a value of it, for the error."""
+
+    __slots__ = ()
+
+
+class FromText(NamedTuple):
+    """How a query has a field whose value is not text: `parse` makes the value, or raises ValueError.
+
+    `detail` is what an error says of another text, if that is not what it says of another value in JSON; OpenAPI shows
+    `schema`, if given, and `note` at the end of the description.
+    """
+
+    parse: Callable[[str], Any]
+    detail: Detail | None = None
+    schema: dict[str, JsonValue] | None = None
+    note: str = ""
 
 
 class OrNull:
@@ -118,14 +149,80 @@ def _exact_shape(sizes: Any) -> tuple[int, ...]:
 
 INTEGER: Final = Detail("{name} must be an integer")
 BOOLEAN: Final = Detail("{name} must be true or false")
+TRUE_OR_FALSE: Final = Detail("{name} must be one of true, false")
 FINITE: Final = Detail("{name} must be a finite number")
 JSON_TEXT: Final = Detail("{name} must be a string, the JSON text of a value")
 LOOKUP_TEXT: Final = Detail("{name} must be a string, the JSON text of the request but for the arrays")
 SIZES_TEXT: Final = Detail("{name} must be integers of 0 or more with commas between them")
 FEATURES: Final = Detail("features must be a list of at least one feature")
 LIST_OF_SIZES: Final = Detail("{name} must be a list of integers")
-JsonInteger = Annotated[int, Strict(), _OrNumber(), INTEGER]
+_INTEGER: Final = re.compile(r"-?[0-9]+")
+_SIZES: Final = re.compile(r"(?:[0-9]{1,40}(?:,[0-9]{1,40})*+)?")
+_DECIMAL: Final = re.compile(r"[-+]?(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][-+]?[0-9]++)?")
+_MOST_CHARACTERS: Final = 4000
+_HUGE: Final = 10**_MOST_CHARACTERS
+
+
+def _integer_of_text(text: str) -> int:
+    """The integer of a field, exactly, cut to ±10^4000."""
+    if not _INTEGER.fullmatch(text):
+        raise ValueError("no integer")
+    if len(text) > _MOST_CHARACTERS:
+        digits = text.lstrip("-0")
+        if len(digits) > _MOST_CHARACTERS:
+            return -_HUGE if text[0] == "-" else _HUGE
+        text = ("-" if text[0] == "-" else "") + (digits or "0")
+    return int(text)
+
+
+def _finite(value: Any) -> float:
+    """The binary64 nearest to a JSON number."""
+    if type(value) is Number:
+        number = float(value.text)
+    elif type(value) in (int, float):
+        try:
+            number = float(value)
+        except OverflowError:
+            raise ValueError("no finite number") from None
+    else:
+        raise ValueError("no number")
+    if not isfinite(number):
+        raise ValueError("no finite number")
+    return number
+
+
+def _decimal_of_text(text: str) -> float:
+    """The binary64 nearest to a decimal number."""
+    if len(text) > _MOST_CHARACTERS or not _DECIMAL.fullmatch(text):
+        raise ValueError("no number")
+    return float(text)
+
+
+def _sizes_of_text(text: str) -> tuple[int, ...]:
+    """The sizes of a shape, with commas between them."""
+    if len(text) > _MOST_CHARACTERS or not _SIZES.fullmatch(text):
+        raise ValueError("no sizes")
+    return tuple(map(int, text.split(","))) if text else ()
+
+
+def _boolean_of_text(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError("no boolean")
+    return text == "true"
+
+
+JsonInteger = Annotated[int, Strict(), _OrNumber(), INTEGER, FromText(_integer_of_text)]
 """Any integer, however large; true and false are none."""
+JsonFinite = Annotated[
+    float,
+    PlainValidator(_finite),
+    WithJsonSchema({"type": "number", "format": "double"}),
+    FINITE,
+    FromText(_decimal_of_text),
+]
+JsonBool = Annotated[bool, Strict(), BOOLEAN, FromText(_boolean_of_text, TRUE_OR_FALSE)]
+SIZES: Final = FromText(_sizes_of_text, SIZES_TEXT, {"type": "string"}, " Sizes with commas: `200000,64`.")
+JSON_VALUE: Final = FromText(JsonText, None, {"type": "string"}, " JSON text.")
 Size = Annotated[int, Strict(), Field(ge=0, json_schema_extra=_INT64)]
 Shape = Annotated[tuple[Size, ...], FailFast(), _OrNumbers(), LIST_OF_SIZES]
 JsonString = Annotated[str, Strict()]

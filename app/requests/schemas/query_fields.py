@@ -1,151 +1,108 @@
-"""The fields of a query: those of gathers and scatters in the native binary format, and what a JSON request may add."""
+"""The query of a request with a binary body: a document whose values are text, of the fields that JSON has in its body.
+
+The model of the JSON validates it too; a field's `FromText` says how its value is written in a query.
+"""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema, create_model
+from pydantic import BaseModel, Field, WithJsonSchema
+from pydantic.fields import FieldInfo
 
-from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
-from app.requests.schemas.gather_request import FILL_VALUE_DESCRIPTION, PARAMETER_DESCRIPTIONS
-from app.requests.schemas.members import ABSENT, RESIDENT, Detail, one_of
-from app.requests.schemas.scatter_request import REDUCTION_DESCRIPTION
-from app.tensors.gather_call import Device, Encoding, OutOfBounds
-from app.tensors.operator_signature import Signature
-from app.tensors.scatter_call import Reduction
+from app.requests.schemas.gather_request import NamedTensor, Tensor
+from app.requests.schemas.members import RESIDENT, FromText, QueryText
 from app.tensors.tensor_name import REFERENCE_PATTERN
 
-_INTEGER: Final = re.compile(r"-?[0-9]+")
-_MOST_DIGITS: Final = 4000
-_HUGE: Final = 10**_MOST_DIGITS
-_EXPLAIN: Final = (
-    "With true, and with either body: validate, and answer in JSON what the output would be, without its values, and "
-    "in `explanation` the plan, the time predicted for each route, and the choice. Nothing runs, and the values of the "
-    "indices are not looked at. False if left out."
-)
 _ONLY: Final = "Only with a safetensors body; a JSON request has this field in its body."
-
-
-def _integer(text: str) -> int:
-    """The integer of a field, exactly, cut to ±10^4000."""
-    if not _INTEGER.fullmatch(text):
-        raise ValueError("no integer")
-    if len(text) > _MOST_DIGITS:
-        digits = text.lstrip("-0")
-        if len(digits) > _MOST_DIGITS:
-            return -_HUGE if text[0] == "-" else _HUGE
-        text = ("-" if text[0] == "-" else "") + (digits or "0")
-    return int(text)
-
-
-QueryInteger = Annotated[
-    int,
-    PlainValidator(_integer),
-    WithJsonSchema({"type": "integer", "format": "int64"}),
-    Detail("{name} must be an integer"),
-]
 Explain = Annotated[Literal["true", "false"], WithJsonSchema({"type": "boolean"})]
 
 
-class QueryModel(BaseModel):
-    """The fields of a query, by name, whose values are text; the reader of the query has refused unknown ones."""
+class ExplainQuery(BaseModel):
+    """What the query of a request in JSON may have."""
 
-
-ResidentName = Annotated[
-    str,
-    Detail(
-        "a name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with none of . _ -, a version is a name, @ and a number"
-    ),
-]
-_TENSOR: Final[Any] = Field(
-    ABSENT, pattern=REFERENCE_PATTERN, description=f"{RESIDENT}, in place of `data` in the body. {_ONLY}"
-)
-_ENCODING: Final[Any] = Field(
-    "values", description=f"Form of the output's items where Accept asks for JSON; values if left out. {_ONLY}"
-)
-_EXPLAIN_FIELD: Final[Any] = Field("false", description=_EXPLAIN)
-
-
-class ExplainQuery(QueryModel):
-    """What the query of a request to an operator in JSON may have."""
-
-    explain: Explain = _EXPLAIN_FIELD
-
-
-class GatherQuery(QueryModel):
-    """The query of a gather in the native binary format: `parameter` and `dialect` are as its signature has them."""
-
-    parameter: QueryInteger
-    dialect: str
-    device: Device = Field("auto", description=f"Where to run; auto if left out. {_ONLY}")
-    tensor: ResidentName = _TENSOR
-    output_encoding: Encoding = _ENCODING
-    out_of_bounds: OutOfBounds = Field("error", description=f"{OUT_OF_BOUNDS_DESCRIPTION} error if left out. {_ONLY}")
-    fill_value: str = Field(ABSENT, description=f"{FILL_VALUE_DESCRIPTION} JSON text. {_ONLY}")
-    explain: Explain = _EXPLAIN_FIELD
-
-
-class ScatterQuery(QueryModel):
-    """The query of a scatter into a resident tensor in the native binary format."""
-
-    reduction: Reduction = Field("none", description=_ONLY)
-
-
-class ScatterCallQuery(QueryModel):
-    """The query of a scatter with an output in the native binary format; `dialect` is as its signature has it."""
-
-    reduction: Reduction = Field("none", description=f"{REDUCTION_DESCRIPTION} none if left out. {_ONLY}")
-    dialect: str
-    device: Device = Field("auto", description=f"Where to run; scatters run on the CPU. {_ONLY}")
-    tensor: ResidentName = _TENSOR
-    output_encoding: Encoding = _ENCODING
-    explain: Explain = _EXPLAIN_FIELD
-
-
-def _own_fields(signature: Signature) -> dict[str, Any]:
-    """The fields of a query that depend on the operator: its parameter, if it has one, and its dialects."""
-    fields: dict[str, Any] = {}
-    if signature.parameter is not None:
-        text = PARAMETER_DESCRIPTIONS[signature.parameter].removesuffix(".")
-        described = f"{text}; 0 if left out.{parameter_note(signature)} {_ONLY}"
-        fields["parameter"] = (QueryInteger, Field(0, alias=signature.parameter, description=described))
-    fields |= dialect_fields(signature, QueryInteger, f" {_ONLY}")
-    dialect = f"Whose rules hold; {signature.default_dialect} if left out. {_ONLY}"
-    fields["dialect"] = (one_of(signature.dialects), Field(signature.default_dialect, description=dialect))
-    return fields
-
-
-@lru_cache(64)
-def gather_query(signature: Signature) -> type[GatherQuery]:
-    """The model of the query of a gather."""
-    return create_model("GatherQuery", __base__=GatherQuery, __module__=__name__, **_own_fields(signature))
-
-
-@lru_cache(64)
-def scatter_call_query(signature: Signature) -> type[ScatterCallQuery]:
-    """The model of the query of a scatter with an output."""
-    return create_model("ScatterCallQuery", __base__=ScatterCallQuery, __module__=__name__, **_own_fields(signature))
+    explain: Explain = Field(
+        "false",
+        description="With true, and with either body: validate, and answer in JSON what the output would be, without "
+        "its values, and in `explanation` the plan, the time predicted for each route, and the choice. Nothing runs, "
+        "and the values of the indices are not looked at. False if left out.",
+    )
 
 
 @lru_cache(64)
 def field_names(model: type[BaseModel]) -> tuple[str, ...]:
-    """The names of the fields that a query or a body may have."""
-    return tuple(field.alias or name for name, field in model.model_fields.items())
+    """The names of the fields that a body may have."""
+    return tuple(_names(model))
 
 
-def query_parameters(model: type[QueryModel]) -> list[dict[str, Any]]:
+@lru_cache(64)
+def query_fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields that a query may have in place of those of a JSON body, by name.
+
+    An array stands in the binary body, and `tensor` names a resident one in place of `data`. A request whose answer has
+    tensors may have `explain`.
+    """
+    fields: dict[str, FieldInfo] = {}
+    own: dict[str, FieldInfo] = {}  # those that the operator has beside its family's
+    base = getattr(model.__bases__[0], "model_fields", None) or model.model_fields
+    for key, name in zip(model.model_fields, _names(model), strict=True):
+        field = model.model_fields[key]
+        if key not in base:
+            own[name] = field
+        elif field.annotation is not Tensor and Tensor not in get_args(field.annotation):
+            fields[name] = field
+            if name == "device" and "data" in model.model_fields:
+                fields["tensor"] = NamedTensor.model_fields["tensor"]
+    if "output_encoding" in model.model_fields:
+        fields["explain"] = ExplainQuery.model_fields["explain"]
+    return fields | own
+
+
+def value_of_text(field: FieldInfo, text: str) -> Any:
+    """The value that a query's text stands for; if it stands for none, the text, for the model to refuse."""
+    way = from_text(field)
+    if way is None:
+        return text
+    try:
+        return way.parse(text)
+    except ValueError:
+        return QueryText(text)
+
+
+def from_text(field: FieldInfo) -> FromText | None:
+    """How a query has the field, None if its value is text."""
+    return next((found for found in field.metadata if isinstance(found, FromText)), None)
+
+
+def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
     """OpenAPI's parameters for a query. They have no defaults there, since a client that sent those with a JSON body
     would be refused.
     """
+    shown = model.model_json_schema()["properties"] | ExplainQuery.model_json_schema()["properties"]
+    described = f"{RESIDENT}, in place of `data` in the body."
+    tensor = {"type": "string", "pattern": REFERENCE_PATTERN, "description": described}
     return [
-        {
-            "name": name,
-            "in": "query",
-            "required": False,
-            "description": field.pop("description"),
-            "schema": {key: value for key, value in field.items() if key not in ("default", "title")},
-        }
-        for name, field in model.model_json_schema()["properties"].items()
+        _parameter(name, field, shown.get(name) or tensor)
+        for name, field in (ExplainQuery.model_fields if model is ExplainQuery else query_fields_of(model)).items()
     ]
+
+
+def _parameter(name: str, field: FieldInfo, shown: dict[str, Any]) -> dict[str, Any]:
+    schema = {key: value for key, value in shown.items() if key not in ("default", "title", "description")}
+    way = from_text(field)
+    described = (
+        shown["description"] if name == "explain" else f"{shown['description']}{way.note if way else ''} {_ONLY}"
+    )
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": described,
+        "schema": (way.schema if way is not None else None) or schema,
+    }
+
+
+def _names(model: type[BaseModel]) -> Iterator[str]:
+    return (field.alias or name for name, field in model.model_fields.items())

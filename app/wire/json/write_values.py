@@ -7,7 +7,6 @@ took. So the text is all that is held, however many items it has.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
-from app.tensors.gather_call import Answer, Encoding
+from app.tensors.gather_call import Encoding
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire.json.codec_constants import TEXT_ROOM, WIDEST
@@ -42,45 +41,16 @@ def is_long(tensor: Tensor) -> bool:
     return tensor.array.nbytes > _LONG
 
 
-def write_answer(answer: Answer, encoding: Encoding, memory: Memory | None = None) -> bytes | list[Buffer]:
-    """The body of `answer`, in pieces where it is large; `memory` is charged with it. Raises what charging raises."""
-    output = answer.output
-    head, tail = _around(
-        output.dtype.name, output.shape, encoding, answer.dialect, answer.device, answer.data_etag, answer.data_version
-    )
-    if answer.replaced is not None:
-        tail = b'%b,"replaced":%d}' % (tail[:-1], answer.replaced)
-    values = _base64(output, memory) if encoding == "base64" else values_text(output, memory)
-    if sum(map(len, values)) > _JOINED:
-        return [head, *values, tail]
-    return b"".join((head, *values, tail))
-
-
-@lru_cache(maxsize=1024)
-def _around(
-    dtype: str,
-    shape: tuple[int, ...],
-    encoding: str,
-    dialect: str,
-    device: str,
-    etag: str | None,
-    version: int | None,
-) -> tuple[bytes, bytes]:
-    """What stands before and behind the items: the same for all answers of one shape."""
-    head = f'{{"output":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],"{encoding}":'
-    tail = f'}},"dialect":"{dialect}","device":"{device}"'
-    if etag is not None:
-        tail += f',"data_etag":{orjson.dumps(etag).decode()}'
-    tail += "}" if version is None else f',"version":{version}}}'
-    return head.encode(), tail.encode()
-
-
 def tensor_text(tensor: Tensor, encoding: Encoding, memory: Memory | None = None) -> list[Buffer]:
     """A tensor as an object with dtype, shape and items; `memory` is charged with them. Raises what charging raises."""
     sizes = ",".join(map(str, tensor.shape))
     head = f'{{"dtype":"{tensor.dtype.name}","shape":[{sizes}],"{encoding}":'.encode()
-    items = _base64(tensor, memory) if encoding == "base64" else values_text(tensor, memory)
-    return [head, *items, b"}"]
+    return [head, *items_text(tensor, encoding, memory), b"}"]
+
+
+def items_text(tensor: Tensor, encoding: Encoding, memory: Memory | None = None) -> list[Buffer]:
+    """The items of a tensor, as a list or as a string of base64."""
+    return _base64(tensor, memory) if encoding == "base64" else values_text(tensor, memory)
 
 
 def _base64(output: Tensor, memory: Memory | None) -> list[Buffer]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from app.errors import GatherError, invalid_field
+from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, hint_for_type, read_header
+from app.formats.safetensors.read_request import MAX_HEADER
 from app.tensors.dtypes import BY_SAFETENSORS
-from app.wire import safetensors
 from app.wire.little_endian_items import Charge, bounded_product
 from app.wire.npy import Start
-from app.wire.safetensors_header import HEADER_BYTES, UNSOUND_HINT, hint_for_type, read_header
 
 
 def read_start(head: bytes | bytearray, charge: Charge | None) -> Start | None:
@@ -20,11 +20,11 @@ def read_start(head: bytes | bytearray, charge: Charge | None) -> Start | None:
     if head[8:9] != b"{":
         raise GatherError("malformed_request", "the safetensors header does not start with {", hint=UNSOUND_HINT)
     size = int.from_bytes(head[:8], "little")
-    if size > safetensors.MAX_HEADER:
+    if size > MAX_HEADER:
         raise GatherError(
             "limit_exceeded",
-            f"the safetensors header has {size} bytes; the limit is {safetensors.MAX_HEADER}",
-            facts={"limit": "safetensors_header_bytes", "maximum": safetensors.MAX_HEADER},
+            f"the safetensors header has {size} bytes; the limit is {MAX_HEADER}",
+            facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
         )
     if len(head) < 8 + size:
         return None

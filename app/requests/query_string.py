@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 from urllib.parse import unquote_plus
 
 from app.errors import invalid_field
+from app.requests.schemas.invalid_fields import name_hint
+from app.wire.json.lossless_json import shown
 
 _FIELD: Final = re.compile(rb"[^&]+")
 _MOST_NAME: Final = 1 << 10
@@ -26,6 +28,20 @@ def query_fields(query: bytes) -> Iterator[tuple[str, str]]:
             detail = f"the value of {name[:64]!a} has more than {_MOST_ESCAPES} escapes"
             raise invalid_field(f"/query/{escape(name)}", detail)
         yield name, unquote_plus(value)
+
+
+def read_query(query: bytes, known: Collection[str]) -> dict[str, str]:
+    """The fields of a query by name. Raises invalid_field for one that is not `known` or is given twice."""
+    fields: dict[str, str] = {}
+    for name, value in query_fields(query):
+        if name not in known:
+            listed = f"it may have {', '.join(known)}" if known else "it has none"
+            detail = f"{shown(name)!a} is not a field of this query; {listed}"
+            raise invalid_field(f"/query/{escape(name)}", detail, name_hint(name, known, fields, " in the query"))
+        if name in fields:
+            raise invalid_field(f"/query/{name}", f"{name} is given twice", f"Give '{name}' once in the query.")
+        fields[name] = value
+    return fields
 
 
 def escape(name: str) -> str:

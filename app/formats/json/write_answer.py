@@ -1,0 +1,81 @@
+"""The JSON of an answer: of an operator, a gradient or a lookup."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import orjson
+
+from app.tensors.buffer_type import Buffer
+from app.tensors.gather_call import OUTPUT, Answer, Encoding
+from app.wire.json.write_values import items_text, tensor_text
+from app.wire.little_endian_items import Memory
+
+_JOINED: Final = 1 << 16
+"""Bytes of the longest body that is one piece."""
+
+
+def write_answer(answer: Answer, encoding: Encoding, memory: Memory | None = None) -> bytes | list[Buffer]:
+    """The body of `answer`, in pieces where it is large; `memory` is charged with it. Raises what charging raises."""
+    if answer.tables:
+        return _lookup(answer, encoding, memory)
+    if OUTPUT not in answer.outputs:
+        return _gradient(answer, encoding, memory)
+    output = answer.output
+    head, tail = _around(
+        output.dtype.name, output.shape, encoding, answer.dialect, answer.device, answer.data_etag, answer.data_version
+    )
+    if answer.replaced is not None:
+        tail = b'%b,"replaced":%d}' % (tail[:-1], answer.replaced)
+    values = items_text(output, encoding, memory)
+    if sum(map(len, values)) > _JOINED:
+        return [head, *values, tail]
+    return b"".join((head, *values, tail))
+
+
+@lru_cache(maxsize=1024)
+def _around(
+    dtype: str,
+    shape: tuple[int, ...],
+    encoding: str,
+    dialect: str,
+    device: str,
+    etag: str | None,
+    version: int | None,
+) -> tuple[bytes, bytes]:
+    """What stands before and behind the items: the same for all answers of one shape."""
+    head = f'{{"output":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],"{encoding}":'
+    tail = f'}},"dialect":"{dialect}","device":"{device}"'
+    if etag is not None:
+        tail += f',"data_etag":{orjson.dumps(etag).decode()}'
+    tail += "}" if version is None else f',"version":{version}}}'
+    return head.encode(), tail.encode()
+
+
+def _gradient(answer: Answer, encoding: Encoding, memory: Memory | None) -> bytes | list[Buffer]:
+    pieces: list[Buffer] = []
+    for name, tensor in answer.outputs.items():
+        pieces.append(f'{"," if pieces else "{"}"{name}":'.encode())
+        pieces += tensor_text(tensor, encoding, memory)
+    pieces.append(f',"dialect":{orjson.dumps(answer.dialect).decode()},"device":"{answer.device}"}}'.encode())
+    return pieces if sum(map(len, pieces)) > _JOINED else b"".join(pieces)
+
+
+def _lookup(answer: Answer, encoding: Encoding, memory: Memory | None) -> list[Buffer]:
+    joined = OUTPUT in answer.outputs
+    pieces: list[Buffer] = [b'{"output":' if joined else b'{"outputs":[']
+    for number, output in enumerate(answer.outputs.values()):
+        if number:
+            pieces.append(b",")
+        pieces += tensor_text(output, encoding, memory)
+    pieces.append(b"," if joined else b"],")
+    pieces.append(answer_fields(answer)[1:])
+    return pieces
+
+
+def answer_fields(answer: Answer) -> bytes:
+    """What the answer to a lookup says beside its outputs, a JSON object."""
+    features = [{"tensor": table.tensor, "data_etag": table.etag, "version": table.version} for table in answer.tables]
+    replaced = {} if answer.replaced is None else {"replaced": answer.replaced}
+    return orjson.dumps({"features": features, **replaced})

@@ -1,0 +1,367 @@
+"""A safetensors body and the query of its URL to a call: of an operator, a gradient, a lookup or a scatter.
+
+A body is a little-endian uint64 N, N bytes of JSON that describe the tensors, and the tensors' bytes. It is read
+strictly, since a length or an offset that is wrong by one would gather other bytes than the sender meant: the tensors
+must cover the rest of the body without overlap, hole or remainder. Items are never copied where they are aligned, and
+never become Python objects. The query says what JSON has in its body; of a lookup a text in the header does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import GatherError, Place, invalid_field
+from app.formats.json.query import read_explain
+from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, Entry, hint_for_type, read_header
+from app.formats.safetensors.query import explains, read_document
+from app.requests.envelope_cache import LONGEST, Validated, envelopes
+from app.requests.lookup_beside_arrays import arrays_by_feature, lookup_document, name_beside
+from app.requests.query_string import escape
+from app.requests.read_call import FAMILIES, make_call, read_arrays, settle, validate
+from app.requests.request import QUERY, GivenArray, Origin, Request, WrongArrays
+from app.requests.schemas.gather_request import BESIDE
+from app.requests.schemas.invalid_fields import name_hint
+from app.requests.schemas.lookup_request import LookupParameters
+from app.tensors.buffer_type import Buffer
+from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
+from app.tensors.gather_call import Encoding
+from app.tensors.lookup_call import LOOKUP
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor, aligned, coordinates
+from app.wire.json.lossless_json import shown
+from app.wire.little_endian_items import BOOL_HINT, Charge, first_no_bool
+
+MAX_HEADER: Final = 1 << 20
+"""Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
+COPIED: Final = 1 << 20
+"""Tensors of up to this many bytes are copied where they are not aligned."""
+_SHORT_HEADER: Final = 1 << 10
+"""Bytes of a header up to which reading it is not charged."""
+_BOOL: Final = DTYPES["bool"]
+_LOOKUP_TEXT: Final = f"/__metadata__/{LOOKUP}"
+_LOOKUP_ORIGIN: Final = Origin(_LOOKUP_TEXT, "", lambda name: f"/{escape(name_beside(name))}")
+_WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
+
+
+class _Ready(NamedTuple):
+    """What is known of a header and a query that came before: the tensors by the names that they have in a document,
+    where their bytes start, how long the whole body is, whether the query asks for an explanation, and whether every
+    type is one that is read and every size the one that the shape asks for.
+    """
+
+    entries: tuple[tuple[str, Entry], ...]
+    start: int
+    size: int
+    explain: bool
+    sound: bool
+
+
+def read_request(
+    body: Buffer, query: bytes, row: Any, limits: Limits, charge: Charge | None = None
+) -> tuple[Any, Encoding]:
+    """The call that a body and the query of its URL ask for, and how a JSON answer is to be encoded.
+
+    `charge` is told of what has to be copied, in bytes, before it is; what that raises is raised. Raises
+    malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
+    value_not_representable.
+    """
+    size = header_size(body)
+    envelope = b"%b?%b" % (bytes(body[: 8 + size]), query) if size + len(query) <= LONGEST else b""
+    validated = envelopes.get((row, envelope))
+    if validated is None or validated.ready[0].size != len(body):
+        validated = _validate(body, query, row, limits, charge)
+        if envelope:
+            envelopes.keep(row, envelope, validated)
+    ready: _Ready = validated.ready[0]
+    items = _Items(body, ready.start, ready.entries)
+    tensors = _read_sound(items, charge) if ready.sound else None
+    if tensors is not None:
+        call = make_call(row, validated, tensors, limits)
+    else:
+        given = {name: _given(items, entry) for name, entry in ready.entries}
+        try:
+            call = make_call(row, validated, read_arrays(given, charge), limits)
+        except WrongArrays as wrong:
+            wrong.raise_first()
+            raise
+    if ready.explain:
+        call.explain = True
+    return call, getattr(validated.fields, "output_encoding", "values")
+
+
+def header_size(body: Buffer) -> int:
+    """How long the header of `body` is by its own account."""
+    return int.from_bytes(body[:8], "little")
+
+
+def _validate(body: Buffer, query: bytes, row: Any, limits: Limits, charge: Charge | None) -> Validated:
+    """All that a request says beside the bytes of its tensors."""
+    metadata: dict[str, str] = {}
+    entries, start = read_layout(body, charge, metadata)
+    found = {entry.name: entry for entry in entries}
+    if row.kind == "lookup":
+        text = metadata.get(LOOKUP)
+        named, validated = _validate_lookup(found, text, row, limits, charge)
+        explain = read_explain(query, LookupParameters, _WHERE) if query else False
+    else:
+        named, validated, explain = _validate_query(found, query, row, limits)
+    sound = all(entry.known is not None and not entry.fault for entry in named.values())
+    return validated._replace(ready=(_Ready(tuple(named.items()), start, len(body), explain, sound),))
+
+
+def _validate_query(
+    found: Mapping[str, Entry], query: bytes, row: Any, limits: Limits
+) -> tuple[dict[str, Entry], Validated, bool]:
+    """The tensors of a request and what its query says. Raises invalid_field."""
+    inputs = row.inputs
+    for name in found:
+        if name not in inputs:
+            raise invalid_field(
+                "/" + escape(name),
+                f"{shown(name)!a} is not a tensor of this request; {', '.join(inputs[:-1])} and {inputs[-1]} are",
+                name_hint(name, inputs, found),
+            )
+    document, explain = read_document(query, FAMILIES[row.kind].model(row))
+    resident = document.pop("tensor", None) if "data" in inputs else None
+    document |= dict.fromkeys(inputs, BESIDE)
+    if resident is not None:
+        document["data"] = {"tensor": resident}
+    key = b"\0%b?%b" % (",".join(found).encode(), query)
+    validated = envelopes.get((row, key))
+    if validated is None:
+        request = Request(document, lambda name, _: _NOT_READ, QUERY)
+        fields = validate(row, request, limits)
+        explains(explain)
+        _check_inputs(found, inputs, resident)
+        validated, _ = settle(row, request, fields)
+        envelopes.keep(row, key, validated)
+    return {name: found[name] for name in inputs if name in found}, validated, explain == "true"
+
+
+def _check_inputs(found: Collection[str], inputs: Collection[str], resident: str | None) -> None:
+    """Raise invalid_field for a tensor that is missing, or data that is given twice."""
+    if resident is not None and "data" in found:
+        raise invalid_field(
+            "/query/tensor",
+            "the data is given twice: in the body, and by name in the query",
+            "Leave out 'tensor' in the query, or the tensor 'data' in the body.",
+        )
+    for name in inputs:
+        if name == "data" and name not in found and resident is None:
+            raise invalid_field(
+                "/data",
+                "data is missing; the query may name a resident tensor instead, as tensor=NAME",
+                "Add the tensor 'data' to the body, or name a resident one in the query, as in ?tensor=items.",
+            )
+        if name != "data" and name not in found:
+            raise invalid_field(f"/{name}", f"{name} is missing", f"Add the tensor '{name}' to the body.")
+
+
+def _validate_lookup(
+    found: Mapping[str, Entry], text: str | None, row: Any, limits: Limits, charge: Charge | None
+) -> tuple[dict[str, Entry], Validated]:
+    """The tensors of a lookup and what the text of its header says. Raises invalid_field and limit_exceeded."""
+    if text is None:
+        raise invalid_field(
+            _LOOKUP_TEXT,
+            f"the header has no text {LOOKUP!r} in its __metadata__",
+            f"Add the text '{LOOKUP}' to __metadata__, with the JSON of the request but for the arrays.",
+        )
+    key = b"\0%b?%b" % (",".join(found).encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass"))
+    validated = envelopes.get((row, key))
+    request = Request(None, lambda name, _: _NOT_READ, _LOOKUP_ORIGIN, charge, {})
+    if validated is None:
+        request = request._replace(document=lookup_document(text, _LOOKUP_TEXT, charge))
+        fields = validate(row, request, limits)
+        features = len(fields.features)
+    else:
+        features = len(validated.fields.features)
+    named = arrays_by_feature(features, found, lambda name: f"/{escape(name)}", "a tensor")
+    if validated is None:
+        validated, _ = settle(row, request._replace(beside=dict.fromkeys(named, _NOT_READ)), fields)
+        envelopes.keep(row, key, validated)
+    return named, validated
+
+
+def read_layout(
+    body: Buffer, charge: Charge | None = None, metadata: dict[str, str] | None = None
+) -> tuple[tuple[Entry, ...], int]:
+    """The tensors of a safetensors body in the order of their bytes, and where those bytes start.
+
+    The entries are within the body, follow one another without overlap or hole, and end where the body ends. Raises
+    malformed_request, and limit_exceeded for a header of more than `MAX_HEADER` bytes. `charge` is told what a long
+    header takes, in bytes, before it does; what that raises is raised. `metadata` is as `read_header` takes it.
+    """
+    if len(body) < 8:
+        _malformed(f"the body has {len(body)} bytes; the length of the safetensors header alone takes 8")
+    size = header_size(body)
+    start = 8 + size
+    if start > len(body):
+        _malformed(f"the safetensors header is {size} bytes long by its own account; {len(body) - 8} bytes follow")
+    if size > MAX_HEADER:
+        raise GatherError(
+            "limit_exceeded",
+            f"the safetensors header has {size} bytes; the limit is {MAX_HEADER}",
+            facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
+        )
+    if charge is not None and size > _SHORT_HEADER:
+        charge(HEADER_BYTES * size)
+    header = bytes(body[8:start])
+    entries = read_header(header, metadata)
+    end = entries[-1].end if entries else 0
+    held = len(body) - start
+    if end != held:
+        what = f"end early: {held} of {end} bytes are there" if end > held else f"are followed by {held - end} bytes"
+        _malformed(f"the tensors of the safetensors body {what}")
+    return entries, start
+
+
+class _Items:
+    """The bytes of the tensors of a body. Large tensors that begin between two items are moved before one is read."""
+
+    __slots__ = ("_places", "body", "entries", "start")
+
+    def __init__(self, body: Buffer, start: int, entries: Collection[tuple[str, Entry]]) -> None:
+        self.body = body
+        self.start = start
+        self.entries = entries
+        self._places: dict[Entry, int] | None = None
+
+    def array(self, entry: Entry) -> NDArray[Any]:
+        """The items of a tensor where they are, aligned or not."""
+        assert entry.known is not None
+        dtype, items, start = entry.known.numpy, entry.items, self.start
+        if not items:
+            return np.empty(0, dtype)
+        if len(self.body) > COPIED:
+            if self._places is None:
+                self._places = _align(memoryview(self.body), start, [entry for _, entry in self.entries])
+            start = self._places[entry]
+        return np.frombuffer(self.body, dtype, items, start + entry.begin)
+
+
+class RawItems:
+    """The items of a tensor as bytes. `wrong` is the item that `read` stopped at, and its byte."""
+
+    __slots__ = ("_entry", "_items", "_wrong")
+
+    def __init__(self, items: _Items, entry: Entry) -> None:
+        self._items = items
+        self._entry = entry
+        self._wrong: tuple[int, int] | None = None
+
+    def read(self, charge: Charge | None = None) -> Tensor | None:
+        """The tensor, or None if there are too many or too few bytes, or one is no bool.
+
+        It shares the memory of the body if it is aligned to its items; else `charge` is told what the copy takes.
+        """
+        entry = self._entry
+        dtype = entry.known
+        assert dtype is not None
+        if entry.fault:
+            return None
+        array = self._items.array(entry)
+        if dtype.kind == "bool":
+            octets = array.view(np.uint8)
+            item = first_no_bool(octets)
+            if item >= 0:
+                self._wrong = item, int(octets[item])
+                return None
+        return _tensor(entry, array, charge)
+
+    def explain_nesting(self) -> None:
+        """Raise element_count_mismatch if the number of bytes is not what the shape asks for."""
+        if self._entry.fault:
+            raise GatherError("element_count_mismatch", self._entry.fault, pointer=self._entry.pointer)
+
+    def explain_value(self) -> None:
+        """Raise value_not_representable at the first byte that is no bool."""
+        if self._wrong is not None:
+            item, octet = self._wrong
+            place = Place(self._entry.pointer, coordinates(item, self._entry.shape), octet)
+            raise GatherError("value_not_representable", "a bool is one byte, 0 or 1", places=[place], hint=BOOL_HINT)
+
+
+def _read_sound(items: _Items, charge: Charge | None) -> dict[str, Tensor] | None:
+    """The tensors of a body whose types and sizes are known to be right; None if an item of one is no bool."""
+    tensors = {}
+    for name, entry in items.entries:
+        array = items.array(entry)
+        if entry.known is _BOOL and first_no_bool(array.view(np.uint8)) >= 0:
+            return None
+        tensors[name] = _tensor(entry, array, charge)
+    return tensors
+
+
+def _tensor(entry: Entry, array: NDArray[Any], charge: Charge | None) -> Tensor:
+    """A tensor of these items, which are copied if they are not aligned."""
+    assert entry.known is not None
+    if charge is not None and not array.flags.aligned:
+        charge(array.nbytes)
+    pointer = entry.pointer
+    return Tensor(entry.known, entry.shape, aligned(array), pointer, "whole", pointer, pointer)
+
+
+class _NotRead:
+    """Stands for an array while what is no array is validated."""
+
+    def read(self, charge: Charge | None = None) -> Tensor | None:
+        """Nothing: it is not read."""
+        raise AssertionError("not read")
+
+    def explain_nesting(self) -> None:
+        """Nothing is wrong."""
+
+    def explain_value(self) -> None:
+        """Nothing is wrong."""
+
+
+_NOT_READ: Final = GivenArray(_NotRead())
+
+
+def _given(items: _Items, entry: Entry) -> GivenArray:
+    return GivenArray(RawItems(items, entry), _unsupported(entry) if entry.known is None else None)
+
+
+def _align(view: memoryview, start: int, entries: Collection[Entry]) -> dict[Entry, int]:
+    """From where to count each tensor's bytes, once the tensors that begin between two items have been moved.
+
+    They move towards the header, which has been read, by less than two items. Small ones are left to be copied, but
+    all that stands before a large one makes room for it.
+    """
+    places = dict.fromkeys(entries, start)
+    order = sorted(entries, key=lambda entry: entry.begin)
+    address = np.frombuffer(view, np.uint8).__array_interface__["data"][0] + start
+    shift = 0
+    for entry in reversed(order):
+        assert entry.known is not None
+        size = entry.known.item_size
+        over = (address + entry.begin) % size
+        if shift or (over and entry.end - entry.begin > COPIED):
+            shift = over + -(-max(shift - over, 0) // size) * size
+        places[entry] = start - shift
+    if view.readonly or shift > start:
+        return dict.fromkeys(entries, start)
+    for entry in order:
+        at = places[entry]
+        if at != start:
+            view[at + entry.begin : at + entry.end] = view[start + entry.begin : start + entry.end]
+    return places
+
+
+def _unsupported(entry: Entry) -> GatherError:
+    return GatherError(
+        "unsupported_dtype",
+        f"{shown(entry.dtype)!a} is not an element type that is read here; of safetensors' types "
+        f"{', '.join(BY_SAFETENSORS)} are, and JSON with base64 carries complex128 and string",
+        pointer=f"/{entry.name}",
+        hint=hint_for_type(str(shown(entry.dtype)), entry.name),
+    )
+
+
+def _malformed(detail: str) -> NoReturn:
+    raise GatherError("malformed_request", detail, hint=UNSOUND_HINT)

@@ -1,0 +1,53 @@
+"""The safetensors body of an answer: the header, and the items of each tensor as they are, not copied."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import orjson
+
+from app.errors import GatherError
+from app.formats.json.write_answer import answer_fields
+from app.formats.safetensors.header import write_header, write_headers
+from app.tensors.buffer_type import Buffer
+from app.tensors.dtypes import DType
+from app.tensors.gather_call import OUTPUT, Answer, Encoding
+from app.tensors.lookup_call import LOOKUP
+from app.wire.little_endian_items import Memory
+
+
+def check_writable(dtype: DType, pointer: str) -> None:
+    """Raise unsupported_dtype if a safetensors body cannot carry `dtype`: complex128 and string."""
+    if dtype.safetensors is None:
+        raise GatherError(
+            "unsupported_dtype",
+            f"a safetensors body cannot carry {dtype.name}; ask for application/json, with output_encoding base64 if "
+            "it is large",
+            pointer=pointer,
+            hint="Send 'Accept: application/json', which carries every type.",
+        )
+
+
+def write_answer(answer: Answer, encoding: Encoding = "values", memory: Memory | None = None) -> list[Buffer]:
+    """The body of `answer` in pieces. There is nothing to encode, and no memory to charge.
+
+    What a lookup says beside its outputs is JSON in the header's metadata. Raises unsupported_dtype.
+    """
+    outputs = answer.outputs
+    for output in outputs.values():
+        if output.dtype.safetensors is None:
+            check_writable(output.dtype, "/accept" if answer.tables else "/data")
+    items: list[Buffer] = [output.array.view(np.uint8).data for output in outputs.values()]
+    if len(items) == 1 and OUTPUT in outputs and not answer.tables:
+        output = outputs[OUTPUT]
+        return [_remembered_header(OUTPUT, output.dtype, output.shape, len(items[0])), *items]
+    described = {
+        name: (output.dtype, output.shape, len(piece))
+        for (name, output), piece in zip(outputs.items(), items, strict=True)
+    }
+    metadata = orjson.dumps({LOOKUP: answer_fields(answer).decode()}).decode() if answer.tables else ""
+    return [write_headers(described, metadata), *items]
+
+
+_remembered_header = lru_cache(256)(write_header)

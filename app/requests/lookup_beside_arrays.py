@@ -1,0 +1,84 @@
+"""A lookup in a binary format: a JSON text of what is no array, and arrays named `0.indices`, `0.offsets`, ..."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from typing import Any, Final, TypeVar
+
+from app.errors import invalid_field
+from app.near_name import instead_of, shorten
+from app.tensors.lookup_call import ARRAYS, LOOKUP
+from app.wire.json import grammar_and_duplicate_keys, lossless_json
+from app.wire.little_endian_items import Charge
+
+_NAME: Final = re.compile(rf"(0|[1-9][0-9]{{0,5}})\.({'|'.join(ARRAYS)})")
+_OBJECTS: Final = 32
+"""Bytes that a byte of the text takes as Python objects."""
+_USUAL: Final = 1 << 10
+Array = TypeVar("Array")
+
+
+def lookup_document(text: str, pointer: str, charge: Charge | None) -> Any:
+    """The value of the JSON text, which stands in the request at `pointer`. Raises invalid_field if it is not JSON."""
+    if charge is not None:
+        charge(_OBJECTS * len(text))
+    fault = grammar_and_duplicate_keys.fault(text.encode("utf-8", "surrogatepass"), charge)
+    if fault is not None:
+        hint = f"In the JSON text at {pointer}: {fault.hint.replace('the body', 'the text')}"
+        raise invalid_field(pointer, f"{LOOKUP} must be a JSON object: {fault.detail}", hint)
+    return lossless_json.loads(text)
+
+
+def arrays_by_feature(
+    features: int, found: Mapping[str, Array], pointer: Callable[[str], str], what: str
+) -> dict[str, Array]:
+    """The arrays that were found, by the names that they have in a document (`features/3/indices`), in its order.
+
+    `pointer` says where the request has one of a name, or would have it; each is called `what`. Raises invalid_field
+    for the first name that is not one of this request, and for indices that are missing.
+    """
+    named: dict[tuple[int, int], Array] = {}
+    usual = _usual_places()
+    for name, given in found.items():
+        place = usual.get(name) or _place_of(name)
+        if place is None or place[0] >= features:
+            raise _unknown(name, features, found, pointer, what)
+        named[place] = given
+    for number in range(features):
+        if (number, 0) not in named:
+            missing = f"{number}.{ARRAYS[0]}"
+            raise invalid_field(pointer(missing), f"{missing} is missing", f"Add {what} '{missing}'.")
+    return {f"features/{place[0]}/{ARRAYS[place[1]]}": named[place] for place in sorted(named)}
+
+
+def name_beside(name: str) -> str:
+    """The name in a binary format of the array `features/3/indices`: `3.indices`."""
+    return name.removeprefix("features/").replace("/", ".")
+
+
+def _unknown(name: str, features: int, found: Collection[str], pointer: Callable[[str], str], what: str) -> Exception:
+    bare = next((number for number in range(features) if f"{number}.indices" not in found), None)
+    kind = what.rpartition(" ")[2]
+    hint = f"Leave out the {kind} {shorten(name)!r}, since the last feature is {features - 1}."
+    if bare is not None:
+        hint = f"{instead_of(name, f'{bare}.indices')}: each name begins with the number of its feature."
+    return invalid_field(
+        pointer(name),
+        f"{lossless_json.shown(name)!a} is not {what} of this request, which has {features} features: each "
+        "has its number and .indices, .offsets or .weights",
+        hint,
+    )
+
+
+def _place_of(name: str) -> tuple[int, int] | None:
+    """The number of a feature and which array of it `name` names, if it is the name of one."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), ARRAYS.index(match[2]))
+
+
+@cache
+def _usual_places() -> Mapping[str, tuple[int, int]]:
+    """The same of each name of the first `_USUAL` features: an expression takes as long as the JSON of an array."""
+    return {f"{number}.{array}": (number, place) for number in range(_USUAL) for place, array in enumerate(ARRAYS)}
