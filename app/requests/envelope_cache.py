@@ -21,7 +21,7 @@ class Validated(NamedTuple):
     """A document that was found right: its fields, the arguments that its call has beside arrays, and its arrays.
 
     `arrays` has the name and the description of each. `ready` is what a format has worked out of each, and `lengths`
-    the number of the one among the envelope's shapes that is its shape.
+    the number of the one among the envelope's shapes that is its shape, -1 if that is not among them.
     """
 
     fields: Any

@@ -8,8 +8,8 @@ not JSON is refused as that, wherever else it is wrong.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError, invalid_field
 from app.formats.json.query import read_query
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
-from app.requests.read_call import make_call, read_call, settle, validate
+from app.requests.read_call import make_call, read_arrays, settle, validate
 from app.requests.request import JSON_BODY, GivenArray, Request, WrongArrays
 from app.requests.schemas.members import ABSENT
 from app.tensors.buffer_type import Buffer
@@ -51,8 +51,6 @@ _ITEMS: Final = "the values of the tensors"
 _SIZE: Final = rb"(?:0|[1-9][0-9]{0,17})"
 _SHAPE: Final = re.compile(rb'("shape": ?\[)((?:%b(?:, ?%b)*+)?)(?=\])' % (_SIZE, _SIZE))
 """A shape as most JSON is written: what stands before its sizes, and these."""
-_Ready = tuple[str, int, FlatList]
-"""An array of a known envelope: its name, its number, and how a flat list of it is read."""
 _ANY_TYPE: Final = DTYPES["bool"]
 """Stands for a type that does not exist, until everything else has been looked at."""
 
@@ -97,12 +95,13 @@ def _read(body: Buffer, row: Any, limits: Limits, charge: Charge | None) -> tupl
     if not found.closed:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
     text = cut_arrays(body, found, _ITEMS, charge, most)
+    arrays = _Arrays(body, view, found.places, charge)
     known = envelopes.get((row, text)) or _with_sizes_as_now(row, text)
     if known is not None:
-        tensors = _read_flat(known.ready, view, found.places, charge)
-        if tensors is not None:
-            return make_call(row, known, tensors, limits), _encoding(known.fields)
-    arrays = _Arrays(body, view, found.places, charge)
+        tensors = arrays.read_flat(known.ready)
+        if tensors is None:
+            tensors = read_arrays({name: arrays.given(name, described) for name, described, _ in known.ready}, charge)
+        return make_call(row, known, tensors, limits), _encoding(known.fields)
     document = parse_envelope(text, body, found, check_framing, charge, most)
     if found.arrays > len(found.places):
         check_framing(body, charge)  # with a key given twice, the numbers would not be what they seem
@@ -110,9 +109,9 @@ def _read(body: Buffer, row: Any, limits: Limits, charge: Charge | None) -> tupl
     validated, given = settle(row, request, validate(row, request, limits))
     if count_members(document) != found.members:
         check_framing(body, charge)
-    elif known is None:
-        _keep(row, text, validated, document, given)
-    return read_call(row, validated, given, request, limits), _encoding(validated.fields)
+    elif len(text) <= LONGEST:
+        _keep(row, text, validated, document)
+    return make_call(row, validated, read_arrays(given, charge), limits), _encoding(validated.fields)
 
 
 def _find_arrays(
@@ -137,11 +136,11 @@ def _encoding(fields: Any) -> Encoding:
 
 
 def _without_sizes(text: bytes) -> tuple[bytes, list[bytes]]:
-    """An envelope without the sizes in its shapes, and these, as text."""
+    """An envelope without the sizes in its shapes, marked as that, and these, as text."""
     parts = _SHAPE.split(text)
     sizes = parts[2::3]
     del parts[2::3]
-    return b"".join(parts), sizes
+    return b"\0" + b"".join(parts), sizes
 
 
 def _with_sizes_as_now(row: Any, text: bytes) -> Validated | None:
@@ -153,46 +152,40 @@ def _with_sizes_as_now(row: Any, text: bytes) -> Validated | None:
     if known is None:
         return None
     ready = []
-    for (name, number, flat), length in zip(known.ready, known.lengths, strict=True):
-        shape = tuple(map(int, sizes[length].split(b","))) if sizes[length] else ()
-        ready.append((name, number, flat_list(name, flat.dtype, shape)))
+    for (name, described, _), length in zip(known.ready, known.lengths, strict=True):
+        now = described
+        if length >= 0:
+            now = described._replace(shape=tuple(map(int, sizes[length].split(b","))) if sizes[length] else ())
+        ready.append((name, now, _flat(name, now)))
     known = known._replace(ready=tuple(ready))
     envelopes.keep(row, text, known)
     return known
 
 
-def _read_flat(
-    ready: Sequence[_Ready], view: NDArray[np.uint8], places: Sequence[ArrayPlace], charge: Charge | None
-) -> dict[str, Tensor] | None:
-    """The arrays of a request whose envelope is known; None if one is not a flat list or something is wrong with it."""
-    tensors = {}
-    for name, number, flat in ready:
-        first, end, depth = places[number]
-        tensor = flat.read(view, first, end, charge) if depth == 1 and flat is not None else None
-        if tensor is None:
-            return None
-        tensors[name] = tensor
-    return tensors
-
-
-def _keep(row: Any, text: bytes, validated: Validated, document: Any, given: Mapping[str, GivenArray]) -> None:
-    """Keep what was validated if its arrays are flat lists: by the envelope, and by the envelope without the sizes of
-    its shapes, if it is plain which of them is that of which array.
+def _keep(row: Any, text: bytes, validated: Validated, document: Any) -> None:
+    """Keep what was validated: by the envelope, and by the envelope without the sizes of its shapes, if it is plain
+    which of them is that of which array.
     """
     ready = []
-    for name, described in validated.arrays:
-        source = given[name].source
-        flat = flat_list(name, source.dtype, source.shape) if isinstance(source, Values) else None
-        if flat is None:
-            return
-        ready.append((name, described.values, flat))
+    for name, given in validated.arrays:
+        described = _Described(given.dtype, given.shape, given.values, given.base64)
+        ready.append((name, described, _flat(name, described)))
     validated = validated._replace(ready=tuple(ready))
     envelopes.keep(row, text, validated)
     key, sizes = _without_sizes(text)
     with_shape = [name for name, described in _described(document) if "shape" in described]
     if len(with_shape) == len(sizes) == key.count(b'"shape"'):
-        lengths = [with_shape.index(name) for name, _ in validated.arrays]
-        envelopes.keep(row, key, validated._replace(lengths=tuple(lengths)))
+        numbers = {name: number for number, name in enumerate(with_shape)}
+        lengths = tuple(numbers.get(name, -1) for name, _ in validated.arrays)
+        envelopes.keep(row, key, validated._replace(lengths=lengths))
+
+
+def _flat(name: str, described: _Described) -> FlatList | None:
+    """How an array is read if its values are one flat list of numbers; None if they cannot be."""
+    dtype = DTYPES.get(described.dtype)
+    if dtype is None or described.values is ABSENT or described.base64 is not ABSENT:
+        return None
+    return flat_list(name, dtype, described.shape)
 
 
 def _described(document: Any) -> Iterator[tuple[str, Any]]:
@@ -207,6 +200,15 @@ def _described(document: Any) -> Iterator[tuple[str, Any]]:
                         yield f"features/{number}/{member}", own
 
 
+class _Described(NamedTuple):
+    """The description of an array in a known envelope."""
+
+    dtype: str
+    shape: Any
+    values: Any
+    base64: Any
+
+
 class _Arrays:
     """The arrays that were cut out of a body, by their numbers."""
 
@@ -219,6 +221,21 @@ class _Arrays:
         self.view = view
         self.places = places
         self.charge = charge
+
+    def read_flat(self, ready: Sequence[tuple[str, _Described, FlatList | None]]) -> dict[str, Tensor] | None:
+        """The arrays of a known envelope; None if one is not a flat list or something is wrong with it."""
+        places = self.places
+        for _, described, flat in ready:
+            if flat is None or places[described.values][2] != 1:
+                return None
+        tensors = {}
+        for name, described, flat in ready:
+            first, end, _ = places[described.values]
+            tensor = flat.read(self.view, first, end, self.charge)  # type: ignore[union-attr]
+            if tensor is None:
+                return None
+            tensors[name] = tensor
+        return tensors
 
     def given(self, name: str, described: Any) -> GivenArray:
         """The array that a validated description stands for.

@@ -1,0 +1,136 @@
+"""A request whose envelope came before is read as if it had not; only the lengths of arrays may differ meanwhile."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from app.formats.json import read_request as json_reader
+from app.formats.json.read_request import read_request
+from app.formats.safetensors import read_request as safetensors_reader
+from app.formats.safetensors.read_request import read_request as read_safetensors
+from app.operators.registry import OPERATORS
+from app.requests.envelope_cache import EnvelopeCache, Validated, envelopes
+from app.tensors.gather_call import Call, Encoding
+from app.tensors.lookup_call import LOOKUP_SIGNATURE
+from app.tensors.shape_limits import Limits
+from tests.conftest import samples
+from tests.wire.json_random import Requests
+from tests.wire.json_requests import INDICES, SIGNATURES, read_call, request, tensor
+from tests.wire.test_native_json_random import outcome
+
+GATHERND = OPERATORS["gathernd"].signature
+ONE = tensor("float32", "[1]", "[1]")
+
+
+@pytest.fixture(autouse=True)
+def empty_cache() -> None:
+    envelopes.clear()
+
+
+@pytest.fixture
+def validations(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts how often a document is validated, by format."""
+    counted = Counter[str]()
+
+    def counting(name: str, validate: Any) -> Any:
+        def count(*arguments: Any) -> Any:
+            counted[name] += 1
+            return validate(*arguments)
+
+        return count
+
+    for name, module in (("json", json_reader), ("safetensors", safetensors_reader)):
+        monkeypatch.setattr(module, "validate", counting(name, module.validate))
+    return counted
+
+
+def read_anew(*arguments: Any) -> tuple[Call, Encoding]:
+    """Read a body with an empty cache."""
+    envelopes.clear()
+    return read_call(*arguments)
+
+
+def resized(body: bytes, random: Random) -> bytes:
+    """The body with other sizes in its shapes."""
+    return re.sub(rb'("shape": ?\[)[0-9, ]*', lambda found: found[1] + b"%d" % random.randrange(4), body)
+
+
+def test_random_requests_are_read_alike_with_and_without_the_cache() -> None:
+    requests, random = Requests(77), Random(77)
+    for _ in range(samples(1000)):
+        body, operator = requests.body()
+        other = resized(body, random)
+        wanted = [outcome(read_anew, each, operator) for each in (body, other)]
+        envelopes.clear()
+        found = [outcome(read_call, each, operator) for each in (body, other, body, other)]
+        assert found == wanted * 2, (body, other)
+
+
+def test_another_length_is_not_validated_again(validations: Counter[str]) -> None:
+    for count in range(1, 30):
+        data = tensor("float32", json.dumps([0] * count), f"[{count}]")
+        call, _ = read_call(request(data), SIGNATURES["gathernd"], Limits())
+        assert call.data.shape == (count,)  # type: ignore[union-attr]
+    assert validations == {"json": 1}
+
+
+def test_another_length_in_safetensors_is_not_validated_again(validations: Counter[str]) -> None:
+    for count in range(1, 30):
+        body = save({"indices": np.zeros((count, 1), np.int64)})
+        call, _ = read_safetensors(body, b"tensor=items&batch_dims=0", GATHERND, Limits())
+        assert call.indices.shape == (count, 1)
+    assert validations == {"safetensors": 1}
+
+
+def test_another_length_in_a_lookup_is_not_validated_again(validations: Counter[str]) -> None:
+    for count in range(1, 30):
+        indices = {"dtype": "int64", "shape": [count], "values": [0] * count}
+        features = [{"tensor": "a", "indices": indices}, {"tensor": "b", "indices": indices}]
+        call, _ = read_request(json.dumps({"features": features}).encode(), b"", LOOKUP_SIGNATURE, Limits())
+        assert [feature.indices.shape for feature in call.features] == [(count,)] * 2
+    assert validations == {"json": 1}
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        ', "out_of_bounds": "fill", "fill_value": {"shape": [1]}',
+        ', "out_of_bounds": "fill", "fill_value": "x\\"shape"',
+        ', "out_of_bounds": "fill", "fill_value": [{"shape": [2]}, 3]',
+    ],
+)
+@pytest.mark.parametrize("shape", ["[1.0]", "[1]", "[ 1 ]", "[1,1]"])
+def test_a_shape_elsewhere_is_not_taken_for_that_of_an_array(rest: str, shape: str) -> None:
+    bodies = [
+        request(tensor("float32", "[5, 6]", given), INDICES, rest.replace("[1]", other))
+        for given in (shape, shape.replace("1", "2"))
+        for other in ("[1]", "[2]", "[7]")
+    ]
+    wanted = [outcome(read_anew, body, "gathernd") for body in bodies]
+    envelopes.clear()
+    for body in bodies:
+        outcome(read_call, body, "gathernd")
+    assert [outcome(read_call, body, "gathernd") for body in bodies] == wanted
+
+
+def test_a_shape_that_is_no_json_is_refused_though_the_envelope_came_before() -> None:
+    read_call(request(tensor("float32", "[1]", "[1]")), SIGNATURES["gathernd"], Limits())
+    for shape in ("[01]", "[1,]", "[,1]", "[+1]", "[1 1]"):
+        assert outcome(read_call, request(tensor("float32", "[1]", shape)), "gathernd")[0] == "malformed_request"
+
+
+def test_the_cache_holds_no_more_bytes_than_it_may() -> None:
+    cache = EnvelopeCache(100_000)
+    for number in range(1000):
+        cache.keep("row", b"%0100d" % number, Validated(None, {}, ()))
+        assert 0 < len(cache) <= 100_000 // (48 * 100)
+    cache.keep("row", bytes(1 << 15), Validated(None, {}, ()))
+    assert ("row", bytes(1 << 15)) not in cache
