@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
+from app.formats.safetensors.write_answer import write_answer
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
 from app.tensors.tensor import Tensor
-from app.wire import safetensors
 from app.wire.json.write_values import tensor_text, values_text
 from tests.conftest import samples
 from tests.for_each import for_each
@@ -115,7 +115,7 @@ def test_every_bit_pattern_stays_as_it_is_in_base64_and_safetensors(dtype: str) 
     data = call(request(sent, rest=', "dialect": "openvino-8"')).data
     assert isinstance(data, Tensor)
     assert (data.dtype.name, data.array.tobytes()) == (dtype, octets)
-    written = b"".join(map(bytes, safetensors.write_answer(Answer({"output": every(dtype)}, "openvino-8", "cpu"))))
+    written = b"".join(map(bytes, write_answer(Answer({"output": every(dtype)}, "openvino-8", "cpu"))))
     size = int.from_bytes(written[:8], "little")
     (header,) = (one for name, one in json.loads(written[8 : 8 + size]).items() if name != "__metadata__")
     assert header["dtype"] == {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0"}[dtype]
