@@ -20,13 +20,13 @@ from app.api.routes.v2_infer import InferRoute
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
+from app.formats import body_formats
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
 from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore
 from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE
-from app.wire import body_formats
 
 
 def handlers_of(

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from app.wire import body_formats
+from app.formats import body_formats
 from benchmarks.read_body import Body
 
 _TIE: Final = "9007199254740993"

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from app.api.request_body import inflate
 from app.errors import Code, GatherError
+from app.formats import body_formats
 from app.formats.grpc.infer_request import ParsedMessage, parse, read_grpc_lookup, read_grpc_request
 from app.formats.grpc.message_fields import split
 from app.formats.json.read_request import read_request
@@ -19,7 +20,7 @@ from app.requests.query_string import read_query
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
-from app.wire import body_formats, v2_lookup, v2_request_tensors
+from app.wire import v2_lookup, v2_request_tensors
 from app.wire.little_endian_items import Charge
 from app.wire.v2_request_json import Model
 

@@ -21,7 +21,7 @@ BELOW: dict[str, set[str]] = {
     "gauges": {"cluster"},
     "periodic_tasks": {"services", "server", "memory"},
     "count_damaged_tensors": {"store", "server"},
-    "imports": {"wire", "store", "telemetry"},
+    "imports": {"formats", "store", "telemetry"},
     "warmup": {"kernels", "compile_codec"},
     "compile_codec": {"kernels", "telemetry", "wire"},
     "cli": {"server_from_settings"},

@@ -12,9 +12,9 @@ from app.api.route_table import is_protocol
 from app.errors import Code, GatherError, Place, Rule
 from app.errors.catalogue import CATALOGUE
 from app.errors.hints import hint_of
+from app.formats import body_formats
 from app.server.refusal_response import RenderedError
 from app.surrogate_safe_json import dump
-from app.wire import body_formats
 
 PROBLEM_JSON: Final = b"application/problem+json"
 JSON: Final = body_formats.JSON

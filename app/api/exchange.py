@@ -16,11 +16,11 @@ from app.api.asgi_request import RequestContext
 from app.api.json_content_type import check_json_type
 from app.api.request_body import inflate_in, read_body
 from app.api.schemas.explain_answer import explanation_body
+from app.formats.body_formats import JSON, Codec, Formats
 from app.services.service import Service
 from app.surrogate_safe_json import dump
 from app.tensors.gather_call import Answer, Call
 from app.tensors.tensor import Tensor
-from app.wire.body_formats import JSON, Codec, Formats
 from app.wire.json.write_values import is_long
 
 UNCOUNTED: Final = 1 << 9

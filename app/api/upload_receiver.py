@@ -18,8 +18,8 @@ from app.api.content_digest import read_digest
 from app.api.unknown_length_body import too_large
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
+from app.formats.npy import Start
 from app.store.files.write_uploaded_tensor import Upload
-from app.wire.npy import Start
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes of the body that are worked on at once."""

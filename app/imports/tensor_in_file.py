@@ -8,15 +8,15 @@ from math import prod
 from typing import Final, TypeVar
 
 from app.errors import GatherError, invalid_field
+from app.formats import npy
+from app.formats.body_formats import NPY, SAFETENSORS_FILE
+from app.formats.npy import Start
 from app.formats.safetensors.header import HEADER_BYTES, Entry, hint_for_type, read_header
 from app.formats.safetensors.read_request import MAX_HEADER
 from app.imports.source_errors import SourceFailed
 from app.imports.source_interface import Source
 from app.near_name import near_name, shorten
 from app.tensors.dtypes import BY_SAFETENSORS
-from app.wire import npy
-from app.wire.body_formats import NPY, SAFETENSORS_FILE
-from app.wire.npy import Start
 
 T = TypeVar("T")
 _LISTED: Final = 3

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from app.errors import GatherError, Place
 from app.requests.envelope_cache import Validated
+from app.requests.fill_value import given_fill_value
 from app.requests.request import GivenArray, Origin, Request, WrongArrays
 from app.requests.schemas.backward_request import backward_request, check_one_shape
 from app.requests.schemas.dialect_fields import apply_dialect, further_batch_dims
@@ -35,7 +36,6 @@ from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
-from app.wire.json.read_fill_value import given_fill_value
 
 Arguments = dict[str, Any]
 Tensors = dict[str, Any]

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from app.errors import invalid_field
 from app.near_name import instead_of, shorten
+from app.requests.fill_value import read_fill_value
 from app.requests.schemas.lookup_request import (
     LookupParameterDicts,
     check_arrays_given,
@@ -23,7 +24,6 @@ from app.tensors.lookup_call import ARRAYS, LOOKUP, Feature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
-from app.wire.json.read_fill_value import read_fill_value
 from app.wire.little_endian_items import Charge
 
 _POINTER: Final = f"/__metadata__/{LOOKUP}"

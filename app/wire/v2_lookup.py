@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from app.errors import GatherError, invalid_field
+from app.formats.body_formats import LONG_BINARY, LONG_LOOKUP
 from app.formats.json.write_answer import answer_fields
 from app.requests.schemas.members import ABSENT
 from app.requests.schemas.v2_lookup_request import LookupInferDicts, valid_infer_lookup
@@ -21,7 +22,6 @@ from app.tensors.gather_call import OUTPUT, Answer
 from app.tensors.lookup_call import ARRAYS, LOOKUP, LookupCall
 from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.shape_limits import Limits
-from app.wire.body_formats import LONG_BINARY, LONG_LOOKUP
 from app.wire.json.body_without_arrays import MAX_FEATURE_BYTES, OBJECT_BYTES, PLACE_BYTES, count_members, read_envelope
 from app.wire.json.find_arrays import FoundArrays, find_inputs
 from app.wire.json.write_values import is_long, values_text

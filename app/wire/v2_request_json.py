@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
+from app.requests.fill_value import read_fill_value_text
 from app.requests.schemas.dialect_fields import apply_dialect
 from app.requests.schemas.invalid_fields import InvalidFields
 from app.requests.schemas.members import ABSENT
@@ -37,7 +38,6 @@ from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.json.body_without_arrays import MOST_ARRAYS, count_members, read_envelope
 from app.wire.json.codec_constants import PLAIN_NUMBERS
 from app.wire.json.find_arrays import FoundArrays, find_inputs
-from app.wire.json.read_fill_value import read_fill_value_text
 from app.wire.json.read_values import Values, outline_of, reading_memory
 from app.wire.little_endian_items import Charge, view_of
 

@@ -10,12 +10,12 @@ from threading import Event, Thread
 
 import pytest
 
+from app.formats.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON, LONG_LOOKUP
 from app.formats.json.read_request import read_request
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.wire import v2_request_tensors
-from app.wire.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON, LONG_LOOKUP
 from app.wire.json.write_strings import strings_text
 from benchmarks.costly_bodies import MAKERS, native, repeated
 from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS

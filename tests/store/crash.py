@@ -54,6 +54,7 @@ from numpy.typing import NDArray
 from app import compile_codec
 from app.api.routes.tensors_scatter import ScatterAttempt
 from app.errors import GatherError
+from app.formats import npy as npy_format
 from app.imports.import_steps import ImportRequest, ImportSteps
 from app.imports.source_errors import SourceFailed
 from app.imports.source_interface import Checksum
@@ -64,7 +65,6 @@ from app.store.scatters import log_replay
 from app.store.scatters.pending_scatter import PendingScatter
 from app.store.scatters.scatter_log import ScatterLog
 from app.tensors.shape_limits import Limits
-from app.wire import npy as npy_format
 from tests.http.tensors import npy
 from tests.store.helpers import call_of, change_of, files, put, scatter_together, strings
 from tests.store.power import LOSSES, Power

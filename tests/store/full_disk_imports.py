@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from app.errors import GatherError
+from app.formats import npy as npy_format
 from app.imports.import_steps import ImportRequest, ImportSteps
 from app.imports.source_errors import SourceFailed
 from app.imports.source_interface import Checksum
@@ -20,7 +21,6 @@ from app.imports.tensor_in_file import Found
 from app.store import LocalStore
 from app.store.maintenance.check_store import check as check_store
 from app.store.tensor_store_interface import TensorStore
-from app.wire import npy as npy_format
 from tests.http.tensors import npy
 from tests.store.crash import carry_out_import
 from tests.store.filler import Filler

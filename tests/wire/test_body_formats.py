@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from app.errors import GatherError
+from app.formats.body_formats import FORMATS, JSON, TENSORS, Codec, TensorCodec
 from app.tensors.dtypes import DTYPES
-from app.wire.body_formats import FORMATS, JSON, TENSORS, Codec, TensorCodec
 
 
 def carried(write: Callable[[str], object]) -> set[str]:

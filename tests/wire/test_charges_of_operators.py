@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.errors import GatherError
+from app.formats import body_formats
 from app.formats.json.read_request import read_request
 from app.formats.json.write_answer import write_answer
 from app.formats.safetensors.read_request import read_request as read_safetensors
@@ -26,11 +27,7 @@ from app.tensors.gather_call import Answer, TableRead
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire import (
-    body_formats,
-    v2_lookup,
-    v2_request_tensors,
-)
+from app.wire import v2_lookup, v2_request_tensors
 from app.wire.json.codec_functions import read_elements
 from app.wire.v2_request_json import Model
 from tests.http.lookups import Given, as_json, as_safetensors

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
+from app.formats import npy
 from app.tensors.dtypes import DTYPES
-from app.wire import npy
 from tests.for_each import for_each
 
 NUMBERS = [name for name in DTYPES if name not in ("string", "bfloat16") and not name.startswith("float8")]

@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from app.formats.body_formats import LONG_BINARY, LONG_LOOKUP
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, TableRead
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire.body_formats import LONG_BINARY, LONG_LOOKUP
 from app.wire.v2_lookup import LookupRequest, is_heavy, is_long_answer, read_lookup_request
 from tests.strings import packed
 

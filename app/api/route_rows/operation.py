@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from app.errors import Code
-from app.wire import body_formats
+from app.formats import body_formats
 
 Described = dict[str, Any]
 """A piece of an OpenAPI document."""

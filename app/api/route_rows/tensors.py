@@ -7,12 +7,12 @@ from typing import Final
 from app.api.route_rows.operation import Described, Operation, Rows, binary, header, in_path, parameter
 from app.api.schemas.tensor_messages import ResidentTensor, ScatterAnswer, TensorList
 from app.errors import Code
+from app.formats.body_formats import TENSORS
 from app.requests.schemas.members import RESIDENT
 from app.requests.schemas.query_fields import query_parameters
 from app.requests.schemas.scatter_request import ScatterRequest
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import PATTERN, REFERENCE_PATTERN, RESERVED
-from app.wire.body_formats import TENSORS
 
 MAX_LIST: Final = 1000
 MAX_KEEP: Final = 10_000

@@ -20,6 +20,8 @@ from app.api.error_responses import JSON
 from app.api.route_rows.tensors import MAX_KEEP, MAX_LIST
 from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive, upload_too_large
 from app.errors import GatherError, invalid_field
+from app.formats.body_formats import MEDIA_TYPES, NPY, TENSORS, WHOLE_FILE_HINT, TensorCodec, start_of
+from app.formats.npy import Start
 from app.near_name import instead_of, near_name, shorten
 from app.requests.query_string import read_query
 from app.store import Conditions, Metadata
@@ -29,9 +31,7 @@ from app.store.tensor_store_interface import TensorStore
 from app.telemetry.change_log import Change
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
-from app.wire.body_formats import MEDIA_TYPES, NPY, TENSORS, WHOLE_FILE_HINT, TensorCodec, start_of
 from app.wire.little_endian_items import packed_size_hint
-from app.wire.npy import Start
 
 Field = tuple[bytes, bytes]
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")

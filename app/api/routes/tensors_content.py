@@ -14,11 +14,11 @@ from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, version_field
 from app.api.disk_threads import DiskThreads
 from app.errors import GatherError, invalid_field
+from app.formats.body_formats import RAW, TENSORS, TensorCodec
 from app.requests.query_string import read_query
 from app.store import LocalStore
 from app.store.files.mapped_tensor import MappedContent
 from app.tensors.dtypes import DTYPES
-from app.wire.body_formats import RAW, TENSORS, TensorCodec
 
 Field = tuple[bytes, bytes]
 _FORMATS: Final = {name.encode(): codec for name, codec in TENSORS.items()}

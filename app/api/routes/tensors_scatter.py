@@ -18,6 +18,7 @@ from app.api.exchange import BodyLimits, format_of
 from app.api.readiness import Readiness
 from app.api.request_body import inflate, read_body
 from app.errors import GatherError
+from app.formats.body_formats import FORMATS, Codec
 from app.formats.json.query import refuse_query
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore
@@ -31,7 +32,6 @@ from app.tensors.scatter_call import TABLE_SCATTER, ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor_name import split_reference
-from app.wire.body_formats import FORMATS, Codec
 from app.wire.little_endian_items import Charge
 
 _ATTEMPTS: Final = 8

@@ -12,10 +12,11 @@ from app.api.inference import AnyModel, Inference, InferFormat, InferRequest
 from app.api.request_body import inflate_in, read_body
 from app.api.unknown_length_body import too_large
 from app.errors import GatherError
+from app.formats import body_formats
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Answer
 from app.tensors.shape_limits import Limits
-from app.wire import body_formats, v2_answer, v2_lookup
+from app.wire import v2_answer, v2_lookup
 from app.wire.json.write_values import is_long
 from app.wire.little_endian_items import Charge, Memory
 from app.wire.v2_lookup import LookupModel, LookupRequest, read_lookup_request, write_lookup_answer

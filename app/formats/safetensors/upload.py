@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from app.errors import GatherError, invalid_field
+from app.formats.npy import Start
 from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, hint_for_type, read_header
 from app.formats.safetensors.read_request import MAX_HEADER
 from app.tensors.dtypes import BY_SAFETENSORS
 from app.wire.little_endian_items import Charge, bounded_product
-from app.wire.npy import Start
 
 
 def read_start(head: bytes | bytearray, charge: Charge | None) -> Start | None:

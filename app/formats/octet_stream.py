@@ -6,9 +6,9 @@ import re
 from typing import Final
 
 from app.errors import GatherError, invalid_field
+from app.formats.npy import Start
 from app.tensors.dtypes import DTYPES
 from app.tensors.near_dtype import hint_for_dtype
-from app.wire.npy import Start
 
 _SIZES: Final = re.compile(r"(?:[0-9]{1,40}(?:,[0-9]{1,40})*+)?")
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.errors import GatherError
+from app.formats import npy, octet_stream
 from app.formats.json import read_request as json_request
 from app.formats.json import write_answer as json_answer
+from app.formats.npy import Start
 from app.formats.safetensors import read_request as safetensors_request
 from app.formats.safetensors import upload
 from app.formats.safetensors import write_answer as safetensors_answer
@@ -22,9 +24,7 @@ from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Encoding
 from app.tensors.shape_limits import Limits
-from app.wire import npy, octet_stream_upload
 from app.wire.little_endian_items import Charge, Memory
-from app.wire.npy import Start
 
 _ALL: Final = frozenset(DTYPES)
 _OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.safetensors is not None)
@@ -139,7 +139,7 @@ RAW: Final = TensorCodec(
     _ALL,
     in_query=True,
     is_meant=lambda head: False,
-    read_start=lambda head, fields, charge: octet_stream_upload.read_start(fields),
+    read_start=lambda head, fields, charge: octet_stream.read_start(fields),
     write_head=lambda dtype, shape, size: b"",
 )
 TENSORS: Final[Mapping[str, TensorCodec]] = {row.media_type: row for row in (NPY, SAFETENSORS_FILE, RAW)}
