@@ -74,7 +74,7 @@ def validate(row: Any, request: Request, limits: Limits) -> Any:
             wrong = faults.first_item(name)
             _check_features(given[:wrong] if isinstance(given, list) else (), request)
         faults.raise_first(name)
-        if type(given) is dict and "tensor" not in given:
+        if request.array is not None and type(given) is dict and "tensor" not in given:
             request.array(name, Described.model_validate(given))
     raise AssertionError("the request was refused, and nothing is wrong with it")
 
@@ -96,7 +96,7 @@ def _check_features(features: Any, request: Request) -> None:
         if type(feature) is not dict:
             continue
         for name in ARRAYS:
-            if type(feature.get(name)) is dict:
+            if request.array is not None and type(feature.get(name)) is dict:
                 request.array(f"features/{number}/{name}", Described.model_validate(feature[name]))
         _check_arrays_given(number, feature.get("pooling", "none"), [*feature], request.origin)
 
@@ -104,12 +104,12 @@ def _check_features(features: Any, request: Request) -> None:
 def settle(row: Any, request: Request, fields: Any) -> tuple[Validated, dict[str, GivenArray]]:
     """What valid fields say, and the arrays. Raises invalid_field for what the model cannot say."""
     family = FAMILIES[row.kind]
-    if request.beside is None:
+    arrays: tuple[tuple[str, Any], ...] = ()
+    given: dict[str, GivenArray] = {}
+    if request.array is not None:
         arrays = tuple(family.arrays(row, fields))
         given = {name: request.array(name, described) for name, described in arrays}
-    else:
-        arrays, given = (), {**request.beside}
-    return Validated(fields, family.arguments(row, fields, request.origin, given), arrays), given
+    return Validated(fields, family.arguments(row, fields, request.origin, request.beside or given), arrays), given
 
 
 def read_call(row: Any, validated: Validated, given: dict[str, GivenArray], request: Request, limits: Limits) -> Any:

@@ -6,7 +6,7 @@ family, whichever format it came in; the arrays are read once everything else is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
 from app.errors import GatherError
@@ -68,15 +68,15 @@ class JsonText(str):
 
 class Request(NamedTuple):
     """`document` has every field. `array` finds the array that a validated description stands for, by the name that it
-    has in the document (`indices`, `features/3/indices`), and raises invalid_field if there is none. A lookup may have
-    its arrays `beside` the document, by the same names.
+    has in the document (`indices`, `features/3/indices`), and raises invalid_field if there is none; it is None if the
+    format describes the arrays itself. Those of a lookup are then not in the document: `beside` has their names.
     """
 
     document: Any
-    array: Callable[[str, Any], GivenArray]
+    array: Callable[[str, Any], GivenArray] | None
     origin: Origin
     charge: Callable[[int], None] | None = None
-    beside: Mapping[str, GivenArray] | None = None
+    beside: Collection[str] | None = None
 
 
 class WrongArrays(Exception):

@@ -133,7 +133,7 @@ def _validate_query(
     key = b"\0%b?%b" % (",".join(found).encode(), query)
     validated = envelopes.get((row, key))
     if validated is None:
-        request = Request(document, lambda name, _: _NOT_READ, QUERY)
+        request = Request(document, None, QUERY)
         fields = validate(row, request, limits)
         explains(explain)
         _check_inputs(found, inputs, resident)
@@ -173,7 +173,7 @@ def _validate_lookup(
         )
     key = b"\0%b?%b" % (",".join(found).encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass"))
     validated = envelopes.get((row, key))
-    request = Request(None, lambda name, _: _NOT_READ, _LOOKUP_ORIGIN, charge, {})
+    request = Request(None, None, _LOOKUP_ORIGIN, charge, ())
     if validated is None:
         request = request._replace(document=lookup_document(text, _LOOKUP_TEXT, charge))
         fields = validate(row, request, limits)
@@ -182,7 +182,7 @@ def _validate_lookup(
         features = len(validated.fields.features)
     named = arrays_by_feature(features, found, lambda name: f"/{escape(name)}", "a tensor")
     if validated is None:
-        validated, _ = settle(row, request._replace(beside=dict.fromkeys(named, _NOT_READ)), fields)
+        validated, _ = settle(row, request._replace(beside=named), fields)
         envelopes.keep(row, key, validated)
     return named, validated
 
@@ -304,23 +304,6 @@ def _tensor(entry: Entry, array: NDArray[Any], charge: Charge | None) -> Tensor:
         charge(array.nbytes)
     pointer = entry.pointer
     return Tensor(entry.known, entry.shape, aligned(array), pointer, "whole", pointer, pointer)
-
-
-class _NotRead:
-    """Stands for an array while what is no array is validated."""
-
-    def read(self, charge: Charge | None = None) -> Tensor | None:
-        """Nothing: it is not read."""
-        raise AssertionError("not read")
-
-    def explain_nesting(self) -> None:
-        """Nothing is wrong."""
-
-    def explain_value(self) -> None:
-        """Nothing is wrong."""
-
-
-_NOT_READ: Final = GivenArray(_NotRead())
 
 
 def _given(items: _Items, entry: Entry) -> GivenArray:

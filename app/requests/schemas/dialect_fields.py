@@ -70,21 +70,21 @@ def further_batch_dims(
     return 0 if batch_dims is ABSENT else int(batch_dims)
 
 
-def dialect_fields(signature: Signature | BackwardSignature, integer: Any, text: str = "") -> dict[str, Any]:
+def dialect_fields(signature: Signature | BackwardSignature, integer: Any) -> dict[str, Any]:
     """The fields of a model that dialects of an operator differ in, with `integer` as the type of batch_dims.
 
-    There are none where they do not differ. `text` ends their descriptions.
+    There are none if they do not differ.
     """
     fields: dict[str, Any] = {}
     having = _with_batch_dims(signature)
     if having:
-        described = f"In the dialect {' or '.join(having)} only: {_BATCH_DIMS} 0 if left out.{text}"
+        described = f"In the dialect {' or '.join(having)} only: {_BATCH_DIMS} 0 if left out."
         extra: Any = {"format": "int64"}
         fields["batch_dims"] = integer, Field(ABSENT, description=described, json_schema_extra=extra)
     filling = [name for name, own in signature.dialect_fields.items() if own.fills]
     if filling:
         of = f"{' or '.join(filling)} of {signature.operator}"
-        described = f"{OUT_OF_BOUNDS_DESCRIPTION} If left out: fill in the dialect {of}, else error.{text}"
+        described = f"{OUT_OF_BOUNDS_DESCRIPTION} If left out: fill in the dialect {of}, else error."
         fields["out_of_bounds"] = OutOfBounds, Field(ABSENT, description=described)
     return fields
 
