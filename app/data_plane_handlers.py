@@ -20,7 +20,7 @@ from app.api.routes.v2_infer import InferRoute
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
-from app.formats import body_formats
+from app.formats.body_formats import FORMATS, LOOKUPS
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
 from app.services.service import Service
@@ -38,28 +38,32 @@ def handlers_of(
     settings: Settings,
 ) -> dict[str, Handler]:
     """Who answers on the data plane, by the names of `app.api.route_table`."""
+    signatures: dict[str, object] = {row.operation: row.signature for row in OPERATORS.values()}
+    signatures |= {row.operation: row.signature for row in BACKWARDS.values()}
     infer = InferRoute(inference, settings)
-    tensors = TensorsRoute(store, service.limits, disk_threads, settings.max_upload_bytes)
-    content = ContentRoute(store, disk_threads)
-    aliases = AliasesRoute(store, disk_threads)
-    scatter = ScatterRoute(store, service.limits, disk_threads, readiness, settings)
-    handlers: dict[str, Handler] = {
-        operation: Exchange(body_formats.FORMATS, signature, service, settings)
-        for operation, signature in (
-            *((row.operation, row.signature) for row in OPERATORS.values()),
-            *((row.operation, row.signature) for row in BACKWARDS.values()),
-        )
-    }
-    return handlers | {
-        LOOKUP: Exchange(body_formats.LOOKUPS, LOOKUP_SIGNATURE, service, settings),
+    return {
+        **{name: Exchange(FORMATS, signature, service, settings) for name, signature in signatures.items()},
+        LOOKUP: Exchange(LOOKUPS, LOOKUP_SIGNATURE, service, settings),
         "modelInfer": infer,
         "modelVersionInfer": infer,
+        **_table_handlers(TensorsRoute(store, service.limits, disk_threads, settings.max_upload_bytes)),
+        **_alias_handlers(AliasesRoute(store, disk_threads)),
+        "tensorContent": with_name(ContentRoute(store, disk_threads)),
+        "scatterTensor": with_name(ScatterRoute(store, service.limits, disk_threads, readiness, settings)),
+    }
+
+
+def _table_handlers(tensors: TensorsRoute) -> dict[str, Handler]:
+    return {
         "listTensors": tensors.list,
         "getTensor": with_name(tensors.metadata),
         "putTensor": with_name(tensors.put),
         "deleteTensor": with_name(tensors.delete),
-        "tensorContent": with_name(content),
-        "scatterTensor": with_name(scatter),
+    }
+
+
+def _alias_handlers(aliases: AliasesRoute) -> dict[str, Handler]:
+    return {
         "listAliases": aliases.list,
         "getAlias": aliases.get,
         "putAlias": aliases.put,
@@ -82,8 +86,6 @@ def sharded_handlers(
 ) -> dict[str, Handler]:
     """Who answers otherwise where tables are in row ranges: their list, their metadata, and what would change them."""
     assert isinstance(service, Router)
-    tensors = TensorsRoute(tables, service.limits, disk_threads, settings.max_upload_bytes)
-    aliases = AliasesRoute(tables, disk_threads)
 
     def refuse(what: str, *, makes: bool = False) -> Handler:
         async def handle(_: RequestContext, name: str) -> None:
@@ -94,15 +96,9 @@ def sharded_handlers(
         return with_name(handle)
 
     return {
-        "listTensors": tensors.list,
-        "getTensor": with_name(tensors.metadata),
-        "putTensor": with_name(tensors.put),
-        "deleteTensor": with_name(tensors.delete),
+        **_table_handlers(TensorsRoute(tables, service.limits, disk_threads, settings.max_upload_bytes)),
+        **_alias_handlers(AliasesRoute(tables, disk_threads)),
         "tensorContent": with_name(ShardedContentRoute(tables, service, service.read_scalar)),
         "scatterTensor": refuse("A scatter"),
         **({} if isinstance(tables, PublishedTensors) else {"importTensor": refuse("An import", makes=True)}),
-        "listAliases": aliases.list,
-        "getAlias": aliases.get,
-        "putAlias": aliases.put,
-        "deleteAlias": aliases.delete,
     }

@@ -23,10 +23,10 @@ from app.server import tls
 from app.server.header_fields import SECRETS, combined, repeated_single
 from app.telemetry.change_log import Change
 from app.telemetry.increment_layout import HEADER_TEMPLATE
-from app.telemetry.request_id import COUNTER, REQUEST_ID, numbered_id
+from app.telemetry.observed_request import ObservedRequest
+from app.telemetry.request_id import COUNTER
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import RequestTimings
-from app.telemetry.tracing import handed_on
 from app.tensors.buffer_type import Buffer
 
 Piece = bytes | bytearray
@@ -110,7 +110,7 @@ class ServerExchange(Protocol):
         ...
 
 
-class RequestContext:
+class RequestContext(ObservedRequest):
     """A request being answered. `headers` has lower-case names; `timings` collects the times, `code` is an error's.
 
     `credential` is the SHA-256 of the key that came with it, b"" for a field Authorization of another form, None where
@@ -125,12 +125,8 @@ class RequestContext:
         "code",
         "credential",
         "exchange",
-        "given_id",
         "headers",
-        "method",
         "metrics",
-        "number",
-        "path",
         "query",
         "receive",
         "repeated",
@@ -139,22 +135,20 @@ class RequestContext:
         "scope",
         "sender",
         "started",
-        "status",
-        "timings",
     )
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, admission: Admission, deadline: float, metrics: Metrics
     ) -> None:
         now = perf_counter()
-        self.scope = scope
+        self.scope: Scope = scope
         self.receive = receive
         self.sender = send
         self.admission = admission
         self.metrics = metrics
         self.reservation = MemoryReservation(admission.budget)
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
+        self.method = scope["method"]
+        self.path = scope["path"]
         self.query: bytes = scope["query_string"]
         self.started = False
         self.status = 0
@@ -164,7 +158,7 @@ class RequestContext:
         self.timings = RequestTimings(now, now + deadline, self.exchange)
         self.route_match: RouteMatch | None = self.exchange.route_match
         self.number = next(COUNTER)
-        self.given_id: str | None = None
+        self.given_id = None
         self.headers: dict[bytes, bytes]
         if self.route_match is None:
             self._read_header(scope["headers"])
@@ -189,13 +183,7 @@ class RequestContext:
         raw = self.scope["raw_path"]
         if b"%" in raw:
             self.path = self.scope["path"] = decoded_path(raw)
-        given = headers.get(b"x-request-id")
-        if given is not None:
-            text = given.decode("latin-1")
-            if REQUEST_ID.fullmatch(text):
-                self.given_id = text
-        if given is not None or b"traceparent" in headers:
-            self.timings.handed_on = handed_on(headers, self.given_id)
+        self.identify()
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -207,15 +195,6 @@ class RequestContext:
     def sent_key(self) -> bytes | None:
         """`credential`, also of a request whose header was in the cache of headers."""
         return self.credential if self.route_match is None else self.route_match.credential
-
-    @property
-    def request_id(self) -> str:
-        """The id of this request: the caller's, if it gave a valid one."""
-        return self.given_id or numbered_id(self.number)
-
-    @request_id.setter
-    def request_id(self, request_id: str) -> None:
-        self.given_id = request_id
 
     def content_length(self) -> int | None:
         """The declared length of the body, if it is declared."""

@@ -281,7 +281,7 @@ class Calls(grpc.GenericRpcHandler):
                     await self._abort(context, failure, request)
                 finally:
                     leave()  # until now gRPC may hold a part of the message
-            if request.has_given_id:  # to send what differs from call to call costs as much as a small gather
+            if request.given_id is not None:  # to send what differs from call to call costs as much as a small gather
                 timing = request.timings.header_field().decode()
                 context.set_trailing_metadata((("x-request-id", request.request_id), ("server-timing", timing)))
             return written

@@ -10,9 +10,9 @@ from app.errors import Code
 from app.grpc_api.rpc_table import Rpc
 from app.memory.budget import Budget, MemoryReservation
 from app.security.bearer_key import key_digest
-from app.telemetry.request_id import COUNTER, REQUEST_ID, numbered_id
+from app.telemetry.observed_request import ObservedRequest
+from app.telemetry.request_id import COUNTER
 from app.telemetry.server_timing import RequestTimings
-from app.telemetry.tracing import handed_on
 
 _AUTHORIZATION: Final = "authorization"
 _REQUEST_ID: Final = "x-request-id"
@@ -23,29 +23,23 @@ _OBSERVED: Final = frozenset((_TRACE, "tracestate", _REQUEST_ID, "user-agent"))
 """Metadata that logs and traces see; the key, and all else that a caller may send, is in neither."""
 
 
-class RpcRequest:
+class RpcRequest(ObservedRequest):
     """A call, or one request of a stream. `exchange` is the request itself, since bytes, and whether the caller has
     gone, are known here.
     """
 
     __slots__ = (
-        "_given_id",
         "_metadata",
         "_peer",
         "credential",
         "disconnected",
-        "number",
         "on_disconnect",
-        "path",
         "received",
         "repeated_key",
         "reservation",
         "sent",
-        "status",
-        "timings",
     )
 
-    method = "POST"
     refusal: Code | None = None
     refusal_id = ""
 
@@ -58,7 +52,7 @@ class RpcRequest:
         deadline: float,
     ) -> None:
         now = perf_counter()
-        self.path = rpc.path
+        self.method, self.path = "POST", rpc.path
         self.number = next(COUNTER)
         self.received = self.sent = self.status = 0
         self.disconnected = False
@@ -67,7 +61,7 @@ class RpcRequest:
         self.timings = RequestTimings(now, now + deadline, self)
         self.credential: bytes | None = None
         self.repeated_key = False
-        self._given_id: str | None = None
+        self.given_id = None
         self._peer = peer
         self._metadata = metadata
         for name, _ in metadata:
@@ -76,20 +70,11 @@ class RpcRequest:
                 break
 
     def _look_at_metadata(self) -> None:
-        given: bytes | None = None
-        has_trace = False
         for name, value in self._metadata:
             if name == _AUTHORIZATION:
                 self.repeated_key = self.credential is not None
                 self.credential = key_digest(_octets(value))
-            elif name == _REQUEST_ID:
-                given = _octets(value)
-            elif name == _TRACE:
-                has_trace = True
-        if given is not None and REQUEST_ID.fullmatch(text := given.decode("latin-1")):
-            self._given_id = text
-        if self._given_id is not None or has_trace:
-            self.timings.handed_on = handed_on(self.headers, self._given_id)
+        self.identify()
 
     @property
     def headers(self) -> dict[bytes, bytes]:
@@ -110,20 +95,6 @@ class RpcRequest:
     def sent_key(self) -> bytes | None:
         """The SHA-256 of the key that came with it; None without one."""
         return self.credential
-
-    @property
-    def has_given_id(self) -> bool:
-        """Whether the caller gave it a valid id."""
-        return self._given_id is not None
-
-    @property
-    def request_id(self) -> str:
-        """The caller's id, if it gave a valid one, else one of our own."""
-        return self._given_id or numbered_id(self.number)
-
-    @request_id.setter
-    def request_id(self, request_id: str) -> None:
-        self._given_id = request_id
 
     def leave(self) -> None:
         """The caller has gone: work that waits is dropped, work that runs is finished for nobody."""

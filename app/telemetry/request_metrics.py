@@ -25,13 +25,14 @@ from app.telemetry.change_log import Caller, Change, ChangeLog
 from app.telemetry.increment_layout import HEADER_TEMPLATE_AT
 from app.telemetry.increments import add, answer
 from app.telemetry.metric_definitions import BUCKETS, METHODS, MOST_TENSORS, OTHER_TENSORS, REQUEST_SECONDS
+from app.telemetry.observed_request import ObservedRequest
 from app.telemetry.process_metrics import Measured, measure, process_families
 from app.telemetry.prometheus_text import families
-from app.telemetry.request_interface import ObservedRequest
 from app.telemetry.request_log import RequestLog, RequestRecord
 from app.telemetry.server_timing import STAGES
 from app.telemetry.shared_counters import GAUGE, Counters, unshared_counters
-from app.telemetry.tracing import Tracing, trace_id_of
+from app.telemetry.trace_context import trace_id_of
+from app.telemetry.tracing import Tracing
 
 _REMEMBERED: Final = 4096
 """Most paths whose cells are remembered: names of models are in them, which clients make up."""

@@ -10,7 +10,6 @@ for whose sake shards are asked is made before that, so that theirs are its chil
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from threading import Thread
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from app import __version__
-from app.telemetry.request_interface import ObservedRequest
+from app.telemetry.observed_request import ObservedRequest
 from app.telemetry.server_timing import STAGES, RequestTimings
+from app.telemetry.trace_context import TRACE_FIELDS
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -30,8 +30,6 @@ ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_EN
 CLOSE_S: Final = 3.0
 """How long a stop waits for the last spans to be sent."""
 _PATH: Final = "/v1/traces"
-_TRACE_FIELDS: Final = (b"traceparent", b"tracestate")
-_TRACEPARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
 class NoTracing(Exception):
@@ -66,7 +64,7 @@ class Tracing:
             span = timings.span
         own: dict[str, str] = {}
         self._propagator.inject(own, self._trace.set_span_in_context(span))
-        kept = [b"%b: %b\r\n" % (name, value) for name, _, value in lines if name not in (b"", *_TRACE_FIELDS)]
+        kept = [b"%b: %b\r\n" % (name, value) for name, _, value in lines if name not in (b"", *TRACE_FIELDS)]
         return b"".join([*kept, *(f"{name}: {value}\r\n".encode("latin-1") for name, value in own.items())])
 
     def record(
@@ -102,7 +100,7 @@ class Tracing:
         """What the caller's header fields say about the trace: empty where they say nothing valid."""
         if b"traceparent" not in headers:
             return self._trace.set_span_in_context(self._trace.INVALID_SPAN)
-        carrier = {name.decode(): headers[name].decode("latin-1") for name in _TRACE_FIELDS if name in headers}
+        carrier = {name.decode(): headers[name].decode("latin-1") for name in TRACE_FIELDS if name in headers}
         return self._propagator.extract(carrier, self._trace.set_span_in_context(self._trace.INVALID_SPAN))
 
     def close(self) -> None:
@@ -145,28 +143,6 @@ def _stages(context: ObservedRequest, end: float) -> Iterator[tuple[str, float, 
             return
         following = begins[place + 1] if place < 3 else 0.0
         yield name, begin, following or end
-
-
-def trace_id_of(headers: Mapping[bytes, bytes]) -> str | None:
-    """The trace that the caller says this request belongs to (W3C Trace Context), None where it says nothing valid."""
-    given = headers.get(b"traceparent")
-    found = None if given is None else _TRACEPARENT.fullmatch(given)
-    if found is None or found[1] == b"ff" or (found[1] == b"00" and found[4]):
-        return None
-    return found[2].decode() if found[2].strip(b"0") and found[3].strip(b"0") else None
-
-
-def handed_on(headers: Mapping[bytes, bytes], request_id: str | None) -> bytes:
-    """The header lines with which a request to another service, for the sake of one with `headers`, says so.
-
-    `request_id` is the id that the caller gave, if it is a valid one.
-    """
-    lines = b"" if request_id is None else b"x-request-id: %b\r\n" % request_id.encode()
-    if trace_id_of(headers) is not None:
-        for name in _TRACE_FIELDS:
-            if name in headers:
-                lines += b"%b: %b\r\n" % (name, headers[name])
-    return lines
 
 
 def is_wanted(endpoint: str | None) -> bool:

@@ -15,7 +15,7 @@ from app.api.route_table import READINESS
 from app.telemetry import request_log
 from app.telemetry.logs import JsonFormatter, TextFormatter
 from app.telemetry.request_log import RequestLog, RequestRecord
-from app.telemetry.tracing import trace_id_of
+from app.telemetry.trace_context import trace_id_of
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 HOSTILE = [

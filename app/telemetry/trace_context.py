@@ -1,0 +1,33 @@
+"""The W3C Trace Context that a caller sends with a request, and that requests to other services for its sake repeat."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+_TRACEPARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
+TRACE_FIELDS: Final = (b"traceparent", b"tracestate")
+"""The header fields of a trace."""
+
+
+def trace_id_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """The trace that the caller says this request belongs to (W3C Trace Context), None where it says nothing valid."""
+    given = headers.get(b"traceparent")
+    found = None if given is None else _TRACEPARENT.fullmatch(given)
+    if found is None or found[1] == b"ff" or (found[1] == b"00" and found[4]):
+        return None
+    return found[2].decode() if found[2].strip(b"0") and found[3].strip(b"0") else None
+
+
+def handed_on(headers: Mapping[bytes, bytes], request_id: str | None) -> bytes:
+    """The header lines with which a request to another service, for the sake of one with `headers`, says so.
+
+    `request_id` is the id that the caller gave, if it is a valid one.
+    """
+    lines = b"" if request_id is None else b"x-request-id: %b\r\n" % request_id.encode()
+    if trace_id_of(headers) is not None:
+        for name in TRACE_FIELDS:
+            if name in headers:
+                lines += b"%b: %b\r\n" % (name, headers[name])
+    return lines
