@@ -21,11 +21,13 @@ from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
 from app.formats.body_formats import FORMATS, LOOKUPS
+from app.imports.import_jobs import ImportJobs
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
 from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore
+from app.store.tensor_store_interface import TensorStore
 from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE
 
 
@@ -33,58 +35,48 @@ def handlers_of(
     service: Service,
     inference: Inference,
     store: LocalStore,
+    tables: ShardedTensors | None,
+    imports: ImportJobs,
     disk_threads: DiskThreads,
     readiness: Readiness,
     settings: Settings,
 ) -> dict[str, Handler]:
-    """Who answers on the data plane, by the names of `app.api.route_table`."""
+    """Who answers on the data plane, by the names of `app.api.route_table`.
+
+    `tables` are the tables in row ranges, if tensors are those and not the ones of `store`.
+    """
+    listed: TensorStore = store if tables is None else tables
+    tensors = TensorsRoute(listed, service.limits, disk_threads, settings.max_upload_bytes)
+    aliases = AliasesRoute(listed, disk_threads)
+    of_imports = ImportsRoute(listed, store, disk_threads, imports)
+    infer = InferRoute(inference, settings)
     signatures: dict[str, object] = {row.operation: row.signature for row in OPERATORS.values()}
     signatures |= {row.operation: row.signature for row in BACKWARDS.values()}
-    infer = InferRoute(inference, settings)
-    return {
+    handlers: dict[str, Handler] = {
         **{name: Exchange(FORMATS, signature, service, settings) for name, signature in signatures.items()},
         LOOKUP: Exchange(LOOKUPS, LOOKUP_SIGNATURE, service, settings),
         "modelInfer": infer,
         "modelVersionInfer": infer,
-        **_table_handlers(TensorsRoute(store, service.limits, disk_threads, settings.max_upload_bytes)),
-        **_alias_handlers(AliasesRoute(store, disk_threads)),
-        "tensorContent": with_name(ContentRoute(store, disk_threads)),
-        "scatterTensor": with_name(ScatterRoute(store, service.limits, disk_threads, readiness, settings)),
-    }
-
-
-def _table_handlers(tensors: TensorsRoute) -> dict[str, Handler]:
-    return {
         "listTensors": tensors.list,
         "getTensor": with_name(tensors.metadata),
         "putTensor": with_name(tensors.put),
         "deleteTensor": with_name(tensors.delete),
-    }
-
-
-def _alias_handlers(aliases: AliasesRoute) -> dict[str, Handler]:
-    return {
+        "tensorContent": with_name(ContentRoute(store, disk_threads)),
+        "scatterTensor": with_name(ScatterRoute(store, service.limits, disk_threads, readiness, settings)),
+        "importTensor": with_name(of_imports.begin),
+        "listImports": of_imports.list,
+        "getImport": of_imports.get,
+        "endImport": of_imports.delete,
         "listAliases": aliases.list,
         "getAlias": aliases.get,
         "putAlias": aliases.put,
         "deleteAlias": aliases.delete,
     }
+    return handlers if tables is None else handlers | _of_row_ranges(service, tables)
 
 
-def import_handlers(imports: ImportsRoute) -> dict[str, Handler]:
-    """Who answers requests for imports."""
-    return {
-        "importTensor": with_name(imports.begin),
-        "listImports": imports.list,
-        "getImport": imports.get,
-        "endImport": imports.delete,
-    }
-
-
-def sharded_handlers(
-    service: Service, tables: ShardedTensors, disk_threads: DiskThreads, settings: Settings
-) -> dict[str, Handler]:
-    """Who answers otherwise where tables are in row ranges: their list, their metadata, and what would change them."""
+def _of_row_ranges(service: Service, tables: ShardedTensors) -> dict[str, Handler]:
+    """Who answers otherwise for tables in row ranges: downloads, and what would change one in place."""
     assert isinstance(service, Router)
 
     def refuse(what: str, *, makes: bool = False) -> Handler:
@@ -95,10 +87,8 @@ def sharded_handlers(
 
         return with_name(handle)
 
-    return {
-        **_table_handlers(TensorsRoute(tables, service.limits, disk_threads, settings.max_upload_bytes)),
-        **_alias_handlers(AliasesRoute(tables, disk_threads)),
+    found = {
         "tensorContent": with_name(ShardedContentRoute(tables, service, service.read_scalar)),
         "scatterTensor": refuse("A scatter"),
-        **({} if isinstance(tables, PublishedTensors) else {"importTensor": refuse("An import", makes=True)}),
     }
+    return found if isinstance(tables, PublishedTensors) else found | {"importTensor": refuse("An import", makes=True)}

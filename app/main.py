@@ -32,7 +32,6 @@ from app.api.routes.docs_page import add_docs_routes
 from app.api.routes.error_pages import add_error_page_routes
 from app.api.routes.front_page import add_front_page_routes
 from app.api.routes.health import add_health_routes
-from app.api.routes.imports import ImportsRoute
 from app.api.routes.v2_log_and_trace_settings import add_log_and_trace_settings_routes
 from app.api.routes.v2_models import add_model_routes
 from app.api.routes.v2_repository import add_repository_routes
@@ -44,7 +43,7 @@ from app.cluster.router.router import Router
 from app.cluster.router.router_files import RouterFiles
 from app.cluster.router.sharded_lookups import ShardedLookups
 from app.cluster.router.sharded_service import CoordinatedService, ShardedService, is_ray, ray_link
-from app.data_plane_handlers import handlers_of, import_handlers, sharded_handlers
+from app.data_plane_handlers import handlers_of
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
 from app.dispatch.backend_calibration import calibrated
@@ -317,9 +316,7 @@ def create_app(
     metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors, tables)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         control,
-        handlers_of(service, inference, store, disk_threads, readiness, settings)
-        | import_handlers(ImportsRoute(store if tables is None else tables, store, disk_threads, imports))
-        | ({} if tables is None else sharded_handlers(service, tables, disk_threads, settings)),
+        handlers_of(service, inference, store, tables, imports, disk_threads, readiness, settings),
         host_check=host_check,
         authorizer=authorizer,
         readiness=readiness,

@@ -9,7 +9,7 @@ import os
 import re
 import resource
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, get_args
 
 from platformdirs import user_cache_path, user_data_path
 from pydantic import ByteSize, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -289,15 +289,11 @@ class Settings(BaseSettings):
         """Whether gRPC is served, wherever that is."""
         return self.grpc_port is not None or self.grpc_uds is not None
 
-    @field_validator(
-        "uds", "grpc_uds", "store_dir", "cache_dir", "cluster_key_file", "cluster_ca", "api_keys_file", "tls_cert",
-        "tls_key", "tls_key_password_file", "tls_client_ca",
-        mode="before",
-    )  # fmt: skip
+    @field_validator("*", mode="before")
     @classmethod
-    def _is_a_path(cls, value: object) -> object:
-        if value == "":  # would be the working directory, as which nobody means it
-            raise ValueError("is empty: give a path, or leave it out")
+    def _is_a_path(cls, value: object, known: ValidationInfo) -> object:
+        if value == "" and _takes_a_path(cls.model_fields[str(known.field_name)]):
+            raise ValueError("is empty: give a path, or leave it out")  # it would be the working directory
         return value
 
     @field_validator("grpc_uds")
@@ -373,6 +369,10 @@ class Settings(BaseSettings):
                     f"{origin!r} is no origin: it has the form https://app.example or http://app.example:81"
                 )
         return value
+
+
+def _takes_a_path(field: FieldInfo) -> bool:
+    return Path in (field.annotation, *get_args(field.annotation))
 
 
 def _refusal(name: str, value: object, why: str) -> ValidationError:

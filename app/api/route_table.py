@@ -59,7 +59,6 @@ class Route(NamedTuple):
 
 GATHER, TENSORS, CONTROL = Plane.GATHER, Plane.TENSORS, Plane.CONTROL
 _MODEL: Final = "/v2/models/{name}"
-_VERSION: Final = "/v2/models/{name}/versions/{version}"
 
 
 def _routes(rows: Rows, plane: Plane, access: Access) -> Iterator[Route]:
@@ -87,16 +86,17 @@ ROUTES: Final = (
     Route("/v2/health/live", CONTROL, Access.PUBLIC, {"GET": "serverLive"}, health="alive"),
     Route("/v2/health/ready", CONTROL, Access.PUBLIC, {"GET": "serverReady"}, health="ready"),
     Route("/v2/models/stats", CONTROL, Access.GATHER, {"GET": "statistics"}),
-    Route(_MODEL, CONTROL, Access.GATHER, {"GET": "modelMetadata"}),
-    Route(f"{_MODEL}/ready", CONTROL, Access.GATHER, {"GET": "modelReady"}),
-    Route(f"{_MODEL}/config", CONTROL, Access.GATHER, {"GET": "modelConfig"}),
-    Route(f"{_MODEL}/stats", CONTROL, Access.GATHER, {"GET": "modelStatistics"}),
-    Route(f"{_MODEL}/infer", GATHER, Access.GATHER, {"POST": "modelInfer"}),
-    Route(_VERSION, CONTROL, Access.GATHER, {"GET": "modelVersionMetadata"}),
-    Route(f"{_VERSION}/ready", CONTROL, Access.GATHER, {"GET": "modelVersionReady"}),
-    Route(f"{_VERSION}/config", CONTROL, Access.GATHER, {"GET": "modelVersionConfig"}),
-    Route(f"{_VERSION}/stats", CONTROL, Access.GATHER, {"GET": "modelVersionStatistics"}),
-    Route(f"{_VERSION}/infer", GATHER, Access.GATHER, {"POST": "modelVersionInfer"}),
+    *(
+        Route(f"{path}{below}", plane, Access.GATHER, {method: f"model{version}{operation}"})
+        for path, version in ((_MODEL, ""), (f"{_MODEL}/versions/{{version}}", "Version"))
+        for below, plane, method, operation in (
+            ("", CONTROL, "GET", "Metadata"),
+            ("/ready", CONTROL, "GET", "Ready"),
+            ("/config", CONTROL, "GET", "Config"),
+            ("/stats", CONTROL, "GET", "Statistics"),
+            ("/infer", GATHER, "POST", "Infer"),
+        )
+    ),
     Route("/v2/repository/index", CONTROL, Access.GATHER, {"POST": "repositoryIndex"}),
     Route("/v2/repository/models/{name}/load", CONTROL, Access.GATHER, {"POST": "repositoryLoad"}),
     Route("/v2/repository/models/{name}/unload", CONTROL, Access.GATHER, {"POST": "repositoryUnload"}),
