@@ -78,23 +78,10 @@ from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import start_tracing
 from app.tensors.backward_call import BackwardCall
 from app.tensors.lookup_call import LookupCall
-from app.tensors.shape_limits import Limits
 
 logger = logging.getLogger("gathernd")
 _PROGRESS_S: Final = 2.0
 """How often the log says that kernels are still being prepared."""
-
-
-def limits_of(settings: Settings) -> Limits:
-    """The limits on tensors, from the settings."""
-    return Limits(
-        rank=settings.max_rank,
-        dimension=settings.max_dimension,
-        elements=settings.max_elements,
-        output_bytes=settings.max_output_bytes,
-        string_bytes=settings.max_string_bytes,
-        features=settings.max_features,
-    )
 
 
 def split_threads(settings: Settings) -> int:
@@ -185,7 +172,7 @@ def create_app(
     kernel = kernel_named(settings.kernel)
     threads = split_threads(settings)
     chooser = BackendChooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=threads)
-    limits = limits_of(settings)
+    limits = settings.limits
     store = LocalStore(
         settings.store_dir,
         limits,

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 from app.api.error_responses import render_error
 from app.api.route_table import HEALTH, path_of
 from app.cluster.shard_map import BadShardMap
-from app.main import Application, NoGrpc, check_grpc, create_app, grpc_listener, is_local, limits_of, router_files
+from app.main import Application, NoGrpc, check_grpc, create_app, grpc_listener, is_local, router_files
 from app.security.api_keys import BadKeysFile
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.file_watcher import FileWatcher
@@ -107,7 +107,7 @@ def serve_workers(settings: Settings) -> int:
     addresses = listening_sockets.addresses(reserved)
     with ExitStack() as removed_at_the_end:
         own = _unix_socket(settings, "uds", removed_at_the_end)
-        store = LocalStore(settings.store_dir, limits_of(settings), processes=settings.workers)
+        store = LocalStore(settings.store_dir, settings.limits, processes=settings.workers)
         open_store(store)
         if own is not None:
             listeners.append(own.listen())

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.imports.source_urls import BadUrl, parse_prefix
 from app.memory.container_memory import memory_limit
+from app.tensors.shape_limits import Limits
 
 _ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9._-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?")
@@ -278,6 +279,18 @@ class Settings(BaseSettings):
         description="URL of the OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs the "
         "extra `otel` (default: what `OTEL_EXPORTER_OTLP_ENDPOINT` says; without either nothing is traced).",
     )
+
+    @property
+    def limits(self) -> Limits:
+        """The limits on tensors."""
+        return Limits(
+            rank=self.max_rank,
+            dimension=self.max_dimension,
+            elements=self.max_elements,
+            output_bytes=self.max_output_bytes,
+            string_bytes=self.max_string_bytes,
+            features=self.max_features,
+        )
 
     @property
     def serves_tcp(self) -> bool:

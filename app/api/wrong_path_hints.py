@@ -6,10 +6,12 @@ import re
 from typing import Final
 
 from app.api.route_table import TABLE, Route, path_of
+from app.operators.registry import OPERATORS
+from app.tensors.lookup_call import LOOKUP
 
 _LIVE: Final = path_of("livez")
 _READY: Final = path_of("readyz")
-_OPERATORS: Final = "gathernd|gather|gather_elements|scatternd|scatter_elements|lookup"
+_OPERATORS: Final = "|".join((*OPERATORS, LOOKUP))
 _FIRST: Final = r"\1"
 """Stands in a hint for the part of the path in the first parentheses of its pattern."""
 _USUAL: Final = tuple(

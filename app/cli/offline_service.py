@@ -13,7 +13,7 @@ from app.dispatch.choose_backend import BackendChooser, Route
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels.gpu_interface import NoDevice
 from app.kernels.kernel_by_name import kernel_named
-from app.main import limits_of, split_threads, use_gpu
+from app.main import split_threads, use_gpu
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import keep_freed_memory
 from app.services.gradients import Gradients
@@ -62,9 +62,7 @@ def service_of(settings: Settings, *, refresh: bool) -> Service:
         coefficients=calibrated(kernel, settings.cache_dir, threads=threads, refresh=refresh),
     )
     budget = Budget(settings.memory_budget // settings.workers)
-    service = Service(
-        limits_of(settings), EmptyStore(), kernel, RequestThreadPool(settings.threads, 0), chooser, budget
-    )
+    service = Service(settings.limits, EmptyStore(), kernel, RequestThreadPool(settings.threads, 0), chooser, budget)
     service.runners = {LookupCall: Lookups(service, kernel), BackwardCall: Gradients(service)}
     try:
         use_gpu(settings, service)

@@ -45,11 +45,10 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
   "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
   "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]},
-  "batchdims": 1}'""",
-            "'batchdims' is not a field here; there are batch_dims, data, device, dialect, fill_value, indices, "
-            "out_of_bounds, output_encoding",
-            members={"errors": [{"pointer": "/batchdims"}]},
-            hint="Write 'batch_dims' in place of 'batchdims'.",
+  "batch_dims": "1"}'""",
+            "batch_dims must be an integer",
+            members={"errors": [{"pointer": "/batch_dims"}]},
+            hint="Write 1 without quotes at /batch_dims.",
         ),
     ),
     "unsupported_dtype": ErrorRow(
@@ -70,14 +69,14 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
         ),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
-  "data": {"dtype": "float", "shape": [2, 2], "values": [0, 1, 2, 3]},
-  "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]}}'""",
-            "'float' is no element type",
-            members={"errors": [{"pointer": "/data/dtype"}]},
-            hint=(
-                "Write 'float32' in place of 'float'; the types are bool, int8, int16, int32, int64, uint8, uint16, "
-                "uint32, uint64, float16, bfloat16, float32, float64, complex64, complex128, string."
-            ),
+  "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
+  "indices": {"dtype": "int32", "shape": [2, 2], "values": [0, 0, 1, 1]}}'""",
+            "onnx-13 does not take indices of type int32; it takes int64",
+            members={
+                "rule": {"dialect": "onnx-13", "clause": None, "text": "indices - tensor(int64)"},
+                "errors": [{"pointer": "/indices/dtype"}],
+            },
+            hint="Convert indices to int64, which onnx-13 takes.",
         ),
     ),
     "value_not_representable": ErrorRow(
