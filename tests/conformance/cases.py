@@ -65,7 +65,7 @@ class Told:
 class Error:
     """What a refusal must say. `places` have the pointers of flat JSON; None where the error has no place.
 
-    Of an error that a text gives, `only_code` is known.
+    Of an error that a text gives, `only_code` is known; of one whose turn matters, the first place too.
     """
 
     code: str

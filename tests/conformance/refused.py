@@ -19,5 +19,5 @@ def in_flat_json() -> list[provoked.Case]:
             each.error.code, FLAT.body(each), [dict(place) for place in each.error.places or ()] or None, each.path
         )
         for each in REFUSED
-        if each.error is not None
+        if each.error is not None and not each.error.only_code
     ]

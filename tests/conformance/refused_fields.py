@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.conformance.cases import Case, refused
-from tests.http.forms import tensor
+from tests.conformance.cases import Case, Error, case, refused
+from tests.http.forms import int64, tensor
 from tests.http.provoked import at
 
 GATHERS = ("/gathernd", "/gather", "/gather_elements")
@@ -153,4 +153,53 @@ def _elements() -> Iterator[Case]:
         yield refused("unsupported_dtype", wrong, at("/indices/dtype"), path, ("onnx-13", None))
 
 
-REFUSED_FIELDS = [*_fields(), *_far(), *_scatters(), *_elements()]
+def _in_turn(path: str, given: dict[str, Any], steps: tuple[tuple[dict[str, Any], str, str], ...]) -> Iterator[Case]:
+    """Bodies that are wrong in all that comes later too: each step mends what was told, and is told the next."""
+    for number, (change, code, pointer) in enumerate(steps):
+        given = given | change
+        error = Error(code, ({"pointer": pointer},), only_code=True)
+        yield case(f"{path} wrong in many ways, {number} mended", path, given, error=error)
+
+
+def _orders() -> Iterator[Case]:
+    half = tensor("float16", [3, 2], [1] * 6)
+    scatter = {
+        "data": half, "indices": tensor("int32", [1, 1], [9]), "updates": tensor("float32", [3], [1, 2, 3]),
+        "dialect": "onnx-11", "device": "gpu",
+    }  # fmt: skip
+    yield from _in_turn(
+        "/scatternd",
+        scatter,
+        (
+            ({}, "unsupported_dtype", "/indices/dtype"),
+            ({"indices": int64([1, 0], [])}, "unsupported_dtype", "/updates/dtype"),
+            ({"updates": tensor("float16", [3], [1, 2, 3])}, "index_depth_out_of_range", "/indices/shape"),
+            ({"indices": int64([1, 1], [9])}, "updates_shape_mismatch", "/updates/shape"),
+            ({"updates": tensor("float16", [1, 2], [1, 2])}, "device_unavailable", "/device"),
+            ({"device": "cpu"}, "index_out_of_bounds", "/indices/values/0"),
+        ),
+    )
+    bfloat16 = scatter | {"data": tensor("bfloat16", [3, 2], [1] * 6)}
+    error = Error("unsupported_dtype", ({"pointer": "/data/dtype"},), only_code=True)
+    yield case("/scatternd wrong in many ways, the data first", "/scatternd", bfloat16, error=error)
+    gradient = {
+        "indices": tensor("float64", [3, 3], [9] * 9), "grad_output": tensor("int8", [3, 2], [1] * 6),
+        "data_shape": [2**62, 2**62], "batch_dims": 7, "device": "gpu",
+    }  # fmt: skip
+    yield from _in_turn(
+        "/gathernd/backward",
+        gradient,
+        (
+            ({}, "unsupported_dtype", "/indices/dtype"),
+            ({"indices": int64([3, 3], [9] * 9)}, "unsupported_dtype", "/grad_output/dtype"),
+            ({"grad_output": tensor("float32", [3, 2], [1] * 6)}, "batch_dims_out_of_range", "/batch_dims"),
+            ({"batch_dims": 0}, "index_depth_out_of_range", "/indices/shape"),
+            ({"indices": int64([3, 1], [-9] * 3)}, "updates_shape_mismatch", "/grad_output/shape"),
+            ({"data_shape": [2**40, 2]}, "limit_exceeded", "/data_shape"),
+            ({"data_shape": [4, 2]}, "device_unavailable", "/device"),
+            ({"device": "cpu"}, "index_out_of_bounds", "/indices/values/0"),
+        ),
+    )
+
+
+REFUSED_FIELDS = [*_fields(), *_far(), *_scatters(), *_elements(), *_orders()]

@@ -200,6 +200,8 @@ def check_refused(problem: Any, error: Error, place: Callable[[str], str]) -> No
     assert problem is not None, f"answered, and not refused with {error.code}"
     if error.only_code:
         assert problem["code"] == error.code, problem["detail"]
+        if error.places:
+            assert problem["errors"][0]["pointer"] == place(error.places[0]["pointer"])
         return
     found = {
         "code": problem["code"],

@@ -107,31 +107,6 @@ def test_refusals_in_json(every_client: httpx.Client) -> None:
     assert "out_of_bounds" not in found["hint"]
 
 
-def test_the_order_of_refusals(client: httpx.Client) -> None:
-    """Each of these is wrong in all that comes later, too."""
-    wrong: dict[str, Any] = {
-        "indices": tensor("float64", [3, 3], [9] * 9),
-        "grad_output": tensor("int8", [3, 2], [1] * 6),
-        "data_shape": [2**62, 2**62],
-        "batch_dims": 7,
-        "device": "gpu",
-    }
-    refused(client, "unsupported_dtype", "/indices/dtype", **wrong)
-    wrong["indices"] = int64([3, 3], [9] * 9)
-    refused(client, "unsupported_dtype", "/grad_output/dtype", **wrong)
-    wrong["grad_output"] = tensor("float32", [3, 2], [1] * 6)
-    refused(client, "batch_dims_out_of_range", "/batch_dims", **wrong)
-    wrong["batch_dims"] = 0
-    refused(client, "index_depth_out_of_range", "/indices/shape", **wrong)
-    wrong["indices"] = int64([3, 1], [-9] * 3)
-    refused(client, "updates_shape_mismatch", "/grad_output/shape", **wrong)
-    wrong["data_shape"] = [2**40, 2]
-    refused(client, "limit_exceeded", "/data_shape", **wrong)
-    wrong["data_shape"] = [4, 2]
-    refused(client, "device_unavailable", "/device", **wrong)
-    refused(client, "index_out_of_bounds", "/indices/values/0", **wrong | {"device": "cpu"})
-
-
 def test_what_is_no_json_and_what_the_query_may_not_have(client: httpx.Client) -> None:
     answer = client.post(ND, content=json.dumps(BODY)[:-1], headers={"content-type": "application/json"})
     error(answer, 400, "malformed_request")

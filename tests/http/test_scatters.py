@@ -78,41 +78,6 @@ def test_an_opset_that_is_no_dialect_is_told_the_version_that_it_has(
     assert found["hint"].startswith(f"Write '{meant}' in place of 'onnx-{opset}' at /dialect")
 
 
-def test_rules_take_their_turn(client: httpx.Client) -> None:
-    """Each body breaks all the rules from its own on; what comes first is told."""
-    body = nd_body(
-        data=tensor("bfloat16", [3, 2], [1] * 6),
-        indices=tensor("int32", [1, 1], [9]),
-        updates=tensor("float32", [3], [1, 2, 3]),
-        dialect="onnx-11",
-        device="gpu",
-    )
-    found = []
-    for change in (
-        {},
-        {"data": tensor("float16", [3, 2], [1] * 6)},
-        {"indices": int64([1, 0], [])},
-        {"updates": tensor("float16", [3], [1, 2, 3])},
-        {"indices": int64([1, 1], [9])},
-        {"updates": tensor("float16", [1, 2], [1, 2])},
-        {"device": "cpu"},
-        {"indices": int64([1, 1], [2])},
-    ):
-        body |= change
-        answer = client.post(ND, json=body).json()
-        found.append((answer.get("code"), answer.get("errors", [{}])[0].get("pointer")))
-    assert found == [
-        ("unsupported_dtype", "/data/dtype"),
-        ("unsupported_dtype", "/indices/dtype"),
-        ("unsupported_dtype", "/updates/dtype"),
-        ("index_depth_out_of_range", "/indices/shape"),
-        ("updates_shape_mismatch", "/updates/shape"),
-        ("device_unavailable", "/device"),
-        ("index_out_of_bounds", "/indices/values/0"),
-        (None, None),
-    ]
-
-
 def test_safetensors_refuse_with_their_pointers(client: httpx.Client) -> None:
     arrays = {name: array(nd_body()[name]) for name in ("data", "indices", "updates")}
     cases: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
@@ -171,14 +136,3 @@ def test_the_hint_of_an_index_out_of_bounds_is_one_for_scatters(client: httpx.Cl
     }  # fmt: skip
     found = error(client.post(ND, json=empty), 422, found["code"])
     assert found["hint"] == "Send no index for axis 0, which has size 0, so that none is valid."
-
-
-def test_a_resident_tensor_of_another_type_and_a_missing_one(client: httpx.Client) -> None:
-    put_raw(client, "ints", np.arange(6, dtype=np.int32).reshape(3, 2))
-    try:
-        answer = client.post(ND, json=nd_body(data={"tensor": "ints"})).json()
-        assert (answer["code"], answer["errors"][0]["pointer"]) == ("unsupported_dtype", "/updates/dtype")
-    finally:
-        client.delete("/tensors/ints")
-    answer = client.post(ND, json=nd_body(data={"tensor": "nothing_there"})).json()
-    assert (answer["code"], answer["errors"][0]["pointer"]) == ("tensor_not_found", "/data/tensor")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -33,16 +30,6 @@ def ask(
     content = tensors if isinstance(tensors, bytes) else save(dict(tensors))
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return client.post(path, params=params, content=content, headers={**BINARY, **named})
-
-
-def raw_body(tensors: Mapping[str, tuple[str, list[int], bytes]]) -> bytes:
-    """A safetensors body of any types: name -> dtype in the format's words, shape, bytes."""
-    header, payload = {}, b""
-    for name, (dtype, shape, raw) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(payload), len(payload) + len(raw)]}
-        payload += raw
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + payload
 
 
 def output(answer: httpx.Response) -> NDArray[Any]:
@@ -143,14 +130,6 @@ def test_types_that_the_format_lacks_are_refused_or_answered_in_json(client: htt
     assert refused.json()["code"] == "unsupported_dtype"
 
 
-@pytest.mark.parametrize("name", ["complex128", "string"])
-def test_a_binary_request_of_a_type_that_the_format_lacks_does_not_exist(client: httpx.Client, name: str) -> None:
-    sent = raw_body({"data": (name.upper(), [1], bytes(16)), "indices": ("I64", [1, 1], bytes(8))})
-    problem = ask(client, sent).json()
-    assert (problem["code"], problem["errors"][0]["pointer"]) == ("unsupported_dtype", "/data")
-    assert "base64" in problem["detail"]
-
-
 @pytest.mark.parametrize(
     ("content_type", "status"),
     [
@@ -169,31 +148,6 @@ def test_the_content_type_names_the_format(client: httpx.Client, content_type: s
 def test_a_missing_tensor_is_pointed_at_in_the_query(client: httpx.Client) -> None:
     problem = ask(client, {"indices": INDICES}, params={"tensor": "nobody"}).json()
     assert (problem["code"], problem["errors"][0]["pointer"]) == ("tensor_not_found", "/query/tensor")
-
-
-ENCODERS: dict[str, Callable[[bytes], bytes]] = {
-    "gzip": gzip.compress,
-    "deflate": zlib.compress,
-    "identity": bytes,
-}
-
-
-@pytest.mark.parametrize("encoding", ENCODERS)
-@pytest.mark.parametrize("rows", [3, 100_000])
-def test_a_compressed_body_is_read(client: httpx.Client, encoding: str, rows: int) -> None:
-    data = np.arange(rows * 4, dtype=np.int32).reshape(rows, 4)
-    sent = ENCODERS[encoding](save({"data": data, "indices": np.array([[rows - 1]])}))
-    assert output(ask(client, sent, content_encoding=encoding)).tolist() == data[-1:].tolist()
-
-
-def test_gzip_bomb_is_refused(start: Callable[..., Any]) -> None:
-    with start("--max-body-bytes", "1MiB") as small, small.client() as client:
-        bomb = gzip.compress(bytes(64 << 20))
-        answer = ask(client, bomb, content_encoding="gzip")
-        assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
-        answer = ask(client, bytes((1 << 20) + 1))
-        assert (answer.status_code, answer.json()["maximum"]) == (413, 1 << 20)
-        assert ask(client, {"data": np.zeros(200_000, np.float32), "indices": np.array([[7]])}).status_code == 200
 
 
 HOSTILE: dict[str, bytes] = {
