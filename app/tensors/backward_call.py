@@ -33,11 +33,6 @@ class BackwardSignature:
         """The parameter in a JSON body."""
         return f"/{self.parameter}"
 
-    @cached_property
-    def query_pointer(self) -> str:
-        """The parameter in a query."""
-        return f"/query/{self.parameter}"
-
 
 @dataclass(slots=True)
 class BackwardCall:

@@ -70,11 +70,6 @@ class Signature:
         return f"/{self.parameter}"
 
     @cached_property
-    def query_pointer(self) -> str:
-        """The parameter in a query."""
-        return f"/query/{self.parameter}"
-
-    @cached_property
     def parameters_pointer(self) -> str:
         """The parameter of an infer request."""
         return f"/parameters/{self.parameter}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import Field, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import Field, ValidationError, WithJsonSchema
 from pydantic.types import FailFast, Strict
 
 from app.errors import GatherError, invalid_field
@@ -49,10 +49,7 @@ class LookupFeature(RequestModel):
     )
 
 
-_FEATURE: Final = as_dict(LookupFeature)
-"""As thousands of features are read: no object is made of each."""
 _FEATURE_FIELDS: Final = as_dict(LookupFeatureFields)
-_FEATURES: Final = TypeAdapter(list[_FEATURE])  # type: ignore[valid-type]
 
 
 class _LookupFields(RequestModel):
@@ -82,12 +79,6 @@ class LookupRequest(_LookupFields):
     features: Annotated[list[LookupFeature], Field(min_length=1), FailFast(), FEATURES]
 
 
-class LookupDicts(_LookupFields):
-    """A `LookupRequest` whose features are dicts."""
-
-    features: Annotated[list[_FEATURE], Field(min_length=1), FailFast(), FEATURES]  # type: ignore[valid-type]
-
-
 class LookupParameters(_LookupFields):
     """What a lookup says beside its arrays, in the binary formats."""
 
@@ -98,26 +89,6 @@ class LookupParameterDicts(_LookupFields):
     """The same whose features are dicts."""
 
     features: Annotated[list[_FEATURE_FIELDS], Field(min_length=1), FailFast(), FEATURES]  # type: ignore[valid-type]
-
-
-def valid_lookup(document: Any, most: int, check_features: Callable[[Sequence[dict[str, Any]]], object]) -> LookupDicts:
-    """A `LookupRequest`, validated.
-
-    Raises limit_exceeded for more than `most` features, and invalid_field: at the first member or feature that is
-    wrong, where what is wrong with features, whose members have been validated, includes what `check_features` raises.
-    """
-    features = check_feature_count(document, "", most)
-    try:
-        return LookupDicts.model_validate(document)
-    except ValidationError as refusal:
-        faults = InvalidFields(refusal, LookupRequest, document)
-    faults.raise_unknown()
-    wrong = faults.first_item("features")
-    right = features if wrong is None else features[:wrong]
-    if right:
-        check_features(_FEATURES.validate_python(right))
-    faults.raise_first("features")
-    raise faults.first()
 
 
 def valid_parameters(document: Any, pointer: str, most: int) -> LookupParameterDicts:
