@@ -60,8 +60,9 @@ def validate(row: Any, request: Request, limits: Limits) -> Any:
     What is wrong with an array includes what `Request.array` refuses.
     """
     family, document = FAMILIES[row.kind], request.document
-    if row.kind == "lookup":
-        check_feature_count(document, request.origin.fields, limits.features)
+    features = document.get("features") if row.kind == "lookup" and type(document) is dict else None
+    if type(features) is list:
+        check_feature_count(len(features), request.origin.fields, limits.features)
     model = family.model(row) if request.beside is None else LookupParameters
     try:
         return model.model_validate(document)
@@ -248,7 +249,9 @@ def _check_arrays_given(number: int, pooling: Any, given: Iterable[str], origin:
 
 
 def _lookup_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> LookupCall:
-    at = f"{validated.arguments['pointer']}/features"
+    pointer = validated.arguments["pointer"]
+    check_feature_count(len(validated.fields.features), pointer, limits.features)  # a known one may be of other limits
+    at = f"{pointer}/features"
     features = [
         Feature(
             feature.tensor,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from app.errors import GatherError
 from app.formats.json import read_request as json_reader
 from app.formats.json.read_request import read_request
 from app.formats.safetensors import read_request as safetensors_reader
@@ -134,3 +135,11 @@ def test_the_cache_holds_no_more_bytes_than_it_may() -> None:
         assert 0 < len(cache) <= 100_000 // (48 * 100)
     cache.keep("row", bytes(1 << 15), Validated(None, {}, ()))
     assert ("row", bytes(1 << 15)) not in cache
+
+
+def test_a_lookup_that_came_before_is_held_to_the_limit_of_features() -> None:
+    feature = {"tensor": "a", "indices": {"dtype": "int64", "shape": [1], "values": [0]}}
+    body = json.dumps({"features": [feature] * 3}).encode()
+    read_request(body, b"", LOOKUP_SIGNATURE, Limits(features=3))
+    with pytest.raises(GatherError, match="3 features; the limit is 2"):
+        read_request(body, b"", LOOKUP_SIGNATURE, Limits(features=2))

@@ -93,7 +93,9 @@ class LookupParameterDicts(_LookupFields):
 
 def valid_parameters(document: Any, pointer: str, most: int) -> LookupParameterDicts:
     """The same of what stands in a request of a binary format at `pointer`, in which there are no arrays."""
-    check_feature_count(document, pointer, most)
+    features = document.get("features") if type(document) is dict else None
+    if type(features) is list:
+        check_feature_count(len(features), pointer, most)
     try:
         return LookupParameterDicts.model_validate(document)
     except ValidationError as refusal:
@@ -103,18 +105,16 @@ def valid_parameters(document: Any, pointer: str, most: int) -> LookupParameterD
     raise faults.first()
 
 
-def check_feature_count(document: Any, pointer: str, most: int) -> list[Any]:
-    """The list of features, if there is one. Raises limit_exceeded for more than `most`."""
-    features = document.get("features") if type(document) is dict else None
-    if type(features) is list and len(features) > most:
+def check_feature_count(count: int, pointer: str, most: int) -> None:
+    """Raise limit_exceeded for more than `most` features."""
+    if count > most:
         raise GatherError(
             "limit_exceeded",
-            f"the request has {len(features)} features; the limit is {most}",
+            f"the request has {count} features; the limit is {most}",
             pointer=f"{pointer}/features",
             facts={"limit": "features", "maximum": most},
             hint=f"Send at most {most} features in a request, or have the operator raise GATHERND_MAX_FEATURES.",
         )
-    return features if type(features) is list else []
 
 
 def check_arrays_given(pooling: Pooling, given: Sequence[str], pointer: Callable[[str], str]) -> None:
