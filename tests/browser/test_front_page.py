@@ -241,6 +241,23 @@ def test_the_resident_tensors_are_listed_with_what_is_known_of_them(open_page: O
     assert page.locator(".look img").count() == 0
 
 
+@pytest.mark.parametrize(
+    ("dtype", "octets", "shown"),
+    [
+        ("float8_e4m3fn", [0x01, 0x7E, 0xFF, 0x80, 0xB9], ["0.0019531", "448", "NaN", "-0", "-1.125"]),
+        ("float8_e5m2", [0x01, 0x7B, 0x7C, 0xFC, 0x7D], ["0.000015259", "57344", "Infinity", "-Infinity", "NaN"]),
+        ("float8_e8m0fnu", [0x00, 0x7F, 0x80, 0xFE, 0xFF], ["5.8775e-39", "1", "2", "1.7014e+38", "NaN"]),
+    ],
+)
+def test_rows_of_8_bit_floats_show_their_numbers(
+    open_page: Open, tensors: httpx.Client, dtype: str, octets: list[int], shown: list[str]
+) -> None:
+    put_raw(tensors, "octets", np.array(octets, np.uint8).view(getattr(ml_dtypes, dtype)))
+    page = open_page("/#tensors")
+    assert [row[1] for row in rows_of(page, "octets")] == shown
+    tensors.delete("/tensors/octets")
+
+
 @pytest.mark.usefixtures("many_tensors")
 def test_a_page_of_the_list_that_is_asked_for_twice_is_listed_once(open_page: Open) -> None:
     page = open_page("/#tensors")
