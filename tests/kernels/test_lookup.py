@@ -119,7 +119,7 @@ class Case:
 
     def _drawn(self, source: random.Random, dtype: str, rows_out: int) -> tuple[Any, ...]:
         kind = DTYPES[dtype]
-        pooling = source.choice(POOLINGS) if kind.kind == "float" else "none"
+        pooling = source.choice(POOLINGS) if dtype in FLOATS else "none"
         rows, items = source.choice((1, 2, 50)), source.choice((0, 1, 2, 3, 4, 7, 8, 15, 16, 33, 64, 65, 100, 130))
         index_type = source.choice((np.int32, np.int64))
         table = values(rows * items, dtype, source) if dtype != "string" else np.arange(rows * items)

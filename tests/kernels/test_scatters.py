@@ -36,7 +36,7 @@ from tests.kernels.scatter_loops import same
 Plan = ScatterNDPlan | ScatterElementsPlan
 Array = NDArray[Any]
 TYPES = [name for name, row in DTYPES.items() if row.kind != "string"]
-REDUCED = [name for name, row in DTYPES.items() if row.kind in ("int", "uint", "float")]
+REDUCED = [name for name, row in DTYPES.items() if row.arithmetic]
 FEW = ("float16", "float32", "int8", "uint64")
 """Types of `make test` where it counts how many threads or how long runs are: one of each way to reduce."""
 ALL_CASES = [("none", name) for name in TYPES] + [(each, name) for each in REDUCTIONS[1:] for name in REDUCED]

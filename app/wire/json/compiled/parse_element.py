@@ -82,7 +82,7 @@ _FRACTION: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 _BIAS: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 """By kind of float: bits of the fraction, and the bias of the exponent."""
 _IS_OCTET: Final[NDArray[np.bool_]] = np.zeros(STRING, np.bool_)
-_MIDDLES: Final[NDArray[np.float64]] = np.full((STRING, 256), np.inf)
+_MIDDLES: Final[NDArray[np.float64]] = np.full((STRING, 256), np.nan)
 _LARGEST: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 _INFINITY_BITS: Final[NDArray[np.int64]] = np.full(STRING, _NO_SUCH)
 _NAN_BITS: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
