@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.conformance.cases import Case, Error, case, told
 from tests.conformance.text_examples import EXAMPLES
-from tests.http.forms import COMPLEX, FLOATS, TYPES, tensor
+from tests.http.forms import COMPLEX, FLOAT8, FLOATS, TYPES, tensor
 from tests.http.known_cases import further_cases, own_cases
 from tests.http.rules import DIALECTS, NEEDS_AXIS
 from tests.parity.gather_cases import AXIS, ELEMENTS, MODES, ND
@@ -95,7 +95,7 @@ def named(path: str, **said: Any) -> str:
 def _gathers() -> Iterator[Case]:
     for (path, dialect), (types, index_types, wraps) in DIALECTS.items():
         more: dict[str, Any] = {"axis": 0} if (path, dialect) in NEEDS_AXIS else {}
-        for dtype in TYPES:
+        for dtype in (*TYPES, *FLOAT8):
             if dtype in types:
                 data = some(dtype, 3, 2)
                 indices = _of_rows(path, index_type_of(path, dialect), wraps)
@@ -149,7 +149,7 @@ def _modes(path: str, dialect: str, types: frozenset[str], more: dict[str, Any])
     for mode in MODES:
         if mode == "error":
             continue
-        for dtype in TYPES:
+        for dtype in (*TYPES, *FLOAT8):
             if dtype not in types:
                 continue
             data = some(dtype, 3, 2)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from tests.conformance.cases import Case, Error, Told
 from tests.conformance.transports import SAFETENSORS, Grpc, Json, Protocol, Safetensors, Transport, contents, datatype
 from tests.grpc_api.messages import FIELDS
-from tests.http.forms import COMPLEX
+from tests.http.forms import COMPLEX, FLOAT8
 from tests.parity.items import name_of
 
+NOT_PROTOCOL = (*COMPLEX, *FLOAT8)
 NOT_SAFETENSORS = ("string", "complex128")
 
 
@@ -52,8 +53,8 @@ def _any(case: Case, wrong: Callable[[Told], bool]) -> bool:
     return any(map(wrong, case.sent.values()))
 
 
-def _is_complex(told: Told) -> bool:
-    return told.dtype in COMPLEX
+def _not_protocol(told: Told) -> bool:
+    return told.dtype in NOT_PROTOCOL
 
 
 def _fieldless(told: Told) -> bool:
@@ -162,15 +163,15 @@ GAPS = (
         lambda by, case: at("invalid_field", f"/inputs/{_first(case, _fieldless)[0]}/contents/fp32_contents"),
     ),
     Gap(
-        "the protocol has no complex types",
-        lambda by, case: _by_protocol(by) and _any(case, _is_complex),
-        lambda by, case: at("unsupported_dtype", f"/inputs/{_first(case, _is_complex)[0]}/datatype"),
+        "the protocol has no complex types and no floats of 8 bits",
+        lambda by, case: _by_protocol(by) and _any(case, _not_protocol),
+        lambda by, case: at("unsupported_dtype", f"/inputs/{_first(case, _not_protocol)[0]}/datatype"),
     ),
     Gap(
-        "the protocol has no complex types, in resident tensors either",
-        lambda by, case: _by_protocol(by) and not set(COMPLEX).isdisjoint(_held_types(case)),
+        "the protocol has no complex types and no floats of 8 bits, in resident tensors either",
+        lambda by, case: _by_protocol(by) and not set(NOT_PROTOCOL).isdisjoint(_held_types(case)),
         lambda by, case: (
-            Error("unsupported_dtype", None) if case.features is None else _of_held(tuple(COMPLEX))(by, case)
+            Error("unsupported_dtype", None) if case.features is None else _of_held(NOT_PROTOCOL)(by, case)
         ),
     ),
     Gap(

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 FLOATS = {"float16": "<f2", "bfloat16": "bfloat16", "float32": "<f4", "float64": "<f8"}
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
 COMPLEX = {"complex64": "<f4", "complex128": "<f8"}
 INTEGERS = {f"{sign}int{bits}": f"<{sign or 'i'}{bits // 8}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 TYPES = ("bool", *INTEGERS, *FLOATS, *COMPLEX, "string")
@@ -58,8 +59,17 @@ def octets(dtype: str, values: Sequence[Any]) -> bytes:
         return np.array([_number(part) for pair in values for part in pair], COMPLEX[dtype]).tobytes()
     if dtype in INTEGERS:
         return np.array(values, INTEGERS[dtype]).tobytes()
-    kind: Any = ml_dtypes.bfloat16 if dtype == "bfloat16" else FLOATS[dtype]
-    return np.array([_number(value) for value in values], np.float64).astype(kind).tobytes()
+    numbers = np.array([_number(value) for value in values], np.float64)
+    if dtype == "float8_e8m0fnu":  # ml_dtypes makes NaN of 0, and rounds a half up
+        part, power = np.frexp(np.maximum(numbers, 2.0**-127))  # part * 2**power, with a part of 0.5 or more
+        up = (part > 0.75) | ((part == 0.75) & (power % 2 == 1))
+        numbers = np.where(np.isfinite(numbers), np.ldexp(1.0, power - 1 + up), numbers)
+    with np.errstate(all="ignore"):
+        return numbers.astype(_kind(dtype)).tobytes()
+
+
+def _kind(dtype: str) -> Any:
+    return getattr(ml_dtypes, dtype) if dtype in ("bfloat16", *FLOAT8) else FLOATS[dtype]
 
 
 def unpacked(dtype: str, raw: bytes) -> list[Any]:
@@ -79,8 +89,7 @@ def unpacked(dtype: str, raw: bytes) -> list[Any]:
     if dtype in INTEGERS:
         values: list[Any] = np.frombuffer(raw, INTEGERS[dtype]).tolist()
         return values
-    kind: Any = ml_dtypes.bfloat16 if dtype == "bfloat16" else FLOATS[dtype]
-    return np.frombuffer(raw, kind).astype(np.float64).tolist()  # type: ignore[no-any-return]
+    return np.frombuffer(raw, _kind(dtype)).astype(np.float64).tolist()  # type: ignore[no-any-return]
 
 
 def items(output: dict[str, Any]) -> list[Any]:

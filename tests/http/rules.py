@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite, prod
 from typing import Any, Literal
 
-from tests.http.forms import COMPLEX, FLOATS, INTEGERS, TYPES
+from tests.http.forms import COMPLEX, FLOAT8, FLOATS, INTEGERS, TYPES
 
 Rule = Literal[
     "framing", "fields", "dtype", "count", "values", "data type", "index type", "rank", "batch_dims", "axis",
@@ -38,24 +38,24 @@ CODES: dict[Rule, tuple[str, ...]] = {
     "index values": ("index_out_of_bounds",),
 }
 _NO_BFLOAT16 = frozenset(TYPES) - {"bfloat16"}
-_NO_COMPLEX = frozenset(TYPES) - set(COMPLEX)
+_OPENVINO = frozenset(TYPES) - set(COMPLEX) | set(FLOAT8)
 # path and dialect: types of data, types of indices, whether negative indices count from the end
 DIALECTS: dict[tuple[str, str], tuple[frozenset[str], frozenset[str], bool]] = {
     ("/gathernd", "onnx-13"): (frozenset(TYPES), frozenset({"int64"}), True),
     ("/gathernd", "onnx-12"): (_NO_BFLOAT16, frozenset({"int64"}), True),
     ("/gathernd", "onnx-11"): (_NO_BFLOAT16, frozenset({"int64"}), True),
-    ("/gathernd", "openvino-8"): (_NO_COMPLEX, frozenset(INTEGERS), False),
+    ("/gathernd", "openvino-8"): (_OPENVINO, frozenset(INTEGERS), False),
     ("/gather", "onnx-13"): (frozenset(TYPES), frozenset({"int32", "int64"}), True),
     ("/gather", "onnx-11"): (_NO_BFLOAT16, frozenset({"int32", "int64"}), True),
     ("/gather", "onnx-1"): (_NO_BFLOAT16, frozenset({"int32", "int64"}), False),
-    ("/gather", "openvino-8"): (_NO_COMPLEX, frozenset(INTEGERS), True),
+    ("/gather", "openvino-8"): (_OPENVINO, frozenset(INTEGERS), True),
     ("/gather_elements", "onnx-13"): (frozenset(TYPES), frozenset({"int32", "int64"}), True),
     ("/gather_elements", "onnx-11"): (_NO_BFLOAT16, frozenset({"int32", "int64"}), True),
-    ("/gather_elements", "openvino-6"): (_NO_COMPLEX, frozenset({"int32", "int64"}), False),
+    ("/gather_elements", "openvino-6"): (_OPENVINO, frozenset({"int32", "int64"}), False),
 }
 NEEDS_AXIS = (("/gather", "openvino-8"), ("/gather_elements", "openvino-6"))
 """The dialects whose axis has no default."""
-ITEM_BYTES = {"bool": 1, "complex64": 8, "complex128": 16, "string": 4, "bfloat16": 2}
+ITEM_BYTES = dict.fromkeys(FLOAT8, 1) | {"bool": 1, "complex64": 8, "complex128": 16, "string": 4, "bfloat16": 2}
 ITEM_BYTES |= {name: int(name.strip("uintfloa")) // 8 for name in (*INTEGERS, *FLOATS) if name != "bfloat16"}
 
 
@@ -94,16 +94,16 @@ def _broken(path: str, body: dict[str, Any], limits: Limits) -> Iterator[Rule]:
     if body.get("output_encoding", "values") not in ("values", "base64"):
         yield "fields"
     for tensor in (data, indices):
-        if tensor["dtype"] not in TYPES:
+        if tensor["dtype"] not in (*TYPES, *FLOAT8):
             yield "dtype"
         elif not all(representable(tensor["dtype"], value) for value in tensor["values"] if _leaf(tensor, value)):
             yield "values"
         if len(tensor["values"]) != prod(tensor["shape"]) or not all(_leaf(tensor, v) for v in tensor["values"]):
             yield "count"
     data_types, index_types, wrap = DIALECTS[path, body.get("dialect", "onnx-13")]
-    if data["dtype"] in TYPES and data["dtype"] not in data_types:
+    if data["dtype"] in (*TYPES, *FLOAT8) and data["dtype"] not in data_types:
         yield "data type"
-    if indices["dtype"] in TYPES and indices["dtype"] not in index_types:
+    if indices["dtype"] in (*TYPES, *FLOAT8) and indices["dtype"] not in index_types:
         yield "index type"
     if body.get("device") == "gpu":
         yield "device"
@@ -220,6 +220,9 @@ def _over(data: dict[str, Any], indices: dict[str, Any], output: list[int] | Non
 
 # The least magnitude that rounds to infinity: half an ulp above the largest number.
 _INFINITE = {
+    "float8_e4m3fn": 464.0000000000001,
+    "float8_e5m2": 61440.0,
+    "float8_e8m0fnu": 1.5000000000000002 * 2.0**127,
     "float16": 65520.0,
     "bfloat16": 2.0**128 - 2.0**119,
     "float32": 2.0**128 - 2.0**103,
@@ -248,7 +251,9 @@ def representable(dtype: str, value: Any) -> bool:
 
 def _float(dtype: str, value: Any) -> bool:
     if value in ("NaN", "Infinity", "-Infinity"):
-        return True
+        return value == "NaN" or dtype not in ("float8_e4m3fn", "float8_e8m0fnu")
+    if dtype == "float8_e8m0fnu" and type(value) in (int, float) and value < 0:
+        return False
     return type(value) in (int, float) and abs(value) < _INFINITE[dtype]
 
 

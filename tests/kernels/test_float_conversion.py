@@ -56,6 +56,12 @@ def test_every_number_of_two_bytes(source: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", OUTPUT_DTYPES)
+@pytest.mark.parametrize("source", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
+def test_every_number_of_one_byte(source: str, target: str) -> None:
+    check(np.arange(1 << 8, dtype=np.uint8), source, target)
+
+
+@pytest.mark.parametrize("target", OUTPUT_DTYPES)
 @pytest.mark.parametrize("source", ["float32", "float64"])
 @given(data=st.data())
 def test_numbers_at_random(source: str, target: str, data: st.DataObject) -> None:

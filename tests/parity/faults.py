@@ -13,7 +13,7 @@ from enum import IntEnum
 from math import prod
 from typing import Any
 
-from tests.http.forms import COMPLEX, INTEGERS, TYPES
+from tests.http.forms import COMPLEX, FLOAT8, INTEGERS, TYPES
 from tests.http.rules import BadIndex, representable
 from tests.parity.items import Array
 from tests.parity.messages import Request
@@ -81,7 +81,7 @@ def of_arrays(request: Request) -> Iterator[Fault]:
     """Names of types, counts of values, and values that the type cannot hold."""
     for name, array in request.arrays.items():
         dtype = request.dtype(name)
-        if dtype not in TYPES:
+        if dtype not in (*TYPES, *FLOAT8):
             yield Fault(Stage.DTYPE, "unsupported_dtype", "dtype", name)
         if name not in request.values:
             continue
@@ -90,7 +90,7 @@ def of_arrays(request: Request) -> Iterator[Fault]:
         pairs = [isinstance(value, list) and len(value) == 2 for value in listed]
         if len(listed) != prod(array.shape) or (dtype in COMPLEX and not all(pairs)):
             yield Fault(Stage.COUNT, "element_count_mismatch", "values", name)
-        elif dtype in TYPES:
+        elif dtype in (*TYPES, *FLOAT8):
             wrong = [item for item, value in enumerate(listed) if not representable(dtype, value)]
             if wrong:
                 yield Fault(Stage.VALUES, "value_not_representable", "item", name, wrong[0])
@@ -98,7 +98,7 @@ def of_arrays(request: Request) -> Iterator[Fault]:
 
 def of_type(request: Request, name: str, taken: frozenset[str], stage: Stage) -> Iterator[Fault]:
     """An array of a type that the dialect does not take."""
-    if request.dtype(name) in TYPES and request.dtype(name) not in taken:
+    if request.dtype(name) in (*TYPES, *FLOAT8) and request.dtype(name) not in taken:
         yield Fault(stage, "unsupported_dtype", "dtype", name)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.http.forms import INTEGERS, TYPES
+from tests.http.forms import FLOAT8, INTEGERS, TYPES, octets
 from tests.http.rules import DIALECTS, NEEDS_AXIS, representable, zero
 from tests.parity.faults import Fault, Stage, first, of_arrays, of_elements_shapes, of_fields, of_index_values, of_type
 from tests.parity.items import NUMPY, Array, Rng, choose, indices_around, items, name_of
@@ -159,7 +159,7 @@ def _faults(request: Request) -> Iterator[Fault]:
         return
     data_types, index_types, wrap = DIALECTS[path, dialect]
     dtype = request.dtype("data")
-    if dtype in TYPES and "fill_value" in given and not representable(dtype, given["fill_value"]):
+    if dtype in (*TYPES, *FLOAT8) and "fill_value" in given and not representable(dtype, given["fill_value"]):
         yield Fault(Stage.VALUES, "value_not_representable", "parameter", "fill_value")
     yield from of_type(request, "data", data_types, Stage.DATA_TYPE)
     yield from of_type(request, "indices", index_types, Stage.INDEX_TYPE)
@@ -270,6 +270,8 @@ def fill_item(dtype: str, given: Any) -> Any:
         value = complex(*map(float, value))
     if isinstance(value, str) or (isinstance(value, int) and "float" in dtype):  # beyond 64 bits, too
         value = float(value)
+    if dtype in FLOAT8:
+        return np.frombuffer(octets(dtype, [value]), NUMPY[dtype])[0]
     with np.errstate(all="ignore"):
         return np.array([value]).astype(NUMPY[dtype])[0]
 

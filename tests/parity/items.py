@@ -8,12 +8,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.http.forms import COMPLEX, FLOATS, INTEGERS, TYPES
+from tests.http.forms import COMPLEX, FLOAT8, FLOATS, INTEGERS, TYPES
 
 Array = NDArray[Any]
 Rng = np.random.Generator
 NUMPY: dict[str, np.dtype[Any]] = {
-    name: np.dtype({"string": object, "bfloat16": ml_dtypes.bfloat16}.get(name, name)) for name in TYPES
+    name: np.dtype({"string": object}.get(name, getattr(ml_dtypes, name, name))) for name in (*TYPES, *FLOAT8)
 }
 TEXTS = ("", "a", "ä", "日本", "🙂", '"', "\\", "\x00", "\n", "a" * 40, "\u2028", "\U0010ffff")
 ODD = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 6e4, 6e-8, 1e-40, 3e38)
@@ -90,7 +90,7 @@ def same(found: Array, wanted: Array) -> bool:
     if name_of(wanted) in COMPLEX:
         part = "float32" if wanted.dtype.itemsize == 8 else "float64"
         one, other = one.view(part), other.view(part)
-    elif name_of(wanted) not in FLOATS:
+    elif name_of(wanted) not in (*FLOATS, *FLOAT8):
         return False
     with np.errstate(invalid="ignore"):  # of a signalling NaN
         nans, found_nans = np.isnan(other), np.isnan(one)

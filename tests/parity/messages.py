@@ -16,14 +16,14 @@ from typing import Any
 import httpx
 import numpy as np
 
-from tests.http.forms import COMPLEX, octets
+from tests.http.forms import COMPLEX, FLOAT8, octets
 from tests.parity.items import NUMPY, Array, name_of
 
 SIZE = "inference-header-content-length"
 SHORT = {
     "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8", "uint16": "U16",
     "uint32": "U32", "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
-    "complex64": "C64",
+    "complex64": "C64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
 }  # fmt: skip
 DATATYPES = {
     "bool": "BOOL", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "uint8": "UINT8",
@@ -60,7 +60,7 @@ def values(array: Array) -> list[Any]:
     if name in COMPLEX:
         parts = values(np.ascontiguousarray(flat).view("float32" if name == "complex64" else "float64"))
         return [list(pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
-    if name not in ("float16", "bfloat16", "float32", "float64"):
+    if name not in ("float16", "bfloat16", "float32", "float64", *FLOAT8):
         listed: list[Any] = flat.tolist()
         return listed
     with np.errstate(invalid="ignore"):  # of a signalling NaN
