@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal, get_args
+from typing import Literal
 
 from app.tensors.gather_call import Device
 from app.tensors.operator_signature import DEFAULT_DIALECT, DialectFields, Parameter
 from app.tensors.tensor import Tensor
 
 BackwardName = Literal["gathernd_backward", "gather_backward"]
-BACKWARD_NAMES: Final[tuple[BackwardName, ...]] = get_args(BackwardName)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,6 @@ Device = Literal["auto", "cpu", "gpu"]
 DEVICES: tuple[Device, ...] = ("auto", "cpu", "gpu")
 Encoding = Literal["values", "base64"]
 """How a JSON answer has the items of its output (`output_encoding`)."""
-ENCODINGS: tuple[Encoding, ...] = ("values", "base64")
 OutputDType = Literal["float16", "bfloat16", "float32", "float64"]
 """The types that an output of floats can be asked for in (`output_dtype`)."""
 OutOfBounds = Literal["error", "clip", "wrap", "fill"]
