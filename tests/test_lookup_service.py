@@ -142,39 +142,6 @@ def test_the_plan_of_a_lookup_with_very_many_features_is_not_remembered(features
     assert len(lookups._plans) == remembered
 
 
-class _Noting(_OneTable):
-    """Notes when a table is asked for."""
-
-    def __init__(self, table: Tensor, happened: list[str]) -> None:
-        super().__init__(table)
-        self.happened = happened
-
-    def get(self, reference: str) -> Resident:
-        self.happened.append("table")
-        return super().get(reference)
-
-
-@pytest.mark.parametrize(("features", "first"), [(16, "table"), (17, "other")])
-def test_other_requests_have_their_turn_before_the_tables_of_many_features_are_found(features: int, first: str) -> None:
-    pool = RequestThreadPool(2, 8)
-    happened: list[str] = []
-    store = _Noting(Tensor(DTYPES["float32"], (2, 1), np.ones(2, np.float32)), happened)
-    service = Service(Limits(), store, numpy_cpu, pool, BackendChooser(threads=2, force_route="loop"), Budget(2**30))
-    call = LookupCall([Feature("t", Tensor(DTYPES["int64"], (1,), np.zeros(1, np.int64)))] * features)
-
-    async def ask() -> Answer:
-        asyncio.get_running_loop().call_soon(happened.append, "other")
-        service.runners[LookupCall] = Lookups(service, numpy_cpu)
-        asked = service.run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
-        return await asked
-
-    try:
-        assert asyncio.run(ask()).output.shape == (1, features)
-    finally:
-        pool.close()
-    assert happened[0] == first
-
-
 def test_no_row_to_fill_with_is_made_where_there_are_no_bags() -> None:
     table = Tensor(DTYPES["float32"], (0, 1 << 28), np.empty(0, np.float32))
     rows = Tensor(DTYPES["int64"], (1,), np.array([3]))

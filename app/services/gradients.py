@@ -117,13 +117,6 @@ class Gradients:
         timings.kernel_end = perf_counter()
         return Answer(outputs, call.dialect)
 
-    async def with_shards(
-        self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Explanation:
-        """The explanation: no shard is asked for a gradient."""
-        del timings, reservation
-        return found
-
     def _plan(self, call: BackwardCall) -> tuple[Tensor, Backward]:
         """The gather's data, without items, and the plan."""
         shape, resident = call.shape, None

@@ -180,13 +180,6 @@ class Lookups:
             ],
         )
 
-    async def with_shards(
-        self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Explanation:
-        """An explanation with the shards that would be asked: here none."""
-        del timings, reservation
-        return found
-
     def _resolve(self, call: LookupCall) -> list[Resident]:
         """The table of each feature: one object for all features that read its content, by name, version or alias.
 

@@ -5,12 +5,11 @@ It takes a `Call` and gives an `Answer` or raises a `GatherError`; it knows neit
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,9 +46,6 @@ from app.tensors.tensor import Tensor
 Further = Mapping[str, NDArray[Any]] | None
 """See `Kernel.run`."""
 AnyCall = Call | LookupCall | BackwardCall
-_FEATURES_IN_A_TURN: Final = 16
-"""Of a lookup with more features, reading it and preparing it are two turns of the event loop, of seven and five
-microseconds for each."""
 
 
 class Explanation(NamedTuple):
@@ -114,12 +110,6 @@ class Runner(Protocol):
         """Carry out what was prepared, once its size has been charged to `reservation`."""
         ...
 
-    async def with_shards(
-        self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Explanation:
-        """As `Service.with_shards`."""
-        ...
-
 
 class Service:
     """Carries out calls. One per process; everything it needs is handed to it.
@@ -172,21 +162,10 @@ class Service:
         Raises every error of the operator, tensor_not_found, device_unavailable, overloaded and deadline_exceeded, and
         ClientGone, at once or when it is awaited.
         """
-        runner: Runner = self
-        if not isinstance(call, Call):
-            if isinstance(call, LookupCall) and len(call.features) > _FEATURES_IN_A_TURN:
-                return self._run_next_turn(call, timings, reservation)
-            runner = self.runners[type(call)]
+        runner: Runner = self if isinstance(call, Call) else self.runners[type(call)]
         prepared = runner.prepare(call)
         reservation.charge(prepared.size)
         return runner.start(prepared, timings, reservation)
-
-    async def _run_next_turn(self, call: LookupCall, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
-        await asyncio.sleep(0)  # other requests have their turn
-        runner = self.runners[LookupCall]
-        prepared = runner.prepare(call)
-        reservation.charge(prepared.size)
-        return await runner.start(prepared, timings, reservation)
 
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
         """Resolve, validate and choose. `on_device` says that the data counts as resident on a GPU."""
@@ -396,8 +375,7 @@ class Service:
         self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
     ) -> Explanation:
         """An explanation with the shards that would be asked: here none."""
-        if not isinstance(found.call, Call):
-            return await self.runners[type(found.call)].with_shards(found, timings, reservation)
+        del timings, reservation
         return found
 
     def _fill_item(self, call: Call, dtype: DType) -> Tensor:

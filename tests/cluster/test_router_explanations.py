@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from app.cluster.router import router as router_module
-from app.cluster.router import sharded_lookups
 from app.cluster.router.router import SPLIT_BYTES, Router
 from app.cluster.router.sharded_lookups import ShardedLookups
 from app.cluster.router.sharded_tensors import ShardedTensors
@@ -55,8 +54,7 @@ def test_the_rows_of_many_indices_are_counted_in_a_thread_of_the_pool(
         counted_by.append(threading.current_thread().name)
         return ranges(*args, **kwargs)
 
-    for module in (router_module, sharded_lookups):
-        monkeypatch.setattr(module, "explained_ranges", noting)
+    monkeypatch.setattr(router_module, "explained_ranges", noting)
     pool = RequestThreadPool(2, 8)
     budget = Budget(2**30)
     tables = ShardedTensors(map_of("127.0.0.1:1", 1))

@@ -32,9 +32,11 @@ from app.operators.gather_elements import GatherElementsPlan
 from app.operators.lookup import LookupPlan
 from app.services.call_planner import Planned
 from app.services.service import AnyCall, Explanation, Further, Prepared, Service
+from app.store import Resident
 from app.store.store_errors import not_found
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.gather_call import OUTPUT, Answer, Call
+from app.tensors.lookup_call import LookupCall
 from app.tensors.tensor import Tensor, coordinates
 
 ROUTE: Final = "shards"
@@ -220,31 +222,34 @@ class Router(Service):
     async def with_shards(
         self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
     ) -> Explanation:
-        """The same, and of a table in row ranges which shards would be asked for how much."""
-        call = found.call
-        if not isinstance(call, Call):
-            return await super().with_shards(found, timings, reservation)
-        plan, resident = found.plan, found.residents[0] if found.residents else None
-        if not isinstance(resident, ShardedResident) or isinstance(plan, LookupPlan):
+        """The same, and of each table in row ranges which shards would be asked for how much."""
+        call, plan = found.call, found.plan
+        rows: list[NDArray[Any] | None]
+        wrap = False
+        if isinstance(call, LookupCall):
+            rows = [feature.indices.array for feature in call.features]
+        elif isinstance(call, Call) and found.residents and not isinstance(plan, LookupPlan):
+            first_axis = self.planner.plan(call, found.data[0], self.chooser).first_axis
+            rows = [None if first_axis else call.indices.array.reshape(-1, plan.depth)[:, 0]]
+            wrap = plan.wrap
+        else:
             return found
-        first = None
-        if self.planner.plan(call, resident.tensor, self.chooser).first_axis == 0:
-            first = call.indices.array.reshape(-1, plan.depth)[:, 0]
-        count = 0 if first is None else len(first)
+        count = sum(len(each) for each in rows if each is not None)
         reservation.charge(SPLIT_BYTES * count)
         shards = await self.pool.run_unless(
-            count < LARGE_INDEX_SCAN, lambda: explained_ranges(resident, first, wrap=plan.wrap), timings
+            count < LARGE_INDEX_SCAN,
+            lambda: [explained_ranges(*each, wrap=wrap) for each in zip(found.residents, rows, strict=True)],
+            timings,
         )
-        return found._replace(shards=(shards,))
+        return found._replace(shards=shards)
 
 
-def explained_ranges(
-    resident: ShardedResident, rows: NDArray[Any] | None, *, wrap: bool
-) -> Sequence[Mapping[str, object]]:
+def explained_ranges(resident: Resident, rows: NDArray[Any] | None, *, wrap: bool) -> Sequence[Mapping[str, object]]:
     """The ranges that a gather of `rows` needs, with how many of them, as an explanation lists them; all without rows.
 
     Rows that are out of bounds are not counted.
     """
+    assert isinstance(resident, ShardedResident)
     version = resident.version_in_map
     counts: Sequence[int | None] = [None] * len(version.ranges)
     if rows is not None:

@@ -6,7 +6,7 @@ of others each distinct row is fetched once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from app.cluster.router.fetch_rows import LostRange, TableReads
 from app.cluster.router.range_requests import Output, RangeRequest, as_rows, row_requests
-from app.cluster.router.router import ROUTE, SPLIT_BYTES, Router, explained_ranges, needing, unavailable
+from app.cluster.router.router import ROUTE, SPLIT_BYTES, Router, needing, unavailable
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.shard_map import ShardedVersion
 from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
@@ -25,7 +25,6 @@ from app.kernels.check_lookup import rows_of
 from app.memory.budget import MemoryReservation
 from app.operators.lookup import FeaturePlan
 from app.services.lookups import LookupRun, Lookups, first_error
-from app.services.service import Explanation
 from app.store import Resident
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.lookup_call import LookupCall
@@ -131,24 +130,6 @@ class ShardedLookups(Lookups):
         if items.size:
             requests = _requests(version, wanted, output)
         return _Feature(replace(plan, rows=rows), local, requests, output, items, rows)
-
-    async def with_shards(
-        self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Explanation:
-        """The same, and which shards would be asked for how much."""
-        call = found.call
-        assert isinstance(call, LookupCall)
-        count = sum(feature.indices.array.size for feature in call.features)
-        reservation.charge(SPLIT_BYTES * count)
-
-        def explained() -> list[Sequence[Mapping[str, object]]]:
-            shards: list[Sequence[Mapping[str, object]]] = []
-            for feature, resident in zip(call.features, found.residents, strict=True):
-                assert isinstance(resident, ShardedResident)
-                shards.append(explained_ranges(resident, feature.indices.array, wrap=False))
-            return shards
-
-        return found._replace(shards=await self.service.pool.run_unless(count < LARGE_INDEX_SCAN, explained, timings))
 
 
 def _requests(version: ShardedVersion, rows: NDArray[Any], output: Output) -> Sequence[RangeRequest]:
