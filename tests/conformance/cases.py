@@ -111,7 +111,7 @@ def told(given: Mapping[str, Any]) -> Told:
     """An array out of its flat JSON; its values stay as they are listed if no array of NumPy's is of that."""
     dtype, shape, listed = given["dtype"], tuple(given["shape"]), given["values"]
     held = dtype in NUMPY and all(representable(dtype, value) for value in listed)
-    if not held or len(listed) != prod(shape) or any(size >= 2**62 for size in shape):
+    if not held or len(listed) != prod(shape) or any(size >= 2**32 for size in shape):
         return Told(dtype, shape, np.zeros(0, NUMPY.get(dtype, np.dtype(np.float32))), listed)
     made = strings(listed) if dtype == "string" else np.frombuffer(octets(dtype, listed), NUMPY[dtype])
     return Told(dtype, shape, made.reshape(shape))
