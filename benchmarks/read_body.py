@@ -10,9 +10,11 @@ from typing import Any, Final, Literal, NamedTuple
 from app.api.request_body import inflate
 from app.errors import Code, GatherError
 from app.formats import body_formats
-from app.formats.grpc.infer_request import ParsedMessage, parse, read_grpc_lookup, read_grpc_request
+from app.formats.grpc.infer_request import ParsedMessage, parse, read_grpc_request
 from app.formats.grpc.message_fields import split
 from app.formats.json.read_request import read_request
+from app.formats.oip.infer_document import LOOKUP_MODEL, Model
+from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
@@ -20,9 +22,7 @@ from app.requests.query_string import read_query
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
-from app.wire import v2_lookup, v2_request_tensors
 from app.wire.little_endian_items import Charge
-from app.wire.v2_request_json import Model
 
 TextCodec = Literal["native", "scatter", "elements", "backward", "lookup", "v2", "v2 elements", "v2 lookup"]
 """Formats that are JSON: of a gather, of a scatter into a resident tensor, of ScatterElements, of a gradient, of a
@@ -85,15 +85,11 @@ _READERS: Final[Mapping[Codec, Callable[[Body, Limits, Charge | None], object]]]
     "scatter": lambda body, limits, charge: read_request(body.content, b"", TABLE_SCATTER, limits, charge),
     "backward": lambda body, limits, charge: read_request(body.content, body.query, _BACKWARD, limits, charge),
     "lookup": lambda body, limits, charge: read_request(body.content, body.query, LOOKUP_SIGNATURE, limits, charge),
-    "v2": lambda body, limits, charge: v2_request_tensors.read_request(
-        body.content, body.json_size, MODEL, limits, charge
-    ),
-    "v2 elements": lambda body, limits, charge: v2_request_tensors.read_request(
+    "v2": lambda body, limits, charge: read_body(body.content, body.json_size, MODEL, limits, charge),
+    "v2 elements": lambda body, limits, charge: read_body(
         body.content, body.json_size, _MODEL_OF_ELEMENTS, limits, charge
     ),
-    "v2 lookup": lambda body, limits, charge: v2_lookup.read_lookup_request(
-        body.content, body.json_size, limits, charge
-    ),
+    "v2 lookup": lambda body, limits, charge: read_body(body.content, body.json_size, LOOKUP_MODEL, limits, charge),
     "safetensors": lambda body, limits, charge: read_safetensors(body.content, body.query, _GATHER, limits, charge),
     "safetensors elements": lambda body, limits, charge: read_safetensors(
         body.content, body.query, _ELEMENTS, limits, charge
@@ -109,7 +105,9 @@ _READERS: Final[Mapping[Codec, Callable[[Body, Limits, Charge | None], object]]]
     ),
     "upload": _read_upload,
     "grpc": lambda body, limits, charge: read_grpc_request(_parsed(body, limits, charge), MODEL, limits, charge),
-    "grpc lookup": lambda body, limits, charge: read_grpc_lookup(_parsed(body, limits, charge), limits, charge),
+    "grpc lookup": lambda body, limits, charge: read_grpc_request(
+        _parsed(body, limits, charge), LOOKUP_MODEL, limits, charge
+    ),
 }
 
 

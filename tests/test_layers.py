@@ -88,7 +88,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "app.formats.json.query",
         "app.formats.safetensors.query",
         "app.requests.",
-        "app.wire.v2_request_json",
+        "app.formats.oip.infer_document",
     ),
     "pydantic_core": ("app.requests.schemas.",),
     "httpx": ("app.imports.",),

@@ -10,19 +10,15 @@ from typing import Generic, Protocol, TypeVar
 from app.api.exchange import is_short
 from app.api.v2_model_lookup import Models, counted_as
 from app.errors import GatherError
+from app.formats.oip.infer_answer import VERSION
+from app.formats.oip.infer_document import AnyModel, AskedInference
 from app.memory.budget import MemoryReservation
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.gather_call import Answer
 from app.tensors.shape_limits import Limits
 from app.wire.little_endian_items import Charge, Memory
-from app.wire.v2_answer import VERSION
-from app.wire.v2_lookup import LookupModel, LookupRequest
-from app.wire.v2_request_json import Model
-from app.wire.v2_request_tensors import Request
 
-AnyModel = Model | LookupModel
-InferRequest = Request | LookupRequest
 Message = TypeVar("Message")
 Written = TypeVar("Written")
 
@@ -32,9 +28,9 @@ class InferFormat(Generic[Message, Written]):
     """How a transport's requests are read, and their answers written; what is long is done by a thread of the pool."""
 
     is_long: Callable[[Message, AnyModel], bool]
-    read: Callable[[Message, AnyModel, Limits, Charge], InferRequest]
-    is_long_answer: Callable[[Answer, InferRequest], bool]
-    write: Callable[[Answer, AnyModel, InferRequest, Memory | None], Written]
+    read: Callable[[Message, AnyModel, Limits, Charge], AskedInference]
+    is_long_answer: Callable[[Answer, AskedInference], bool]
+    write: Callable[[Answer, AnyModel, AskedInference, Memory | None], Written]
 
 
 class Received(Protocol):

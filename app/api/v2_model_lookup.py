@@ -11,6 +11,8 @@ from typing import Final
 
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError
+from app.formats.oip.infer_answer import VERSION, check_writable
+from app.formats.oip.infer_document import LOOKUP_MODEL, LookupModel, Model
 from app.near_name import instead_of, near_name
 from app.operators.registry import OPERATORS
 from app.services.service import Service
@@ -19,16 +21,11 @@ from app.telemetry.model_statistics import Statistics
 from app.tensors.dtypes import DTYPES
 from app.tensors.lookup_call import LOOKUP
 from app.tensors.tensor_name import split_reference
-from app.wire import v2_answer
-from app.wire.v2_answer import VERSION
-from app.wire.v2_lookup import LookupModel
-from app.wire.v2_request_json import Model
 
 _REMEMBERED: Final = 1 << 12
 _LISTED: Final = 3
 """Versions that an error lists, the newest."""
 _MODELS: Final[Mapping[str, Model]] = {name: Model(name, row.signature) for name, row in OPERATORS.items()}
-_LOOKUP: Final = LookupModel()
 _RESIDENT: Final = OPERATORS["gathernd"].signature
 """What a resident tensor is as a model."""
 
@@ -46,7 +43,7 @@ class Models:
 
         Raises model_not_found, tensor_damaged, and unsupported_dtype for a tensor that the protocol cannot carry.
         """
-        model: Model | LookupModel | None = _LOOKUP if name == LOOKUP else _MODELS.get(name)
+        model: Model | LookupModel | None = LOOKUP_MODEL if name == LOOKUP else _MODELS.get(name)
         if model is not None:
             if version not in (None, VERSION):
                 raise self.not_found(name, version)
@@ -56,7 +53,7 @@ class Models:
         resident = None if reference is None else self.service.store.get(reference)
         if reference is None or resident is None:
             raise self.not_found(name, version)
-        v2_answer.check_writable(resident.tensor.dtype)
+        check_writable(resident.tensor.dtype)
         if version is not None:
             return Model(name, _RESIDENT, resident=True, reference=reference), resident
         model = self._known.get(name)
@@ -84,7 +81,7 @@ class Models:
         dtype = self.service.store.dtype_of(f"{name}@{version}")
         if dtype is None:
             raise self.not_found(name, version)
-        v2_answer.check_writable(DTYPES[dtype])
+        check_writable(DTYPES[dtype])
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model, the oldest first; none where there is no such model."""

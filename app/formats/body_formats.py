@@ -1,7 +1,8 @@
 """The formats of bodies, a row each: media type, who reads and writes it, and which element types it carries.
 
 Requests and answers of every family are read and written by the same rows. Whole tensors, up and down, have a table of
-their own. The inference protocol is not here: its routes have one format, whatever a header says.
+their own. The inference protocol is not here: its routes have one format, whatever a header says
+(`app.formats.oip.read_body`).
 """
 
 from __future__ import annotations

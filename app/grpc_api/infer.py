@@ -5,16 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from app.api.inference import AnyModel, Inference, InferFormat, InferRequest
-from app.formats.grpc.infer_answer import write_grpc_answer, write_grpc_lookup
-from app.formats.grpc.infer_request import LONG_REST, ParsedMessage, parse, read_grpc_lookup, read_grpc_request
+from app.api.inference import Inference, InferFormat
+from app.formats.grpc.infer_answer import write_grpc_answer
+from app.formats.grpc.infer_request import LONG_REST, ParsedMessage, parse, read_grpc_request
 from app.formats.grpc.message_fields import split
+from app.formats.oip.infer_document import AnyModel, AskedInference
 from app.grpc_api.rpc_request import RpcRequest
 from app.tensors.gather_call import Answer
 from app.tensors.lookup_call import ARRAYS
-from app.tensors.shape_limits import Limits
-from app.wire.little_endian_items import Charge, Memory
-from app.wire.v2_lookup import LookupModel, LookupRequest
 
 _FEW_FIELDS: Final = 1 << 9
 """A message with more fields is cut in a thread: each takes up to half a microsecond."""
@@ -65,27 +63,13 @@ def _is_long(parsed: ParsedMessage, model: AnyModel) -> bool:
     return len(parsed.split.rest) > LONG_REST or sum(map(len, parsed.split.raws)) > _LARGE_INPUT
 
 
-def _read(parsed: ParsedMessage, model: AnyModel, limits: Limits, charge: Charge) -> InferRequest:
-    if isinstance(model, LookupModel):
-        return read_grpc_lookup(parsed, limits, charge)
-    return read_grpc_request(parsed, model, limits, charge)
-
-
-def _is_long_answer(answer: Answer, request: InferRequest) -> bool:
-    del request
+def _is_long_answer(answer: Answer, asked: AskedInference) -> bool:
+    del asked
     outputs = answer.outputs.values()
     return sum([output.array.nbytes for output in outputs]) > _LARGE_OUTPUT or not all(
         output.dtype.item_size for output in outputs
     )
 
 
-def _write(
-    answer: Answer, model: AnyModel, request: InferRequest, memory: Memory | None, *, stream: bool = False
-) -> bytes:
-    if isinstance(request, LookupRequest):
-        return write_grpc_lookup(answer, request, memory, stream=stream)
-    return write_grpc_answer(answer, model.name, request.identifier, memory, stream=stream)
-
-
-_UNARY: Final = InferFormat(_is_long, _read, _is_long_answer, _write)
-_STREAMED: Final = InferFormat(_is_long, _read, _is_long_answer, partial(_write, stream=True))
+_UNARY: Final = InferFormat(_is_long, read_grpc_request, _is_long_answer, write_grpc_answer)
+_STREAMED: Final = InferFormat(_is_long, read_grpc_request, _is_long_answer, partial(write_grpc_answer, stream=True))

@@ -30,7 +30,8 @@ class ArraySource(Protocol):
 
 
 class GivenArray(NamedTuple):
-    """An array of a request. `unsupported` is the error to raise if its type has a name that no type has."""
+    """An array of a request. `unsupported` is the error to raise if its type has a name that no type has, or its items
+    are not where they belong."""
 
     source: ArraySource
     unsupported: GatherError | None = None

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from app.errors import GatherError
-from app.formats.grpc.infer_request import LONG_REST, ParsedMessage, parse, read_grpc_lookup, read_grpc_request
+from app.formats.grpc.infer_request import LONG_REST, ParsedMessage, parse, read_grpc_request
 from app.formats.grpc.message_fields import MAX_REST_BYTES, split, varint
+from app.formats.oip.infer_document import LOOKUP_MODEL
 from app.grpc_api.infer import RpcInference
 from app.tensors.lookup_call import ARRAYS
 from app.tensors.shape_limits import Limits
@@ -71,7 +72,7 @@ def test_what_is_read_on_the_event_loop_does_not_hold_it_long(kind: str) -> None
 
     def read() -> None:
         with suppress(GatherError):
-            read_grpc_lookup(parsed(longest), Limits(), None)
+            read_grpc_request(parsed(longest), LOOKUP_MODEL, Limits(), None)
 
     assert units(read) <= LONGEST
 

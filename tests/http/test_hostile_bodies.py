@@ -15,7 +15,6 @@ from app.formats.json.read_request import read_request
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
-from app.wire import v2_request_tensors
 from app.wire.json.write_strings import strings_text
 from benchmarks.costly_bodies import MAKERS, native, repeated
 from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
@@ -86,10 +85,6 @@ def test_no_body_that_is_read_on_the_event_loop_holds_it_long() -> None:
         if took > LONGEST:
             wrong[f"{body.codec}, {body.name}, {len(body.content)} bytes"] = took
     assert wrong == {}
-
-
-def test_the_inference_protocol_reads_bodies_of_the_same_size_on_the_event_loop() -> None:
-    assert v2_request_tensors.LARGE == LONG_JSON
 
 
 def lets_others_go_on(work: Callable[[], object]) -> bool:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.formats.json.read_request import read_request
 from app.formats.json.write_answer import write_answer
+from app.formats.oip.infer_document import Model
+from app.formats.oip.read_body import read_body
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.frame_format import ROOM
@@ -21,11 +23,9 @@ from app.tensors.gather_call import Answer
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
-from app.wire import v2_request_tensors
 from app.wire.json.codec_functions import read_elements
 from app.wire.json.write_values import most_text, values_text
 from app.wire.little_endian_items import packed_bytes
-from app.wire.v2_request_json import Model
 from tests.for_each import for_each
 from tests.strings import framed, items, packed
 
@@ -104,7 +104,7 @@ def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: p
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
     ]
     with pytest.raises(GatherError, match="no room for 3"):
-        v2_request_tensors.read_request(json.dumps({"inputs": inputs}).encode(), None, MODEL, Limits(), full)
+        read_body(json.dumps({"inputs": inputs}).encode(), None, MODEL, Limits(), full)
 
 
 def test_strings_behind_the_json_are_told() -> None:
@@ -115,7 +115,7 @@ def test_strings_behind_the_json_are_told() -> None:
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
     ]
     text = json.dumps({"inputs": inputs}).encode()
-    v2_request_tensors.read_request(text + raw, len(text), MODEL, Limits(), charges.append)
+    read_body(text + raw, len(text), MODEL, Limits(), charges.append)
     assert charges == [100 * 8, 8]
 
 
@@ -187,7 +187,7 @@ def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -
             {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
         ]
         head = json.dumps({"inputs": inputs}).encode()
-        call = v2_request_tensors.read_request(head + raw, len(head), MODEL, Limits(), charges.append).call
+        call = read_body(head + raw, len(head), MODEL, Limits(), charges.append).call
     else:
         data = {"dtype": "string", "shape": [count]}
         data |= {"base64": pybase64.b64encode(raw).decode()} if how == "base64" else {"values": texts}
@@ -224,7 +224,7 @@ def test_a_tensor_behind_the_json_that_is_not_aligned_is_charged_with_its_copy()
         {"name": "indices", "datatype": "INT64", "shape": [900, 1], "parameters": {"binary_data_size": 7200}},
     ]
     head = json.dumps({"inputs": inputs}).encode()
-    v2_request_tensors.read_request(head + bytes(7203), len(head), MODEL, Limits(), charges.append)
+    read_body(head + bytes(7203), len(head), MODEL, Limits(), charges.append)
     assert charges == [7200]
 
 

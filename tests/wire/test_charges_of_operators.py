@@ -19,6 +19,9 @@ from app.errors import GatherError
 from app.formats import body_formats
 from app.formats.json.read_request import read_request
 from app.formats.json.write_answer import write_answer
+from app.formats.oip.infer_answer import write_answer as write_infer_answer
+from app.formats.oip.infer_document import LOOKUP_MODEL, Model
+from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
@@ -27,9 +30,7 @@ from app.tensors.gather_call import Answer, TableRead
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire import v2_lookup, v2_request_tensors
 from app.wire.json.codec_functions import read_elements
-from app.wire.v2_request_json import Model
 from tests.http.lookups import Given, as_json, as_safetensors
 from tests.oip.bodies import octets
 from tests.strings import packed
@@ -90,7 +91,7 @@ def scatter_v2(encoding: str) -> Sent:
     body, size = inputs_of(arrays, encoding)
     model = Model("scatter_elements", SCATTER)
     made: dict[str, NDArray[Any]] = arrays if encoding == "values" else {"indices": INDICES}
-    return Sent(lambda charge: v2_request_tensors.read_request(body, size, model, Limits(), charge), made)
+    return Sent(lambda charge: read_body(body, size, model, Limits(), charge), made)
 
 
 def backward(encoding: str) -> Sent:
@@ -124,7 +125,7 @@ def lookup_v2(encoding: str) -> Sent:
     first = {} if encoding == "values" else {"0.indices": made["0.indices"]}
     body, size = inputs_of(first | made, encoding, lookup=document)
     return Sent(
-        lambda charge: v2_lookup.read_lookup_request(body, size, Limits(), charge), made if encoding == "values" else {}
+        lambda charge: read_body(body, size, LOOKUP_MODEL, Limits(), charge), made if encoding == "values" else {}
     )
 
 
@@ -263,13 +264,13 @@ def test_the_text_of_a_lookup_s_answer_is_charged_before_it_is_made(dtype: str, 
         lookup='{"features":[{"tensor":"a"},{"tensor":"b"}],"concat":false}',
         binary_data_output=form == "v2 binary",
     )
-    request = v2_lookup.read_lookup_request(text, None, Limits())
+    request = read_body(text, None, LOOKUP_MODEL, Limits())
     if form == "v2 binary" and dtype != "string":  # the items as they are: no copy is made
         account = Account()
-        v2_lookup.write_lookup_answer(answer, request, account)
+        write_infer_answer(answer, LOOKUP_MODEL, request, account)
         assert account.held <= 200
         return
-    check_text(lambda memory: v2_lookup.write_lookup_answer(answer, request, memory)[0], 60_000)
+    check_text(lambda memory: write_infer_answer(answer, LOOKUP_MODEL, request, memory)[0], 60_000)
 
 
 def test_binary_answers_are_the_outputs_and_not_copied() -> None:

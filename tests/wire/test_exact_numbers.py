@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from app.errors import GatherError
 from app.formats.json.read_request import read_request
+from app.formats.oip.infer_document import Model
+from app.formats.oip.read_body import read_body
 from app.operators.registry import OPERATORS
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
@@ -26,14 +28,12 @@ from app.tensors.gather_call import Call
 from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire import v2_request_tensors
 from app.wire.json import lossless_json
 from app.wire.json.body_without_arrays import read_envelope
 from app.wire.json.codec_constants import OTHER_NUMBERS, PLAIN_NUMBERS, SHORT_FRACTIONS
 from app.wire.json.codec_functions import scan_tensors
 from app.wire.json.find_arrays import FoundArrays, find_features, find_inputs
 from app.wire.json.lossless_json import MAX_DIGITS, Number, integer
-from app.wire.v2_request_json import Model
 from tests.for_each import for_each
 from tests.wire.json_requests import call, made, refused, request, tensor
 
@@ -101,7 +101,7 @@ def test_an_integer_is_what_its_decimal_text_says_in_every_format(text: str, dty
         f'{{"inputs": [{{"name": "data", "datatype": "{known.oip}", "shape": [1], "data": [{text}]}}, '
         '{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]}]}'
     ).encode()
-    assert outcome(lambda: item(v2_request_tensors.read_request(infer, None, MODEL, Limits()).call.data)) == wanted
+    assert outcome(lambda: item(read_body(infer, None, MODEL, Limits()).call.data)) == wanted
 
 
 @given(text=numbers())

@@ -13,10 +13,11 @@ import pytest
 
 from app.errors import Code, GatherError
 from app.formats.json.read_request import read_request
+from app.formats.oip.infer_document import LOOKUP_MODEL
+from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
-from app.wire import v2_lookup
 from tests.conftest import samples
 
 CONSTANT_BYTES = 3 << 20
@@ -34,7 +35,7 @@ def read(codec: str, body: bytes, charge: Charge | None) -> Code | None:
         elif codec == "safetensors":
             read_safetensors(body, b"", LOOKUP_SIGNATURE, Limits(), charge)
         else:
-            v2_lookup.read_lookup_request(body, None, Limits(), charge)
+            read_body(body, None, LOOKUP_MODEL, Limits(), charge)
     except GatherError as error:
         return error.code
     return None

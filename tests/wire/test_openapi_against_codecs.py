@@ -12,13 +12,14 @@ from jsonschema import Draft202012Validator
 from app.errors import GatherError
 from app.formats.json.query import read_explain
 from app.formats.json.read_request import read_request
+from app.formats.oip.infer_document import Model
+from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.operators.registry import OPERATORS
 from app.requests.schemas.scatter_request import ScatterRequest
 from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
-from app.wire.v2_request_json import Model, read_head
 from tests.wire.json_requests import read_call
 from tests.wire.schema_samples import (
     INFER,
@@ -108,9 +109,13 @@ def test_infer_requests(name: str) -> None:
     model = MODELS[name]
 
     def read(body: bytes) -> None:
-        for one in read_head(body, model).inputs:
-            if one.dtype is None:
-                raise GatherError("unsupported_dtype", one.datatype)
+        try:
+            read_body(body, None, model, Limits())
+        except GatherError as error:
+            # OpenAPI knows no counts, and the items that follow the JSON are not there.
+            counted = error.code in ("element_count_mismatch", "value_not_representable")
+            if not counted and "bytes follow the JSON" not in error.detail:
+                raise
 
     roles = ("data", *(one for one in model.inputs if one != "data"))
     hold(body_schema(INFER), infer_rules(model), Maker(name, roles), read, infer=True)

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from app.formats.json.read_request import read_request
+from app.formats.oip.infer_document import LOOKUP_MODEL
+from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.operators.backward_registry import BACKWARDS
 from app.tensors.lookup_call import ARRAYS, LOOKUP_SIGNATURE
 from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.shape_limits import Limits
-from app.wire import v2_lookup
 from tests.wire.schema_samples import (
     DOCUMENT,
     INFER,
@@ -182,7 +183,7 @@ def test_infer_requests_for_lookups() -> None:
         body_schema(INFER),
         INFER_RULES,
         InferMaker("lookup"),
-        lambda body: v2_lookup.read_lookup_request(body, None, Limits()),
+        lambda body: read_body(body, None, LOOKUP_MODEL, Limits()),
         infer=True,
     )
 

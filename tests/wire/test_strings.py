@@ -25,6 +25,9 @@ from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.formats.json.read_request import read_request
 from app.formats.json.write_answer import write_answer
+from app.formats.oip.infer_answer import write_answer as write_infer_answer
+from app.formats.oip.infer_document import Model
+from app.formats.oip.read_body import read_body
 from app.kernels import numpy_cpu
 from app.kernels.numba_cpu import gather_kernel
 from app.memory.budget import Budget, MemoryReservation
@@ -37,10 +40,8 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
-from app.wire import v2_answer, v2_request_tensors
 from app.wire.json.write_values import values_text
 from app.wire.little_endian_items import PackedItemError, PackedSizeError, packed_bytes, unpack
-from app.wire.v2_request_json import Model
 from tests.conftest import samples, slow_but_for
 from tests.for_each import for_each
 from tests.strings import framed, items, packed
@@ -275,11 +276,11 @@ def test_every_way_in_and_out_gives_what_lists_of_strings_give(
             f'{{"inputs": [{{"name": "data", "datatype": "BYTES", "shape": {list(shape)}, {part}}}, '
             f'{{"name": "indices", "datatype": "INT64", {index_part}}}]}}'
         ).encode()
-        request = v2_request_tensors.read_request(head + raw, len(head) if binary else None, MODEL, Limits())
+        request = read_body(head + raw, len(head) if binary else None, MODEL, Limits())
         answer = gathered(request.call, kernel)
         answers.append(answer)
         for into_binary in (False, True):
-            pieces, size = v2_answer.write_answer(answer, MODEL, request._replace(binary=into_binary))
+            pieces, size = write_infer_answer(answer, MODEL, request._replace(binary=into_binary))
             body = b"".join(pieces)
             if size is None:
                 assert json.loads(body)["outputs"][0]["data"] == wanted

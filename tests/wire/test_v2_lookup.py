@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from app.formats.body_formats import LONG_BINARY, LONG_LOOKUP
+from app.formats.oip.infer_answer import is_long_answer
+from app.formats.oip.infer_document import LOOKUP_MODEL, AskedInference
+from app.formats.oip.read_body import is_long, read_body
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, TableRead
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire.v2_lookup import LookupRequest, is_heavy, is_long_answer, read_lookup_request
 from tests.strings import packed
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -21,19 +23,19 @@ STRINGS = packed(["some text"] * 20_000)
 SHORT = packed(["some text"] * 20)
 
 
-def asked(binary: bool, **members: object) -> LookupRequest:
+def asked(binary: bool, **members: object) -> AskedInference:
     one = {"name": "0.indices", "datatype": "INT64", "shape": [1], "data": [0]}
     lookup = json.dumps({"features": [{"tensor": "a"}]})
     body = {"inputs": [one], "parameters": {"lookup": lookup, "binary_data_output": binary}, **members}
-    return read_lookup_request(json.dumps(body).encode(), None, Limits())
+    return read_body(json.dumps(body).encode(), None, LOOKUP_MODEL, Limits())
 
 
 def test_long_json_and_many_items_are_read_elsewhere() -> None:
-    assert not is_heavy(bytes(LONG_LOOKUP), None)
-    assert is_heavy(bytes(LONG_LOOKUP + 1), None)
-    assert not is_heavy(bytes(LONG_BINARY), 100)
-    assert is_heavy(bytes(LONG_BINARY + 1), 100)  # items that are not aligned are copied
-    assert is_heavy(bytes(LONG_BINARY), LONG_LOOKUP + 1)
+    assert not is_long(bytes(LONG_LOOKUP), None, LOOKUP_MODEL)
+    assert is_long(bytes(LONG_LOOKUP + 1), None, LOOKUP_MODEL)
+    assert not is_long(bytes(LONG_BINARY), 100, LOOKUP_MODEL)
+    assert is_long(bytes(LONG_BINARY + 1), 100, LOOKUP_MODEL)  # items that are not aligned are copied
+    assert is_long(bytes(LONG_BINARY), LONG_LOOKUP + 1, LOOKUP_MODEL)
 
 
 @pytest.mark.parametrize(

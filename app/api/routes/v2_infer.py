@@ -8,20 +8,18 @@ from app.api.asgi_request import RequestContext
 from app.api.content_codings import coding_of_answer, compressed
 from app.api.error_responses import JSON
 from app.api.exchange import UNCOUNTED, BodyLimits, fact_fields
-from app.api.inference import AnyModel, Inference, InferFormat, InferRequest
+from app.api.inference import Inference, InferFormat
 from app.api.request_body import inflate_in, read_body
 from app.api.unknown_length_body import too_large
 from app.errors import GatherError
 from app.formats import body_formats
+from app.formats.oip.infer_answer import is_long_answer, write_answer
+from app.formats.oip.infer_document import AnyModel, AskedInference
+from app.formats.oip.read_body import is_long
+from app.formats.oip.read_body import read_body as read_infer_body
 from app.tensors.buffer_type import Buffer
-from app.tensors.gather_call import Answer
 from app.tensors.shape_limits import Limits
-from app.wire import v2_answer, v2_lookup
-from app.wire.json.write_values import is_long
-from app.wire.little_endian_items import Charge, Memory
-from app.wire.v2_lookup import LookupModel, LookupRequest, read_lookup_request, write_lookup_answer
-from app.wire.v2_request_json import Model
-from app.wire.v2_request_tensors import LARGE, is_heavy, read_request
+from app.wire.little_endian_items import Charge
 
 _OCTETS: Final = body_formats.RAW.media_type.encode()
 _ALIGNMENT: Final = 64
@@ -31,39 +29,12 @@ InferBody = tuple[Buffer, int | None]
 """A body, and the bytes of JSON at its start; None if all of it is JSON."""
 
 
-def _is_long(body: InferBody, model: AnyModel) -> bool:
+def _read(body: InferBody, model: AnyModel, limits: Limits, charge: Charge) -> AskedInference:
     content, json_size = body
-    if isinstance(model, LookupModel):
-        return v2_lookup.is_heavy(content, json_size)
-    return len(content) > LARGE and is_heavy(content, json_size, model)
+    return read_infer_body(content, json_size, model, limits, charge if len(content) > UNCOUNTED else None)
 
 
-def _read(body: InferBody, model: AnyModel, limits: Limits, charge: Charge) -> InferRequest:
-    content, json_size = body
-    charged = charge if len(content) > UNCOUNTED else None
-    if isinstance(model, LookupModel):
-        return read_lookup_request(content, json_size, limits, charged)
-    return read_request(content, json_size, model, limits, charged)
-
-
-def _is_long_answer(answer: Answer, request: InferRequest) -> bool:
-    """Whether writing it takes long: texts do, and strings, whose frames are copied."""
-    if isinstance(request, LookupRequest):
-        return v2_lookup.is_long_answer(answer, request)
-    output = answer.output
-    return not (request.binary and output.dtype.item_size) and is_long(output)
-
-
-def _write(
-    answer: Answer, model: AnyModel, request: InferRequest, memory: Memory | None
-) -> tuple[list[Buffer], int | None]:
-    if isinstance(request, LookupRequest):
-        return write_lookup_answer(answer, request, memory)
-    assert isinstance(model, Model)
-    return v2_answer.write_answer(answer, model, request, memory)
-
-
-_REST: Final = InferFormat(_is_long, _read, _is_long_answer, _write)
+_REST: Final = InferFormat(lambda body, model: is_long(*body, model), _read, is_long_answer, write_answer)
 
 
 class InferRoute:
@@ -92,7 +63,7 @@ class InferRoute:
             headers = ((b"inference-header-content-length", b"%d" % json_size), *headers)
         coding = coding_of_answer(context.headers.get(b"accept-encoding"))
         if coding is not None:
-            short = sum(map(len, pieces)) <= LARGE
+            short = sum(map(len, pieces)) <= body_formats.LONG_JSON
             packed = await self.pool.run_unless(short, lambda: compressed(pieces, coding, reservation.charge), timings)
             pieces, headers = packed, (*headers, (b"content-encoding", coding))
         await context.send(200, JSON if json_size is None else _OCTETS, pieces, *headers)

@@ -23,7 +23,7 @@ from app.api.v2_model_lookup import Models, counted_as
 from app.errors import Code
 from app.operators.lookup import CODES as LOOKUP_CODES
 from app.operators.registry import OPERATORS
-from app.requests.schemas.v2_infer_request import InferRequest, infer_request
+from app.requests.schemas.infer_request import infer_request
 
 _INFER: Final[tuple[Code, ...]] = (
     "model_not_found", "payload_too_large", "unsupported_media_type", "invalid_field", "unsupported_dtype",
@@ -159,5 +159,5 @@ def _add_model(app: FastAPI, models: Models, readiness: Readiness, suffix: str, 
         raise AssertionError("answered by the data plane")
 
     signatures = [operator.signature for operator in OPERATORS.values()]
-    infer.__annotations__["body"] = infer_request(*signatures, base=InferRequest)
+    infer.__annotations__["body"] = infer_request(*signatures)
     describe(infer)

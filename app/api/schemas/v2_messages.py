@@ -1,7 +1,7 @@
 """The bodies of the inference protocol as OpenAPI and generated clients see them.
 
-The data plane reads and writes infer bodies itself (`app.wire.v2_request_tensors`, `v2_answer`); these models document
-them. Unknown members are ignored, as the protocol asks for.
+The data plane reads and writes infer bodies itself (`app.formats.oip`); these models document them. Unknown members are
+ignored, as the protocol asks for.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from app.api.schemas.gather_answer import OpenModel, Problem
+from app.requests.schemas.infer_request import Datatype
 from app.requests.schemas.members import Size
-from app.requests.schemas.v2_infer_request import Datatype
 
 Count = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
 Parameters = Annotated[

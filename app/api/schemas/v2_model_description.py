@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from app.formats.oip.infer_document import LookupModel, Model
 from app.operators.lookup import INDEX_DTYPES
 from app.operators.registry import OPERATORS
 from app.store import Resident
 from app.tensors.dtypes import BY_OIP, DTYPES, INTEGERS
-from app.wire.v2_lookup import LookupModel
-from app.wire.v2_request_json import OUTPUT, Model
+from app.tensors.gather_call import OUTPUT
 
 PLATFORM: Final = "gathernd"
 ANY_DATATYPE: Final = "FP32"

@@ -13,15 +13,14 @@ from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 from app.formats.grpc.message_fields import varint
 from app.formats.json.write_answer import answer_fields
+from app.formats.oip.infer_answer import VERSION, check_lookup_writable, check_writable
+from app.formats.oip.infer_document import AnyModel, AskedInference, LookupModel
 from app.tensors.buffer_type import Buffer
-from app.tensors.gather_call import Answer
+from app.tensors.gather_call import OUTPUT, Answer
 from app.tensors.lookup_call import LOOKUP
 from app.tensors.tensor import Tensor
 from app.wire.grpc_messages.classes import ModelInferResponse
 from app.wire.little_endian_items import Memory, packed_bytes
-from app.wire.v2_answer import VERSION, check_writable
-from app.wire.v2_lookup import LookupRequest, check_outputs_writable
-from app.wire.v2_request_json import OUTPUT
 
 _ID: Final = b"\x1a"
 _RAW: Final = b"\x32"
@@ -40,12 +39,15 @@ _Described = tuple[str, str, tuple[int, ...]]
 
 
 def write_grpc_answer(
-    answer: Answer, model_name: str, identifier: str | None, memory: Memory | None, *, stream: bool = False
+    answer: Answer, model: AnyModel, asked: AskedInference, memory: Memory | None, *, stream: bool = False
 ) -> bytes:
     """The message of an answer; with `stream` a ModelStreamInferResponse. `memory` is charged with it.
 
     Raises unsupported_dtype, output_too_large, and what charging raises.
     """
+    if isinstance(model, LookupModel):
+        return _write_lookup(answer, asked, memory, stream)
+    identifier, model_name = asked.identifier, model.name
     output = answer.output
     key = (
         model_name, answer.data_version, answer.dialect, answer.device, answer.replaced, answer.data_etag,
@@ -76,10 +78,9 @@ def _head_of_answer(answer: Answer, model_name: str) -> bytes:
     return _written_head(model_name, version, tuple(parameters), ((OUTPUT, str(output.dtype.oip), output.shape),))
 
 
-def write_grpc_lookup(answer: Answer, request: LookupRequest, memory: Memory | None, *, stream: bool = False) -> bytes:
-    """The same of a lookup."""
-    check_outputs_writable(answer)
-    wanted = {name: answer.outputs[name] for name in request.outputs or answer.outputs}
+def _write_lookup(answer: Answer, asked: AskedInference, memory: Memory | None, stream: bool) -> bytes:
+    check_lookup_writable(answer)
+    wanted = {name: answer.outputs[name] for name in asked.outputs or answer.outputs}
     fields = answer_fields(answer).decode()
     parameters: list[_Parameter] = [("device", "cpu"), (LOOKUP, fields)]
     if answer.replaced is not None:
@@ -87,7 +88,7 @@ def write_grpc_lookup(answer: Answer, request: LookupRequest, memory: Memory | N
     described = tuple((name, str(output.dtype.oip), output.shape) for name, output in wanted.items())
     repeated = len(fields) + len(described) * _OUTPUT_BYTES <= _REMEMBERED
     head = (_repeated_head if repeated else _written_head)(LOOKUP, VERSION, tuple(parameters), described)
-    return _message(head, request.identifier, tuple(wanted.values()), memory, stream)
+    return _message(head, asked.identifier, tuple(wanted.values()), memory, stream)
 
 
 def write_stream_error(message: str, head: bytes) -> bytes:

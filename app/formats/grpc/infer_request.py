@@ -7,7 +7,7 @@ both is recognised by its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -15,22 +15,23 @@ from google.protobuf.message import DecodeError
 
 from app.errors import invalid_field
 from app.formats.grpc.message_fields import InferMessage, malformed
-from app.formats.grpc.typed_contents import check_count, field_of, pack
+from app.formats.grpc.typed_contents import TypedItems, wrong_field
+from app.formats.oip.infer_document import (
+    AnyModel,
+    AskedInference,
+    Input,
+    Model,
+    read_document,
+    read_items,
+)
+from app.formats.oip.input_items import PackedItems, given_array
+from app.requests.envelope_cache import envelopes
+from app.requests.request import GivenArray, WrongArrays
 from app.requests.schemas.members import ABSENT
 from app.tensors.shape_limits import Limits
 from app.wire.grpc_messages.classes import ModelInferRequest
 from app.wire.json.lossless_json import Number
 from app.wire.little_endian_items import Charge
-from app.wire.v2_lookup import LookupRequest, lookup_head_of_document, lookup_of_arrays
-from app.wire.v2_request_json import Head, Input, Model, head_of_document
-from app.wire.v2_request_tensors import (
-    InputItems,
-    Request,
-    WrongItemsError,
-    call_of,
-    check_datatypes,
-    read_inputs,
-)
 
 LONG_REST: Final = 1 << 12
 """A message with a longer rest is parsed in a thread, and charged before."""
@@ -38,8 +39,7 @@ _OBJECT_BYTES: Final = 48
 """Bytes that a byte of the rest takes as protobuf's objects at most: an input of two bytes is a message."""
 _INPUT_BYTES: Final = 1 << 10
 """Bytes that an input of a lookup takes as Python objects."""
-_REMEMBERED: Final = 1 << 10
-_SIZE: Final = "binary_data_size"
+_REMEMBERED: Final = LONG_REST
 
 
 class ParsedMessage(NamedTuple):
@@ -80,49 +80,48 @@ def _message(rest: bytes) -> Any:
 _remembered_message = lru_cache(256)(_message)
 
 
-def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, charge: Charge | None) -> Request:
-    """What a request to a model of an operator asks for; refused in the same order as over REST."""
+def read_grpc_request(parsed: ParsedMessage, model: AnyModel, limits: Limits, charge: Charge | None) -> AskedInference:
+    """What a request asks for; refused in the same order as over REST."""
     split, message = parsed
-    _check_raws(parsed)
-    if split.raws and len(split.rest) <= _REMEMBERED:
-        head = _remembered_head(split.rest, model)
-    else:
-        head = _head(message, model)
-    inputs = head.inputs
-    items = _items(parsed, sorted(inputs, key=lambda one: one.number), charge)
-    try:
-        tensors, over_limit = read_inputs(inputs, b"", items, limits, charge)
-    except WrongItemsError as error:
-        raise error.explained(b"") from None
-    return Request(call_of(head, model, tensors, over_limit), split.identifier or None, True, head.timeout)
-
-
-def read_grpc_lookup(parsed: ParsedMessage, limits: Limits, charge: Charge | None) -> LookupRequest:
-    """What a request to the model `lookup` asks for."""
-    split, message = parsed
-    _check_raws(parsed)
-    if charge is not None:
-        charge(_INPUT_BYTES * len(message.inputs))
-    fields, inputs = lookup_head_of_document(_document(message, len(message.inputs), limits.features + 1))
-    found = lookup_of_arrays(fields, inputs, _items(parsed, list(inputs.values()), charge), limits, charge)
-    asked = None if found.outputs is None else dict.fromkeys(found.outputs, True)
-    return found._replace(identifier=split.identifier or None, binary=True, outputs=asked)
-
-
-def _head(message: Any, model: Model) -> Head:
-    # Of more inputs than the model has, the first one that it has not, or has already, is refused; so is an output.
-    return head_of_document(_document(message, len(model.inputs) + 1, 2), model)
-
-
-@lru_cache(256)
-def _remembered_head(rest: bytes, model: Model) -> Head:
-    return _head(_message(rest), model)
-
-
-def _check_raws(parsed: ParsedMessage) -> None:
-    raws, inputs = parsed.split.raws, parsed.message.inputs
+    raws, inputs = split.raws, message.inputs
     if raws and len(raws) != len(inputs):
         raise malformed(f"{len(raws)} raw_input_contents came for {len(inputs)} inputs")
+
+    def items(one: Input) -> GivenArray:
+        given = inputs[one.number]
+        if not raws:
+            return given_array(one, TypedItems(one, given.contents), wrong_field(one, given.contents))
+        wrong = None
+        if given.HasField("contents"):
+            wrong = invalid_field(
+                f"{one.pointer}/contents",
+                "an input has contents beside raw_input_contents, which has the items of all inputs",
+                "Send the items of all inputs in raw_input_contents, or of all in contents.",
+            )
+        return given_array(one, PackedItems(one, raws[one.number]), wrong)
+
+    # Of more inputs than the model has, the first one that it has not, or has already, is refused; so is an output.
+    most_inputs, most_outputs = len(model.inputs) + 1, 2
+    if not isinstance(model, Model):
+        most_inputs, most_outputs = len(inputs), limits.features + 1
+        if charge is not None:
+            charge(_INPUT_BYTES * most_inputs)
+    is_short = raws and len(split.rest) <= _REMEMBERED
+    validated = envelopes.get((model.route, split.rest)) if is_short else None
+    if validated is None:
+        known, arrays = read_document(_document(message, most_inputs, most_outputs), model, items, limits, charge)
+        if is_short:
+            envelopes.keep(model.route, split.rest, known.validated._replace(ready=(known,)))
+    else:
+        known = validated.ready[0]
+        arrays = {one.name: items(one) for one in known.inputs}
+    try:
+        asked = read_items(known, arrays, model, limits, charge)
+    except WrongArrays as wrong:
+        wrong.raise_first()
+        raise
+    outputs = None if asked.outputs is None else dict.fromkeys(asked.outputs, True)
+    return asked._replace(identifier=split.identifier or None, binary=True, outputs=outputs)
 
 
 def _document(message: Any, inputs: int, outputs: int) -> dict[str, Any]:
@@ -132,7 +131,7 @@ def _document(message: Any, inputs: int, outputs: int) -> dict[str, Any]:
             "name": one.name,
             "datatype": one.datatype,
             "shape": one.shape[:],
-            "parameters": {**_parameters(one.parameters), _SIZE: 0},
+            "parameters": _parameters(one.parameters),
         }
         for one in message.inputs[:inputs]
     ]
@@ -147,33 +146,5 @@ def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
         choice = parameter.WhichOneof("parameter_choice")
         value = None if choice is None else getattr(parameter, choice)
         found[name] = Number(repr(value)) if choice == "double_param" else value
+    found.pop("binary_data_size", None)  # no items follow a message
     return found
-
-
-def _items(parsed: ParsedMessage, inputs: Sequence[Input], charge: Charge | None) -> InputItems:
-    """The items of the inputs, which are in their order in the request. Raises invalid_field if some are raw and others
-    not, and what is wrong with items in fields: unsupported_dtype, element_count_mismatch, value_not_representable.
-    """
-    raws, given = parsed.split.raws, parsed.message.inputs
-    if raws:
-        for number, one in enumerate(given):
-            if one.HasField("contents"):
-                raise invalid_field(
-                    f"/inputs/{number}/contents",
-                    "an input has contents beside raw_input_contents, which has the items of all inputs",
-                    "Send the items of all inputs in raw_input_contents, or of all in contents.",
-                )
-        return InputItems({one.name: raws[one.number] for one in inputs})
-    contents = [given[one.number].contents for one in inputs]
-    fields = [field_of(one, own) for one, own in zip(inputs, contents, strict=True)]
-    check_datatypes(inputs)
-    for one, field, own in zip(inputs, fields, contents, strict=True):
-        if field:
-            check_count(one, field, len(getattr(own, field)))
-    packed = [
-        pack(one, field, own, charge) if field else b""
-        for one, field, own in zip(inputs, fields, contents, strict=True)
-    ]
-    names = [one.name for one in inputs]
-    places = [f"/contents/{field}" if field else "" for field in fields]
-    return InputItems(dict(zip(names, packed, strict=True)), dict(zip(names, places, strict=True)))

@@ -7,7 +7,7 @@ clients of the protocol send that, though OpenAPI does not say so.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model
 from pydantic.json_schema import SkipJsonSchema
@@ -19,6 +19,7 @@ from app.requests.schemas.members import (
     ABSENT,
     BOOLEAN,
     JSON_TEXT,
+    LOOKUP_TEXT,
     Detail,
     JsonInteger,
     JsonString,
@@ -37,8 +38,6 @@ from app.tensors.operator_signature import Parameter, Signature
 from app.tensors.scatter_call import Reduction
 from app.wire.json.lossless_json import Number, integer
 
-Output = Literal["output"]
-"""The name of every operator's output."""
 _OUTPUT_OF_ANY_MODEL: Final[dict[str, Any]] = {"type": "string", "pattern": r"^([0-9]+\.)?output$"}
 """OpenAPI has one schema for all models, and the model `lookup` may have several outputs."""
 _SIZES: Final[dict[str, Any]] = {"type": "array", "items": {"type": "integer", "minimum": 0, "format": "int64"}}
@@ -136,23 +135,30 @@ class InferRequestedOutputParameters(OpenRequestModel):
 class InferRequestedOutput(OpenRequestModel):
     """An output that is asked for; `parameters.binary_data` says whether its items are to follow the JSON."""
 
-    name: Annotated[
-        Output, WithJsonSchema(_OUTPUT_OF_ANY_MODEL), Needed("{value!a} is not an output of this model; 'output' is")
-    ] = Field(description="`output`; of a lookup whose features have an output each, `0.output`, `1.output` and so on.")
+    name: Annotated[JsonString, WithJsonSchema(_OUTPUT_OF_ANY_MODEL), Needed("an output needs a name, a string")] = (
+        Field(description="`output`; of a lookup whose features have an output each, `0.output`, `1.output` and so on.")
+    )
     parameters: Annotated[InferRequestedOutputParameters, OrNull(), _OBJECT] = ABSENT
 
 
 class InferRequestParameters(OpenRequestModel):
-    """Further settings of a request: those of every model. `infer_request` adds the parameters of operators."""
+    """The parameters of every model. An operator's own are validated by the model of its JSON requests."""
 
     binary_data_output: Flag = Field(ABSENT, description="Whether the items of the output are to follow the JSON.")
-    dialect: str
-    device: Device = Field("auto", description="Where to run; `auto` lets the service choose.")
-    out_of_bounds: OutOfBounds = Field("error", description=OUT_OF_BOUNDS_DESCRIPTION)
     fill_value: Annotated[JsonString, JSON_TEXT] = Field(ABSENT, description=f"{FILL_VALUE_DESCRIPTION} JSON text.")
     timeout: Annotated[
         Count, Detail("{name} must be an integer"), TooSmall("{name} must be 0 or more microseconds")
     ] = Field(0, description="Microseconds that the caller waits; 0 is no limit.")
+
+
+class LookupInferParameters(InferRequestParameters):
+    """The parameters of the model `lookup`."""
+
+    lookup: Annotated[
+        JsonString,
+        Needed("the parameter lookup is missing, the JSON of the request but for the arrays"),
+        LOOKUP_TEXT,
+    ]
 
 
 class InferRequest(OpenRequestModel):
@@ -168,7 +174,7 @@ class InferRequest(OpenRequestModel):
         FailFast(),
         Detail("inputs must be a list of tensors"),
     ]
-    parameters: Annotated[InferRequestParameters, OrNull(), _OBJECT]
+    parameters: Annotated[InferRequestParameters, OrNull(), _OBJECT] = ABSENT
     outputs: Annotated[
         list[Annotated[InferRequestedOutput, Detail("an output must be an object")]],
         FailFast(),
@@ -187,17 +193,21 @@ class OperatorInferRequest(InferRequest):
     ]
 
 
+class LookupInferRequest(OperatorInferRequest):
+    """An infer request to the model `lookup`."""
+
+    parameters: Annotated[LookupInferParameters, _OBJECT]
+
+
 @lru_cache(64)
-def infer_request(*signatures: Signature, base: type[InferRequest]) -> type[InferRequest]:
-    """The model of the requests to the model of an operator, made of `base`; of several, what any of them takes, for
-    OpenAPI.
-    """
+def infer_request(*signatures: Signature) -> type[InferRequest]:
+    """The infer request that OpenAPI shows, with what any of these operators takes."""
     dialects = dict.fromkeys(dialect for signature in signatures for dialect in signature.dialects)
     notes: dict[Parameter, str] = {}
     for signature in signatures:
         if signature.parameter is not None:
             notes[signature.parameter] = notes.get(signature.parameter) or parameter_note(signature)
-    fields: dict[str, Any] = {
+    own: dict[str, Any] = {
         name: (
             JsonInteger,
             Field(0, description=PARAMETER_DESCRIPTIONS[name] + note, json_schema_extra={"format": "int64"}),
@@ -205,19 +215,24 @@ def infer_request(*signatures: Signature, base: type[InferRequest]) -> type[Infe
         for name, note in notes.items()
     }
     for signature in signatures:
-        fields = dialect_fields(signature, JsonInteger) | fields
-    if any(signature.kind == "scatter" for signature in signatures):
-        fields["reduction"] = Reduction, Field("none", description=REDUCTION_DESCRIPTION)
-    fields["dialect"] = (
-        one_of(dialects),
-        Field(signatures[0].default_dialect, description="Whose rules hold."),
-    )
+        own = dialect_fields(signature, JsonInteger) | own
+    common: dict[str, Any] = {
+        name: (field.annotation, field) for name, field in InferRequestParameters.model_fields.items()
+    }
+    fields: dict[str, Any] = {
+        "binary_data_output": common["binary_data_output"],
+        "dialect": (one_of(dialects), Field(signatures[0].default_dialect, description="Whose rules hold.")),
+        "device": (Device, Field("auto", description="Where to run; `auto` lets the service choose.")),
+        "out_of_bounds": (OutOfBounds, Field("error", description=OUT_OF_BOUNDS_DESCRIPTION)),
+    }
+    fields |= {name: field for name, field in common.items() if name not in fields} | own
+    fields["reduction"] = Reduction, Field("none", description=REDUCTION_DESCRIPTION)
     parameters = create_model(
-        "InferRequestParameters", __base__=InferRequestParameters, __module__=__name__, __doc__=_FURTHER, **fields
+        "InferRequestParameters", __base__=OpenRequestModel, __module__=__name__, __doc__=_FURTHER, **fields
     )
     return create_model(
         "InferRequest",
-        __base__=base,
+        __base__=InferRequest,
         __module__=__name__,
         __doc__=InferRequest.__doc__,
         parameters=(Annotated[parameters, OrNull(), _OBJECT], ABSENT),

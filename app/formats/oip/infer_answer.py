@@ -1,0 +1,97 @@
+"""The Open Inference Protocol's answers to infer requests over REST: an output as JSON, or as bytes behind it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from app.errors import GatherError
+from app.formats.json.write_answer import answer_fields
+from app.formats.oip.infer_document import AnyModel, AskedInference
+from app.tensors.buffer_type import Buffer
+from app.tensors.dtypes import DType
+from app.tensors.gather_call import OUTPUT, Answer
+from app.tensors.lookup_call import LOOKUP
+from app.wire.json.write_values import is_long, values_text
+from app.wire.little_endian_items import Memory, packed_bytes
+
+VERSION: Final = "1"
+"""The only version of a model that is an operator."""
+
+
+def check_writable(dtype: DType, operator: str = "gathernd", pointer: str | None = None) -> None:
+    """Raises unsupported_dtype for complex types, which the protocol lacks and the route of `operator` takes."""
+    if dtype.oip is None:
+        raise GatherError(
+            "unsupported_dtype",
+            f"the inference protocol has no datatype for {dtype.name}; use POST /{operator}",
+            pointer=pointer,
+            hint=f"Send the request to POST /{operator}, whose JSON carries {dtype.name}.",
+        )
+
+
+def check_lookup_writable(answer: Answer) -> None:
+    """Raises unsupported_dtype at the first feature whose tensor is of a type that the protocol does not have."""
+    for number, output in enumerate(answer.outputs.values()):
+        check_writable(output.dtype, LOOKUP, f"/parameters/{LOOKUP}/features/{number}/tensor")
+
+
+def is_long_answer(answer: Answer, asked: AskedInference) -> bool:
+    """Whether writing it takes so long that it is not for the event loop: texts do, and strings, whose frames are
+    copied; other items are as they are.
+    """
+    return any(
+        is_long(output) for output in answer.outputs.values() if not (asked.all_binary and output.dtype.item_size)
+    )
+
+
+def write_answer(
+    answer: Answer, model: AnyModel, asked: AskedInference, memory: Memory | None = None
+) -> tuple[list[Buffer], int | None]:
+    """The body of the answer in pieces, and the size of its JSON if binary items follow.
+
+    `memory` is charged with what is made. Raises unsupported_dtype, and what charging raises.
+    """
+    if model.name == LOOKUP:
+        return _write_lookup(answer, asked, memory)
+    output = answer.output
+    check_writable(output.dtype)
+    named = "" if asked.identifier is None else f'"id":{orjson.dumps(asked.identifier).decode()},'
+    shape = ",".join(map(str, output.shape))
+    replaced = "" if answer.replaced is None else f',"replaced":{answer.replaced}'
+    head = (
+        f'{{{named}"model_name":"{model.name}","model_version":"{answer.data_version or VERSION}",'
+        f'"parameters":{{"dialect":"{answer.dialect}","device":"{answer.device}"{replaced}}},'
+        f'"outputs":[{{"name":"{OUTPUT}","datatype":"{output.dtype.oip}","shape":[{shape}],'
+    )
+    if not asked.binary:
+        return [f'{head}"data":'.encode(), *values_text(output, memory), b"}]}"], None
+    items = packed_bytes(output, memory)
+    text = f'{head}"parameters":{{"binary_data_size":{len(items)}}}}}]}}'.encode()
+    return [text, items], len(text)
+
+
+def _write_lookup(answer: Answer, asked: AskedInference, memory: Memory | None) -> tuple[list[Buffer], int | None]:
+    check_lookup_writable(answer)
+    wanted = asked.outputs or dict.fromkeys(answer.outputs, asked.binary)
+    head: dict[str, Any] = {} if asked.identifier is None else {"id": asked.identifier}
+    head |= {"model_name": LOOKUP, "model_version": VERSION}
+    head["parameters"] = {"device": "cpu", LOOKUP: answer_fields(answer).decode()}
+    if answer.replaced is not None:
+        head["parameters"]["replaced"] = answer.replaced
+    pieces: list[Buffer] = [orjson.dumps(head)[:-1], b',"outputs":[']
+    blobs: list[Buffer] = []
+    for number, (name, binary) in enumerate(wanted.items()):
+        output = answer.outputs[name]
+        described: dict[str, Any] = {"name": name, "datatype": output.dtype.oip, "shape": output.shape}
+        if binary:
+            blobs.append(packed_bytes(output, memory))
+            described["parameters"] = {"binary_data_size": len(blobs[-1])}
+        pieces.append((b"," if number else b"") + orjson.dumps(described)[: None if binary else -1])
+        if not binary:
+            pieces += [b',"data":', *values_text(output, memory), b"}"]
+    pieces.append(b"]}")
+    if not blobs:
+        return pieces, None
+    return [*pieces, *blobs], sum(map(len, pieces))

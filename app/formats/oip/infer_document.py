@@ -1,0 +1,343 @@
+"""An infer request of the inference protocol, whichever form of it came, to the call that it asks for.
+
+Every form makes the same document: what the JSON of the request says, with a number for each array of items. It is
+validated here, its parameters by the model of the operator's JSON requests. Unknown members and parameters are ignored,
+as the protocol asks for; a parameter that another model has is an error, since without it the answer would be another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+
+from app.errors import GatherError, invalid_field
+from app.near_name import instead_of, near_name, shorten
+from app.requests.envelope_cache import Validated
+from app.requests.lookup_beside_arrays import arrays_by_feature, lookup_document, name_beside
+from app.requests.read_call import make_call, read_arrays, settle, validate
+from app.requests.request import GivenArray, JsonText, Origin, Request
+from app.requests.schemas.gather_request import BESIDE
+from app.requests.schemas.infer_request import (
+    InferInput,
+    InferRequest,
+    LookupInferRequest,
+    OperatorInferRequest,
+    OperatorInput,
+)
+from app.requests.schemas.invalid_fields import InvalidFields
+from app.requests.schemas.members import ABSENT
+from app.tensors.dtypes import BY_OIP, DTYPES, DType
+from app.tensors.gather_call import OUTPUT
+from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE
+from app.tensors.operator_signature import OWN_FIELDS, Signature
+from app.tensors.shape_limits import Limits
+from app.wire.json import lossless_json
+from app.wire.little_endian_items import Charge
+
+_MOST_MICROSECONDS: Final = 10**15
+_INDICES: Final = str(DTYPES["int64"].oip)
+"""The datatype of indices that say none."""
+_PARAMETERS: Final = Origin("/parameters", "")
+_LOOKUP: Final = f"/parameters/{LOOKUP}"
+_IN_LOOKUP: Final = ("out_of_bounds", "fill_value")
+"""Parameters of other models that a lookup has within its parameter `lookup`."""
+
+
+@lru_cache(1 << 12)
+def _route(signature: Signature, reference: str) -> object:
+    """What the cache of envelopes knows a model by, which is found sooner than the model's signature."""
+    del signature, reference
+    return object()
+
+
+class Model:
+    """A model as its requests see it: an operator, or one on the resident tensor that `reference` names.
+
+    `inputs` are the names of its inputs, `foreign` those of parameters that only other models have, `request` and
+    `input` are the models of its requests and of an input. `route` is what the cache of envelopes knows it by.
+    """
+
+    __slots__ = ("foreign", "input", "inputs", "name", "own", "reference", "request", "resident", "route", "signature")
+
+    def __init__(self, name: str, signature: Signature, resident: bool = False, reference: str | None = None) -> None:
+        self.name = name
+        self.reference = reference or name
+        self.signature = signature
+        self.resident = resident
+        self.inputs = tuple(name for name in signature.inputs if name != "data") if resident else signature.inputs
+        self.route = _route(signature, self.reference if resident else "")
+        self.own = ("dialect", "device", *signature.own_fields)
+        self.foreign = tuple(name for name in (*OWN_FIELDS, LOOKUP) if name not in signature.own_fields)
+        self.request: type[InferRequest] = InferRequest if resident else OperatorInferRequest
+        self.input: type[InferInput] = InferInput if resident else OperatorInput
+
+
+class LookupModel:
+    """The model `lookup`, which has as many inputs as a request has: `0.indices`, `0.offsets`, `1.indices` and so on.
+
+    All else of a lookup is the JSON text of the parameter `lookup`.
+    """
+
+    name: Final = LOOKUP
+    signature: Final = LOOKUP_SIGNATURE
+    resident: Final = False
+    inputs: Final = ()
+    foreign: Final = (*OWN_FIELDS, "dialect", "device")
+    request: Final = LookupInferRequest
+    input: Final = OperatorInput
+    route: Final = LOOKUP
+
+
+AnyModel = Model | LookupModel
+LOOKUP_MODEL: Final = LookupModel()
+
+
+class Input(NamedTuple):
+    """Input `number` of a request: `size` bytes behind the JSON, or array `data` of the JSON; over gRPC neither.
+
+    `dtype` is None if `datatype` is not the name of one, `shape` if the lists of `data` give it.
+    """
+
+    number: int
+    name: str
+    datatype: str
+    dtype: DType | None
+    shape: tuple[int, ...] | None
+    size: int | None
+    data: int | None
+
+    @property
+    def pointer(self) -> str:
+        """Where the request has it."""
+        return f"/inputs/{self.number}"
+
+
+class InferDocument(NamedTuple):
+    """What a request says beside its items, found right: the inputs in its order, which outputs it asks for and whether
+    each is to be binary, None for all outputs, and the caller's timeout in seconds.
+
+    `validated` is what the model of the operator, or of lookups, made of it; `names` has the names of the arrays there
+    and of the inputs that they are.
+    """
+
+    inputs: tuple[Input, ...]
+    validated: Validated
+    names: tuple[tuple[str, str], ...]
+    identifier: str | None
+    outputs: dict[str, bool] | None
+    binary: bool
+    timeout: float | None
+
+
+class AskedInference(NamedTuple):
+    """An infer request, read: `outputs` and `timeout` are those of `InferDocument`.
+
+    `binary` says whether the output of an operator, or those of a lookup that asks for none by name, are to be binary.
+    """
+
+    call: Any
+    identifier: str | None
+    outputs: dict[str, bool] | None
+    binary: bool
+    timeout: float | None
+
+    @property
+    def all_binary(self) -> bool:
+        """Whether all outputs are to be binary."""
+        return self.binary and all((self.outputs or {}).values())
+
+
+Arrays = dict[str, GivenArray]
+"""The items of the inputs, by name."""
+
+
+def read_document(
+    document: Any,
+    model: AnyModel,
+    items: Callable[[Input], GivenArray],
+    limits: Limits,
+    charge: Charge | None,
+) -> tuple[InferDocument, Arrays]:
+    """Validate what a request says beside its items. Raises invalid_field and not_implemented.
+
+    `items` finds the items of an input, or raises invalid_field if there are none.
+    """
+    faults: InvalidFields | None = None
+    fields: Any = None
+    try:
+        fields = model.request.model_validate(document)
+    except ValidationError as refusal:
+        faults = InvalidFields(refusal, model.request, document)
+        faults.raise_unknown()
+        faults.raise_first("id")
+        if type(document.get("inputs")) is not list:
+            raise faults.first() from None
+    inputs, arrays = _read_inputs(document["inputs"], model, fields, faults, items)
+    given = document.get("parameters")
+    if type(given) is dict:
+        _check_own_parameters(given, model)
+    elif faults is not None:
+        faults.raise_first("parameters")
+    if isinstance(model, Model):
+        validated = _validate_parameters(given or {}, model, limits)
+        names, outputs = tuple((name, name) for name in model.inputs), [OUTPUT]
+    if faults is not None:
+        faults.raise_first("parameters")
+        raise faults.first()
+    if isinstance(model, LookupModel):
+        validated, names = _validate_lookup(fields.parameters.lookup, inputs, limits, charge)
+        features = len(validated.fields.features)
+        outputs = [OUTPUT] if validated.fields.concat else [f"{number}.{OUTPUT}" for number in range(features)]
+    parameters = fields.parameters
+    binary = parameters is not ABSENT and bool(parameters.binary_data_output)
+    timeout = None
+    if parameters is not ABSENT and parameters.timeout:
+        timeout = min(parameters.timeout, _MOST_MICROSECONDS) / 1e6
+    asked = _asked_outputs(fields, outputs, binary)
+    return InferDocument(inputs, validated, names, fields.id, asked, binary, timeout), arrays
+
+
+def read_items(
+    document: InferDocument, arrays: Arrays, model: AnyModel, limits: Limits, charge: Charge | None
+) -> AskedInference:
+    """Read the items and make the call. Raises unsupported_dtype and WrongArrays, and what charging raises."""
+    _, validated, names, identifier, outputs, binary, timeout = document
+    tensors = read_arrays({name: arrays[own] for name, own in names}, charge)
+    call = make_call(model.signature, validated, tensors, limits)
+    if outputs and isinstance(model, Model):
+        binary = outputs[OUTPUT]
+    return AskedInference(call, identifier, outputs, binary, timeout)
+
+
+def raw_document(model: AnyModel) -> Any:
+    """What a body without JSON says: int64 index tuples of length 1, and an answer in binary. Raises malformed_request
+    for a model of several inputs.
+    """
+    if not model.resident:
+        several = f"has {len(model.inputs)}" if model.inputs else "has one for each array"
+        raise malformed(f"a body without JSON is for a model with one input; {model.name} {several}")
+    return {"inputs": [{"name": name} for name in model.inputs], "parameters": {"binary_data_output": True}}
+
+
+def _read_inputs(
+    given: Sequence[Any],
+    model: AnyModel,
+    fields: Any,
+    faults: InvalidFields | None,
+    items: Callable[[Input], GivenArray],
+) -> tuple[tuple[Input, ...], Arrays]:
+    """The inputs of a request in its order, and their items.
+
+    Raises what is wrong with the first of them that is wrong.
+    """
+    found: list[Input] = []
+    arrays: Arrays = {}
+    for number, one in enumerate(given):
+        if faults is not None:
+            faults.raise_first("inputs", number, "name")
+        if isinstance(model, Model) and type(one) is dict:
+            _check_name(number, one["name"], given, model)
+        if faults is not None:
+            faults.raise_first("inputs", number)
+        described = fields.inputs[number] if faults is None else model.input.model_validate(one)
+        name, datatype, parameters = described.name, described.datatype, described.parameters
+        if datatype is ABSENT:
+            datatype = _INDICES
+        size = None if parameters is ABSENT else parameters.binary_data_size
+        made = Input(number, name, datatype, BY_OIP.get(datatype), described.shape, size, described.data)
+        source = items(made)
+        if name in arrays:
+            raise invalid_field(
+                f"/inputs/{number}/name", f"the input {name!a} is given twice", f"Give the input {name!a} once."
+            )
+        arrays[name] = source
+        found.append(made)
+    for name in model.inputs:
+        if name not in arrays:
+            raise invalid_field("/inputs", f"the input {name!a} is missing", f"Add the input {name!a} to /inputs.")
+    return tuple(found), arrays
+
+
+def _check_name(number: int, name: str, given: Sequence[Any], model: Model) -> None:
+    """Raises invalid_field if the model has no input `name`; `given` are the inputs of the request."""
+    if name not in model.inputs:
+        known = " and ".join(model.inputs)
+        shown = str(lossless_json.shown(name))
+        others = [str(other.get("name")) for other in given if type(other) is dict]
+        missing = [one for one in model.inputs if one not in others]
+        hint = f"Leave out the input {shorten(shown)!r}, since the inputs of {model.name} are {known}."
+        if missing:
+            hint = f"{instead_of(shown, near_name(shown, missing) or missing[0])}, an input of {model.name}."
+        raise invalid_field(f"/inputs/{number}/name", f"{shown!a} is not an input of {model.name}: {known}", hint)
+
+
+def _check_own_parameters(parameters: Mapping[str, Any], model: AnyModel) -> None:
+    """Raises invalid_field for a parameter that only other models have; unknown ones are ignored."""
+    for name in model.foreign:
+        if name in parameters:
+            if isinstance(model, Model):
+                hint = f"Leave out {name!r}, since the model {model.name} has {model.signature.own_fields[0]}."
+            elif name in _IN_LOOKUP:
+                hint = f"Write {name!r} in the JSON text of the parameter 'lookup', beside 'features'."
+            else:
+                hint = f"Leave out {name!r}, since a lookup runs on the CPU and has no operator's parameters."
+            raise invalid_field(f"/parameters/{name}", f"the model {model.name} has no parameter {name}", hint)
+
+
+def _validate_parameters(given: Mapping[str, Any], model: Model, limits: Limits) -> Validated:
+    """The parameters of an operator, by the model of its JSON requests."""
+    document: dict[str, Any] = {name: given[name] for name in model.own if name in given}
+    text = document.get("fill_value")
+    if type(text) is str:
+        document["fill_value"] = JsonText(text)
+    document |= dict.fromkeys(model.inputs, BESIDE)
+    if model.resident:
+        document["data"] = {"tensor": model.reference}
+    request = Request(document, None, _PARAMETERS)
+    row = model.signature
+    validated, _ = settle(row, request, validate(row, request, limits))
+    return validated
+
+
+def _validate_lookup(
+    text: str, inputs: Sequence[Input], limits: Limits, charge: Charge | None
+) -> tuple[Validated, tuple[tuple[str, str], ...]]:
+    """The parameter `lookup`, by the model of lookups in JSON, and the names of the arrays and of their inputs."""
+    pointers = {one.name: one.pointer for one in inputs}
+    origin = Origin(_LOOKUP, "", lambda name: pointers.get(name_beside(name), "/inputs"))
+    request = Request(lookup_document(text, _LOOKUP, charge), None, origin, charge, ())
+    fields = validate(LOOKUP_SIGNATURE, request, limits)
+    found = {one.name: one.name for one in inputs}
+    names = arrays_by_feature(len(fields.features), found, lambda name: pointers.get(name, "/inputs"), "an input")
+    validated, _ = settle(LOOKUP_SIGNATURE, request._replace(beside=names), fields)
+    return validated, tuple(names.items())
+
+
+def _asked_outputs(fields: InferRequest, names: Sequence[str], binary: bool) -> dict[str, bool] | None:
+    """The outputs asked for, of those `names`, and whether each is to be binary. Raises invalid_field."""
+    if not fields.outputs:
+        return None
+    known = frozenset(names)
+    found: dict[str, bool] = {}
+    for number, output in enumerate(fields.outputs):
+        name, parameters = output.name, output.parameters
+        at = f"/outputs/{number}/name"
+        if name not in known:
+            raise invalid_field(
+                at,
+                f"{name[:100]!a} is not an output of this request, which has {names[0]} to {names[-1]}",
+                f"Ask for {names[0]!r}, or leave out the outputs.",
+            )
+        if name in found:
+            raise invalid_field(at, f"the output {name!r} is asked for twice", f"Ask for {name!r} once.")
+        asked: bool | None = None if parameters is ABSENT else parameters.binary_data
+        found[name] = binary if asked is None else asked
+    return found
+
+
+def malformed(detail: str, hint: str | None = None) -> GatherError:
+    """The error for a body that cannot be read as a request."""
+    return GatherError("malformed_request", detail, hint=hint)

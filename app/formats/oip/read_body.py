@@ -1,0 +1,280 @@
+"""The body of an infer request over REST: JSON, and items that follow it, to the call that it asks for.
+
+The JSON describes the inputs; each has its items either there, in `data`, or behind the JSON, as many bytes as its
+parameter `binary_data_size` says, in the order of the inputs. Items never become Python objects, and those behind the
+JSON are not copied if they are aligned. Whatever is refused is held against the whole grammar first. NaN and infinities
+may stand bare, as many libraries write them: as items of floats they are numbers, everywhere else they are null.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from app.errors import GatherError, invalid_field
+from app.formats.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON, LONG_LOOKUP
+from app.formats.oip.infer_document import (
+    AnyModel,
+    Arrays,
+    AskedInference,
+    InferDocument,
+    Input,
+    Model,
+    malformed,
+    raw_document,
+    read_document,
+    read_items,
+)
+from app.formats.oip.input_items import JsonItems, PackedItems, given_array
+from app.requests.envelope_cache import LONGEST, envelopes
+from app.requests.request import GivenArray, WrongArrays
+from app.tensors.buffer_type import Buffer
+from app.tensors.lookup_call import ARRAYS
+from app.tensors.shape_limits import Limits
+from app.wire.json import grammar_and_duplicate_keys
+from app.wire.json.body_without_arrays import (
+    MAX_BYTES,
+    MAX_FEATURE_BYTES,
+    MOST_ARRAYS,
+    OBJECT_BYTES,
+    PLACE_BYTES,
+    count_members,
+    cut_arrays,
+    parse_envelope,
+)
+from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_inputs
+from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, view_of
+
+_LEAST_DATA: Final = 8
+"""Bytes of the shortest member `data`."""
+_ITEMS: Final = "the items of the inputs"
+_NO_LIST: Final = b"{n"
+_SIZE: Final = rb"(?:0|[1-9][0-9]{0,17})"
+_SPACE: Final = rb"[ \t\n\r]*+"
+_VARIABLE: Final = re.compile(
+    rb'("(?:shape"S:S\[|binary_data_size"S:|id"S:S"))'
+    rb'((?<=\[)S(?:N(?:S,SN)*+)?(?=S\])|(?<=:)SN(?=S[,}])|(?<=")[^"\\\x00-\x1f]*+(?="))'.replace(b"S", _SPACE).replace(
+        b"N", _SIZE
+    )
+)
+"""What differs between the requests of a caller: sizes of a shape, a size in bytes, and the id, behind their names."""
+_SHAPE, _BYTES, _ID = b'"shape"', b'"binary_data_size"', b'"id"'
+_REMEMBERED: Final = 1 << 10
+"""Bytes of the longest JSON that is known as a whole, if it has no items."""
+
+
+class KnownDocument(NamedTuple):
+    """A document that came before, and which of its variables is its id, and the shape and size of each input; -1 for
+    none.
+    """
+
+    document: InferDocument
+    identifier: int
+    places: tuple[tuple[int, int], ...]
+
+
+def is_long(body: Buffer, json_size: int | None, model: AnyModel) -> bool:
+    """Whether reading the body takes so long that it is not for the event loop."""
+    long_text = LONG_JSON if isinstance(model, Model) else LONG_LOOKUP
+    if json_size is None:
+        return len(body) > long_text
+    return json_size > min(long_text, LONG_HEADER) or len(body) > LONG_BINARY
+
+
+def read_body(
+    body: Buffer, json_size: int | None, model: AnyModel, limits: Limits, charge: Charge | None = None
+) -> AskedInference:
+    """What an infer request asks for. The JSON is the first `json_size` bytes of `body`, all of it for None.
+
+    A size of 0 means that the whole body is the items of a model's only input. What is wrong is refused in this order:
+    malformed_request; invalid_field and not_implemented; unsupported_dtype; element_count_mismatch;
+    value_not_representable; limit_exceeded. `charge` is told what reading takes, in bytes, before it takes it.
+    """
+    if json_size == 0:
+        return _read_raw(body, model, limits, charge)
+    whole = memoryview(body)
+    if json_size is None:
+        text, behind = whole, whole[:0]
+    elif json_size > len(body):
+        raise malformed(f"the JSON is {json_size} bytes long by its own account; the body has {len(body)} bytes")
+    else:
+        text, behind = whole[:json_size], whole[json_size:]
+    try:
+        return _read(text, behind, model, limits, charge)
+    except GatherError as error:
+        if error.code not in REFUSED_BY_CHARGE:
+            check_framing(text, charge)
+        raise
+    except WrongArrays as wrong:
+        check_framing(text, charge)
+        wrong.raise_first()
+        raise
+
+
+def check_framing(text: Buffer, charge: Charge | None) -> None:
+    """Raises malformed_request if the JSON part is not JSON, or names a key twice, and what `charge` raises."""
+    fault = grammar_and_duplicate_keys.fault(text, charge, bare=True)
+    if fault is not None:
+        raise malformed(fault.detail, fault.hint)
+
+
+def _read(
+    text: memoryview, behind: memoryview, model: AnyModel, limits: Limits, charge: Charge | None
+) -> AskedInference:
+    whole = bytes(text) if behind and len(text) <= _REMEMBERED else b""
+    validated = envelopes.get((model.route, whole)) if whole else None
+    if validated is not None:
+        document: InferDocument = validated.ready[0]
+        return read_items(document, _arrays(document, _Items(text, (), behind)), model, limits, charge)
+    found, most = _find_arrays(text, model, limits, charge)
+    if not found.closed:
+        raise malformed("the JSON of the request is not JSON: quotes or brackets do not close")
+    envelope = cut_arrays(text, found, _ITEMS, charge, most)
+    items = _Items(text, found.places, behind)
+    parts = _VARIABLE.split(envelope) if len(envelope) <= LONGEST else []
+    variables = parts[2::3]
+    del parts[2::3]
+    key = b"".join(parts)
+    validated = envelopes.get((model.route, key)) if key else None
+    if validated is not None:
+        document = _renewed(validated.ready[0], variables)
+        return read_items(document, _arrays(document, items), model, limits, charge)
+    parsed = parse_envelope(envelope, text, found, check_framing, charge, most)
+    document, arrays = read_document(parsed, model, items.find, limits, charge)
+    if items.count != found.arrays or count_members(parsed) != found.members:
+        # A key that is given twice, or items among what is ignored, which nobody else looks at.
+        check_framing(text, charge)
+    elif key:
+        _keep(model, key, document, parts[1::2], variables)
+        if whole and all(one.size is not None for one in document.inputs):
+            envelopes.keep(model.route, whole, document.validated._replace(ready=(document,)))
+    items.check_end()
+    return read_items(document, arrays, model, limits, charge)
+
+
+def _arrays(document: InferDocument, items: _Items) -> Arrays:
+    """The items of the inputs of a document that is known."""
+    found = {one.name: items.find(one) for one in document.inputs}
+    items.check_end()
+    return found
+
+
+def _keep(
+    model: AnyModel, key: bytes, document: InferDocument, names: Sequence[bytes], variables: Sequence[bytes]
+) -> None:
+    """Keep a document, if it is plain which of its variables is what: each input has its own."""
+    shapes = [number for number, name in enumerate(names) if name.startswith(_SHAPE)]
+    sizes = [number for number, name in enumerate(names) if name.startswith(_BYTES)]
+    ids = [number for number, name in enumerate(names) if name.startswith(_ID)]
+    given = [] if document.identifier is None else [document.identifier.encode()]
+    if (
+        len(shapes) == sum(one.shape is not None for one in document.inputs) == key.count(_SHAPE)
+        and len(sizes) == sum(one.size is not None for one in document.inputs) == key.count(_BYTES)
+        and len(ids) == key.count(_ID)
+        and [variables[number] for number in ids] == given
+    ):
+        next_shape, next_size = iter(shapes), iter(sizes)
+        places = tuple(
+            (-1 if one.shape is None else next(next_shape), -1 if one.size is None else next(next_size))
+            for one in document.inputs
+        )
+        known = KnownDocument(document, ids[0] if ids else -1, places)
+        envelopes.keep(model.route, key, document.validated._replace(ready=(known,)))
+
+
+def _renewed(known: KnownDocument, variables: Sequence[bytes]) -> InferDocument:
+    """A document that is known, with the variables of another request. Raises malformed_request."""
+    document, at, places = known
+    identifier = None
+    if at >= 0:
+        try:
+            identifier = variables[at].decode()
+        except UnicodeDecodeError:
+            raise malformed("the id is not UTF-8") from None
+    inputs = []
+    for one, (shape_at, size_at) in zip(document.inputs, places, strict=True):
+        number, name, datatype, dtype, shape, size, data = one
+        if shape_at >= 0:
+            sizes = variables[shape_at]
+            shape = tuple(map(int, sizes.split(b","))) if sizes and not sizes.isspace() else ()
+        if size_at >= 0:
+            size = int(variables[size_at])
+        inputs.append(Input(number, name, datatype, dtype, shape, size, data))
+    return document._replace(inputs=tuple(inputs), identifier=identifier)
+
+
+def _find_arrays(text: Buffer, model: AnyModel, limits: Limits, charge: Charge | None) -> tuple[FoundArrays, int]:
+    """The arrays in the JSON, and how many bytes all else may take. Raises limit_exceeded."""
+    if isinstance(model, Model):
+        found = find_inputs(view_of(text), MOST_ARRAYS)
+        if found.closed and found.arrays > MOST_ARRAYS:
+            raise GatherError(
+                "limit_exceeded",
+                f"{found.arrays} objects of the request have a member data; {MOST_ARRAYS} may",
+                pointer="/inputs",
+                facts={"limit": "data_members", "maximum": MOST_ARRAYS},
+            )
+        return found, MAX_BYTES
+    most = min(len(ARRAYS) * limits.features, len(text) // _LEAST_DATA) + 1
+    if charge is not None:
+        charge(PLACE_BYTES * most + OBJECT_BYTES * min(len(text), MAX_FEATURE_BYTES * limits.features))
+    return find_inputs(view_of(text), most), MAX_FEATURE_BYTES * limits.features
+
+
+def _read_raw(body: Buffer, model: AnyModel, limits: Limits, charge: Charge | None) -> AskedInference:
+    """A body without JSON."""
+    parsed = raw_document(model)
+    count, rest = divmod(len(body), 8)
+    if rest:
+        detail = f"{len(body)} bytes are no whole number of int64"
+        raise GatherError("element_count_mismatch", detail, pointer="/inputs/0")
+
+    def items(one: Input) -> GivenArray:
+        return given_array(one, PackedItems(one._replace(shape=(count, 1)), body))
+
+    return read_items(*read_document(parsed, model, items, limits, charge), model, limits, charge)
+
+
+class _Items:
+    """Finds the items of the inputs, which are asked for in their order, in the JSON or behind it."""
+
+    __slots__ = ("_behind", "_place", "_places", "_text", "_view", "count")
+
+    def __init__(self, text: Buffer, places: Sequence[ArrayPlace], behind: memoryview) -> None:
+        self._text = text
+        self._places = places
+        self._behind = behind
+        self._place = 0
+        self._view = view_of(text) if places else None
+        self.count = 0  # of the members `data` that were looked at
+
+    def find(self, one: Input) -> GivenArray:
+        """The items of an input. Raises invalid_field."""
+        first = end = depth = 0
+        if one.data is not None:
+            self.count += 1
+            first, end, depth = self._places[one.data]
+            if depth <= 0 and self._text[first] in _NO_LIST:
+                if self._text[first] == _NO_LIST[0]:
+                    at = f"{one.pointer}/data"
+                    raise invalid_field(at, "data must be a list", f"Write a list at {at}, such as [0].")
+                end = 0  # null
+        if (one.size is None) == (end == 0):
+            raise invalid_field(
+                one.pointer,
+                "an input has its items in data, or parameters/binary_data_size says how many bytes",
+                "Send the items in data, or as bytes behind the JSON with binary_data_size, and not both.",
+            )
+        if one.size is None:
+            assert self._view is not None
+            return given_array(one, JsonItems(one, self._view, first, end, max(0, depth)))
+        place = self._place
+        self._place = place + one.size
+        return given_array(one, PackedItems(one, self._behind[place : self._place]))
+
+    def check_end(self) -> None:
+        """Raises malformed_request unless the inputs have exactly the bytes that follow the JSON."""
+        if self._place != len(self._behind):
+            wanted = str(self._place) if self._place < 2**63 else "more than 2^63"
+            raise malformed(f"{len(self._behind)} bytes follow the JSON of the request, which asks for {wanted}")
