@@ -47,7 +47,7 @@ BELOW: dict[str, set[str]] = {
     "operators": {"tensors"},
     "formats": {"requests"},
     "requests": {"wire"},
-    "wire": {"formats", "tensors", "memory", "llvm_intrinsics"},
+    "wire": {"tensors", "memory", "llvm_intrinsics"},
     "store": {"tensors", "memory"},
     "tensors": {"errors", "llvm_intrinsics", "near_name", "compiled_later"},
     "memory": {"errors", "bounded_cache"},

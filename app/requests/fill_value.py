@@ -50,27 +50,17 @@ def given_fill_value(fields: Any, mode: OutOfBounds, pointer: str) -> JsonFillVa
     """
     if "fill_value" not in fields.model_fields_set:
         return None
-    if type(fields.fill_value) is JsonText:
-        return read_fill_value_text(fields.fill_value, mode, pointer)
-    return read_fill_value(fields.fill_value, mode, pointer)
-
-
-def read_fill_value(value: Any, mode: OutOfBounds, pointer: str) -> JsonFillValue:
-    """The fill value of a JSON body. Raises invalid_field where nothing is to be filled."""
     if mode != "fill":
         beside = f"{pointer.removesuffix('/fill_value')}/out_of_bounds"
         hint = f"Write 'fill' at {beside}, or leave out 'fill_value'."
         raise invalid_field(pointer, "fill_value is for out_of_bounds fill only", hint)
+    value = fields.fill_value
+    if type(value) is JsonText:
+        if grammar_and_duplicate_keys.fault(value.encode("utf-8", "surrogatepass")) is not None:
+            hint = f"Write JSON text at {pointer}, such as 0, or {_QUOTED} with its quotes where data is of strings."
+            raise invalid_field(pointer, "fill_value must be the text of a JSON value", hint)
+        value = lossless_json.loads(value)
     return JsonFillValue(value, pointer)
-
-
-def read_fill_value_text(text: str, mode: OutOfBounds, pointer: str) -> JsonFillValue:
-    """The fill value of a query or of an infer request. Raises invalid_field where it is no JSON, too."""
-    found = read_fill_value(None, mode, pointer)
-    if grammar_and_duplicate_keys.fault(text.encode("utf-8", "surrogatepass")) is not None:
-        hint = f"Write JSON text at {pointer}, such as 0, or {_QUOTED} with its quotes where data is of strings."
-        raise invalid_field(pointer, "fill_value must be the text of a JSON value", hint)
-    return found._replace(value=lossless_json.loads(text))
 
 
 def _form(dtype: DType) -> str:

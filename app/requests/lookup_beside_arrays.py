@@ -9,7 +9,11 @@ from typing import Any, Final, TypeVar
 
 from app.errors import invalid_field
 from app.near_name import instead_of, shorten
-from app.tensors.lookup_call import ARRAYS, LOOKUP
+from app.requests.envelope_cache import Validated, envelopes
+from app.requests.read_call import settle, validate
+from app.requests.request import Origin, Request
+from app.tensors.lookup_call import ARRAYS, LOOKUP, LOOKUP_SIGNATURE
+from app.tensors.shape_limits import Limits
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
 from app.wire.little_endian_items import Charge
 
@@ -20,7 +24,35 @@ _USUAL: Final = 1 << 10
 Array = TypeVar("Array")
 
 
-def lookup_document(text: str, pointer: str, charge: Charge | None) -> Any:
+def validate_lookup(
+    text: str,
+    at: str,
+    found: Mapping[str, Array],
+    pointer: Callable[[str], str],
+    what: str,
+    limits: Limits,
+    charge: Charge | None,
+) -> tuple[dict[str, Array], Validated]:
+    """The arrays that were found, by the names that they have in a document, and what the JSON text says, which stands
+    in the request at `at`.
+
+    `pointer` says where the request has an array of a name, or would have it; each is called `what`. Raises
+    invalid_field and limit_exceeded.
+    """
+    key = f"\0{at}?{','.join(found)}?{text}".encode("utf-8", "surrogatepass")
+    validated = envelopes.get((LOOKUP_SIGNATURE, key))
+    if validated is not None:
+        return _by_feature(len(validated.fields.features), found, pointer, what), validated
+    origin = Origin(at, "", lambda name: pointer(name_beside(name)))
+    request = Request(_document(text, at, charge), None, origin, charge, ())
+    fields = validate(LOOKUP_SIGNATURE, request, limits)
+    arrays = _by_feature(len(fields.features), found, pointer, what)
+    validated, _ = settle(LOOKUP_SIGNATURE, request._replace(beside=arrays), fields)
+    envelopes.keep(LOOKUP_SIGNATURE, key, validated)
+    return arrays, validated
+
+
+def _document(text: str, pointer: str, charge: Charge | None) -> Any:
     """The value of the JSON text, which stands in the request at `pointer`. Raises invalid_field if it is not JSON."""
     if charge is not None:
         charge(_OBJECTS * len(text))
@@ -31,13 +63,12 @@ def lookup_document(text: str, pointer: str, charge: Charge | None) -> Any:
     return lossless_json.loads(text)
 
 
-def arrays_by_feature(
+def _by_feature(
     features: int, found: Mapping[str, Array], pointer: Callable[[str], str], what: str
 ) -> dict[str, Array]:
     """The arrays that were found, by the names that they have in a document (`features/3/indices`), in its order.
 
-    `pointer` says where the request has one of a name, or would have it; each is called `what`. Raises invalid_field
-    for the first name that is not one of this request, and for indices that are missing.
+    Raises invalid_field for the first name that is not one of this request, and for indices that are missing.
     """
     named: dict[tuple[int, int], Array] = {}
     usual = _usual_places()

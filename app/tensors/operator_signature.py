@@ -43,8 +43,8 @@ class Signature:
     """An operator by its names: its own, that of its parameter, its inputs in their order, and its dialects.
 
     `parameter` is None for an operator that has none. `reductions` are those of each dialect of a scatter,
-    `dialect_fields` how requests of some dialects differ. The pointers name the parameter in a JSON body, in a query,
-    and among the parameters of the inference protocol.
+    `dialect_fields` how requests of some dialects differ. `pointer` names the parameter in a
+    JSON body.
     """
 
     operator: OperatorName
@@ -68,8 +68,3 @@ class Signature:
     def pointer(self) -> str:
         """The parameter in a JSON body."""
         return f"/{self.parameter}"
-
-    @cached_property
-    def parameters_pointer(self) -> str:
-        """The parameter of an infer request."""
-        return f"/parameters/{self.parameter}"

@@ -29,7 +29,7 @@ from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.json import lossless_json
-from app.wire.json.body_without_arrays import read_envelope
+from app.wire.json.body_without_arrays import parse_envelope
 from app.wire.json.codec_constants import OTHER_NUMBERS, PLAIN_NUMBERS, SHORT_FRACTIONS
 from app.wire.json.codec_functions import scan_tensors
 from app.wire.json.find_arrays import FoundArrays, find_features, find_inputs
@@ -230,7 +230,7 @@ def unchecked(body: Buffer, charge: Any) -> None:
 
 @for_each("text", ['{"a": -0}', '{"a": [1, -0]}', '{"a":-0}', '{"a": {"b":\t-0\n}, "c": 1}'])
 def test_minus_zero_keeps_its_sign_outside_arrays(text: str) -> None:
-    found = read_envelope(text.encode(), NO_ARRAYS, "arrays", unchecked, None)["a"]
+    found = parse_envelope(text.encode(), text.encode(), NO_ARRAYS, unchecked, None)["a"]
     while type(found) in (list, dict):
         found = list(found.values() if type(found) is dict else found)[-1]
     assert float(found.text) == 0
@@ -240,7 +240,7 @@ def test_minus_zero_keeps_its_sign_outside_arrays(text: str) -> None:
 @for_each("text", ['{"tensor": "items-07"}', '{"a": "x", "b-0": "-0"}', '{"a": 10, "b": [-1, 0]}'])
 def test_names_with_minus_zero_take_the_fast_way(text: str) -> None:
     with patch.object(lossless_json, "loads", side_effect=AssertionError("the slow way")):
-        assert read_envelope(text.encode(), NO_ARRAYS, "arrays", unchecked, None) == loads(text)
+        assert parse_envelope(text.encode(), text.encode(), NO_ARRAYS, unchecked, None) == loads(text)
 
 
 @for_each(

@@ -13,12 +13,12 @@ from app.api.error_responses import JSON
 from app.api.json_content_type import check_json_type
 from app.api.request_body import inflate, read_body
 from app.api.routes.tensors import read_page, time_text
+from app.formats.json.alias_message import read_alias_target
 from app.requests.query_string import read_query
 from app.store.catalogue.catalogue_rows import Alias
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.change_log import Change
 from app.tensors.tensor_name import check_name, check_new_name
-from app.wire.json.alias_message import read_alias_target
 
 _MAX_BYTES: Final = 1 << 14
 """Most bytes of the body that says what an alias names."""

@@ -13,6 +13,7 @@ from app.api.request_body import inflate, read_body
 from app.api.route_table import path_of
 from app.api.routes.tensors import described, read_flag, read_keep, read_page, time_text
 from app.errors import GatherError
+from app.formats.json.import_message import read_import_source
 from app.imports.import_jobs import ImportJobs
 from app.imports.import_steps import ImportRequest
 from app.requests.query_string import read_query
@@ -21,7 +22,6 @@ from app.store.import_records import ImportRecord
 from app.store.tensor_store_interface import TensorStore
 from app.surrogate_safe_json import dump
 from app.tensors.tensor_name import check_new_name
-from app.wire.json.import_message import read_import_source
 
 _MAX_BYTES: Final = 1 << 14
 """Most bytes of the body that says what is to be imported."""

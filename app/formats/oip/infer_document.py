@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
 from app.requests.envelope_cache import Validated
-from app.requests.lookup_beside_arrays import arrays_by_feature, lookup_document, name_beside
+from app.requests.lookup_beside_arrays import validate_lookup
 from app.requests.read_call import make_call, read_arrays, settle, validate
 from app.requests.request import GivenArray, JsonText, Origin, Request
 from app.requests.schemas.gather_request import BESIDE
@@ -307,12 +307,10 @@ def _validate_lookup(
 ) -> tuple[Validated, tuple[tuple[str, str], ...]]:
     """The parameter `lookup`, by the model of lookups in JSON, and the names of the arrays and of their inputs."""
     pointers = {one.name: one.pointer for one in inputs}
-    origin = Origin(_LOOKUP, "", lambda name: pointers.get(name_beside(name), "/inputs"))
-    request = Request(lookup_document(text, _LOOKUP, charge), None, origin, charge, ())
-    fields = validate(LOOKUP_SIGNATURE, request, limits)
     found = {one.name: one.name for one in inputs}
-    names = arrays_by_feature(len(fields.features), found, lambda name: pointers.get(name, "/inputs"), "an input")
-    validated, _ = settle(LOOKUP_SIGNATURE, request._replace(beside=names), fields)
+    names, validated = validate_lookup(
+        text, _LOOKUP, found, lambda name: pointers.get(name, "/inputs"), "an input", limits, charge
+    )
     return validated, tuple(names.items())
 
 

@@ -19,10 +19,10 @@ from app.formats.json.query import read_explain
 from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, Entry, hint_for_type, read_header
 from app.formats.safetensors.query import explains, read_document
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
-from app.requests.lookup_beside_arrays import arrays_by_feature, lookup_document, name_beside
+from app.requests.lookup_beside_arrays import validate_lookup
 from app.requests.query_string import escape
 from app.requests.read_call import FAMILIES, make_call, read_arrays, settle, validate
-from app.requests.request import QUERY, GivenArray, Origin, Request, WrongArrays
+from app.requests.request import QUERY, GivenArray, Request, WrongArrays
 from app.requests.schemas.gather_request import BESIDE
 from app.requests.schemas.invalid_fields import name_hint
 from app.requests.schemas.lookup_request import LookupParameters
@@ -43,7 +43,6 @@ _SHORT_HEADER: Final = 1 << 10
 """Bytes of a header up to which reading it is not charged."""
 _BOOL: Final = DTYPES["bool"]
 _LOOKUP_TEXT: Final = f"/__metadata__/{LOOKUP}"
-_LOOKUP_ORIGIN: Final = Origin(_LOOKUP_TEXT, "", lambda name: f"/{escape(name_beside(name))}")
 _WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
 
 
@@ -105,7 +104,15 @@ def _validate(body: Buffer, query: bytes, row: Any, limits: Limits, charge: Char
     found = {entry.name: entry for entry in entries}
     if row.kind == "lookup":
         text = metadata.get(LOOKUP)
-        named, validated = _validate_lookup(found, text, row, limits, charge)
+        if text is None:
+            raise invalid_field(
+                _LOOKUP_TEXT,
+                f"the header has no text {LOOKUP!r} in its __metadata__",
+                f"Add the text '{LOOKUP}' to __metadata__, with the JSON of the request but for the arrays.",
+            )
+        named, validated = validate_lookup(
+            text, _LOOKUP_TEXT, found, lambda name: f"/{escape(name)}", "a tensor", limits, charge
+        )
         explain = read_explain(query, LookupParameters, _WHERE) if query else False
     else:
         named, validated, explain = _validate_query(found, query, row, limits)
@@ -159,32 +166,6 @@ def _check_inputs(found: Collection[str], inputs: Collection[str], resident: str
             )
         if name != "data" and name not in found:
             raise invalid_field(f"/{name}", f"{name} is missing", f"Add the tensor '{name}' to the body.")
-
-
-def _validate_lookup(
-    found: Mapping[str, Entry], text: str | None, row: Any, limits: Limits, charge: Charge | None
-) -> tuple[dict[str, Entry], Validated]:
-    """The tensors of a lookup and what the text of its header says. Raises invalid_field and limit_exceeded."""
-    if text is None:
-        raise invalid_field(
-            _LOOKUP_TEXT,
-            f"the header has no text {LOOKUP!r} in its __metadata__",
-            f"Add the text '{LOOKUP}' to __metadata__, with the JSON of the request but for the arrays.",
-        )
-    key = b"\0%b?%b" % (",".join(found).encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass"))
-    validated = envelopes.get((row, key))
-    request = Request(None, None, _LOOKUP_ORIGIN, charge, ())
-    if validated is None:
-        request = request._replace(document=lookup_document(text, _LOOKUP_TEXT, charge))
-        fields = validate(row, request, limits)
-        features = len(fields.features)
-    else:
-        features = len(validated.fields.features)
-    named = arrays_by_feature(features, found, lambda name: f"/{escape(name)}", "a tensor")
-    if validated is None:
-        validated, _ = settle(row, request._replace(beside=named), fields)
-        envelopes.keep(row, key, validated)
-    return named, validated
 
 
 def read_layout(

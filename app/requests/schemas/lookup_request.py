@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import Field, ValidationError, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 from pydantic.types import FailFast, Strict
 
 from app.errors import GatherError, invalid_field
 from app.requests.schemas.gather_request import Tensor
-from app.requests.schemas.invalid_fields import InvalidFields
-from app.requests.schemas.members import ABSENT, BOOLEAN, FEATURES, RESIDENT, RequestModel, TensorName, as_dict
+from app.requests.schemas.members import ABSENT, BOOLEAN, FEATURES, RESIDENT, RequestModel, TensorName
 from app.tensors.gather_call import Encoding, OutOfBounds
 from app.tensors.lookup_call import Pooling
 
@@ -49,9 +48,6 @@ class LookupFeature(RequestModel):
     )
 
 
-_FEATURE_FIELDS: Final = as_dict(LookupFeatureFields)
-
-
 class _LookupFields(RequestModel):
     """The members beside `features`, which stands before them where a class has them."""
 
@@ -83,26 +79,6 @@ class LookupParameters(_LookupFields):
     """What a lookup says beside its arrays, in the binary formats."""
 
     features: Annotated[list[LookupFeatureFields], Field(min_length=1), FailFast(), FEATURES]
-
-
-class LookupParameterDicts(_LookupFields):
-    """The same whose features are dicts."""
-
-    features: Annotated[list[_FEATURE_FIELDS], Field(min_length=1), FailFast(), FEATURES]  # type: ignore[valid-type]
-
-
-def valid_parameters(document: Any, pointer: str, most: int) -> LookupParameterDicts:
-    """The same of what stands in a request of a binary format at `pointer`, in which there are no arrays."""
-    features = document.get("features") if type(document) is dict else None
-    if type(features) is list:
-        check_feature_count(len(features), pointer, most)
-    try:
-        return LookupParameterDicts.model_validate(document)
-    except ValidationError as refusal:
-        faults = InvalidFields(refusal, LookupParameters, document, pointer)
-    faults.raise_unknown()
-    faults.raise_first("features")
-    raise faults.first()
 
 
 def check_feature_count(count: int, pointer: str, most: int) -> None:

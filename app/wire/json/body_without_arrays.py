@@ -39,18 +39,6 @@ _MINUS_ZERO: Final = re.compile(rb"[:,\[][ \t\r\n]*+-0[ \t\r\n]*+[,\]}]")
 """A value -0, of which orjson makes the integer 0; not a name such as items-07, which must not take the slower way."""
 
 
-def read_envelope(
-    body: Buffer,
-    found: FoundArrays,
-    what: str,
-    check_grammar: Callable[[Buffer, Charge | None], None],
-    charge: Charge | None,
-    most: int = MAX_BYTES,
-) -> Any:
-    """The value of `body`, in which number i stands for array i of those `found`. Raises as its two steps do."""
-    return parse_envelope(cut_arrays(body, found, what, charge, most), body, found, check_grammar, charge, most)
-
-
 def cut_arrays(body: Buffer, found: FoundArrays, what: str, charge: Charge | None, most: int = MAX_BYTES) -> bytes:
     """The envelope: `body`, in which number i stands for array i of those `found`.
 
