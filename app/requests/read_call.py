@@ -6,7 +6,7 @@ and the call. A further field is a line of the model (`app.requests.schemas`) an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
@@ -29,14 +29,17 @@ from app.requests.schemas.lookup_request import (
 from app.requests.schemas.members import ABSENT, RequestModel
 from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.scatter_request import ScatterRequest, check_reduction
-from app.tensors.backward_call import BackwardCall
+from app.tensors.backward_call import BackwardCall, BackwardSignature
 from app.tensors.gather_call import Call
-from app.tensors.lookup_call import ARRAYS, Feature, LookupCall
-from app.tensors.scatter_call import ScatterCall
+from app.tensors.lookup_call import ARRAYS, Feature, LookupCall, LookupSignature
+from app.tensors.operator_signature import Signature
+from app.tensors.scatter_call import ScatterCall, TableScatterSignature
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 
+Row = Signature | BackwardSignature | LookupSignature | TableScatterSignature
+"""What a request is read by: its family and its names, that of the operator and those of its inputs."""
 Arguments = dict[str, Any]
 Tensors = dict[str, Any]
 
@@ -54,7 +57,7 @@ class Family(NamedTuple):
     call: Callable[[Any, Validated, Tensors, Limits], Any]
 
 
-def validate(row: Any, request: Request, limits: Limits) -> Any:
+def validate(row: Row, request: Request, limits: Limits) -> Any:
     """The fields of a document. Raises invalid_field at the first that is wrong, and limit_exceeded.
 
     What is wrong with an array includes what `Request.array` refuses.
@@ -102,7 +105,7 @@ def _check_features(features: Any, request: Request) -> None:
         _check_arrays_given(number, feature.get("pooling", "none"), [*feature], request.origin)
 
 
-def settle(row: Any, request: Request, fields: Any) -> tuple[Validated, dict[str, GivenArray]]:
+def settle(row: Row, request: Request, fields: Any) -> tuple[Validated, dict[str, GivenArray]]:
     """What valid fields say, and the arrays. Raises invalid_field for what the model cannot say."""
     family = FAMILIES[row.kind]
     arrays: tuple[tuple[str, Any], ...] = ()
@@ -113,7 +116,7 @@ def settle(row: Any, request: Request, fields: Any) -> tuple[Validated, dict[str
     return Validated(fields, family.arguments(row, fields, request.origin, request.beside or given), arrays), given
 
 
-def read_call(row: Any, validated: Validated, given: dict[str, GivenArray], request: Request, limits: Limits) -> Any:
+def read_call(row: Row, validated: Validated, given: dict[str, GivenArray], request: Request, limits: Limits) -> Any:
     """Read the arrays and make the call. Raises unsupported_dtype and WrongArrays, and what charging raises."""
     return make_call(row, validated, read_arrays(given, request.charge), limits)
 
@@ -133,7 +136,7 @@ def read_arrays(given: dict[str, GivenArray], charge: Callable[[int], None] | No
     return tensors
 
 
-def make_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> Any:
+def make_call(row: Row, validated: Validated, tensors: Tensors, limits: Limits) -> Any:
     """The call of valid fields and arrays that were read."""
     return FAMILIES[row.kind].call(row, validated, tensors, limits)
 
@@ -267,7 +270,7 @@ def _lookup_call(row: Any, validated: Validated, tensors: Tensors, limits: Limit
 
 
 _OPERATOR: Final = Family(operator_request, _inputs, _operator_arguments, _operator_call)
-FAMILIES: Final = {
+FAMILIES: Final[Mapping[str, Family]] = {
     "gather": _OPERATOR,
     "scatter": _OPERATOR,
     "gradient": Family(

@@ -54,8 +54,9 @@ class LookupCall:
 
 @dataclass(frozen=True, eq=False)
 class LookupSignature:
-    """A lookup, whose inputs are the arrays of its features."""
+    """A lookup, which has no inputs but the arrays of its features."""
 
+    inputs: tuple[str, ...] = ()
     kind: Literal["lookup"] = "lookup"
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, ValidationError
 
 from app.errors import GatherError, invalid_field
 from app.near_name import instead_of, near_name, shorten
 from app.requests.query_string import escape, query_fields
-from app.requests.read_call import FAMILIES
+from app.requests.read_call import FAMILIES, Row
 from app.requests.schemas.invalid_fields import InvalidFields
 from app.requests.schemas.query_fields import ExplainQuery, field_names, query_fields_of
 from app.wire.json.lossless_json import shown
 
 
-def read_query(query: bytes, row: Any) -> bool:
+def read_query(query: bytes, row: Row) -> bool:
     """Tell whether the query of a JSON request asks for an explanation, the only field that it may have.
 
     Raises invalid_field, for a scatter into a resident tensor at any field.
@@ -26,7 +24,7 @@ def read_query(query: bytes, row: Any) -> bool:
     return read_explain(query, FAMILIES[row.kind].model(row))
 
 
-def refuse_query(query: bytes, row: Any) -> None:
+def refuse_query(query: bytes, row: Row) -> None:
     """Raise invalid_field at the first field of the query of a scatter into a resident tensor in JSON."""
     body = FAMILIES[row.kind].model(row)
     for name, _ in query_fields(query):

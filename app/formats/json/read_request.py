@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError, invalid_field
 from app.formats.json.query import read_query
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
-from app.requests.read_call import make_call, read_arrays, settle, validate
+from app.requests.read_call import Row, make_call, read_arrays, settle, validate
 from app.requests.request import JSON_BODY, GivenArray, Request, WrongArrays
 from app.requests.schemas.members import ABSENT
 from app.tensors.buffer_type import Buffer
@@ -56,7 +56,7 @@ _ANY_TYPE: Final = DTYPES["bool"]
 
 
 def read_request(
-    body: Buffer, query: bytes, row: Any, limits: Limits, charge: Charge | None = None
+    body: Buffer, query: bytes, row: Row, limits: Limits, charge: Charge | None = None
 ) -> tuple[Any, Encoding]:
     """The call that a body and the query of its URL ask for, and how its answer is to be encoded. Raises GatherError.
 
@@ -76,7 +76,7 @@ def read_request(
     return call, encoding
 
 
-def _read_body(body: Buffer, row: Any, limits: Limits, charge: Charge | None) -> tuple[Any, Encoding]:
+def _read_body(body: Buffer, row: Row, limits: Limits, charge: Charge | None) -> tuple[Any, Encoding]:
     try:
         return _read(body, row, limits, charge)
     except GatherError as error:
@@ -89,7 +89,7 @@ def _read_body(body: Buffer, row: Any, limits: Limits, charge: Charge | None) ->
         raise
 
 
-def _read(body: Buffer, row: Any, limits: Limits, charge: Charge | None) -> tuple[Any, Encoding]:
+def _read(body: Buffer, row: Row, limits: Limits, charge: Charge | None) -> tuple[Any, Encoding]:
     view = view_of(body)
     found, most = _find_arrays(body, view, row, limits, charge)
     if not found.closed:
@@ -115,7 +115,7 @@ def _read(body: Buffer, row: Any, limits: Limits, charge: Charge | None) -> tupl
 
 
 def _find_arrays(
-    body: Buffer, view: NDArray[np.uint8], row: Any, limits: Limits, charge: Charge | None
+    body: Buffer, view: NDArray[np.uint8], row: Row, limits: Limits, charge: Charge | None
 ) -> tuple[FoundArrays, int]:
     """The arrays of a body, and how many bytes all else may take."""
     if row.kind != "lookup":
@@ -143,7 +143,7 @@ def _without_sizes(text: bytes) -> tuple[bytes, list[bytes]]:
     return b"\0" + b"".join(parts), sizes
 
 
-def _with_sizes_as_now(row: Any, text: bytes) -> Validated | None:
+def _with_sizes_as_now(row: Row, text: bytes) -> Validated | None:
     """What is known of an envelope that came before with other sizes in its shapes."""
     if len(text) > LONGEST:
         return None
@@ -162,7 +162,7 @@ def _with_sizes_as_now(row: Any, text: bytes) -> Validated | None:
     return known
 
 
-def _keep(row: Any, text: bytes, validated: Validated, document: Any) -> None:
+def _keep(row: Row, text: bytes, validated: Validated, document: Any) -> None:
     """Keep what was validated: by the envelope, and by the envelope without the sizes of its shapes, if it is plain
     which of them is that of which array.
     """

@@ -21,7 +21,7 @@ from app.formats.safetensors.query import explains, read_document
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
 from app.requests.lookup_beside_arrays import validate_lookup
 from app.requests.query_string import escape
-from app.requests.read_call import FAMILIES, make_call, read_arrays, settle, validate
+from app.requests.read_call import FAMILIES, Row, make_call, read_arrays, settle, validate
 from app.requests.request import QUERY, GivenArray, Request, WrongArrays
 from app.requests.schemas.gather_request import BESIDE
 from app.requests.schemas.invalid_fields import name_hint
@@ -29,7 +29,7 @@ from app.requests.schemas.lookup_request import LookupParameters
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
 from app.tensors.gather_call import Encoding
-from app.tensors.lookup_call import LOOKUP
+from app.tensors.lookup_call import LOOKUP, LookupSignature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, aligned, coordinates
 from app.wire.json.lossless_json import shown
@@ -60,7 +60,7 @@ class _Ready(NamedTuple):
 
 
 def read_request(
-    body: Buffer, query: bytes, row: Any, limits: Limits, charge: Charge | None = None
+    body: Buffer, query: bytes, row: Row, limits: Limits, charge: Charge | None = None
 ) -> tuple[Any, Encoding]:
     """The call that a body and the query of its URL ask for, and how a JSON answer is to be encoded.
 
@@ -97,12 +97,12 @@ def header_size(body: Buffer) -> int:
     return int.from_bytes(body[:8], "little")
 
 
-def _validate(body: Buffer, query: bytes, row: Any, limits: Limits, charge: Charge | None) -> Validated:
+def _validate(body: Buffer, query: bytes, row: Row, limits: Limits, charge: Charge | None) -> Validated:
     """All that a request says beside the bytes of its tensors."""
     metadata: dict[str, str] = {}
     entries, start = read_layout(body, charge, metadata)
     found = {entry.name: entry for entry in entries}
-    if row.kind == "lookup":
+    if isinstance(row, LookupSignature):
         text = metadata.get(LOOKUP)
         if text is None:
             raise invalid_field(
@@ -121,7 +121,7 @@ def _validate(body: Buffer, query: bytes, row: Any, limits: Limits, charge: Char
 
 
 def _validate_query(
-    found: Mapping[str, Entry], query: bytes, row: Any, limits: Limits
+    found: Mapping[str, Entry], query: bytes, row: Row, limits: Limits
 ) -> tuple[dict[str, Entry], Validated, bool]:
     """The tensors of a request and what its query says. Raises invalid_field."""
     inputs = row.inputs
