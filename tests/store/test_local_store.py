@@ -50,7 +50,7 @@ def test_every_type_is_read_back_as_it_was_and_survives_a_restart(store: LocalSt
     for _ in range(2):
         found = read(store, "x")
         assert found.dtype == sample.dtype
-        assert found.tolist() == sample.tolist()
+        assert found.tolist() == sample.tolist() if name == "string" else found.tobytes() == sample.tobytes()
         assert store.metadata("x") == metadata
         store = reopened(store, folder)
     store.close()

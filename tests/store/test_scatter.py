@@ -24,7 +24,7 @@ from app.tensors.shape_limits import Limits
 from tests.kernels.scatter_loops import scatter_nd
 from tests.store.helpers import answered, change_of, files, made, put, read, scatter, scatter_together, strings
 
-NUMBERS = [name for name, row in DTYPES.items() if row.kind in ("int", "uint", "float")]
+NUMBERS = [name for name, row in DTYPES.items() if row.arithmetic]
 
 
 def reopened(store: LocalStore, folder: Path) -> LocalStore:
