@@ -96,7 +96,7 @@ def test_files_that_cannot_be_uploaded_say_why(tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([None]), allow_pickle=True)
     with pytest.raises(ValueError, match=r"objects\.npy"):
         encode_upload(tmp_path / "objects.npy", None)
-    text = b'{"x":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}'
+    text = b'{"x":{"dtype":"F8_E4M3FNUZ","shape":[1],"data_offsets":[0,1]}}'
     (tmp_path / "f8.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + b"\0")
     with pytest.raises(TypeError, match="element type"):
         encode_upload(tmp_path / "f8.safetensors", None)
