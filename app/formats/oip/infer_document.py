@@ -324,11 +324,11 @@ def _asked_outputs(fields: InferRequest, names: Sequence[str], binary: bool) -> 
         name, parameters = output.name, output.parameters
         at = f"/outputs/{number}/name"
         if name not in known:
-            raise invalid_field(
-                at,
-                f"{name[:100]!a} is not an output of this request, which has {names[0]} to {names[-1]}",
-                f"Ask for {names[0]!r}, or leave out the outputs.",
-            )
+            hint = f"Ask for {names[0]!r}, or leave out the outputs."
+            if len(names) == 1:
+                hint = f"Write {names[0]!r} at {at}."
+            detail = f"{name[:100]!a} is not an output of this request, which has {names[0]} to {names[-1]}"
+            raise invalid_field(at, detail, hint)
         if name in found:
             raise invalid_field(at, f"the output {name!r} is asked for twice", f"Ask for {name!r} once.")
         asked: bool | None = None if parameters is ABSENT else parameters.binary_data
