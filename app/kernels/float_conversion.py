@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import OutputDType
+from app.tensors.tensor import Tensor
 
 OUTPUT_DTYPES: Final[tuple[str, ...]] = get_args(OutputDType)
 _BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
@@ -28,6 +29,11 @@ def converted(items: NDArray[Any], dtype: DType, target: DType) -> NDArray[Any]:
             numbers = numbers.astype(np.float32)  # of ml_dtypes: exact, and NumPy rounds from there
         found: NDArray[Any] = numbers.astype(target.numpy, copy=False)
     return found
+
+
+def in_type(tensor: Tensor, target: DType) -> Tensor:
+    """A tensor of floats in another type."""
+    return Tensor(target, tensor.shape, converted(tensor.array, tensor.dtype, target))
 
 
 def _rounded_to_odd(numbers: NDArray[np.float64]) -> NDArray[np.float32]:

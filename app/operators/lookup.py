@@ -8,7 +8,7 @@ float64) from zero on, each product of a weight rounded before it is added, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from app.errors import REPORTED_PLACES, Code, GatherError, Place, Rule
 from app.operators.gather_plan import GatherPlan
-from app.operators.shape_rules import check_output_bytes, check_shape_limits
+from app.operators.shape_rules import check_output_bytes, check_shape_limits, output_type
 from app.operators.specification_clauses import EMBEDDING_BAG_OFFSETS_15
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.lookup_call import Feature, LookupCall, Pooling
@@ -110,13 +110,11 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
     for feature, _ in pairs:
         _check_weights(feature)
     shapes = tuple(_output_shape(feature, table) for feature, table in pairs)
-    joined = _joined_shape(call, tables, shapes) if call.concat else None
+    types = [output_type(call, table.dtype) for table in tables]
+    joined = _joined_shape(call, types, shapes) if call.concat else None
     for feature, table in pairs:
         _check_limits(feature, table, limits)
-    if joined is None:
-        outputs = tuple((table.dtype, shape) for table, shape in zip(tables, shapes, strict=True))
-    else:
-        outputs = ((tables[0].dtype, joined),)
+    outputs = tuple(zip(types, shapes, strict=True)) if joined is None else ((types[0], joined),)
     _check_outputs(call, outputs, limits)
     plans = []
     column = 0
@@ -240,14 +238,14 @@ def _output_shape(feature: Feature, table: Tensor) -> tuple[int, ...]:
     return first + table.shape[1:]
 
 
-def _joined_shape(call: LookupCall, tables: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def _joined_shape(call: LookupCall, types: Sequence[DType], shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """The shape of all outputs joined on axis 1; one of rank 1 is a column. Raises feature_mismatch."""
-    first_type, first = tables[0].dtype.name, shapes[0]
+    first_type, first = types[0], shapes[0]
     columns = 0
-    for feature, table, shape in zip(call.features, tables, shapes, strict=True):
+    for feature, dtype, shape in zip(call.features, types, shapes, strict=True):
         fault = None
-        if table.dtype.name != first_type:
-            fault = f"{table.dtype.name}, and that of the first {first_type}"
+        if dtype is not first_type:
+            fault = f"{dtype.name}, and that of the first {first_type.name}"
         elif not feature.indices.shape:
             fault = "the row of a single index, without an axis of rows"
         elif shape[0] != first[0]:
@@ -282,6 +280,12 @@ def _check_outputs(call: LookupCall, outputs: Sequence[tuple[DType, tuple[int, .
     check_output_bytes("the outputs of all features", size, limits, f"{call.pointer}/features")
     for dtype, shape in outputs:
         check_shape_limits("the output", shape, dtype, limits, f"{call.pointer}/features")
+
+
+def check_all_offsets(features: Iterable[Feature]) -> None:
+    """`check_offsets` for one feature after the other."""
+    for feature in features:
+        check_offsets(feature)
 
 
 def check_offsets(feature: Feature) -> None:

@@ -11,8 +11,9 @@ from typing import Final
 
 from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
-from app.tensors.dtypes import DType
+from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Call
+from app.tensors.lookup_call import LookupCall
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.tensor import Tensor
@@ -52,6 +53,20 @@ def check_index_dtype(dialect: Dialect, indices: Tensor) -> None:
             rule=dialect.rules["index_dtype"],
             hint=f"Convert indices to int64, which {dialect.name} takes.",
         )
+
+
+def output_type(call: Call | LookupCall, dtype: DType) -> DType:
+    """The type of an output of items of `dtype`: that itself, or what the call asks for. Raises unsupported_dtype."""
+    if call.output_dtype is None:
+        return dtype
+    if dtype.kind != "float":
+        raise GatherError(
+            "unsupported_dtype",
+            f"output_dtype is for data of a float type, and this is {dtype.name}",
+            pointer=call.output_dtype_pointer,
+            hint=f"Leave out 'output_dtype': the output is {dtype.name}, as the data is.",
+        )
+    return DTYPES[call.output_dtype]
 
 
 def check_rank(dialect: Dialect, role: str, tensor: Tensor) -> None:

@@ -30,7 +30,7 @@ from app.requests.schemas.members import ABSENT, RequestModel
 from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.scatter_request import ScatterRequest, check_reduction
 from app.tensors.backward_call import BackwardCall, BackwardSignature
-from app.tensors.gather_call import Call
+from app.tensors.gather_call import Call, OutOfBounds
 from app.tensors.lookup_call import ARRAYS, Feature, LookupCall, LookupSignature
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import ScatterCall, TableScatterSignature
@@ -186,8 +186,17 @@ def _operator_arguments(row: Any, fields: Any, origin: Origin, given: Collection
     batch_dims, mode = apply_dialect(row, fields, origin.fields)
     return arguments | {
         "batch_dims": batch_dims,
+        **_reading_arguments(fields, mode, origin),
+    }
+
+
+def _reading_arguments(fields: Any, mode: OutOfBounds, origin: Origin) -> Arguments:
+    """What gathers and lookups have in common."""
+    return {
         "out_of_bounds": mode,
         "fill_value": given_fill_value(fields, mode, origin.field("fill_value")),
+        "output_dtype": None if fields.output_dtype is ABSENT else fields.output_dtype,
+        "output_dtype_pointer": origin.field("output_dtype"),
     }
 
 
@@ -241,9 +250,8 @@ def _lookup_arguments(row: Any, fields: Any, origin: Origin, given: Collection[s
             _check_arrays_given(number, feature.pooling, own, origin)
     return {
         "concat": fields.concat,
-        "out_of_bounds": fields.out_of_bounds,
-        "fill_value": given_fill_value(fields, fields.out_of_bounds, origin.field("fill_value")),
         "pointer": origin.fields,
+        **_reading_arguments(fields, fields.out_of_bounds, origin),
     }
 
 

@@ -14,7 +14,7 @@ from app.errors import GatherError
 from app.kernels.out_of_bounds import zero_item
 from app.operators.gather_plan import Plan
 from app.operators.registry import OPERATORS
-from app.operators.shape_rules import check_dtypes, check_limits
+from app.operators.shape_rules import check_dtypes, check_limits, output_type
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Call, FillValue
 from app.tensors.shape_limits import Limits
@@ -30,6 +30,7 @@ class Planned(NamedTuple):
     plan: Plan
     shape: tuple[int, ...]
     first_axis: int
+    output_dtype: DType
     chooser: BackendChooser
     cpu_only: str | None
     """Why no GPU can run it; None where one could."""
@@ -57,6 +58,7 @@ class CallPlanner:
             call.dialect,
             call.parameter,
             call.batch_dims,
+            call.output_dtype,
             data.dtype.name,
             data.shape,
             indices.dtype.name,
@@ -71,14 +73,15 @@ class CallPlanner:
             if isinstance(call.data, str):  # what is wrong with a resident tensor is told where it is named
                 data = replace(data, shape_pointer=call.data_pointer, dtype_pointer=call.data_pointer)
             check_dtypes(dialect, data, indices)
+            output_dtype = output_type(call, data.dtype)
             plan, shape, first_axis = operator.plan(dialect, call, data)
-            check_limits(call, data, shape, data.dtype, self._limits)
+            check_limits(call, data, shape, output_dtype, self._limits)
             cpu_only = NO_STRINGS if data.dtype.kind == "string" else None
             if not operator.on_gpu:
                 cpu_only = f"{operator.name} runs on the CPU alone"
             facts = Facts(cpu_only=cpu_only)
             usual = chooser.decide(plan, facts)
-            planned = Planned(plan, shape, first_axis, chooser, cpu_only, usual, {facts: usual})
+            planned = Planned(plan, shape, first_axis, output_dtype, chooser, cpu_only, usual, {facts: usual})
             self._remembered[key] = planned
         return planned
 

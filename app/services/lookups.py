@@ -7,6 +7,7 @@ of one that a scatter changed meanwhile is read again: so a request is of one co
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from time import perf_counter
@@ -21,22 +22,28 @@ from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels import LookupKernel
 from app.kernels.check_lookup import FeatureArrays, rows_of
+from app.kernels.float_conversion import in_type
 from app.kernels.out_of_bounds import REPLACED_BYTES, replace_out_of_bounds
 from app.memory.budget import MemoryReservation
 from app.operators.gather_plan import GatherPlan
-from app.operators.lookup import LookupPlan, check_indices, check_offsets, plan_lookup
+from app.operators.lookup import LookupPlan, check_all_offsets, check_indices, plan_lookup
 from app.operators.shape_rules import check_output_bytes
 from app.services.call_planner import fill_item
 from app.services.service import Explanation, Service
 from app.store import Resident
 from app.telemetry.server_timing import RequestTimings
+from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import OUTPUT, Answer, TableRead
 from app.tensors.lookup_call import Feature, LookupCall
+from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 CPU_ONLY: Final = "lookups run on the CPU alone"
+_HALF: Final = 2
+"""Bytes of the floats whose sums are added in float32."""
+_FLOAT32: Final = DTYPES["float32"]
 _MAX_REMEMBERED_PLANS: Final = 256
 _MAX_REMEMBERED_FEATURES: Final = 64
 """The plan of a lookup with more features is not remembered: one takes some 500 bytes for each, which no request is
@@ -89,7 +96,7 @@ class PreparedLookup(NamedTuple):
     @property
     def explanation(self) -> Explanation:
         """As in `AnyPrepared`."""
-        outputs = dict(zip(_names(self.call), self.plan.outputs, strict=True))
+        outputs = dict(zip(output_names(self.call), self.plan.outputs, strict=True))
         tables = [resident.tensor for resident in self.residents]
         return Explanation(self.call, tables, outputs, self.plan, self.decision, self.residents)
 
@@ -107,8 +114,11 @@ class Lookups:
 
         Raises what `plan_lookup` raises, tensor_not_found, and value_not_representable (the fill value).
         """
-        residents = self._resolve(call)
-        planned, fills = self._validated(call, residents)
+        return self.prepared(call, self._resolve(call), self.service.limits)
+
+    def prepared(self, call: LookupCall, residents: Sequence[Resident], limits: Limits) -> PreparedLookup:
+        """Validate and choose, for tables that are known."""
+        planned, fills = self._validated(call, residents, limits)
         decision = planned.decisions[any(resident.cold for resident in residents)]
         return PreparedLookup(call, residents, planned.plan, fills, decision)
 
@@ -117,6 +127,8 @@ class Lookups:
 
         Raises offsets_invalid, index_out_of_bounds, overloaded and deadline_exceeded, and ClientGone.
         """
+        if prepared.call.output_dtype is not None:
+            return await _look_up_converted(self, prepared, timings, reservation)
         service = self.service
         call, residents, plan, fills, decision = prepared
         items = sum(feature.indices for feature in plan.features)
@@ -171,7 +183,7 @@ class Lookups:
                 for (dtype, shape), out in zip(plan.outputs, run.outputs, strict=True)
             ]
         return Answer(
-            dict(zip(_names(call), looked_up, strict=True)),
+            dict(zip(output_names(call), looked_up, strict=True)),
             "",
             replaced=None if call.out_of_bounds == "error" else replaced,
             tables=[
@@ -193,7 +205,9 @@ class Lookups:
                 found[feature.tensor] = contents.setdefault(id(resident.tensor), resident)
         return [found[feature.tensor] for feature in call.features]
 
-    def _validated(self, call: LookupCall, residents: Sequence[Resident]) -> tuple[_Planned, Mapping[str, Tensor]]:
+    def _validated(
+        self, call: LookupCall, residents: Sequence[Resident], limits: Limits
+    ) -> tuple[_Planned, Mapping[str, Tensor]]:
         """What follows from a lookup's types and shapes, and by the name of a dtype what its rows are filled with."""
         fills: dict[str, Tensor] = {}
         over_limit = None
@@ -202,18 +216,23 @@ class Lookups:
             if dtype.name not in fills:
                 fills[dtype.name], too_long = fill_item(call.fill_value, dtype, self.service.limits)
                 over_limit = over_limit or too_long
-        planned = self._planned(call, residents)
+        planned = self._planned(call, residents, limits)
         if over_limit is not None:
             raise over_limit
         return planned, fills
 
-    def _planned(self, call: LookupCall, residents: Sequence[Resident]) -> _Planned:
+    def _planned(self, call: LookupCall, residents: Sequence[Resident], limits: Limits) -> _Planned:
         """Validate, plan and choose; lookups of the same types, shapes and poolings share one plan."""
         tables = [resident.tensor for resident in residents]
-        key = call.concat, *[_key(feature, table) for feature, table in zip(call.features, tables, strict=True)]
+        key = (
+            limits.output_bytes,
+            call.concat,
+            call.output_dtype,
+            *[_key(feature, table) for feature, table in zip(call.features, tables, strict=True)],
+        )
         planned, chooser = self._plans.get(key), self.service.chooser
         if planned is None or planned.chooser is not chooser:
-            plan = plan_lookup(call, tables, self.service.limits)
+            plan = plan_lookup(call, tables, limits)
             equivalent = plan.equivalent
             decisions = {
                 cold: chooser.decide(equivalent, Facts(cpu_only=CPU_ONLY, cold=cold)) for cold in (False, True)
@@ -300,9 +319,89 @@ class Lookups:
         return [_joined_strings(run, parts, reservation)]
 
 
-def _names(call: LookupCall) -> list[str]:
+def output_names(call: LookupCall) -> list[str]:
     """The names of the outputs: `output`, or `0.output`, `1.output` and so on."""
     return [OUTPUT] if call.concat else [f"{number}.{OUTPUT}" for number in range(len(call.features))]
+
+
+async def _look_up_converted(
+    lookups: Lookups, prepared: PreparedLookup, timings: RequestTimings, reservation: MemoryReservation
+) -> Answer:
+    """Carry out a lookup whose outputs are asked for in another type, so that each item is rounded once.
+
+    Rows are looked up as they are, apart from each other, converted, and joined last. Rows of two-byte floats that are
+    pooled are looked up alone first, and then pooled as tables of float32, in which their sums are added: so what is
+    rounded is the sum.
+    """
+    call, plan = prepared.call, prepared.plan
+    (target, shape), *_ = plan.outputs
+    apart = replace(call, output_dtype=None, concat=False)
+    limits = replace(lookups.service.limits, output_bytes=NUMPY_BYTES)  # which holds for the converted outputs
+    own = lookups.prepared(apart, prepared.residents, limits)
+    reservation.charge(own.size)
+    if any(feature.pooling != "none" and feature.item_size == _HALF for feature in plan.features):
+        answer = await _pool_wide(lookups, own, timings, reservation)
+    else:
+        answer = await lookups.start(own, timings, reservation)
+    if call.concat:
+        reservation.charge(plan.output_bytes)
+
+    def convert() -> list[Tensor]:
+        parts = [in_type(output, target) for output in answer.outputs.values()]
+        if not call.concat:
+            return parts
+        if not shape[0]:
+            return [Tensor(target, shape, np.empty(0, target.numpy))]
+        rows = [part.array.reshape(shape[0], -1) for part in parts]
+        return [Tensor(target, shape, np.concatenate(rows, axis=1).reshape(-1))]
+
+    few = plan.output_bytes + own.size < LARGE_COPY
+    outputs = await lookups.service.pool.run_unless(few, convert, timings)
+    answer.outputs = dict(zip(prepared.explanation.outputs, outputs, strict=True))
+    return answer
+
+
+async def _pool_wide(
+    lookups: Lookups, prepared: PreparedLookup, timings: RequestTimings, reservation: MemoryReservation
+) -> Answer:
+    """Look up the rows of each feature, and pool them in float32. Offsets are judged before indices."""
+    call, limits, pool = prepared.call, replace(lookups.service.limits, output_bytes=NUMPY_BYTES), lookups.service.pool
+    items = sum(feature.indices.array.size for feature in call.features)
+    few = items < LARGE_INDEX_SCAN
+    await pool.run_unless(few, partial(check_all_offsets, call.features), timings)
+    alone = [replace(feature, offsets=None, weights=None, pooling="none") for feature in call.features]
+    rows = lookups.prepared(replace(call, features=alone), prepared.residents, limits)
+    reservation.charge(3 * rows.size + 8 * items)  # and as float32, and the numbers of the rows
+    found = await lookups.start(rows, timings, reservation)
+
+    def widen() -> list[tuple[Feature, Resident]]:
+        return [
+            (_of_own_rows(feature), Resident(_wide(table), read.etag, data_version=read.version))
+            for feature, table, read in zip(call.features, found.outputs.values(), found.tables, strict=True)
+        ]
+
+    pairs = await pool.run_unless(few and rows.size < LARGE_COPY, widen, timings)
+    wide = replace(call, features=[feature for feature, _ in pairs], out_of_bounds="error", fill_value=None)
+    pooled = lookups.prepared(wide, [table for _, table in pairs], limits)
+    reservation.charge(pooled.size)
+    answer = await lookups.start(pooled, timings, reservation)
+    answer.tables, answer.replaced = found.tables, found.replaced
+    return answer
+
+
+def _of_own_rows(feature: Feature) -> Feature:
+    """A feature that reads all rows of a table of its own, in their order."""
+    indices = feature.indices
+    numbers = np.arange(indices.array.size, dtype=indices.array.dtype)
+    weights = None if feature.weights is None else _wide(feature.weights)
+    return replace(feature, indices=replace(indices, array=numbers), weights=weights)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    dtype: DType = tensor.dtype
+    if dtype.kind == "float" and dtype.item_size == _HALF:
+        return replace(in_type(tensor, _FLOAT32), dtype_pointer=tensor.dtype_pointer)
+    return tensor
 
 
 def _key(feature: Feature, table: Tensor) -> tuple[object, ...]:
@@ -380,8 +479,7 @@ def first_error(call: LookupCall, plan: LookupPlan) -> Callable[[], GatherError 
 
     def work() -> GatherError | None:
         try:
-            for feature in call.features:
-                check_offsets(feature)
+            check_all_offsets(call.features)
             for feature, planned in zip(call.features, plan.features, strict=True):
                 if call.out_of_bounds == "error" or (not planned.rows and call.out_of_bounds != "fill"):
                     check_indices(feature, planned.rows)

@@ -22,6 +22,7 @@ from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Kernel, Unfinished
 from app.kernels.check_arrays import can_fill
+from app.kernels.float_conversion import in_type
 from app.kernels.out_of_bounds import REPLACED_BYTES, filled_output, replace_out_of_bounds
 from app.memory.budget import Budget, MemoryReservation
 from app.memory.error_tracebacks import drop_tracebacks
@@ -92,7 +93,7 @@ class Prepared(NamedTuple):
     @property
     def explanation(self) -> Explanation:
         """As in `AnyPrepared`."""
-        outputs = {OUTPUT: (self.data.dtype, self.planned.shape)}
+        outputs = {OUTPUT: (self.planned.output_dtype, self.planned.shape)}
         residents = () if self.resident is None else (self.resident,)
         return Explanation(self.call, (self.data,), outputs, self.planned.plan, self.decision, residents)
 
@@ -181,12 +182,21 @@ class Service:
             raise call.over_limit
         decision = self._decide(call, planned, resident, on_device)
         size = planned.plan.output_bytes + planned.plan.scratch_bytes
+        if planned.output_dtype is not data.dtype:
+            size += planned.plan.output_items * planned.output_dtype.item_size
         return Prepared(call, data, resident, planned, decision, fill, size)
 
     def start(
         self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
     ) -> Coroutine[Any, Any, Answer]:
         """Carry out what was prepared, once its size has been charged to `reservation`."""
+        if prepared.call.output_dtype is not None:
+            return self._convert(self._gather(prepared, timings, reservation), prepared, timings)
+        return self._gather(prepared, timings, reservation)
+
+    def _gather(
+        self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
+    ) -> Coroutine[Any, Any, Answer]:
         if prepared.call.out_of_bounds != "error":
             if prepared.fill is not None and self._kernel_fills(prepared):
                 return self._gather_filled(prepared, timings, reservation)
@@ -194,6 +204,18 @@ class Service:
         if isinstance(prepared.data, PackedStrings):
             return self._gather_strings(prepared, timings, reservation)
         return self._run(prepared, timings, reservation)
+
+    async def _convert(
+        self, gather: Coroutine[Any, Any, Answer], prepared: Prepared, timings: RequestTimings
+    ) -> Answer:
+        """Gather floats, and convert them to the type that is asked for."""
+        answer, planned = await gather, prepared.planned
+        few = planned.plan.output_bytes < LARGE_COPY
+        answer.outputs[OUTPUT] = await self.pool.run_unless(
+            few, lambda: in_type(answer.output, planned.output_dtype), timings
+        )
+        timings.kernel_end = perf_counter()
+        return answer
 
     async def _gather_strings(
         self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation

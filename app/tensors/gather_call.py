@@ -58,7 +58,8 @@ class Call:
     raised where limits have their turn, which is after the operator's rules on types and shapes. `explain` asks for
     the plan and the choice of a route instead of the output. `fill_value` is for `out_of_bounds` "fill": None stands
     for 0, false or "". `updates` is the input behind the indices of an operator that has one, such as a scatter, whose
-    `reduction` says how an update combines with what is there. `batch_dims` is the one beside an axis.
+    `reduction` says how an update combines with what is there. `batch_dims` is the one beside an axis. `output_dtype`
+    is the type of the output, None for that of data.
     """
 
     operator: OperatorName
@@ -78,6 +79,8 @@ class Call:
     reduction: Reduction = "none"
     reduction_pointer: str = "/reduction"
     batch_dims: int = 0
+    output_dtype: OutputDType | None = None
+    output_dtype_pointer: str = "/output_dtype"
 
     def dtype_pointer(self, number: int) -> str:
         """Where the request has what gives the output its type."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from app.tensors.gather_call import FillValue, OutOfBounds
+from app.tensors.gather_call import FillValue, OutOfBounds, OutputDType
 from app.tensors.tensor import Tensor
 
 Pooling = Literal["none", "sum", "mean", "max"]
@@ -46,6 +46,8 @@ class LookupCall:
     fill_value: FillValue | None = None
     explain: bool = False
     pointer: str = ""
+    output_dtype: OutputDType | None = None
+    output_dtype_pointer: str = "/output_dtype"
 
     def dtype_pointer(self, number: int) -> str:
         """Where the request has what gives output `number` its type."""

@@ -17,9 +17,9 @@ OPERATOR_NAMES: Final[tuple[OperatorName, ...]] = get_args(OperatorName)
 Parameter = Literal["batch_dims", "axis"]
 PARAMETERS: Final[tuple[Parameter, ...]] = get_args(Parameter)
 Kind = Literal["gather", "scatter"]
-"""What an operator's requests have beside inputs, parameter, dialect and device: a gather `out_of_bounds` and
-`fill_value`, a scatter `reduction`."""
-OWN_FIELDS: Final = (*PARAMETERS, "out_of_bounds", "fill_value", "reduction")
+"""What an operator's requests have beside inputs, parameter, dialect and device: a gather `out_of_bounds`,
+`fill_value` and `output_dtype`, a scatter `reduction`."""
+OWN_FIELDS: Final = (*PARAMETERS, "out_of_bounds", "fill_value", "output_dtype", "reduction")
 """The fields that some operators' requests have and others' do not."""
 DEFAULT_DIALECT: Final = "onnx-13"
 """The dialect of most operators' requests that name none."""
@@ -59,7 +59,9 @@ class Signature:
     @cached_property
     def own_fields(self) -> tuple[str, ...]:
         """The fields of its requests that other operators do not have, by name."""
-        own: tuple[str, ...] = ("out_of_bounds", "fill_value") if self.kind == "gather" else ("reduction",)
+        own: tuple[str, ...] = (
+            ("out_of_bounds", "fill_value", "output_dtype") if self.kind == "gather" else ("reduction",)
+        )
         if any(fields.batch_dims for fields in self.dialect_fields.values()):
             own = ("batch_dims", *own)
         return own if self.parameter is None else (self.parameter, *own)

@@ -39,6 +39,8 @@ def test_the_requests_of_the_floors_are_the_clients_own() -> None:
     from gathernd import _endpoints
 
     _, body, header = client.raw_request()
-    made = _endpoints.gather("gathernd", "items", client.picked(), 0, "onnx-13", "auto", "error", None, False, False)
+    made = _endpoints.gather(
+        "gathernd", "items", client.picked(), 0, "onnx-13", "auto", "error", None, None, False, False
+    )
     assert b"".join(made.body) == body
     assert made.headers["content-type"] == header["Content-Type"]

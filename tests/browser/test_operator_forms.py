@@ -106,6 +106,19 @@ def test_a_lookup_of_several_tables_with_pooling(open_page: Open, tables: httpx.
     assert outputs(page, "lookup") == [["2.0", "3.0", "0.5", "1.0"]]
 
 
+def test_a_lookup_in_another_type(open_page: Open, tables: httpx.Client) -> None:
+    page = lookup_page(open_page)
+    page.locator("#lookup-0-indices").fill("[1]")
+    page.locator("#lookup-output-dtype").select_option("bfloat16")
+    page.locator("#lookup-run").click()
+    outputs(page, "lookup")
+    answer = json.loads(str(page.locator("#lookup-answer").text_content()))
+    assert answer["output"]["dtype"] == "bfloat16"
+    page.locator("#lookup-0-tensor").select_option("form-words")
+    page.locator("#lookup-run").click()
+    page.locator("#lookup-output-dtype[aria-invalid]").wait_for()
+
+
 def test_a_lookup_of_strings_and_of_what_is_out_of_bounds(open_page: Open, tables: httpx.Client) -> None:
     page = lookup_page(open_page)
     page.locator("#lookup-0-tensor").select_option("form-words")

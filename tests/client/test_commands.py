@@ -119,6 +119,9 @@ def test_call_with_indices_out_of_bounds(run: Run) -> None:
     assert run(*gather, "fill", "--fill-value", '"NaN"').exit_code == 0
     assert np.isnan(np.load("out.npy")[:, 1:]).all()
     assert "index_out_of_bounds" in run(*gather, "error").output
+    assert run(*gather, "clip", "--output-dtype", "float16").exit_code == 0
+    assert same(np.load("out.npy"), DATA[:, [1, 3, 0]].astype(np.float16))
+    assert run(*gather, "clip", "--output-dtype", "int8").exit_code == 2
     np.save("words.npy", np.array(["a", "bcd"]))
     words = ("call", "words.npy", "far.npy", "--op", "gather", "--out-of-bounds", "fill", "--fill-value")
     told = run(*words, '"none"')

@@ -236,6 +236,22 @@ def test_indices_that_are_out_of_bounds_are_clipped_and_wrapped(service: Any) ->
         service.gather(data, [0], fill_value=1)
 
 
+@pytest.mark.parametrize("asked", ["bfloat16", np.float16, ml_dtypes.bfloat16, np.dtype("float64")])
+def test_an_output_of_floats_is_asked_for_in_another_type(service: Any, asked: Any) -> None:
+    dtype = np.dtype(ml_dtypes.bfloat16 if isinstance(asked, str) else asked)
+    data = np.array([[0.1, -3.5], [1e-7, 70000]], np.float32)
+    with np.errstate(over="ignore"):
+        wanted = data.astype(dtype)
+    assert same(service.gather(data, [1, 0], output_dtype=asked), wanted[[1, 0]])
+    assert same(service.gathernd(data, [[0, 1]], output_dtype=asked), wanted[[0], [1]])
+    assert same(service.gather_elements(data, [[0, 1]], output_dtype=asked), wanted[[[0, 1]], [[0, 1]]])
+    service.put("floats", data)
+    assert same(service.lookup([("floats", [1, 1, 0])], output_dtype=asked), wanted[[1, 1, 0]])
+    service.delete("floats")
+    with pytest.raises(errors.UnsupportedDtype, match="output_dtype is for data of a float type"):
+        service.gather(np.arange(3), [0], output_dtype=asked)
+
+
 def test_gather_in_batches_along_an_axis(service: Any) -> None:
     data = np.arange(12).reshape(2, 3, 2)
     indices = np.array([[1, -1], [0, 7]], np.int16)

@@ -14,9 +14,10 @@ from tests.http.forms import COMPLEX, FLOAT8, FLOATS, TYPES, tensor
 from tests.http.known_cases import further_cases, own_cases
 from tests.http.rules import DIALECTS, NEEDS_AXIS
 from tests.parity.gather_cases import AXIS, ELEMENTS, MODES, ND
-from tests.parity.items import Array, items
+from tests.parity.items import NUMPY, Array, items
 from tests.parity.messages import values
 from tests.parity.scatter_cases import REDUCTIONS
+from tests.rounding import FORMATS
 
 SCATTERS = ("/scatternd", "/scatter_elements")
 GRADIENTS = ("/gathernd/backward", "/gather/backward")
@@ -42,6 +43,14 @@ def seeded(name: str) -> np.random.Generator:
 def some(dtype: str, *shape: int) -> Array:
     """Items of a type, the same for the same type and shape."""
     return items(seeded(f"{dtype}{shape}"), dtype, shape)
+
+
+def many(dtype: str, *shape: int) -> Array:
+    """Floats of a type, large and small, of which other types hold few."""
+    rng = seeded(f"many {dtype}{shape}")
+    numbers = rng.normal(size=shape) * 10.0 ** rng.integers(-9, 9, shape)
+    with np.errstate(over="ignore"):
+        return numbers.astype(NUMPY[dtype])
 
 
 def within(name: str, dtype: str, shape: Sequence[int], sizes: Sequence[int], *, wraps: bool) -> Array:
@@ -325,6 +334,41 @@ def _lookups() -> Iterator[Case]:
     yield lookup("fill of no rows", feature("pl_empty", outside), out_of_bounds="fill", fill_value=1)
 
 
+def _converted() -> Iterator[Case]:
+    """Outputs in another type of floats."""
+    for dtype in FLOATS:
+        for target in FORMATS:
+            for path in (ND, AXIS, ELEMENTS):
+                data, indices = many(dtype, 3, 20), _of_rows(path, "int64", wraps=True)
+                yield case(
+                    named(path, of=dtype, to=target), path, {"data": data, "indices": indices, "output_dtype": target}
+                )
+            for pooling in ("none", "sum", "mean", "max"):
+                one = feature(f"pl_{dtype}_1", np.array([3, 0, 3, 1]))
+                if pooling != "none":
+                    one = bags(f"pl_{dtype}_1", "int32", pooling)
+                said: dict[str, Any] = {"features": [one, one], "output_dtype": target}
+                yield case(f"/lookup {pooling} of {dtype} to {target}", "/lookup", said)
+            weighted = bags(f"pl_{dtype}_1", "int64", "sum", weights=some(dtype, 5))
+            for concat in (True, False):
+                said = {"features": [weighted], "output_dtype": target, "concat": concat}
+                yield case(f"/lookup weights of {dtype} to {target}, {concat}", "/lookup", said)
+    rows = np.array([3, 0, 3, 1])
+    of_each = [feature(f"pl_{dtype}_1", rows) for dtype in FLOATS]
+    yield case("/lookup of each type to float32", "/lookup", {"features": of_each, "output_dtype": "float32"})
+    outside = {
+        "indices": np.array([[4], [-7], [1]]),
+        "out_of_bounds": "fill",
+        "fill_value": 2.5,
+        "output_dtype": "float16",
+    }
+    yield case("/gathernd fill to float16", ND, {"data": many("float32", 3, 2), **outside})
+    body = {"features": [bags("pl_float16_1", "int64", "sum") | {"indices": np.array([4, 9, 4, 1, -2])}]}
+    for mode in ("clip", "fill"):
+        more = {"out_of_bounds": mode, "output_dtype": "float32"}
+        yield case(f"/lookup {mode} of float16 to float32", "/lookup", body | more)
+
+
 def _known() -> Iterator[Case]:
     """The known-answer cases: of ONNX's, OpenVINO's and WebNN's own tests and texts, and of the file GATHERND_CASES."""
     for known in (*own_cases(), *further_cases()):
@@ -343,5 +387,6 @@ def _examples() -> Iterator[Case]:
 
 
 ANSWERED: list[Case] = [
-    *_gathers(), *_fills(), *_outside(), *_scatters(), *_gradients(), *_lookups(), *_known(), *_examples()
+    *_gathers(), *_fills(), *_outside(), *_scatters(), *_gradients(), *_lookups(), *_converted(), *_known(),
+    *_examples()
 ]  # fmt: skip

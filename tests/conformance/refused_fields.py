@@ -69,6 +69,12 @@ def _fields() -> Iterator[Case]:
         filled = body(path) | {"out_of_bounds": "fill"}
         yield refused("value_not_representable", filled | {"fill_value": "x"}, at("/fill_value", value="x"), path)
         yield refused("value_not_representable", filled | {"fill_value": 1e39}, at("/fill_value", value=1e39), path)
+        for wrong in ("int32", "float8_e5m2", "complex64", "half", ""):
+            yield refused("invalid_field", body(path) | {"output_dtype": wrong}, at("/output_dtype"), path)
+        integers = body(path) | {"data": np.arange(6).reshape(3, 2), "output_dtype": "float32"}
+        yield refused("unsupported_dtype", integers, at("/output_dtype"), path)
+    for path in (*SCATTERS, *GRADIENTS):
+        yield refused("invalid_field", body(path) | {"output_dtype": "float32"}, at("/output_dtype"), path)
     for path in SCATTERS:
         yield refused("invalid_field", body(path) | {"reduction": "sub"}, at("/reduction"), path)
 

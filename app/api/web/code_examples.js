@@ -17,7 +17,7 @@ export function curlText(operator, body) {
 /** The same with the Python client, of a request as `LANGUAGES` of snippets.js describes it. */
 export function pythonText({
   operator, parameterName, parameter, dialect, data, indices, updates, batchDims = 0, outOfBounds = null, fillValue = null,
-  reduction = null,
+  outputDtype = null, reduction = null,
 }) {
   if (!data || !indices || updates === null) return "Values that are not nested lists have no form in Python.";
   if (fillValue === undefined) return "A fill value that is not JSON has no form in Python.";
@@ -30,6 +30,7 @@ export function pythonText({
     ...(dialect === null ? [] : [`dialect="${dialect}"`]),
     ...(outOfBounds === null ? [] : [`out_of_bounds="${outOfBounds}"`]),
     ...(fillValue === null ? [] : [`fill_value=${literal(fillValue, data.dtype)}`]),
+    ...(outputDtype === null ? [] : [`output_dtype="${outputDtype}"`]),
     ...(reduction === null ? [] : [`reduction="${reduction}"`]),
   ];
   const call = ["data", "indices", ...(updates ? ["updates"] : []), ...more].join(", ");

@@ -64,6 +64,8 @@ export class LookupForm extends OperatorForm {
     if (outOfBounds !== "error") lines.push(`"out_of_bounds": "${outOfBounds}"`);
     const fill = typed(byId("lookup-fill-value"));
     if (outOfBounds === "fill" && fill) lines.push(`"fill_value": ${fill}`);
+    const outputDtype = byId("lookup-output-dtype").value;
+    if (outputDtype) lines.push(`"output_dtype": "${outputDtype}"`);
     return `{\n  ${lines.join(",\n  ")}}`;
   }
 
@@ -77,7 +79,9 @@ export class LookupForm extends OperatorForm {
       const feature = this.features[Number(match[1])];
       return feature?.[PARTS.includes(match[2]) ? match[2] : "tensor"] ?? null;
     }
-    const id = { "/out_of_bounds": "lookup-out-of-bounds", "/fill_value": "lookup-fill-value" }[pointer];
+    const id = {
+      "/out_of_bounds": "lookup-out-of-bounds", "/fill_value": "lookup-fill-value", "/output_dtype": "lookup-output-dtype",
+    }[pointer];
     return id ? byId(id) : null;
   }
 

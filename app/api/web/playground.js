@@ -93,6 +93,7 @@ export class Playground {
     byId("reduction").value = reduction;
     byId("updates-values").value = updates;
     byId("fill-value").value = fillValue;
+    byId("output-dtype").value = "";
     byId("dialect").value = dialect ?? this.defaultDialect;
     this.#chooseDialect();
     byId("out-of-bounds").value = outOfBounds ?? this.outOfBoundsDefault;
@@ -253,6 +254,8 @@ export class Playground {
     if (outOfBounds !== this.outOfBoundsDefault) lines.push(`"out_of_bounds": "${outOfBounds}"`);
     const fill = byId("fill-value").value.trim();
     if (outOfBounds === "fill" && fill) lines.push(`"fill_value": ${fill}`);
+    const outputDtype = byId("output-dtype").value;
+    if (outputDtype) lines.push(`"output_dtype": "${outputDtype}"`);
     return `{\n  ${lines.join(",\n  ")}}`;
   }
 
@@ -312,6 +315,7 @@ export class Playground {
       ...(kind === "gather"
         ? {
             batchDims: this.#batchDims(), fillValue: this.#fillValue(),
+            outputDtype: byId("output-dtype").value || null,
             outOfBounds: byId("out-of-bounds").value === this.outOfBoundsDefault ? null : byId("out-of-bounds").value,
           }
         : { reduction: byId("reduction").value === "none" ? null : byId("reduction").value }),
@@ -351,6 +355,7 @@ export class Playground {
 function controlOf(pointer) {
   const exact = { "/dialect": "dialect", "/batch_dims": "parameter", "/axis": "parameter", "/data/tensor": "data-source",
     "/out_of_bounds": "out-of-bounds", "/fill_value": "fill-value", "/reduction": "reduction",
+    "/output_dtype": "output-dtype",
     "/updates/dtype": "data-dtype" };
   if (!byId("batch-dims-field").hidden) exact["/batch_dims"] = "batch-dims";
   const id = exact[pointer] ?? /^\/(data|indices|updates)\/(dtype|values)/.exec(pointer)?.slice(1).join("-");

@@ -7,9 +7,9 @@ import { make } from "./elements.js";
 /**
  * The languages, in the order shown: the label, and the function that writes a request as a text. A request is
  * `{operator, body, parameterName, parameter, dialect, data, indices, updates, batchDims, outOfBounds, fillValue,
- * reduction}`. `body` is the JSON text that is sent. `data`, `indices` and `updates` are `{dtype, shape, elements, values}`,
+ * outputDtype, reduction}`. `body` is the JSON text that is sent. `data`, `indices` and `updates` are `{dtype, shape, elements, values}`,
  * or `{name, dtype, shape}` for a resident tensor, or null if the text is not a tensor; a gather has no `updates`.
- * `dialect`, `outOfBounds` and `reduction` are null for the default. `fillValue` is null if none is sent, undefined if it
+ * `dialect`, `outOfBounds`, `outputDtype` and `reduction` are null for the default. `fillValue` is null if none is sent, undefined if it
  * is not JSON.
  */
 const LANGUAGES = [

@@ -63,6 +63,8 @@ class ShardedLookups(Lookups):
         """Fetch the rows that the features need. Raises offsets_invalid, index_out_of_bounds, shard_unavailable,
         overloaded, deadline_exceeded and ClientGone.
         """
+        if not any(isinstance(resident, ShardedResident) for resident in residents):
+            return await super()._read_tables(call, run, residents, timings, reservation)
         count = sum(len(indices) for indices in run.indices)
         reservation.charge(SPLIT_BYTES * count)
         timings.route = ROUTE

@@ -42,7 +42,7 @@ _INDICES: Final = str(DTYPES["int64"].oip)
 """The datatype of indices that say none."""
 _PARAMETERS: Final = Origin("/parameters", "")
 _LOOKUP: Final = f"/parameters/{LOOKUP}"
-_IN_LOOKUP: Final = ("out_of_bounds", "fill_value")
+_IN_LOOKUP: Final = ("out_of_bounds", "fill_value", "output_dtype")
 """Parameters of other models that a lookup has within its parameter `lookup`."""
 
 

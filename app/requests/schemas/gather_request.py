@@ -27,12 +27,16 @@ from app.requests.schemas.members import (
     TextNumber,
     one_of,
 )
-from app.tensors.gather_call import Device, Encoding, OutOfBounds
+from app.tensors.gather_call import Device, Encoding, OutOfBounds, OutputDType
 from app.tensors.operator_signature import OperatorName, Parameter, Signature
 
 _DTYPE: Final = "Element type."
 FILL_VALUE_DESCRIPTION: Final = (
     "With `out_of_bounds` fill, what slices are filled with; if left out 0, false or an empty string."
+)
+
+OUTPUT_DTYPE_DESCRIPTION: Final = (
+    "The type of the output, for data of a float type: each item is rounded once, half to even. Data's own if left out."
 )
 
 
@@ -95,6 +99,7 @@ class GatherRequest(RequestModel):
     fill_value: Annotated[Any, WithJsonSchema({}), JSON_VALUE] = Field(
         ABSENT, description=f"{FILL_VALUE_DESCRIPTION} One value in the form of `values`."
     )
+    output_dtype: OutputDType = Field(ABSENT, description=OUTPUT_DTYPE_DESCRIPTION)
 
 
 PARAMETER_DESCRIPTIONS: Final[Mapping[Parameter, str]] = {

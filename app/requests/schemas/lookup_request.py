@@ -9,9 +9,9 @@ from pydantic import Field, WithJsonSchema
 from pydantic.types import FailFast, Strict
 
 from app.errors import GatherError, invalid_field
-from app.requests.schemas.gather_request import Tensor
+from app.requests.schemas.gather_request import OUTPUT_DTYPE_DESCRIPTION, Tensor
 from app.requests.schemas.members import ABSENT, BOOLEAN, FEATURES, RESIDENT, RequestModel, TensorName
-from app.tensors.gather_call import Encoding, OutOfBounds
+from app.tensors.gather_call import Encoding, OutOfBounds, OutputDType
 from app.tensors.lookup_call import Pooling
 
 _TENSOR: Final = Field(description=f"{RESIDENT}. Its rows lie along the first axis.")
@@ -66,6 +66,7 @@ class _LookupFields(RequestModel):
         description="With `out_of_bounds` fill, what rows are filled with, one value in the form of `values`; if left "
         "out 0, false or an empty string.",
     )
+    output_dtype: OutputDType = Field(ABSENT, description=OUTPUT_DTYPE_DESCRIPTION)
     output_encoding: Encoding = Field("values", description="Form of the outputs' items.")
 
 

@@ -93,6 +93,7 @@ class AsyncClient:
         device: str = "auto",
         out_of_bounds: OutOfBounds | None = None,
         fill_value: Any = None,
+        output_dtype: Any = None,
         with_info: bool = False,
         as_torch: bool = False,
         timeout: float | None = None,
@@ -110,6 +111,7 @@ class AsyncClient:
             device,
             out_of_bounds,
             fill_value,
+            output_dtype,
             with_info,
             as_torch,
         )
@@ -141,6 +143,7 @@ class AsyncClient:
         device: str = "auto",
         out_of_bounds: OutOfBounds | None = None,
         fill_value: Any = None,
+        output_dtype: Any = None,
         with_info: bool = False,
         as_torch: bool = False,
         timeout: float | None = None,
@@ -158,6 +161,7 @@ class AsyncClient:
             device,
             out_of_bounds,
             fill_value,
+            output_dtype,
             with_info,
             as_torch,
             batch_dims,
@@ -189,6 +193,7 @@ class AsyncClient:
         device: str = "auto",
         out_of_bounds: OutOfBounds | None = None,
         fill_value: Any = None,
+        output_dtype: Any = None,
         with_info: bool = False,
         as_torch: bool = False,
         timeout: float | None = None,
@@ -206,6 +211,7 @@ class AsyncClient:
             device,
             out_of_bounds,
             fill_value,
+            output_dtype,
             with_info,
             as_torch,
         )
@@ -218,6 +224,7 @@ class AsyncClient:
         concat: bool = True,
         out_of_bounds: OutOfBounds = "error",
         fill_value: Any = None,
+        output_dtype: Any = None,
         with_info: bool = False,
         as_torch: bool = False,
         timeout: float | None = None,
@@ -237,7 +244,7 @@ class AsyncClient:
         named = _lookups.as_features(features)
         dtypes = {name: await self._dtype(name, until, headers) for name in _lookups.without_weight_type(named)}
         typed = _lookups.with_weight_types(named, dtypes)
-        request = _lookups.lookup(typed, concat, out_of_bounds, fill_value, with_info, as_torch)
+        request = _lookups.lookup(typed, concat, out_of_bounds, fill_value, output_dtype, with_info, as_torch)
         return await self._run_until(request, until, headers)
 
     @overload

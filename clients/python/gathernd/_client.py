@@ -41,6 +41,7 @@ class GatherOptions(TypedDict, total=False):
     device: str
     out_of_bounds: OutOfBounds | None
     fill_value: Any
+    output_dtype: Any
     timeout: float | None
     headers: Mapping[str, str] | None
 
@@ -101,7 +102,8 @@ class Client:
     Gathers raise IndexOutOfBounds for an index outside of its axis; `out_of_bounds` asks for clip (the nearest valid
     index), wrap (modulo the size of the axis) or fill (the slice is filled with `fill_value`, 0 unless given) in its
     place, and a Result says how many were `replaced`. `gather` in the dialect openvino-8 fills unless it is asked for
-    something else, such as error.
+    something else, such as error. `output_dtype`, the name of a float type or NumPy's type, asks gathers and lookups of
+    floats for an output of that type, each item rounded once.
 
     Calls take `timeout`, the seconds that the whole call may take, which the service is told too (X-Gathernd-Timeout),
     and `headers`, further header fields. They raise `ServiceError`s (one class for each code, in `gathernd.errors`) and
@@ -151,6 +153,7 @@ class Client:
         device: str = "auto",
         out_of_bounds: OutOfBounds | None = None,
         fill_value: Any = None,
+        output_dtype: Any = None,
         with_info: bool = False,
         as_torch: bool = False,
         timeout: float | None = None,
@@ -168,7 +171,17 @@ class Client:
         with the array, `as_torch` PyTorch's tensor in its place.
         """
         request = _endpoints.gather(
-            "gathernd", data, indices, batch_dims, dialect, device, out_of_bounds, fill_value, with_info, as_torch
+            "gathernd",
+            data,
+            indices,
+            batch_dims,
+            dialect,
+            device,
+            out_of_bounds,
+            fill_value,
+            output_dtype,
+            with_info,
+            as_torch,
         )
         return self._run(request, timeout, headers)
 
@@ -198,6 +211,7 @@ class Client:
         device: str = "auto",
         out_of_bounds: OutOfBounds | None = None,
         fill_value: Any = None,
+        output_dtype: Any = None,
         with_info: bool = False,
         as_torch: bool = False,
         timeout: float | None = None,
@@ -214,7 +228,18 @@ class Client:
         place.
         """
         request = _endpoints.gather(
-            "gather", data, indices, axis, dialect, device, out_of_bounds, fill_value, with_info, as_torch, batch_dims
+            "gather",
+            data,
+            indices,
+            axis,
+            dialect,
+            device,
+            out_of_bounds,
+            fill_value,
+            output_dtype,
+            with_info,
+            as_torch,
+            batch_dims,
         )
         return self._run(request, timeout, headers)
 
@@ -243,6 +268,7 @@ class Client:
         device: str = "auto",
         out_of_bounds: OutOfBounds | None = None,
         fill_value: Any = None,
+        output_dtype: Any = None,
         with_info: bool = False,
         as_torch: bool = False,
         timeout: float | None = None,
@@ -258,7 +284,17 @@ class Client:
         `as_torch` PyTorch's tensor in its place.
         """
         request = _endpoints.gather(
-            "gather_elements", data, indices, axis, dialect, device, out_of_bounds, fill_value, with_info, as_torch
+            "gather_elements",
+            data,
+            indices,
+            axis,
+            dialect,
+            device,
+            out_of_bounds,
+            fill_value,
+            output_dtype,
+            with_info,
+            as_torch,
         )
         return self._run(request, timeout, headers)
 
@@ -269,6 +305,7 @@ class Client:
         concat: bool = True,
         out_of_bounds: OutOfBounds = "error",
         fill_value: Any = None,
+        output_dtype: Any = None,
         with_info: bool = False,
         as_torch: bool = False,
         timeout: float | None = None,
@@ -288,7 +325,7 @@ class Client:
         named = _lookups.as_features(features)
         dtypes = {name: self._dtype(name, until, headers) for name in _lookups.without_weight_type(named)}
         typed = _lookups.with_weight_types(named, dtypes)
-        request = _lookups.lookup(typed, concat, out_of_bounds, fill_value, with_info, as_torch)
+        request = _lookups.lookup(typed, concat, out_of_bounds, fill_value, output_dtype, with_info, as_torch)
         return self._run_until(request, until, headers)
 
     @overload

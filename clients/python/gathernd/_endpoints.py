@@ -52,6 +52,7 @@ def gather(
     device: str,
     out_of_bounds: OutOfBounds | None,
     fill_value: Any,
+    output_dtype: Any,
     info: bool,
     as_torch: bool,
     batch_dims: int = 0,
@@ -78,6 +79,7 @@ def gather(
     note = _one_tuple(index_array) if operator == "gathernd" and index_array.ndim == 1 else None
     path = f"/{operator}"
     value = None if fill_value is None else json_value(fill_value)
+    asked_dtype = dtype_name(output_dtype)
     if all(tensor.element_type.safetensors for tensor in tensors.values()):
         query = _gather_query(
             PARAMETERS[operator],
@@ -88,6 +90,7 @@ def gather(
             out_of_bounds,
             data if isinstance(data, str) else None,
             None if value is None else json.dumps(value),
+            asked_dtype,
         )
         return Request("POST", path, read, query, _AS_SAFETENSORS, write_safetensors(tensors), note=note)
     fields = {PARAMETERS[operator]: parameter, "dialect": dialect, "device": device, "output_encoding": "base64"}
@@ -100,8 +103,15 @@ def gather(
         document["data"] = {"tensor": data}
     if value is not None:
         document["fill_value"] = value
+    if asked_dtype is not None:
+        document["output_dtype"] = asked_dtype
     body = json.dumps(document | fields).encode()
     return Request("POST", path, read, {}, {"content-type": JSON, "accept": JSON}, [body], note=note)
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """The name of a type that is given by name or as NumPy's, None for None."""
+    return dtype if dtype is None or isinstance(dtype, str) else np.dtype(dtype).name
 
 
 @lru_cache(256)
@@ -114,6 +124,7 @@ def _gather_query(
     out_of_bounds: OutOfBounds | None,
     tensor: str | None,
     fill_value: str | None,
+    output_dtype: str | None,
 ) -> Mapping[str, str]:
     """The query of a gather in safetensors; lookups of one table have the same one each time."""
     query = {
@@ -124,6 +135,7 @@ def _gather_query(
         "out_of_bounds": out_of_bounds,
         "tensor": tensor,
         "fill_value": fill_value,
+        "output_dtype": output_dtype,
         parameter_name: parameter,  # last, since that of gathernd is batch_dims
     }
     return {name: value for name, value in query.items() if value is not None}

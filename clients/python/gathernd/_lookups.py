@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ._answers import SAFETENSORS, Decode, json_document, with_info
 from ._array_bytes import ELEMENT_TYPES, EncodedTensor, decode, encode
 from ._arrays_of_others import as_array, as_indices, as_type, decode_for_torch, encode_value, has_no_type
-from ._endpoints import SAFETENSORS_OR_JSON, OutOfBounds, check_name, json_value
+from ._endpoints import SAFETENSORS_OR_JSON, OutOfBounds, check_name, dtype_name, json_value
 from ._messages import Answer, Request
 from ._resident_tensor import NamedTensor
 from ._safetensors import read_metadata, read_tensors, write_safetensors
@@ -152,6 +152,7 @@ def lookup(
     concat: bool,
     out_of_bounds: OutOfBounds,
     fill_value: Any,
+    output_dtype: Any,
     info: bool,
     as_torch: bool,
 ) -> Request[Any]:
@@ -178,6 +179,8 @@ def lookup(
         asked["out_of_bounds"] = out_of_bounds
     if fill_value is not None:
         asked["fill_value"] = json_value(fill_value)
+    if output_dtype is not None:
+        asked["output_dtype"] = dtype_name(output_dtype)
     make: Decode = decode_for_torch if as_torch else decode
 
     def read(answer: Answer) -> Any:

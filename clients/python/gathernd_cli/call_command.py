@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from .call_options import FillValue, OutOfBounds, Output, called_wrongly, out_of_bounds_options, tell_replaced
+from .call_options import AskedDType, FillValue, OutOfBounds, Output, called_wrongly, gather_options, tell_replaced
 from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 
 RESIDENT: Final = "tensor:"
@@ -81,6 +81,7 @@ def call(
         typer.Option(help="What becomes of an index out of bounds (gathers); the dialect's rule if left out."),
     ] = None,
     fill_value: FillValue = None,
+    output_dtype: AskedDType = None,
     output: Output = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -93,13 +94,13 @@ def call(
     if op in SCATTERS:
         if updates is None or device == "gpu":
             called_wrongly(f"--op {op.value} needs --updates, and runs on the CPU")
-        if out_of_bounds is not None or fill_value is not None:
-            called_wrongly("--out-of-bounds and --fill-value belong to gathers")
+        if any(option is not None for option in (out_of_bounds, fill_value, output_dtype)):
+            called_wrongly("--out-of-bounds, --fill-value and --output-dtype belong to gathers")
         options["reduction"] = reduction.value
     elif updates is not None or reduction is not Reduction.NONE:
         called_wrongly("--updates and --reduction belong to --op scatternd or scatter_elements")
     else:
-        options |= {"device": device} | out_of_bounds_options(out_of_bounds, fill_value)
+        options |= {"device": device} | gather_options(out_of_bounds, fill_value, output_dtype)
     if op is Operator.GATHER and dialect == "openvino-8":
         options["batch_dims"] = parameters.pop("batch_dims")
     if any(parameters.values()):

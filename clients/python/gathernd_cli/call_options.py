@@ -23,6 +23,20 @@ class OutOfBounds(Enum):
 FillValue = Annotated[
     str | None, typer.Option(help='With fill, what slices are filled with, as JSON: -1, true, "NaN".')
 ]
+
+
+class OutputDType(Enum):
+    """A type that an output of floats can be asked for in."""
+
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+
+AskedDType = Annotated[
+    OutputDType | None, typer.Option("--output-dtype", help="The type of an output of floats; the data's if left out.")
+]
 Output = Annotated[Path | None, typer.Option(help="npy file to write; without it the output is printed.")]
 
 
@@ -32,9 +46,13 @@ def called_wrongly(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def out_of_bounds_options(mode: OutOfBounds | None, fill_value: str | None) -> dict[str, Any]:
-    """The options of the client's method. Ends with 2 where the value is no JSON."""
+def gather_options(
+    mode: OutOfBounds | None, fill_value: str | None, output_dtype: OutputDType | None
+) -> dict[str, Any]:
+    """The options of the client's method. Ends with 2 if the value is no JSON."""
     options: dict[str, Any] = {} if mode is None else {"out_of_bounds": mode.value}
+    if output_dtype is not None:
+        options["output_dtype"] = output_dtype.value
     if fill_value is not None:
         try:
             options["fill_value"] = json.loads(fill_value, parse_int=_integer, parse_float=_finite)

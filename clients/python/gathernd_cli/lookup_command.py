@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from .call_options import FillValue, OutOfBounds, called_wrongly, out_of_bounds_options, tell_replaced
+from .call_options import AskedDType, FillValue, OutOfBounds, called_wrongly, gather_options, tell_replaced
 from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 
 FEATURE: Final = "TENSOR=INDICES[,OFFSETS[,WEIGHTS]]"
@@ -60,6 +60,7 @@ def lookup(
         OutOfBounds | None, typer.Option(help="What becomes of an index out of bounds; an error if left out.")
     ] = None,
     fill_value: FillValue = None,
+    output_dtype: AskedDType = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -75,7 +76,7 @@ def lookup(
     given = [_files(text) for text in features]
     if pooling is not None and all(one.offsets is None for one in given):
         called_wrongly("--pooling belongs to features with offsets: TENSOR=INDICES,OFFSETS")
-    options = out_of_bounds_options(out_of_bounds, fill_value)
+    options = gather_options(out_of_bounds, fill_value, output_dtype)
 
     from .npy_files import load, print_or_save  # noqa: PLC0415  (not needed for the help)
 

@@ -68,7 +68,7 @@ public final class RoundTrip {
     }
 
     private GatherAnswer gather(GatherNDRequest request) throws ApiException {
-        return gathers.gathernd(request, null, null, null, null, null, null, null, null);
+        return gathers.gathernd(request, null, null, null, null, null, null, null, null, null);
     }
 
     private Object values(GatherNDRequest request) throws ApiException {
