@@ -23,7 +23,7 @@ TESTS = (
     "kernels/test_arrays.py", "kernels/test_backward.py", "kernels/test_lookup.py",
     "security/test_memory.py",
     "store/test_catalogue.py", "store/test_import_records.py", "store/test_local_store.py", "store/test_scatter.py",
-    "wire/test_json_write.py", "wire/test_npy.py", "wire/test_protobuf_fields.py", "wire/test_safetensors.py",
+    "wire/test_json_write.py", "wire/test_npy.py", "wire/test_safetensors.py",
 )  # fmt: skip
 """Those that wait in the event loop, fill arrays by their address, read with SQLite, and measure memory."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
