@@ -180,7 +180,16 @@ def test_openapi_lists_the_format_after_json(client: httpx.Client) -> None:
         parameters = {"batch_dims"} if path == "/gathernd" else {"axis", "batch_dims"}
         named = {each["name"]: each for each in operation["parameters"] if each["in"] == "query"}
         assert set(named) == {
-            *("dialect", "device", "tensor", "output_encoding", "out_of_bounds", "fill_value", "explain"),
+            *(
+                "dialect",
+                "device",
+                "tensor",
+                "output_encoding",
+                "out_of_bounds",
+                "fill_value",
+                "output_dtype",
+                "explain",
+            ),
             *parameters,
         }
         assert all("default" not in each["schema"] and not each["required"] for each in named.values())

@@ -21,6 +21,7 @@ from app.cluster.router.row_sinks import BadAnswer, RowSink, Sink, WholeBody
 from app.cluster.shard_map import ShardedVersion
 from app.formats.safetensors.header import write_header
 from app.kernels.split_by_range import split
+from app.operators.registry import OPERATORS
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.operator_signature import OperatorName
@@ -195,6 +196,15 @@ def first_wrong(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> bool:
 # Requests
 
 
+@lru_cache(256)
+def _dialect(operator: OperatorName, dtype: DType) -> bytes:
+    """What the query says of the dialect: one that takes the type, if the operator's default does not."""
+    default, *others = OPERATORS[operator].dialects.values()
+    if dtype.name in default.data_dtypes:
+        return b""
+    return b"&dialect=" + next(row.name for row in others if dtype.name in row.data_dtypes).encode()
+
+
 def row_requests(
     version: ShardedVersion,
     indices: NDArray[np.int64],
@@ -215,7 +225,7 @@ def row_requests(
     requests = []
     width = 8 * depth
     begin = 0
-    query, accept = output.query, output.accept
+    query, accept = output.query + _dialect("gathernd", output.dtype), output.accept
     for number, end in zip(parts.ranges, parts.bounds[1:], strict=True):
         count = end - begin
         places = parts.order[begin:end]
@@ -264,6 +274,8 @@ def block_requests(
     the table from output_shape[0] on are not asked for.
     """
     query = output.query + b"".join(f"&{name}={value}".encode() for name, value in parameters.items())
+    if "dialect" not in parameters:
+        query += _dialect(operator, output.dtype)
     items = indices.reshape(-1).view(np.uint8).data
     width = 8 * (len(indices) if shared else prod(shape[1:]))
     requests = []
