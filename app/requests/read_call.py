@@ -7,6 +7,8 @@ and the call. A further field is a line of the model (`app.requests.schemas`) an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING
+from dataclasses import fields as dataclass_fields
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
@@ -182,12 +184,16 @@ def _operator_arguments(row: Any, fields: Any, origin: Origin, given: Collection
         arguments["data"] = fields.data.tensor
     if row.kind == "scatter":
         check_reduction(row, fields.dialect, fields.reduction, origin.field("reduction"))
-        return arguments | {"reduction": fields.reduction, "reduction_pointer": origin.field("reduction")}
-    batch_dims, mode = apply_dialect(row, fields, origin.fields)
-    return arguments | {
-        "batch_dims": batch_dims,
-        **_reading_arguments(fields, mode, origin),
-    }
+        arguments |= {"reduction": fields.reduction, "reduction_pointer": origin.field("reduction")}
+    else:
+        batch_dims, mode = apply_dialect(row, fields, origin.fields)
+        arguments |= {"batch_dims": batch_dims, **_reading_arguments(fields, mode, origin)}
+    # What a call has anyway is left out: fewer arguments make a call sooner.
+    return {name: value for name, value in arguments.items() if name not in _USUAL or _USUAL[name] != value}
+
+
+_USUAL: Final = {field.name: field.default for field in dataclass_fields(Call) if field.default is not MISSING}
+"""The fields of a call that have a default, with that."""
 
 
 def _reading_arguments(fields: Any, mode: OutOfBounds, origin: Origin) -> Arguments:

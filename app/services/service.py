@@ -190,20 +190,16 @@ class Service:
         self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
     ) -> Coroutine[Any, Any, Answer]:
         """Carry out what was prepared, once its size has been charged to `reservation`."""
-        if prepared.call.output_dtype is not None:
-            return self._convert(self._gather(prepared, timings, reservation), prepared, timings)
-        return self._gather(prepared, timings, reservation)
-
-    def _gather(
-        self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Coroutine[Any, Any, Answer]:
         if prepared.call.out_of_bounds != "error":
             if prepared.fill is not None and self._kernel_fills(prepared):
-                return self._gather_filled(prepared, timings, reservation)
-            return self._gather_replaced(prepared, timings, reservation)
-        if isinstance(prepared.data, PackedStrings):
-            return self._gather_strings(prepared, timings, reservation)
-        return self._run(prepared, timings, reservation)
+                gather = self._gather_filled(prepared, timings, reservation)
+            else:
+                gather = self._gather_replaced(prepared, timings, reservation)
+        elif isinstance(prepared.data, PackedStrings):
+            gather = self._gather_strings(prepared, timings, reservation)
+        else:
+            gather = self._run(prepared, timings, reservation)
+        return gather if prepared.call.output_dtype is None else self._convert(gather, prepared, timings)
 
     async def _convert(
         self, gather: Coroutine[Any, Any, Answer], prepared: Prepared, timings: RequestTimings

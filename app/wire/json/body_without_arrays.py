@@ -44,10 +44,14 @@ def cut_arrays(body: Buffer, found: FoundArrays, what: str, charge: Charge | Non
 
     Raises limit_exceeded if all but `what` has more than `most` bytes.
     """
+    places, arrays = found.places, found.arrays
+    if arrays == 2 and len(body) <= MAX_BYTES:  # as most requests have them: at once, in a third of the time
+        (first, after, _), (second, end, _) = places[0], places[1]
+        return b"".join((body[:first], _NUMBERS[0], body[after:second], _NUMBERS[1], body[end:]))
     whole = body if len(body) <= MAX_BYTES else memoryview(body)
     pieces: list[Buffer] = []
     end = 0
-    for number, (first, after, _) in enumerate(found.places[: found.arrays]):
+    for number, (first, after, _) in enumerate(places[:arrays]):
         pieces += (whole[end:first], _NUMBERS[number] if number < len(_NUMBERS) else b"%d " % number)
         end = after
     pieces.append(whole[end:])
