@@ -26,7 +26,7 @@ TESTS = (
     "wire/test_json_write.py", "wire/test_npy.py", "wire/test_safetensors.py",
 )  # fmt: skip
 """Those that wait in the event loop, fill arrays by their address, read with SQLite, and measure memory."""
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def python() -> Path:
 def run(*command: str | Path) -> None:
     """Run a command of that environment to a good end, with the samples of `make test`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("GATHERND_", "PYTEST_"))}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=540, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1140, check=False)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
 
 
