@@ -118,11 +118,6 @@ def settle(row: Row, request: Request, fields: Any) -> tuple[Validated, dict[str
     return Validated(fields, family.arguments(row, fields, request.origin, request.beside or given), arrays), given
 
 
-def read_call(row: Row, validated: Validated, given: dict[str, GivenArray], request: Request, limits: Limits) -> Any:
-    """Read the arrays and make the call. Raises unsupported_dtype and WrongArrays, and what charging raises."""
-    return make_call(row, validated, read_arrays(given, request.charge), limits)
-
-
 def read_arrays(given: dict[str, GivenArray], charge: Callable[[int], None] | None) -> Tensors:
     """Read the arrays. Raises unsupported_dtype and WrongArrays, and what charging raises."""
     for _, unsupported in given.values():

@@ -37,12 +37,6 @@ class GivenArray(NamedTuple):
     unsupported: GatherError | None = None
 
 
-class ArrayNumber(NamedTuple):
-    """Stands in a document for an array that the format describes itself: which of its arrays it is."""
-
-    number: int
-
-
 class Origin(NamedTuple):
     """Where a request has what the document has: `fields` is the pointer that its fields stand below, `tensor` that of
     the name of a resident tensor in place of the data. `array` is the pointer of an array beside the document.

@@ -340,7 +340,7 @@ async def _look_up_converted(
     own = lookups.prepared(apart, prepared.residents, limits)
     reservation.charge(own.size)
     if any(feature.pooling != "none" and feature.item_size == _HALF for feature in plan.features):
-        answer = await _pool_wide(lookups, own, timings, reservation)
+        answer = await _pool_wide(lookups, own, limits, timings, reservation)
     else:
         answer = await lookups.start(own, timings, reservation)
     if call.concat:
@@ -362,10 +362,14 @@ async def _look_up_converted(
 
 
 async def _pool_wide(
-    lookups: Lookups, prepared: PreparedLookup, timings: RequestTimings, reservation: MemoryReservation
+    lookups: Lookups,
+    prepared: PreparedLookup,
+    limits: Limits,
+    timings: RequestTimings,
+    reservation: MemoryReservation,
 ) -> Answer:
     """Look up the rows of each feature, and pool them in float32. Offsets are judged before indices."""
-    call, limits, pool = prepared.call, replace(lookups.service.limits, output_bytes=NUMPY_BYTES), lookups.service.pool
+    call, pool = prepared.call, lookups.service.pool
     items = sum(feature.indices.array.size for feature in call.features)
     few = items < LARGE_INDEX_SCAN
     await pool.run_unless(few, partial(check_all_offsets, call.features), timings)
