@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from app.api.request_body import inflate
 from app.errors import Code, GatherError
@@ -16,13 +15,13 @@ from app.formats.json.read_request import read_request
 from app.formats.oip.infer_document import LOOKUP_MODEL, Model
 from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
+from app.memory.budget import UNCOUNTED, Memory
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
 from app.requests.query_string import read_query
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
-from app.wire.little_endian_items import Charge
 
 TextCodec = Literal["native", "scatter", "elements", "backward", "lookup", "v2", "v2 elements", "v2 lookup"]
 """Formats that are JSON: of a gather, of a scatter into a resident tensor, of ScatterElements, of a gradient, of a
@@ -62,59 +61,59 @@ class Body(NamedTuple):
         return not self.codec.startswith(("safetensors", "upload", "grpc")) and self.json_size is None
 
 
-def _read_native(body: Body, limits: Limits, charge: Charge | None) -> None:
-    call, _ = read_request(body.content, b"", _GATHER if body.codec == "native" else _ELEMENTS, limits, charge)
+def _read_native(body: Body, limits: Limits, memory: Memory) -> None:
+    call, _ = read_request(body.content, b"", _GATHER if body.codec == "native" else _ELEMENTS, limits, memory)
     if call.over_limit is not None:
         raise call.over_limit
 
 
-def _read_upload(body: Body, limits: Limits, charge: Charge | None) -> None:
+def _read_upload(body: Body, limits: Limits, memory: Memory) -> None:
     fields = read_query(body.query, ("dtype", "shape", "prefault", "lock"))
-    body_formats.start_of(body_formats.TENSORS.get(body.kind), body.content, fields, whole=True, charge=charge)
+    body_formats.start_of(body_formats.TENSORS.get(body.kind), body.content, fields, whole=True, memory=memory)
 
 
-def _parsed(body: Body, limits: Limits, charge: Charge | None) -> ParsedMessage:
+def _parsed(body: Body, limits: Limits, memory: Memory) -> ParsedMessage:
     found = split(bytes(body.content), limits.features)
     assert found is not None
-    return parse(found, charge)
+    return parse(found, memory)
 
 
-_READERS: Final[Mapping[Codec, Callable[[Body, Limits, Charge | None], object]]] = {
+_READERS: Final[Mapping[Codec, Callable[[Body, Limits, Memory], object]]] = {
     "native": _read_native,
     "elements": _read_native,
-    "scatter": lambda body, limits, charge: read_request(body.content, b"", TABLE_SCATTER, limits, charge),
-    "backward": lambda body, limits, charge: read_request(body.content, body.query, _BACKWARD, limits, charge),
-    "lookup": lambda body, limits, charge: read_request(body.content, body.query, LOOKUP_SIGNATURE, limits, charge),
-    "v2": lambda body, limits, charge: read_body(body.content, body.json_size, MODEL, limits, charge),
-    "v2 elements": lambda body, limits, charge: read_body(
-        body.content, body.json_size, _MODEL_OF_ELEMENTS, limits, charge
+    "scatter": lambda body, limits, memory: read_request(body.content, b"", TABLE_SCATTER, limits, memory),
+    "backward": lambda body, limits, memory: read_request(body.content, body.query, _BACKWARD, limits, memory),
+    "lookup": lambda body, limits, memory: read_request(body.content, body.query, LOOKUP_SIGNATURE, limits, memory),
+    "v2": lambda body, limits, memory: read_body(body.content, body.json_size, MODEL, limits, memory),
+    "v2 elements": lambda body, limits, memory: read_body(
+        body.content, body.json_size, _MODEL_OF_ELEMENTS, limits, memory
     ),
-    "v2 lookup": lambda body, limits, charge: read_body(body.content, body.json_size, LOOKUP_MODEL, limits, charge),
-    "safetensors": lambda body, limits, charge: read_safetensors(body.content, body.query, _GATHER, limits, charge),
-    "safetensors elements": lambda body, limits, charge: read_safetensors(
-        body.content, body.query, _ELEMENTS, limits, charge
+    "v2 lookup": lambda body, limits, memory: read_body(body.content, body.json_size, LOOKUP_MODEL, limits, memory),
+    "safetensors": lambda body, limits, memory: read_safetensors(body.content, body.query, _GATHER, limits, memory),
+    "safetensors elements": lambda body, limits, memory: read_safetensors(
+        body.content, body.query, _ELEMENTS, limits, memory
     ),
-    "safetensors scatter": lambda body, limits, charge: read_safetensors(
-        body.content, body.query, TABLE_SCATTER, limits, charge
+    "safetensors scatter": lambda body, limits, memory: read_safetensors(
+        body.content, body.query, TABLE_SCATTER, limits, memory
     ),
-    "safetensors backward": lambda body, limits, charge: read_safetensors(
-        body.content, body.query, _BACKWARD, limits, charge
+    "safetensors backward": lambda body, limits, memory: read_safetensors(
+        body.content, body.query, _BACKWARD, limits, memory
     ),
-    "safetensors lookup": lambda body, limits, charge: read_safetensors(
-        body.content, body.query, LOOKUP_SIGNATURE, limits, charge
+    "safetensors lookup": lambda body, limits, memory: read_safetensors(
+        body.content, body.query, LOOKUP_SIGNATURE, limits, memory
     ),
     "upload": _read_upload,
-    "grpc": lambda body, limits, charge: read_grpc_request(_parsed(body, limits, charge), MODEL, limits, charge),
-    "grpc lookup": lambda body, limits, charge: read_grpc_request(
-        _parsed(body, limits, charge), LOOKUP_MODEL, limits, charge
+    "grpc": lambda body, limits, memory: read_grpc_request(_parsed(body, limits, memory), MODEL, limits, memory),
+    "grpc lookup": lambda body, limits, memory: read_grpc_request(
+        _parsed(body, limits, memory), LOOKUP_MODEL, limits, memory
     ),
 }
 
 
-def read(body: Body, charge: Charge | None = None) -> Code | None:
+def read(body: Body, memory: Memory = UNCOUNTED) -> Code | None:
     """Have the codec read it: the code of its refusal, None where it takes it."""
     try:
-        _READERS[body.codec](body, Limits(), charge)
+        _READERS[body.codec](body, Limits(), memory)
     except GatherError as error:
         return error.code
     return None
@@ -144,12 +143,10 @@ CODINGS: Final[dict[str, tuple[bytes, Callable[[bytes], bytes]]]] = {
 """Content-Encoding, and what makes a body of that coding, by a name for it."""
 
 
-def read_coded(body: Body, encoding: bytes, coded: bytes, cap: int, charge: Charge | None = None) -> Code | None:
+def read_coded(body: Body, encoding: bytes, coded: bytes, cap: int, memory: Memory = UNCOUNTED) -> Code | None:
     """As `read`, of the body that `coded` inflates to, `cap` bytes at most; `body` says what else the request has."""
-    told = charge or (lambda size: None)
-    memory: Any = SimpleNamespace(charge=told, adjust=lambda planned, size: told(size - planned))
     try:
         content = inflate(coded, encoding, cap, memory)
     except GatherError as error:
         return error.code
-    return read(body._replace(content=content), charge)  # type: ignore[arg-type]  # codecs take any buffer
+    return read(body._replace(content=content), memory)  # type: ignore[arg-type]  # codecs take any buffer

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from app.errors import GatherError
+from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
-from app.wire.little_endian_items import Charge
 
 STEP: Final = 1 << 18
 """Most bytes that are inflated at once: zlib holds them twice."""
@@ -145,10 +145,10 @@ def coding_of_answer(accept_encoding: bytes | None) -> bytes | None:
     return accept_encoding if accept_encoding in _ANSWERS else None
 
 
-def compressed(pieces: list[Buffer], coding: bytes, charge: Charge) -> list[Buffer]:
+def compressed(pieces: list[Buffer], coding: bytes, memory: Memory) -> list[Buffer]:
     """`pieces` as one gzip or zlib stream, in pieces no longer than what was read for them.
 
-    `charge` is told of the bytes of each.
+    `memory` is charged with the bytes of each.
     """
     stream = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | (_GZIP_HEADER if coding == b"gzip" else 0))
     done: list[Buffer] = []
@@ -156,7 +156,7 @@ def compressed(pieces: list[Buffer], coding: bytes, charge: Charge) -> list[Buff
         view = memoryview(piece)
         for start in range(0, len(view), _COMPRESSED_AT_ONCE):
             part = stream.compress(view[start : start + _COMPRESSED_AT_ONCE])
-            charge(len(part))
+            memory.charge(len(part))
             done.append(part)
     done.append(stream.flush())
     return done

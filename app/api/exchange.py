@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from time import perf_counter
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from app.api.accept_header import media_weights, preferred
 from app.api.asgi_request import RequestContext
@@ -21,10 +21,6 @@ from app.services.service import Service
 from app.surrogate_safe_json import dump
 from app.tensors.gather_call import Answer, Call
 from app.tensors.tensor import Tensor
-from app.wire.json.write_values import is_long
-
-UNCOUNTED: Final = 1 << 9
-"""Bodies and outputs of up to this many bytes become so little that it is not charged (see `MIN_UNCHARGED_BYTES`)."""
 
 
 class BodyLimits(Protocol):
@@ -63,12 +59,11 @@ class Exchange:
         body = await read_body(context, limit)
         if b"content-encoding" in headers:
             body = await inflate_in(service.pool, context, body, limit)
-        charge = reservation.charge if len(body) > UNCOUNTED else None
         if len(body) <= codec.short_body or not codec.is_long_body(body):
-            call, encoding = codec.read(body, context.query, self.signature, self.limits, charge)
+            call, encoding = codec.read(body, context.query, self.signature, self.limits, reservation)
         else:
             call, encoding = await service.pool.run(
-                lambda: codec.read(body, context.query, self.signature, self.limits, charge), timings
+                lambda: codec.read(body, context.query, self.signature, self.limits, reservation), timings
             )
         accept = headers.get(b"accept")
         answered = codec
@@ -93,17 +88,12 @@ class Exchange:
                 if output.dtype.name not in answered.dtypes:
                     answered = self._other_format(answered, call, number, output, accept)
                     break
-        if answered.binary:
-            content = answered.write(answer, encoding, reservation)
-            await context.send(200, answered.media_type, content, *headers_of(answer))
-            return
-        if is_short(answer):
-            content = answered.write(answer, encoding, None)
-        elif not any(map(is_long, answer.outputs.values())):
-            content = answered.write(answer, encoding, reservation)
-        else:
+        if answered.is_long_answer(answer):
             content = await service.pool.run(lambda: answered.write(answer, encoding, reservation), timings)
-        await context.send(200, JSON, content)
+        else:
+            content = answered.write(answer, encoding, reservation)
+        facts = headers_of(answer) if answered.binary else ()
+        await context.send(200, answered.media_type, content, *facts)
 
     def _other_format(self, codec: Codec, call: AnyCall, number: int, output: Tensor, accept: bytes | None) -> Codec:
         """JSON, which has every type, where `codec` lacks that of output `number`.
@@ -143,14 +133,6 @@ def format_of(content_type: bytes | None, formats: Mapping[bytes, Row]) -> Row:
     if codec.media_type == JSON:
         check_json_type(content_type, formats)
     return codec
-
-
-def is_short(answer: Answer) -> bool:
-    """Whether an answer is so small that its body is not charged."""
-    if len(answer.outputs) != 1:
-        return False
-    (output,) = answer.outputs.values()
-    return output.array.nbytes <= UNCOUNTED and output.dtype.item_size > 0
 
 
 def headers_of(answer: Answer) -> tuple[tuple[bytes, bytes], ...]:

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
-from app.api.exchange import is_short
 from app.api.v2_model_lookup import Models, counted_as
 from app.errors import GatherError
 from app.formats.oip.infer_answer import VERSION
 from app.formats.oip.infer_document import AnyModel, AskedInference
-from app.memory.budget import MemoryReservation
+from app.memory.budget import Memory, MemoryReservation
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.gather_call import Answer
 from app.tensors.shape_limits import Limits
-from app.wire.little_endian_items import Charge, Memory
 
 Message = TypeVar("Message")
 Written = TypeVar("Written")
@@ -28,9 +26,9 @@ class InferFormat(Generic[Message, Written]):
     """How a transport's requests are read, and their answers written; what is long is done by a thread of the pool."""
 
     is_long: Callable[[Message, AnyModel], bool]
-    read: Callable[[Message, AnyModel, Limits, Charge], AskedInference]
+    read: Callable[[Message, AnyModel, Limits, Memory], AskedInference]
     is_long_answer: Callable[[Answer, AskedInference], bool]
-    write: Callable[[Answer, AnyModel, AskedInference, Memory | None], Written]
+    write: Callable[[Answer, AnyModel, AskedInference, Memory], Written]
 
 
 class Received(Protocol):
@@ -72,11 +70,9 @@ class Inference:
         arrived = perf_counter()
         try:
             if kind.is_long(message, model):
-                read = await service.pool.run(
-                    lambda: kind.read(message, model, service.limits, reservation.charge), timings
-                )
+                read = await service.pool.run(lambda: kind.read(message, model, service.limits, reservation), timings)
             else:
-                read = kind.read(message, model, service.limits, reservation.charge)
+                read = kind.read(message, model, service.limits, reservation)
             if read.timeout is not None:
                 timings.wait_at_most(read.timeout)
             timings.parsed = perf_counter()
@@ -84,12 +80,10 @@ class Inference:
             timings.gathered = timings.kernel_end
             if answer.tables:
                 self._metrics.count_lookup(answer.tensors)
-            if is_short(answer):
-                written = kind.write(answer, model, read, None)
-            elif not kind.is_long_answer(answer, read):
-                written = kind.write(answer, model, read, reservation)
-            else:
+            if kind.is_long_answer(answer, read):
                 written = await service.pool.run(lambda: kind.write(answer, model, read, reservation), timings)
+            else:
+                written = kind.write(answer, model, read, reservation)
         except Exception as error:
             self.count_failure(model, timings)
             if model.resident and isinstance(error, GatherError) and error.code == "tensor_not_found":

@@ -13,8 +13,8 @@ from app.api.content_codings import inflater
 from app.api.unknown_length_body import BODY_BYTES, UnknownLengthBody, too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES
 from app.dispatch.request_thread_pool import ClientGone, RequestThreadPool
+from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
-from app.wire.little_endian_items import Memory
 
 
 async def read_body(context: RequestContext, limit: int, lead: int = 0, name: str = BODY_BYTES) -> Buffer:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from app.errors import GatherError
-from app.wire.little_endian_items import Memory
+from app.memory.budget import Memory
 
 BODY_BYTES: Final = "body_bytes"
 _LIMITED: Final = {

@@ -21,11 +21,11 @@ from app.formats.safetensors import read_request as safetensors_request
 from app.formats.safetensors import upload
 from app.formats.safetensors import write_answer as safetensors_answer
 from app.formats.safetensors.header import UNSOUND_HINT, write_header
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Encoding
 from app.tensors.shape_limits import Limits
-from app.wire.little_endian_items import Charge, Memory
 
 _ALL: Final = frozenset(DTYPES)
 _OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.safetensors is not None)
@@ -44,21 +44,22 @@ class Codec:
     """A format of requests and answers, for every family of requests.
 
     `read` makes a call of a body, its query, the row of the request (a signature, by which it is read) and the limits;
-    its charge is told of memory, in bytes, before it is taken. `write` makes the body of an answer whose dtypes are
-    among `dtypes`. A body of more than `short_body` bytes for which `is_long_body` is true is not read on the event
-    loop. A `binary` answer is the items as they are, so that no output takes long to write, and says in its header what
-    JSON says beside the output. `check_writable` raises unsupported_dtype, at a pointer, for a type that `dtypes`
-    lacks. JSON is `compiled`: it is read by compiled code, which must be ready.
+    the memory of the request is charged before it is taken. `write` makes the body of an answer whose dtypes are among
+    `dtypes`. A body of more than `short_body` bytes for which `is_long_body` is true is not read on the event loop, and
+    an answer for which `is_long_answer` is true is not written there. A `binary` answer is the items as they are, and
+    says in its header what JSON says beside the output. `check_writable` raises unsupported_dtype, at a pointer, for a
+    type that `dtypes` lacks. JSON is `compiled`: it is read by compiled code, which must be ready.
     """
 
     media_type: bytes
     dtypes: frozenset[str]
     binary: bool
     compiled: bool
-    read: Callable[[Buffer, bytes, Any, Limits, Charge | None], tuple[Any, Encoding]]
-    write: Callable[[Answer, Encoding, Memory | None], bytes | list[Buffer]]
+    read: Callable[[Buffer, bytes, Any, Limits, Memory], tuple[Any, Encoding]]
+    write: Callable[[Answer, Encoding, Memory], bytes | list[Buffer]]
     short_body: int
     is_long_body: Callable[[Buffer], bool]
+    is_long_answer: Callable[[Answer], bool]
     check_writable: Callable[[DType, str], None]
 
 
@@ -75,6 +76,7 @@ _JSON: Final = Codec(
     write=json_answer.write_answer,
     short_body=LONG_JSON,
     is_long_body=lambda body: True,
+    is_long_answer=json_answer.is_long_answer,
     check_writable=lambda dtype, pointer: None,
 )
 _SAFETENSORS: Final = Codec(
@@ -86,6 +88,7 @@ _SAFETENSORS: Final = Codec(
     write=safetensors_answer.write_answer,
     short_body=LONG_HEADER,  # a header is no longer than its body
     is_long_body=lambda body: len(body) > LONG_BINARY or safetensors_request.header_size(body) > LONG_HEADER,
+    is_long_answer=lambda answer: False,
     check_writable=safetensors_answer.check_writable,
 )
 FORMATS: Final[Formats] = {JSON: _JSON, SAFETENSORS: _SAFETENSORS}
@@ -105,7 +108,7 @@ class TensorCodec:
     dtypes: frozenset[str]
     in_query: bool
     is_meant: Callable[[bytes | bytearray], bool]
-    read_start: Callable[[bytes | bytearray, dict[str, str], Charge | None], Start | None]
+    read_start: Callable[[bytes | bytearray, dict[str, str], Memory], Start | None]
     write_head: Callable[[DType, tuple[int, ...], int], bytes]
 
 
@@ -124,7 +127,7 @@ NPY: Final = TensorCodec(
     frozenset(name for name, row in DTYPES.items() if row.npy is not None),
     in_query=False,
     is_meant=lambda head: head[: len(npy.MAGIC)] == npy.MAGIC,
-    read_start=lambda head, fields, charge: npy.read_start(head),
+    read_start=lambda head, fields, memory: npy.read_start(head),
     write_head=_npy_head,
 )
 SAFETENSORS_FILE: Final = TensorCodec(
@@ -132,7 +135,7 @@ SAFETENSORS_FILE: Final = TensorCodec(
     _OF_SAFETENSORS,
     in_query=False,
     is_meant=lambda head: head[8:9] == b"{",
-    read_start=lambda head, fields, charge: upload.read_start(head, charge),
+    read_start=lambda head, fields, memory: upload.read_start(head, memory),
     write_head=_safetensors_head,
 )
 RAW: Final = TensorCodec(
@@ -140,7 +143,7 @@ RAW: Final = TensorCodec(
     _ALL,
     in_query=True,
     is_meant=lambda head: False,
-    read_start=lambda head, fields, charge: octet_stream.read_start(fields),
+    read_start=lambda head, fields, memory: octet_stream.read_start(fields),
     write_head=lambda dtype, shape, size: b"",
 )
 TENSORS: Final[Mapping[str, TensorCodec]] = {row.media_type: row for row in (NPY, SAFETENSORS_FILE, RAW)}
@@ -162,14 +165,14 @@ def start_of(
     fields: dict[str, str],
     *,
     whole: bool,
-    charge: Charge | None = None,
+    memory: Memory = UNCOUNTED,
 ) -> Start | None:
     """What the first bytes of an upload say, None where more are needed; `whole` says that there are no more.
 
     `codec` is that of its media type, None where it says nothing of the format: then npy or safetensors, by their
     magic. What comes as octet-stream without dtype and shape, and begins with npy's magic, is npy. `fields` is the
-    query; `charge` is told what reading a header takes, in bytes, before it does. Raises malformed_request,
-    limit_exceeded, unsupported_media_type, unsupported_dtype, invalid_field, element_count_mismatch, and what `charge`
+    query; `memory` is charged with what reading a header takes. Raises malformed_request,
+    limit_exceeded, unsupported_media_type, unsupported_dtype, invalid_field, element_count_mismatch, and what charging
     raises.
     """
     if codec is RAW and "dtype" not in fields and "shape" not in fields:
@@ -200,7 +203,7 @@ def start_of(
                 if _DAMAGED.match(head)
                 else f"Send 'Content-Type: {RAW.media_type}' with dtype= and shape= in the query, or an npy file.",
             )
-    start = codec.read_start(head, fields, charge)
+    start = codec.read_start(head, fields, memory)
     if start is None and whole:
         hint = npy.UNSOUND_HINT if codec is NPY else UNSOUND_HINT
         raise GatherError("malformed_request", f"the {codec.media_type} body ends within its header", hint=hint)

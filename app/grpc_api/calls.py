@@ -224,7 +224,7 @@ class Calls(grpc.GenericRpcHandler):
         control, is_public = self._control.get(rpc.method), rpc.is_public
 
         async def answer(control: Control, message: bytes, request: RpcRequest) -> bytes:
-            content = await control(read_message(rpc, message), request.reservation.charge)
+            content = await control(read_message(rpc, message), request.reservation)
             if rpc.method in LONG:
                 return await asyncio.to_thread(write_message, rpc, content)
             return write_message(rpc, content)

@@ -12,19 +12,19 @@ from google.protobuf import json_format
 
 from app import __version__
 from app.api.readiness import Readiness
-from app.api.routes.v2_models import statistics_of, statistics_of_all
-from app.api.routes.v2_repository import repository_index
+from app.api.routes.v2_models import STATISTICS_BYTES, charging, statistics_of, statistics_of_all
+from app.api.routes.v2_repository import ENTRY_BYTES, repository_index
 from app.api.routes.v2_server import EXTENSIONS
 from app.api.schemas.v2_model_description import model_config, model_metadata
 from app.api.v2_model_lookup import Models
 from app.errors import GatherError
 from app.formats.grpc.message_fields import malformed
 from app.grpc_api.rpc_table import RPCS, SERVICE, Rpc
+from app.memory.budget import Memory
 from app.wire.grpc_messages.classes import POOL, message_class
 
-Charge = Callable[[int], None]
-Control = Callable[[Any, Charge], Awaitable[dict[str, Any]]]
-"""From a request's message to what its answer has, as JSON names it; what that takes is told, in bytes."""
+Control = Callable[[Any, Memory], Awaitable[dict[str, Any]]]
+"""From a request's message, and its memory, to what its answer has, as JSON names it."""
 LONG: Final = ("ModelStatistics", "RepositoryIndex")
 """Calls whose answers name every model: they are written in a thread."""
 _HEALTH_SERVICES: Final = ("", SERVICE)
@@ -34,41 +34,41 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 def control_calls(models: Models, readiness: Readiness) -> Mapping[str, Control]:
     """The calls by their methods."""
 
-    async def server_live(_: Any, __: Charge) -> dict[str, Any]:
+    async def server_live(_: Any, __: Memory) -> dict[str, Any]:
         return {"live": True}
 
-    async def server_ready(_: Any, __: Charge) -> dict[str, Any]:
+    async def server_ready(_: Any, __: Memory) -> dict[str, Any]:
         return {"ready": readiness.ready}
 
-    async def model_ready(request: Any, _: Charge) -> dict[str, Any]:
+    async def model_ready(request: Any, _: Memory) -> dict[str, Any]:
         models.find(request.name, request.version or None)
         return {"ready": readiness.ready}
 
-    async def server_metadata(_: Any, __: Charge) -> dict[str, Any]:
+    async def server_metadata(_: Any, __: Memory) -> dict[str, Any]:
         return {"name": "gathernd", "version": __version__, "extensions": list(EXTENSIONS)}
 
-    async def metadata(request: Any, _: Charge) -> dict[str, Any]:
+    async def metadata(request: Any, _: Memory) -> dict[str, Any]:
         found = models.find(request.name, request.version or None)
         return model_metadata(*found, models.versions(request.name))
 
-    async def config(request: Any, _: Charge) -> dict[str, Any]:
+    async def config(request: Any, _: Memory) -> dict[str, Any]:
         return {"config": model_config(*models.find(request.name, request.version or None))}
 
-    async def statistics(request: Any, charge: Charge) -> dict[str, Any]:
+    async def statistics(request: Any, memory: Memory) -> dict[str, Any]:
+        write = charging(memory, STATISTICS_BYTES, _as_it_is)
         if not request.name:
-            return {"model_stats": await statistics_of_all(models, _as_it_is, charge)}
-        version = request.version or None
-        return {"model_stats": await statistics_of(models, request.name, version, _as_it_is, charge)}
+            return {"model_stats": await statistics_of_all(models, write)}
+        return {"model_stats": await statistics_of(models, request.name, request.version or None, write)}
 
-    async def index(request: Any, charge: Charge) -> dict[str, Any]:
-        entries = await repository_index(models, readiness, only_ready=request.ready, write=_as_it_is, charge=charge)
-        return {"models": entries}
+    async def index(request: Any, memory: Memory) -> dict[str, Any]:
+        write = charging(memory, ENTRY_BYTES, _as_it_is)
+        return {"models": await repository_index(models, readiness, only_ready=request.ready, write=write)}
 
-    async def find(request: Any, _: Charge) -> dict[str, Any]:
+    async def find(request: Any, _: Memory) -> dict[str, Any]:
         models.find(request.model_name)
         return {}
 
-    async def check(request: Any, _: Charge) -> dict[str, Any]:
+    async def check(request: Any, _: Memory) -> dict[str, Any]:
         status = serving_status(request.service, readiness)
         if status == SERVICE_UNKNOWN:
             raise GatherError("model_not_found", f"no service is named {request.service[:200]!a}")

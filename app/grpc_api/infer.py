@@ -31,18 +31,18 @@ class RpcInference:
 
     async def parse(self, message: bytes, request: RpcRequest) -> ParsedMessage:
         """What a message says. Raises malformed_request and limit_exceeded, and what charging raises."""
-        features, charge = self._service.limits.features, request.reservation.charge
+        features, memory = self._service.limits.features, request.reservation
         few = split(message, features, _FEW_FIELDS)
         if few is not None and len(few.rest) <= LONG_REST:
-            return parse(few, None)
+            return parse(few, memory)
 
         def parse_long() -> ParsedMessage:
             found = few
             if found is None:
-                charge(_RAW_BYTES * min(len(ARRAYS) * features, len(message)))
+                memory.charge(_RAW_BYTES * min(len(ARRAYS) * features, len(message)))
                 found = split(message, features)
                 assert found is not None
-            return parse(found, charge)
+            return parse(found, memory)
 
         return await self._service.pool.run(parse_long, request.timings)
 

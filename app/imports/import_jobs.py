@@ -121,7 +121,7 @@ class ImportJobs:
             reservation.charge(parallel_ranges.MEMORY_BYTES)
             source = source_of(request.url, self.allowed, self._s3_endpoint)
             head = await source.open()
-            found = await find_tensor(source, head, request.tensor, reservation.charge)
+            found = await find_tensor(source, head, request.tensor, reservation)
             if source.size and found.end > self._max_bytes:
                 raise self._too_large()
             steps = ImportSteps(request, found, source.checksum, source.size)

@@ -15,6 +15,7 @@ from app.formats.safetensors.header import HEADER_BYTES, Entry, hint_for_type, r
 from app.formats.safetensors.read_request import MAX_HEADER
 from app.imports.source_errors import SourceFailed
 from app.imports.source_interface import Source
+from app.memory.budget import Memory
 from app.near_name import near_name, shorten
 from app.tensors.dtypes import BY_SAFETENSORS
 
@@ -37,17 +38,17 @@ class Found:
     head: bytes | None
 
 
-async def find_tensor(source: Source, head: bytes, tensor: str | None, charge: Callable[[int], None]) -> Found:
+async def find_tensor(source: Source, head: bytes, tensor: str | None, memory: Memory) -> Found:
     """The tensor of this name, or the only one. `head` are the first bytes.
 
-    Raises SourceFailed for what is no sound file, invalid_field at /tensor, limit_exceeded, and what `charge` raises.
+    Raises SourceFailed for what is no sound file, invalid_field at /tensor, limit_exceeded, and what charging raises.
     """
     if NPY.is_meant(head):
         if tensor is not None:
             raise invalid_field("/tensor", "an npy file has one tensor, without a name", "Leave out 'tensor'.")
         return await _find_in_npy(source, head)
     if SAFETENSORS_FILE.is_meant(head):
-        return await _find_in_safetensors(source, head, tensor, charge)
+        return await _find_in_safetensors(source, head, tensor, memory)
     raise SourceFailed("it is neither an npy file nor a safetensors file")
 
 
@@ -63,7 +64,7 @@ async def _find_in_npy(source: Source, head: bytes) -> Found:
     return Found(start, start.offset, source.size, head[: start.offset])
 
 
-async def _find_in_safetensors(source: Source, head: bytes, tensor: str | None, charge: Callable[[int], None]) -> Found:
+async def _find_in_safetensors(source: Source, head: bytes, tensor: str | None, memory: Memory) -> Found:
     size = int.from_bytes(head[:8], "little")
     if size > MAX_HEADER:
         raise GatherError(
@@ -72,7 +73,7 @@ async def _find_in_safetensors(source: Source, head: bytes, tensor: str | None, 
             facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
             pointer="/url",
         )
-    charge(HEADER_BYTES * size)
+    memory.charge(HEADER_BYTES * size)
     head = await _longer(source, head, 8 + size)
     if len(head) < 8 + size:
         raise SourceFailed("it ends within its header")

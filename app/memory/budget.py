@@ -1,7 +1,8 @@
 """The memory budget: the bytes that all requests and answers together may hold, charged before they are allocated.
 
 Small requests are charged to a budget of their own, so that large ones, running or stalled, cannot starve them. A
-`MemoryReservation` belongs to one request and gives everything back when it is released. What connections hold outside
+`MemoryReservation` belongs to one request and gives everything back when it is released; whoever reads or writes for
+the request is handed it as its `Memory`. What connections hold outside
 of requests (headers that come, requests that wait behind another) has a third one, so that it starves neither.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import Final
 
-from app.errors import GatherError
+from app.errors import Code, GatherError
 from app.memory.malloc_tuning import FreedMemoryLimit
 
 SMALL_REQUEST_BYTES: Final = 1 << 20
@@ -82,7 +83,23 @@ class Budget:
         )
 
 
-class MemoryReservation:
+class Memory:
+    """The memory of a request, which is told in bytes what will be taken. This one counts nothing."""
+
+    __slots__ = ()
+
+    def charge(self, size: int) -> None:
+        """Take `size` more bytes. Raises GatherError of a code in REFUSED_BY_CHARGE if they are not free."""
+
+    def adjust(self, planned: int, size: int) -> None:
+        """Replace a charge of `planned` bytes by the `size` that were needed. Raises as `charge` does."""
+
+
+UNCOUNTED: Final = Memory()
+REFUSED_BY_CHARGE: Final[frozenset[Code]] = frozenset(("overloaded", "payload_too_large"))
+
+
+class MemoryReservation(Memory):
     """The bytes that one request has charged to the budget."""
 
     __slots__ = ("_budget", "_held")

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from app.errors import invalid_field
+from app.memory.budget import Memory
 from app.near_name import instead_of, shorten
 from app.requests.envelope_cache import Validated, envelopes
 from app.requests.read_call import settle, validate
@@ -15,7 +16,6 @@ from app.requests.request import Origin, Request
 from app.tensors.lookup_call import ARRAYS, LOOKUP, LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
 from app.wire.json import grammar_and_duplicate_keys, lossless_json
-from app.wire.little_endian_items import Charge
 
 _NAME: Final = re.compile(rf"(0|[1-9][0-9]{{0,5}})\.({'|'.join(ARRAYS)})")
 _OBJECTS: Final = 32
@@ -31,7 +31,7 @@ def validate_lookup(
     pointer: Callable[[str], str],
     what: str,
     limits: Limits,
-    charge: Charge | None,
+    memory: Memory,
 ) -> tuple[dict[str, Array], Validated]:
     """The arrays that were found, by the names that they have in a document, and what the JSON text says, which stands
     in the request at `at`.
@@ -44,7 +44,7 @@ def validate_lookup(
     if validated is not None:
         return _by_feature(len(validated.fields.features), found, pointer, what), validated
     origin = Origin(at, "", lambda name: pointer(name_beside(name)))
-    request = Request(_document(text, at, charge), None, origin, charge, ())
+    request = Request(_document(text, at, memory), None, origin, memory, ())
     fields = validate(LOOKUP_SIGNATURE, request, limits)
     arrays = _by_feature(len(fields.features), found, pointer, what)
     validated, _ = settle(LOOKUP_SIGNATURE, request._replace(beside=arrays), fields)
@@ -52,11 +52,10 @@ def validate_lookup(
     return arrays, validated
 
 
-def _document(text: str, pointer: str, charge: Charge | None) -> Any:
+def _document(text: str, pointer: str, memory: Memory) -> Any:
     """The value of the JSON text, which stands in the request at `pointer`. Raises invalid_field if it is not JSON."""
-    if charge is not None:
-        charge(_OBJECTS * len(text))
-    fault = grammar_and_duplicate_keys.fault(text.encode("utf-8", "surrogatepass"), charge)
+    memory.charge(_OBJECTS * len(text))
+    fault = grammar_and_duplicate_keys.fault(text.encode("utf-8", "surrogatepass"), memory)
     if fault is not None:
         hint = f"In the JSON text at {pointer}: {fault.hint.replace('the body', 'the text')}"
         raise invalid_field(pointer, f"{LOOKUP} must be a JSON object: {fault.detail}", hint)

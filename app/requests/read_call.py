@@ -118,14 +118,14 @@ def settle(row: Row, request: Request, fields: Any) -> tuple[Validated, dict[str
     return Validated(fields, family.arguments(row, fields, request.origin, request.beside or given), arrays), given
 
 
-def read_arrays(given: dict[str, GivenArray], charge: Callable[[int], None] | None) -> Tensors:
+def read_arrays(given: dict[str, GivenArray]) -> Tensors:
     """Read the arrays. Raises unsupported_dtype and WrongArrays, and what charging raises."""
     for _, unsupported in given.values():
         if unsupported is not None:
             raise unsupported
     tensors: Tensors = {}
     for name, (source, _) in given.items():
-        tensor = source.read(charge)
+        tensor = source.read()
         if tensor is not None:
             tensors[name] = tensor
     if len(tensors) < len(given):

@@ -10,16 +10,17 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
 from app.errors import GatherError
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.tensor import Tensor
 
 
 class ArraySource(Protocol):
     """The items of a tensor where the request has them: a span of JSON, a base64 text or little-endian bytes."""
 
-    def read(self, charge: Callable[[int], None] | None = None) -> Tensor | None:
+    def read(self) -> Tensor | None:
         """Read the items, or return None if something is wrong with them, which the `explain` methods tell.
 
-        `charge` is told the bytes that reading takes before it takes them. Raises what `charge` raises.
+        The memory of the request is charged before it is taken. Raises what charging raises.
         """
 
     def explain_nesting(self) -> None:
@@ -65,12 +66,13 @@ class Request(NamedTuple):
     """`document` has every field. `array` finds the array that a validated description stands for, by the name that it
     has in the document (`indices`, `features/3/indices`), and raises invalid_field if there is none; it is None if the
     format describes the arrays itself. Those of a lookup are then not in the document: `beside` has their names.
+    `memory` is charged with what is read.
     """
 
     document: Any
     array: Callable[[str, Any], GivenArray] | None
     origin: Origin
-    charge: Callable[[int], None] | None = None
+    memory: Memory = UNCOUNTED
     beside: Collection[str] | None = None
 
 

@@ -7,13 +7,13 @@ the caller adds the place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import Code
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.frame_format import CUT_LENGTH, HEAD, WHOLE
@@ -21,25 +21,10 @@ from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Form, Tensor, aligned
 
-Charge = Callable[[int], None]
-"""Told how many bytes will be taken next; raises GatherError of a code in REFUSED_BY_CHARGE where there is no room."""
-REFUSED_BY_CHARGE: Final[frozenset[Code]] = frozenset(("overloaded", "payload_too_large"))
 _BYTE: Final = np.dtype(np.uint8)
 _NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
 _NO_STARTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _PORTION: Final = 1 << 20
-
-
-class Memory(Protocol):
-    """Where bytes are charged (see `app.memory.budget.MemoryReservation`)."""
-
-    def charge(self, size: int) -> None:
-        """Take `size` more bytes; raises where they are not to be had."""
-        ...
-
-    def adjust(self, planned: int, size: int) -> None:
-        """What was charged as `planned` bytes takes `size`."""
-        ...
 
 
 class PackedSizeError(Exception):
@@ -95,18 +80,18 @@ def unpack(
     dtype: DType,
     shape: tuple[int, ...],
     raw: Buffer,
-    charge: Charge | None = None,
+    memory: Memory = UNCOUNTED,
     pointer: str = "",
     shape_pointer: str = "",
     dtype_pointer: str = "",
 ) -> Tensor:
     """The tensor whose items are `raw`. Raises PackedSizeError, as `check_packed` does, and PackedItemError.
 
-    Its array shares the memory of `raw` where it is aligned, and so do octets of strings. `charge` is told what it
-    takes otherwise, in bytes, before it does; what that raises is raised.
+    Its array shares the memory of `raw` where it is aligned, and so do octets of strings. `memory` is
+    charged with what it takes otherwise, and what that raises is raised.
     """
     if dtype.kind == "string":
-        return _unpack_strings(dtype, shape, raw, charge, (pointer, "whole", shape_pointer, dtype_pointer))
+        return _unpack_strings(dtype, shape, raw, memory, (pointer, "whole", shape_pointer, dtype_pointer))
     check_packed(dtype, shape, raw)
     items: NDArray[Any] = np.frombuffer(raw, dtype.numpy) if len(raw) else np.empty(0, dtype.numpy)
     if dtype.kind == "bool" and len(raw):
@@ -114,8 +99,8 @@ def unpack(
         item = first_no_bool(octets)
         if item >= 0:
             raise PackedItemError("a bool is one byte, 0 or 1", item, int(octets[item]))
-    if charge is not None and not items.flags.aligned:
-        charge(items.nbytes)
+    if not items.flags.aligned:
+        memory.charge(items.nbytes)
     return Tensor(dtype, shape, aligned(items), pointer, "whole", shape_pointer, dtype_pointer)
 
 
@@ -129,13 +114,13 @@ def first_no_bool(octets: NDArray[np.uint8]) -> int:
     return -1
 
 
-def packed_bytes(tensor: Tensor, memory: Memory | None = None) -> memoryview:
+def packed_bytes(tensor: Tensor, memory: Memory = UNCOUNTED) -> memoryview:
     """The packed bytes of a tensor: its own, or those of strings, which `memory` is charged with before.
 
     Raises what charging raises, and tensor_damaged.
     """
     if isinstance(tensor, PackedStrings):
-        return tensor.packed(None if memory is None else memory.charge)
+        return tensor.packed(memory.charge)
     octets: NDArray[np.uint8] = tensor.array.view(_BYTE)
     return octets.data
 
@@ -159,12 +144,11 @@ def items_text(shape: Sequence[int]) -> str:
 
 
 def _unpack_strings(
-    dtype: DType, shape: tuple[int, ...], raw: Buffer, charge: Charge | None, pointers: tuple[str, Form, str, str]
+    dtype: DType, shape: tuple[int, ...], raw: Buffer, memory: Memory, pointers: tuple[str, Form, str, str]
 ) -> PackedStrings:
     wanted = min(bounded_product(shape, len(raw) + 1), len(raw) + 1)
     room = min(wanted, len(raw) // HEAD)  # there are no more, whatever is asked for
-    if charge is not None:
-        charge(_NO_STARTS.itemsize * room)
+    memory.charge(_NO_STARTS.itemsize * room)
     starts = np.empty(room, np.int64)
     wrong = _read_starts(wanted, raw, starts)
     if wrong >= 0:

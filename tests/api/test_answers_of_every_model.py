@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from app.api.readiness import Readiness
-from app.api.routes.v2_models import STATISTICS_BYTES, statistics_of, statistics_of_all
+from app.api.routes.v2_models import STATISTICS_BYTES, charging, statistics_of, statistics_of_all
 from app.api.routes.v2_repository import ENTRY_BYTES, repository_index
 from app.errors import GatherError
+from app.memory.budget import Memory
 from app.telemetry.model_statistics import Statistics
 
 NAMES = [f"model-{number}" for number in range(50)]
@@ -38,7 +39,7 @@ class ManyModels:
         return [f"{name}@1" for name in names]
 
 
-class Written:
+class Written(Memory):
     """Notes which thread wrote each body, and what was charged."""
 
     def __init__(self, most: int = 1 << 30) -> None:
@@ -59,11 +60,11 @@ class Written:
 def ask(which: str, written: Written) -> list[str]:
     models: Any = ManyModels()
     if which == "all":
-        return asyncio.run(statistics_of_all(models, written.write, written.charge))
+        return asyncio.run(statistics_of_all(models, charging(written, STATISTICS_BYTES, written.write)))
     if which == "one":
-        return asyncio.run(statistics_of(models, "model-7", None, written.write, written.charge))
+        return asyncio.run(statistics_of(models, "model-7", None, charging(written, STATISTICS_BYTES, written.write)))
     return asyncio.run(
-        repository_index(models, Readiness(), only_ready=False, write=written.write, charge=written.charge)
+        repository_index(models, Readiness(), only_ready=False, write=charging(written, ENTRY_BYTES, written.write))
     )
 
 

@@ -8,13 +8,14 @@ import pytest
 
 from app.api.content_codings import STEP, coding_of_answer, compressed, inflater
 from app.tensors.buffer_type import Buffer
+from tests.told_memory import ToldMemory
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
 @pytest.mark.parametrize("pieces", [[], [b""], [b"abc", bytearray(3 << 20), memoryview(b"xyz")]])
 def test_what_is_compressed_inflates_to_the_same(coding: bytes, pieces: list[Buffer]) -> None:
     charged: list[int] = []
-    sent = b"".join(compressed(pieces, coding, charged.append))
+    sent = b"".join(compressed(pieces, coding, ToldMemory(charged.append)))
     stream = inflater(coding)
     assert stream is not None
     assert b"".join(stream.pieces(sent)) == b"".join(pieces)

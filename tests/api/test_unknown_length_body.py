@@ -11,12 +11,13 @@ import pytest
 from app.api.request_body import inflate
 from app.api.unknown_length_body import UnknownLengthBody
 from app.errors import GatherError
+from app.memory.budget import Memory
 from tests.traced_memory import peak_of
 
 MIB = 1 << 20
 
 
-class Account:
+class Account(Memory):
     """What is charged, change by change; refuses more than `most`."""
 
     def __init__(self, most: int = 1 << 40) -> None:

@@ -20,8 +20,10 @@ from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersio
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.formats.safetensors.header import write_header
+from app.memory.budget import UNCOUNTED
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES, DType
+from tests.told_memory import ToldMemory
 
 FLOAT, STRING = DTYPES["float32"], DTYPES["string"]
 Respond = Callable[["Shard", int], None]
@@ -116,7 +118,7 @@ class Cluster:
         dtype = self.version.dtype
         out = np.zeros(4, np.uint32)
         rows = None if dtype is STRING else as_rows(out, 8)
-        output = Output(dtype, rows, 2, self._charge, 1 << 20)
+        output = Output(dtype, rows, 2, ToldMemory(self._charge), 1 << 20)
         requests = row_requests(self.version, np.array([3, 5]), (self.version.rows,), output, (2,))
         now = perf_counter()
         wanted = [TableReads("t", self.known, self.version, {request.number: request for request in requests})]
@@ -253,7 +255,7 @@ def test_a_large_answer_that_goes_on_is_not_late() -> None:
     async def work(cluster: Cluster, bad: type[Shard]) -> None:
         version = cluster.version
         out = np.zeros(4 * width, np.uint32)
-        output = Output(FLOAT, as_rows(out, 4 * width), width, lambda _: None, 1 << 20)
+        output = Output(FLOAT, as_rows(out, 4 * width), width, UNCOUNTED, 1 << 20)
         (request,) = row_requests(version, np.array([3, 5, 7, 8]), (version.rows,), output, (width,))
         only = RowRange(0, 10, "t@1", (Replica(cluster.bad),))
         known = ShardMap(1, {"t": ShardedTable((ShardedVersion(1, "c", FLOAT, (10, width), (only,)),), 1)})

@@ -16,6 +16,7 @@ from app.cluster.router.shards import Shards
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.errors import GatherError
 from app.formats.safetensors.header import write_header
+from app.memory.budget import UNCOUNTED
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 
@@ -40,7 +41,7 @@ async def fetch(fetcher: RowFetcher, known: ShardMap, rows: list[int], seconds: 
     """The numbers of the ranges that are lost of those that `rows` need, as `known` has them, and the output."""
     version = known.tables["t"].current
     out = np.zeros(2 * len(rows), np.uint32)
-    output = Output(FLOAT, as_rows(out, 8), 2, lambda _: None, 1 << 20)
+    output = Output(FLOAT, as_rows(out, 8), 2, UNCOUNTED, 1 << 20)
     requests = row_requests(version, np.array(rows, np.int64), (version.rows,), output, (2,))
     now = perf_counter()
     wanted = [TableReads("t", known, version, {request.number: request for request in requests})]

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from app.cluster.router.row_sinks import BadAnswer, WholeBody
+from tests.told_memory import ToldMemory
 
 ETAG = '"content-7"'
 
@@ -46,5 +47,5 @@ def test_what_is_no_json_has_none() -> None:
 
 def test_the_text_that_a_body_is_read_into_is_charged_too() -> None:
     charged: list[int] = []
-    WholeBody(1000, charged.append).begin(600)
+    WholeBody(1000, ToldMemory(charged.append)).begin(600)
     assert sum(charged) == 1200

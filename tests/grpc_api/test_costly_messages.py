@@ -15,6 +15,7 @@ from app.formats.grpc.infer_request import LONG_REST, ParsedMessage, parse, read
 from app.formats.grpc.message_fields import MAX_REST_BYTES, split, varint
 from app.formats.oip.infer_document import LOOKUP_MODEL
 from app.grpc_api.infer import RpcInference
+from app.memory.budget import UNCOUNTED
 from app.tensors.lookup_call import ARRAYS
 from app.tensors.shape_limits import Limits
 from benchmarks.read_body import MODEL
@@ -36,7 +37,7 @@ KINDS = {
 def parsed(message: bytes, features: int = Limits().features) -> ParsedMessage:
     found = split(message, features)
     assert found is not None
-    return parse(found, None)
+    return parse(found, UNCOUNTED)
 
 
 def field(number: int, value: bytes) -> bytes:
@@ -58,7 +59,7 @@ def threads_for(message: bytes) -> int:
             await inference.parse(message, request)
 
     carrying_out: Any = SimpleNamespace(service=SimpleNamespace(pool=SimpleNamespace(run=run), limits=Limits()))
-    request: Any = SimpleNamespace(reservation=SimpleNamespace(charge=lambda size: None), timings=None)
+    request: Any = SimpleNamespace(reservation=UNCOUNTED, timings=None)
     inference = RpcInference(carrying_out)
     asyncio.run(asked())
     return threads
@@ -72,7 +73,7 @@ def test_what_is_read_on_the_event_loop_does_not_hold_it_long(kind: str) -> None
 
     def read() -> None:
         with suppress(GatherError):
-            read_grpc_request(parsed(longest), LOOKUP_MODEL, Limits(), None)
+            read_grpc_request(parsed(longest), LOOKUP_MODEL, Limits(), UNCOUNTED)
 
     assert units(read) <= LONGEST
 
@@ -136,5 +137,5 @@ def test_the_first_input_or_output_too_many_is_refused_as_if_there_were_no_more(
     ):
         for count in (1, 2, 100):
             with pytest.raises(GatherError) as refused:
-                read_grpc_request(parsed(message + more * count), MODEL, Limits(), None)
+                read_grpc_request(parsed(message + more * count), MODEL, Limits(), UNCOUNTED)
             assert (refused.value.code, refused.value.places[0].pointer) == ("invalid_field", wrong)

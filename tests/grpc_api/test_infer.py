@@ -13,6 +13,7 @@ import pytest
 
 from app.formats.grpc.infer_request import parse, read_grpc_request
 from app.formats.grpc.message_fields import split
+from app.memory.budget import UNCOUNTED
 from app.security import api_keys
 from app.tensors.shape_limits import Limits
 from benchmarks.read_body import MODEL
@@ -69,7 +70,9 @@ def test_a_string_beyond_the_limit_is_one_wherever_the_request_has_it(typed: boo
     for most, exceeded in ((9, True), (10, False)):
         found = split(request(arrays, typed=typed).SerializeToString(), 1)
         assert found is not None
-        over_limit = read_grpc_request(parse(found, None), MODEL, Limits(string_bytes=most), None).call.over_limit
+        over_limit = read_grpc_request(
+            parse(found, UNCOUNTED), MODEL, Limits(string_bytes=most), UNCOUNTED
+        ).call.over_limit
         assert (over_limit is not None) == exceeded
         if over_limit is not None:
             places = [place.pointer for place in over_limit.places]

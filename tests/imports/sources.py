@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from app.imports import parallel_ranges
 from app.imports.source_interface import HEAD_BYTES, Checksum, Source
 from app.imports.tensor_in_file import Found, find_tensor
+from app.memory.budget import UNCOUNTED, Memory
 
 T = TypeVar("T")
 
@@ -33,11 +34,11 @@ class MemorySource:
         pass
 
 
-def found_in(source: Source, tensor: str | None = None, charge: Callable[[int], None] = lambda size: None) -> Found:
+def found_in(source: Source, tensor: str | None = None, memory: Memory = UNCOUNTED) -> Found:
     """Where the tensor is. Raises what `find_tensor` raises."""
 
     async def work() -> Found:
-        return await find_tensor(source, await source.open(), tensor, charge)
+        return await find_tensor(source, await source.open(), tensor, memory)
 
     return asyncio.run(closing(source, work()))
 
@@ -46,7 +47,7 @@ def read_tensor(source: Source, tensor: str | None = None) -> bytes:
     """The items of a tensor of a source, as an import reads them. Raises what an import raises."""
 
     async def work() -> bytes:
-        found = await find_tensor(source, await source.open(), tensor, lambda size: None)
+        found = await find_tensor(source, await source.open(), tensor, UNCOUNTED)
         return b"".join([bytes(piece) async for piece in parallel_ranges.pieces(source, found.begin, found.end)])
 
     return asyncio.run(closing(source, work()))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from app.errors import GatherError
 from app.formats.json.read_request import read_request
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Call, Encoding
 from app.tensors.operator_signature import Signature
@@ -35,11 +35,9 @@ def tensor(dtype: str, values: str, shape: str | None = None, key: str = "values
     return f'{{"dtype": "{dtype}", {given}"{key}": {values}}}'
 
 
-def read_call(
-    body: Buffer, signature: Signature, limits: Limits, charge: Callable[[int], None] | None = None
-) -> tuple[Call, Encoding]:
+def read_call(body: Buffer, signature: Signature, limits: Limits, memory: Memory = UNCOUNTED) -> tuple[Call, Encoding]:
     """The call that `body` makes, and how its answer is to be encoded."""
-    return read_request(body, b"", signature, limits, charge)
+    return read_request(body, b"", signature, limits, memory)
 
 
 def call(body: Buffer, operator: Any = "gathernd", limits: Limits | None = None) -> Call:

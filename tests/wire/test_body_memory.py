@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.errors import GatherError
+from app.memory.budget import Memory
 from app.requests.envelope_cache import envelopes
 from app.wire.json.codec_functions import check
 from benchmarks.costly_bodies import MAKERS as GATHER_MAKERS
@@ -24,6 +25,7 @@ from benchmarks.costly_bodies import bombs
 from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
 from benchmarks.read_body import CODINGS, Body, TextCodec, read, read_coded
 from tests.conftest import SOAK, TEST_ALL, slow_but_for
+from tests.told_memory import ToldMemory
 from tests.traced_memory import peak_of
 
 CONSTANT_BYTES = 3 << 20
@@ -65,18 +67,18 @@ def of_at_most(total: int, group: str, size: int, start: int = 0) -> list[Body]:
     return list(islice(MAKERS[group](size), start % step, None, step + 1 - step % 2))
 
 
-Reader = Callable[[Callable[[int], None] | None], object]
+Reader = Callable[[Memory], object]
 
 
 def plain(body: Body) -> Reader:
-    return lambda charge: read(body, charge)
+    return lambda memory: read(body, memory)
 
 
 def untold(body: Body, reader: Reader | None = None) -> str | None:
     """What memory is taken that was not charged before, if any is."""
     run = reader or plain(body)
     charges: list[int] = []
-    peak = peak_of(lambda: run(charges.append)) - CONSTANT_BYTES
+    peak = peak_of(lambda: run(ToldMemory(charges.append))) - CONSTANT_BYTES
     most = max(accumulate(charges), default=0)
     if peak > most:
         # What other threads take meanwhile is counted too: an earlier test may have left one.
@@ -101,7 +103,7 @@ def test_no_body_takes_more_memory_than_the_budget_has(group: str) -> None:
     """The half of what it asks for; charges that do not fit are refused."""
     for body in sample(group)[::5]:
         charges: list[int] = []
-        read(body, charges.append)
+        read(body, ToldMemory(charges.append))
         budget = max(accumulate(charges), default=0) // 2
         held = 0
 
@@ -115,7 +117,7 @@ def test_no_body_takes_more_memory_than_the_budget_has(group: str) -> None:
 
         def run(body: Body = body, charge: Callable[[int], None] = charge) -> None:
             nonlocal code
-            code = read(body, charge) or ""
+            code = read(body, ToldMemory(charge)) or ""
 
         assert peak_of(run) <= budget + CONSTANT_BYTES, (body.codec, body.name)
         assert budget == 0 or code, (body.codec, body.name)
@@ -146,10 +148,8 @@ def coded_wrongs(bodies: Iterable[Body], coding: str) -> list[str]:
         coded = compress(body.content)
         cap = len(body.content)
 
-        def reader(
-            charge: Callable[[int], None] | None, body: Body = body, coded: bytes = coded, cap: int = cap
-        ) -> object:
-            return read_coded(body, encoding, coded, cap, charge)
+        def reader(memory: Memory, body: Body = body, coded: bytes = coded, cap: int = cap) -> object:
+            return read_coded(body, encoding, coded, cap, memory)
 
         found = untold(body, reader)
         wrong += [] if found is None else [f"{coding}: {found}"]
@@ -184,7 +184,7 @@ def test_a_bomb_beyond_the_cap_is_refused_before_more_than_the_cap_is_held(codin
     charges: list[int] = []
     codes = []
     bomb = Body("bomb", "native", b"")
-    peak = peak_of(lambda: codes.append(read_coded(bomb, encoding, coded, 4 * LARGE, charges.append)))
+    peak = peak_of(lambda: codes.append(read_coded(bomb, encoding, coded, 4 * LARGE, ToldMemory(charges.append))))
     assert codes == ["payload_too_large"]
     assert max(accumulate(charges)) <= 4 * LARGE
     assert peak <= 4 * LARGE + CONSTANT_BYTES
@@ -214,7 +214,7 @@ def test_what_the_budget_refuses_is_not_looked_at_again(codec: str, monkeypatch:
         raise AssertionError("walked although refused")
 
     monkeypatch.setattr(check, "run", walked)
-    assert read(body, full) == "overloaded"
+    assert read(body, ToldMemory(full)) == "overloaded"
 
 
 _VALUES = '"indices":{"dtype":"int64","shape":[1,1],"values":[[0]]}'
@@ -258,7 +258,7 @@ def test_a_check_of_the_grammar_is_told_before_it_takes_memory() -> None:
         body = Body("keys", "native", text.encode())
         tracemalloc.start()
         charges: list[int] = []
-        read(body, charges.append)
+        read(body, ToldMemory(charges.append))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak <= sum(charges) + 200_000

@@ -16,6 +16,7 @@ from app.formats.json.read_request import read_request
 from app.formats.json.write_answer import write_answer
 from app.formats.oip.infer_document import Model
 from app.formats.oip.read_body import read_body
+from app.memory.budget import Memory
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.frame_format import ROOM
@@ -28,6 +29,7 @@ from app.wire.json.write_values import most_text, values_text
 from app.wire.little_endian_items import packed_bytes
 from tests.for_each import for_each
 from tests.strings import framed, items, packed
+from tests.told_memory import ToldMemory
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -40,7 +42,7 @@ def charged(data: dict[str, Any]) -> tuple[int, int]:
     """What was charged for `data` when a request with it was read, and the bytes that it takes."""
     charges: list[int] = []
     body = json.dumps({"data": data, "indices": INDICES}).encode()
-    call, _ = read_request(body, b"", OPERATORS["gathernd"].signature, Limits(), charges.append)
+    call, _ = read_request(body, b"", OPERATORS["gathernd"].signature, Limits(), ToldMemory(charges.append))
     assert isinstance(call.data, Tensor)
     assert charges[-1] == 8  # the one index
     return sum(charges[:-1]), call.data.array.nbytes
@@ -97,14 +99,14 @@ def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: p
 
     monkeypatch.setattr(read_elements, "run", made)
     body = json.dumps({"data": {"dtype": "int8", "shape": [3], "values": [1, 2, 3]}, "indices": INDICES}).encode()
-    with pytest.raises(GatherError, match="no room for 3"):
-        read_request(body, b"", OPERATORS["gathernd"].signature, Limits(), full)
+    with pytest.raises(GatherError, match="no room for"):
+        read_request(body, b"", OPERATORS["gathernd"].signature, Limits(), ToldMemory(full))
     inputs = [
         {"name": "data", "datatype": "INT8", "shape": [3], "data": [1, 2, 3]},
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
     ]
     with pytest.raises(GatherError, match="no room for 3"):
-        read_body(json.dumps({"inputs": inputs}).encode(), None, MODEL, Limits(), full)
+        read_body(json.dumps({"inputs": inputs}).encode(), None, MODEL, Limits(), ToldMemory(full))
 
 
 def test_strings_behind_the_json_are_told() -> None:
@@ -115,11 +117,11 @@ def test_strings_behind_the_json_are_told() -> None:
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
     ]
     text = json.dumps({"inputs": inputs}).encode()
-    read_body(text + raw, len(text), MODEL, Limits(), charges.append)
+    read_body(text + raw, len(text), MODEL, Limits(), ToldMemory(charges.append))
     assert charges == [100 * 8, 8]
 
 
-class Account:
+class Account(Memory):
     """Counts what is charged, and what has been given back."""
 
     def __init__(self) -> None:
@@ -187,12 +189,12 @@ def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -
             {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
         ]
         head = json.dumps({"inputs": inputs}).encode()
-        call = read_body(head + raw, len(head), MODEL, Limits(), charges.append).call
+        call = read_body(head + raw, len(head), MODEL, Limits(), ToldMemory(charges.append)).call
     else:
         data = {"dtype": "string", "shape": [count]}
         data |= {"base64": pybase64.b64encode(raw).decode()} if how == "base64" else {"values": texts}
         body = json.dumps({"data": data, "indices": INDICES}, ensure_ascii=how == "escaped").encode()
-        call, _ = read_request(body, b"", OPERATORS["gathernd"].signature, Limits(), charges.append)
+        call, _ = read_request(body, b"", OPERATORS["gathernd"].signature, Limits(), ToldMemory(charges.append))
     assert isinstance(call.data, PackedStrings)
     assert items(call.data).tolist() == texts
     octets = 0 if how == "behind" else call.data.octets.nbytes  # else those of the body
@@ -224,7 +226,7 @@ def test_a_tensor_behind_the_json_that_is_not_aligned_is_charged_with_its_copy()
         {"name": "indices", "datatype": "INT64", "shape": [900, 1], "parameters": {"binary_data_size": 7200}},
     ]
     head = json.dumps({"inputs": inputs}).encode()
-    read_body(head + bytes(7203), len(head), MODEL, Limits(), charges.append)
+    read_body(head + bytes(7203), len(head), MODEL, Limits(), ToldMemory(charges.append))
     assert charges == [7200]
 
 
@@ -234,5 +236,5 @@ def test_base64_with_escapes_is_charged_with_its_copies() -> None:
     body = json.dumps({"data": {"dtype": "uint8", "shape": [3000], "base64": text}, "indices": INDICES})
     charges: list[int] = []
     escaped = body.replace("/", "\\/").encode()
-    read_request(escaped, b"", OPERATORS["gathernd"].signature, Limits(), charges.append)
+    read_request(escaped, b"", OPERATORS["gathernd"].signature, Limits(), ToldMemory(charges.append))
     assert sum(charges) >= 3000 + 2 * len(text)

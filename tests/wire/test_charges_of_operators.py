@@ -23,6 +23,7 @@ from app.formats.oip.infer_answer import write_answer as write_infer_answer
 from app.formats.oip.infer_document import LOOKUP_MODEL, Model
 from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
+from app.memory.budget import Memory
 from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
@@ -34,11 +35,11 @@ from app.wire.json.codec_functions import read_elements
 from tests.http.lookups import Given, as_json, as_safetensors
 from tests.oip.bodies import octets
 from tests.strings import packed
+from tests.told_memory import ToldMemory
 from tests.wire.test_charges import Account, widest
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
-Charge = Callable[[int], None] | None
 COUNT = 1000
 INDICES = np.arange(COUNT)
 OFFSETS = np.arange(0, COUNT, 4)
@@ -50,7 +51,7 @@ OIP = {"int64": "INT64", "float64": "FP64", "int8": "INT8"}
 class Sent(NamedTuple):
     """A request: what reads it, and the arrays that reading makes."""
 
-    read: Callable[[Charge], Any]
+    read: Callable[[Memory], Any]
     made: dict[str, NDArray[Any]]
 
 
@@ -78,7 +79,7 @@ def inputs_of(arrays: dict[str, NDArray[Any]], encoding: str, **parameters: Any)
 def scatter(encoding: str) -> Sent:
     made = {"data": np.zeros(COUNT), "indices": INDICES, "updates": np.ones(COUNT)}
     body = json.dumps({name: native(array, encoding) for name, array in made.items()}).encode()
-    return Sent(lambda charge: read_request(body, b"", SCATTER, Limits(), charge), made)
+    return Sent(lambda memory: read_request(body, b"", SCATTER, Limits(), memory), made)
 
 
 def scatter_v2(encoding: str) -> Sent:
@@ -91,13 +92,13 @@ def scatter_v2(encoding: str) -> Sent:
     body, size = inputs_of(arrays, encoding)
     model = Model("scatter_elements", SCATTER)
     made: dict[str, NDArray[Any]] = arrays if encoding == "values" else {"indices": INDICES}
-    return Sent(lambda charge: read_body(body, size, model, Limits(), charge), made)
+    return Sent(lambda memory: read_body(body, size, model, Limits(), memory), made)
 
 
 def backward(encoding: str) -> Sent:
     made = {"indices": INDICES, "grad_output": np.ones((COUNT, 2))}
     body = json.dumps({"data_shape": [9, 2]} | {name: native(array, encoding) for name, array in made.items()}).encode()
-    return Sent(lambda charge: read_request(body, b"", BACKWARD, Limits(), charge), made)
+    return Sent(lambda memory: read_request(body, b"", BACKWARD, Limits(), memory), made)
 
 
 FEATURES = [
@@ -116,7 +117,7 @@ def lookup(encoding: str) -> Sent:
     ]
     body = json.dumps({"features": features}).encode()
     made = arrays_of(FEATURES)
-    return Sent(lambda charge: read_request(body, b"", LOOKUP_SIGNATURE, Limits(), charge), made)
+    return Sent(lambda memory: read_request(body, b"", LOOKUP_SIGNATURE, Limits(), memory), made)
 
 
 def lookup_v2(encoding: str) -> Sent:
@@ -125,7 +126,7 @@ def lookup_v2(encoding: str) -> Sent:
     first = {} if encoding == "values" else {"0.indices": made["0.indices"]}
     body, size = inputs_of(first | made, encoding, lookup=document)
     return Sent(
-        lambda charge: read_body(body, size, LOOKUP_MODEL, Limits(), charge), made if encoding == "values" else {}
+        lambda memory: read_body(body, size, LOOKUP_MODEL, Limits(), memory), made if encoding == "values" else {}
     )
 
 
@@ -136,7 +137,7 @@ SENT = [pytest.param(make, form, id=f"{make.__name__}-{form}") for make in MAKER
 @pytest.mark.parametrize(("make", "encoding"), SENT)
 def test_each_array_is_told_with_its_bytes_or_a_little_more(make: Callable[[str], Sent], encoding: str) -> None:
     sent, charges = make(encoding), list[int]()
-    sent.read(charges.append)
+    sent.read(ToldMemory(charges.append))
     left = sorted(charges)
     for name, array in sent.made.items():
         found = next((one for one in left if array.nbytes <= one <= array.nbytes + 3), None)
@@ -157,7 +158,7 @@ def test_what_the_charge_raises_is_raised_before_anything_is_made(
     sent = make(encoding)
     monkeypatch.setattr(read_elements, "run", made)
     with pytest.raises(GatherError, match="no room for"):
-        sent.read(full)
+        sent.read(ToldMemory(full))
 
 
 def out_of_place(names: tuple[str, str], metadata: dict[str, str]) -> bytes:
@@ -176,7 +177,7 @@ def out_of_place(names: tuple[str, str], metadata: dict[str, str]) -> bytes:
 def test_tensors_of_safetensors_that_are_not_aligned_are_charged_with_their_copies() -> None:
     body = out_of_place(("indices", "updates"), {})
     charges: list[int] = []
-    read_safetensors(body, b"", SCATTER, Limits(), charges.append)
+    read_safetensors(body, b"", SCATTER, Limits(), ToldMemory(charges.append))
     assert charges[-2:] == [8 * COUNT, 8 * COUNT]
 
 
@@ -194,7 +195,7 @@ def test_arrays_of_a_lookup_that_are_not_aligned_are_charged_with_their_copies()
     charged = []
     for body in saved_out_of_place(FEATURES):
         charges: list[int] = []
-        read_safetensors(body, b"", LOOKUP_SIGNATURE, Limits(), charges.append)
+        read_safetensors(body, b"", LOOKUP_SIGNATURE, Limits(), ToldMemory(charges.append))
         charged.append(sorted(one for one in charges if one in wanted))
     assert charged.count(wanted) == 7
     assert charged.count([]) == 1
@@ -210,7 +211,7 @@ def test_arrays_of_a_gradient_that_are_not_aligned_are_charged_with_their_copies
         text = json.dumps(entries).encode() + b" " * shift
         body = len(text).to_bytes(8, "little") + text + bytes(16 * COUNT)
         charges: list[int] = []
-        read_safetensors(body, b"data_shape=9", BACKWARD, Limits(), charges.append)
+        read_safetensors(body, b"data_shape=9", BACKWARD, Limits(), ToldMemory(charges.append))
         charged.append(charges.count(8 * COUNT))
     assert sorted(charged) == [0] + [2] * 7
 
@@ -296,6 +297,6 @@ def test_where_no_shape_is_given_the_commas_tell(shape: list[int] | None) -> Non
     if shape is None:
         del document["features"][0]["indices"]["shape"]
     charges: list[int] = []
-    read_request(json.dumps(document).encode(), b"", LOOKUP_SIGNATURE, Limits(), charges.append)
+    read_request(json.dumps(document).encode(), b"", LOOKUP_SIGNATURE, Limits(), ToldMemory(charges.append))
     assert charges[-1] == 8 * COUNT
     assert max(accumulate(charges)) == sum(charges)

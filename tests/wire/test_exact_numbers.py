@@ -21,6 +21,7 @@ from app.errors import GatherError
 from app.formats.json.read_request import read_request
 from app.formats.oip.infer_document import Model
 from app.formats.oip.read_body import read_body
+from app.memory.budget import UNCOUNTED, Memory
 from app.operators.registry import OPERATORS
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
@@ -224,13 +225,13 @@ def test_other_strings_among_floats_are_refused_with_escapes_or_without(text: st
     refused(request(tensor("float32", f"[1, {text}, null]")), "value_not_representable", "/data/values/1")
 
 
-def unchecked(body: Buffer, charge: Any) -> None:
+def unchecked(body: Buffer, memory: Memory) -> None:
     raise AssertionError(f"{bytes(body)!r} is JSON, and need not be looked at again")
 
 
 @for_each("text", ['{"a": -0}', '{"a": [1, -0]}', '{"a":-0}', '{"a": {"b":\t-0\n}, "c": 1}'])
 def test_minus_zero_keeps_its_sign_outside_arrays(text: str) -> None:
-    found = parse_envelope(text.encode(), text.encode(), NO_ARRAYS, unchecked, None)["a"]
+    found = parse_envelope(text.encode(), text.encode(), NO_ARRAYS, unchecked, UNCOUNTED)["a"]
     while type(found) in (list, dict):
         found = list(found.values() if type(found) is dict else found)[-1]
     assert float(found.text) == 0
@@ -240,7 +241,7 @@ def test_minus_zero_keeps_its_sign_outside_arrays(text: str) -> None:
 @for_each("text", ['{"tensor": "items-07"}', '{"a": "x", "b-0": "-0"}', '{"a": 10, "b": [-1, 0]}'])
 def test_names_with_minus_zero_take_the_fast_way(text: str) -> None:
     with patch.object(lossless_json, "loads", side_effect=AssertionError("the slow way")):
-        assert parse_envelope(text.encode(), text.encode(), NO_ARRAYS, unchecked, None) == loads(text)
+        assert parse_envelope(text.encode(), text.encode(), NO_ARRAYS, unchecked, UNCOUNTED) == loads(text)
 
 
 @for_each(

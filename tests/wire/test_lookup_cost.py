@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
@@ -16,26 +16,27 @@ from app.formats.json.read_request import read_request
 from app.formats.oip.infer_document import LOOKUP_MODEL
 from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
 from tests.conftest import samples
+from tests.told_memory import ToldMemory
 
 CONSTANT_BYTES = 3 << 20
 BYTES = 60
 """Most bytes for each of a body: a place of an array, or a feature as Python objects, takes the most."""
-Charge = Callable[[int], None]
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
-def read(codec: str, body: bytes, charge: Charge | None) -> Code | None:
+def read(codec: str, body: bytes, memory: Memory) -> Code | None:
     try:
         if codec == "json":
-            read_request(body, b"", LOOKUP_SIGNATURE, Limits(), charge)
+            read_request(body, b"", LOOKUP_SIGNATURE, Limits(), memory)
         elif codec == "safetensors":
-            read_safetensors(body, b"", LOOKUP_SIGNATURE, Limits(), charge)
+            read_safetensors(body, b"", LOOKUP_SIGNATURE, Limits(), memory)
         else:
-            read_body(body, None, LOOKUP_MODEL, Limits(), charge)
+            read_body(body, None, LOOKUP_MODEL, Limits(), memory)
     except GatherError as error:
         return error.code
     return None
@@ -89,7 +90,7 @@ def bodies(size: int) -> Iterator[tuple[str, str, bytes]]:
 def too_much(name: str, codec: str, body: bytes) -> str | None:
     charges: list[int] = []
     tracemalloc.start()
-    read(codec, body, charges.append)
+    read(codec, body, ToldMemory(charges.append))
     peak = tracemalloc.get_traced_memory()[1] - CONSTANT_BYTES
     tracemalloc.stop()
     most = max(accumulate(charges), default=0)
@@ -104,7 +105,7 @@ def test_what_a_lookup_s_body_takes_is_charged_and_linear(size: int) -> None:
 
 
 def test_a_charge_that_is_refused_ends_the_reading(soak_scale: int) -> None:
-    def refuse_after(calls: int) -> Charge:
+    def refuse_after(calls: int) -> Memory:
         left = [calls]
 
         def charge(_: int) -> None:
@@ -112,10 +113,10 @@ def test_a_charge_that_is_refused_ends_the_reading(soak_scale: int) -> None:
             if left[0] < 0:
                 raise GatherError("overloaded", "full", retry_after=1)
 
-        return charge
+        return ToldMemory(charge)
 
     for _, codec, body in list(bodies(5_000))[:: 1 if soak_scale > 1 else 2]:
-        wanted = read(codec, body, None)
+        wanted = read(codec, body, UNCOUNTED)
         for calls in range(4):
             assert read(codec, body, refuse_after(calls)) in (wanted, "overloaded")
 
@@ -130,5 +131,5 @@ def test_random_changes_of_a_body_are_answers_or_errors_of_the_catalogue() -> No
             place = step * 7919 % len(body)
             changed = bytearray(body)
             changed[place] = b'"[]{}0,:\\\xff- '[step % 12]
-            read(codec, bytes(changed), None)
-            read(codec, body[:place], None)
+            read(codec, bytes(changed), UNCOUNTED)
+            read(codec, body[:place], UNCOUNTED)

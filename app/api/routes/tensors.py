@@ -97,7 +97,7 @@ class TensorsRoute:
             )
 
         receiver = UploadReceiver(
-            lambda head, whole: start_of(codec, head, fields, whole=whole, charge=context.reservation.charge),
+            lambda head, whole: start_of(codec, head, fields, whole=whole, memory=context.reservation),
             begin,
             self.max_upload_bytes,
             encoding=encoding,

@@ -20,6 +20,7 @@ from app.api.request_body import inflate, read_body
 from app.errors import GatherError
 from app.formats.body_formats import FORMATS, Codec
 from app.formats.json.query import refuse_query
+from app.memory.budget import Memory
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore
 from app.store.idempotency import read_key
@@ -32,7 +33,6 @@ from app.tensors.scatter_call import TABLE_SCATTER, ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor_name import split_reference
-from app.wire.little_endian_items import Charge
 
 _ATTEMPTS: Final = 8
 """So often a scatter begins anew where its tensor is replaced meanwhile."""
@@ -81,7 +81,7 @@ class ScatterRoute:
             codec=codec,
             key=key,
             limits=self.limits,
-            charge=context.reservation.charge,
+            memory=context.reservation,
         )
         scattered = await self._carry_out(name, read, conditions, key)
         etag, version = scattered.etag, scattered.version
@@ -187,20 +187,20 @@ class ScatterAttempt:
 
 
 def read_request(
-    body: Buffer, query: bytes, *, codec: Codec, key: str | None, limits: Limits, charge: Charge
+    body: Buffer, query: bytes, *, codec: Codec, key: str | None, limits: Limits, memory: Memory
 ) -> tuple[ScatterCall, str]:
     """What a body asks for, and the digest that tells it from other requests with the same key.
 
-    `charge` is told what the request takes beside `body`, in bytes, before it does; what that raises is raised, as is
-    every error of the two formats.
+    `memory` is charged with what the request takes beside `body`; what that raises is raised, as
+    is every error of the two formats.
     """
     digest = ""
     if key is not None:
         hashed = hashlib.sha256(b"%d?%b\n" % (codec.binary, query))
         hashed.update(body)
         digest = hashed.hexdigest()
-    call: ScatterCall = codec.read(body, query, TABLE_SCATTER, limits, charge)[0]
-    charge(working_bytes(call))
+    call: ScatterCall = codec.read(body, query, TABLE_SCATTER, limits, memory)[0]
+    memory.charge(working_bytes(call))
     return call, digest
 
 

@@ -7,19 +7,16 @@ from typing import Final
 from app.api.asgi_request import RequestContext
 from app.api.content_codings import coding_of_answer, compressed
 from app.api.error_responses import JSON
-from app.api.exchange import UNCOUNTED, BodyLimits, fact_fields
+from app.api.exchange import BodyLimits, fact_fields
 from app.api.inference import Inference, InferFormat
 from app.api.request_body import inflate_in, read_body
 from app.api.unknown_length_body import too_large
 from app.errors import GatherError
 from app.formats import body_formats
 from app.formats.oip.infer_answer import is_long_answer, write_answer
-from app.formats.oip.infer_document import AnyModel, AskedInference
 from app.formats.oip.read_body import is_long
 from app.formats.oip.read_body import read_body as read_infer_body
 from app.tensors.buffer_type import Buffer
-from app.tensors.shape_limits import Limits
-from app.wire.little_endian_items import Charge
 
 _OCTETS: Final = body_formats.RAW.media_type.encode()
 _ALIGNMENT: Final = 64
@@ -29,12 +26,12 @@ InferBody = tuple[Buffer, int | None]
 """A body, and the bytes of JSON at its start; None if all of it is JSON."""
 
 
-def _read(body: InferBody, model: AnyModel, limits: Limits, charge: Charge) -> AskedInference:
-    content, json_size = body
-    return read_infer_body(content, json_size, model, limits, charge if len(content) > UNCOUNTED else None)
-
-
-_REST: Final = InferFormat(lambda body, model: is_long(*body, model), _read, is_long_answer, write_answer)
+_REST: Final[InferFormat[InferBody, tuple[list[Buffer], int | None]]] = InferFormat(
+    is_long=lambda body, model: is_long(*body, model),
+    read=lambda body, model, limits, memory: read_infer_body(*body, model, limits, memory),
+    is_long_answer=is_long_answer,
+    write=write_answer,
+)
 
 
 class InferRoute:
@@ -64,7 +61,7 @@ class InferRoute:
         coding = coding_of_answer(context.headers.get(b"accept-encoding"))
         if coding is not None:
             short = sum(map(len, pieces)) <= body_formats.LONG_JSON
-            packed = await self.pool.run_unless(short, lambda: compressed(pieces, coding, reservation.charge), timings)
+            packed = await self.pool.run_unless(short, lambda: compressed(pieces, coding, reservation), timings)
             pieces, headers = packed, (*headers, (b"content-encoding", coding))
         await context.send(200, JSON if json_size is None else _OCTETS, pieces, *headers)
 

@@ -21,6 +21,7 @@ from app.api.schemas.v2_messages import (
 from app.api.schemas.v2_model_description import model_config, model_metadata
 from app.api.v2_model_lookup import Models, counted_as
 from app.errors import Code
+from app.memory.budget import Memory
 from app.operators.lookup import CODES as LOOKUP_CODES
 from app.operators.registry import OPERATORS
 from app.requests.schemas.infer_request import infer_request
@@ -44,7 +45,6 @@ _INFER_HEADERS: Final = {
 }
 
 T = TypeVar("T")
-Charge = Callable[[int], None]
 STATISTICS_BYTES: Final = 1 << 11
 """What the statistics of a version take in an answer: their text twice, or a message and its JSON."""
 
@@ -55,17 +55,24 @@ def add_model_routes(app: FastAPI, models: Models, readiness: Readiness) -> None
     # Before the routes of one model, whose name "stats" would be.
     @protocol_operation(app, "statistics", "Counts and times of every model", response_model=StatisticsBody)
     async def statistics(request: Request) -> Response:
-        return await _written(request, lambda write, charge: statistics_of_all(models, write, charge))
+        return await _written(request, lambda write: statistics_of_all(models, write))
 
     _add_model(app, models, readiness, "", _every_version)
     _add_model(app, models, readiness, "Version", _version_of_path)
 
 
-async def statistics_of_all(models: Models, write: Callable[[dict[str, Any]], T], charge: Charge) -> list[T]:
-    """What `write` makes of the statistics of every model's newest version, and of all versions that were called.
+def charging(memory: Memory, size: int, write: Callable[[dict[str, Any]], T]) -> Callable[[dict[str, Any]], T]:
+    """`write`, with `memory` charged `size` bytes before each call."""
 
-    `charge` is told what that takes, in bytes.
-    """
+    def charged(body: dict[str, Any]) -> T:
+        memory.charge(size)
+        return write(body)
+
+    return charged
+
+
+async def statistics_of_all(models: Models, write: Callable[[dict[str, Any]], T]) -> list[T]:
+    """What `write` makes of the statistics of every model's newest version, and of all versions that were called."""
 
     def every() -> tuple[list[str], set[str]]:
         names = models.names()
@@ -74,38 +81,31 @@ async def statistics_of_all(models: Models, write: Callable[[dict[str, Any]], T]
     # In a thread, since the store may have to look at its folder, and there may be very many versions.
     newest, counted = await asyncio.to_thread(every)
     models.statistics.keep(counted)
-    return await _statistics(models, newest, counted, write, charge)
+    return await _statistics(models, newest, counted, write)
 
 
 async def statistics_of(
-    models: Models, name: str, version: str | None, write: Callable[[dict[str, Any]], T], charge: Charge
+    models: Models, name: str, version: str | None, write: Callable[[dict[str, Any]], T]
 ) -> list[T]:
     """The same of a model's versions, or of one of them. Raises model_not_found."""
     models.find(name, version)
     counted = models.counted([name]) if version is None else [counted_as(name, version)]
-    return await _statistics(models, counted, frozenset(), write, charge)
+    return await _statistics(models, counted, frozenset(), write)
 
 
 async def _statistics(
-    models: Models, names: list[str], more: Set[str], write: Callable[[dict[str, Any]], T], charge: Charge
+    models: Models, names: list[str], more: Set[str], write: Callable[[dict[str, Any]], T]
 ) -> list[T]:
     await models.statistics.flush_all()
 
-    def written() -> list[T]:
-        made = []
-        for body in models.statistics.bodies(names, more):
-            charge(STATISTICS_BYTES)
-            made.append(write(body))
-        return made
-
-    return await asyncio.to_thread(written)
+    return await asyncio.to_thread(lambda: [write(body) for body in models.statistics.bodies(names, more)])
 
 
 async def _written(
-    request: Request, statistics: Callable[[Callable[[dict[str, Any]], bytes], Charge], Awaitable[list[bytes]]]
+    request: Request, statistics: Callable[[Callable[[dict[str, Any]], bytes]], Awaitable[list[bytes]]]
 ) -> Response:
     """The answer with statistics, whose text is made in a thread: there may be those of very many versions."""
-    pieces = await statistics(orjson.dumps, request.scope["context"].reservation.charge)
+    pieces = await statistics(charging(request.scope["context"].reservation, STATISTICS_BYTES, orjson.dumps))
     return Response(b'{"model_stats":[' + b",".join(pieces) + b"]}", media_type="application/json")
 
 
@@ -141,7 +141,7 @@ def _add_model(app: FastAPI, models: Models, readiness: Readiness, suffix: str, 
         app, f"model{suffix}Statistics", "Counts and times of a model", *OF_MODEL, response_model=StatisticsBody
     )
     async def statistics(request: Request, name: str, version: str | None = Depends(version_of)) -> Response:
-        return await _written(request, lambda write, charge: statistics_of(models, name, version, write, charge))
+        return await _written(request, lambda write: statistics_of(models, name, version, write))
 
     describe = protocol_operation(
         app,

@@ -13,6 +13,7 @@ from app.api.asgi_request import RequestContext
 from app.api.openapi_document import OF_MODEL, protocol_operation
 from app.api.readiness import Readiness
 from app.api.request_body import read_body
+from app.api.routes.v2_models import charging
 from app.api.schemas.v2_messages import IndexEntry
 from app.api.v2_model_lookup import Models
 from app.errors import GatherError, invalid_field
@@ -46,9 +47,8 @@ def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) ->
     async def index(request: Request) -> Response:
         context = request.scope["context"]
         only_ready = await _wants_ready(context)
-        pieces = await repository_index(
-            models, readiness, only_ready=only_ready, write=orjson.dumps, charge=context.reservation.charge
-        )
+        write = charging(context.reservation, ENTRY_BYTES, orjson.dumps)
+        pieces = await repository_index(models, readiness, only_ready=only_ready, write=write)
         return Response(b"[" + b",".join(pieces) + b"]", media_type="application/json")
 
     for action, text in (
@@ -68,21 +68,15 @@ async def repository_index(
     *,
     only_ready: bool,
     write: Callable[[dict[str, Any]], T],
-    charge: Callable[[int], None],
 ) -> list[T]:
     """What `write` makes of the entry of every version of every model; with `only_ready` of those that may be called.
 
-    `charge` is told what that takes, in bytes. In a thread: there may be very many.
+    In a thread: there may be very many.
     """
 
     def written() -> list[T]:
-        made = []
-        for name in models.names():
-            for entry in _index_entries(name, models, readiness):
-                if entry.state == "READY" or not only_ready:
-                    charge(ENTRY_BYTES)
-                    made.append(write(entry.model_dump()))
-        return made
+        entries = (entry for name in models.names() for entry in _index_entries(name, models, readiness))
+        return [write(entry.model_dump()) for entry in entries if entry.state == "READY" or not only_ready]
 
     return await asyncio.to_thread(written)
 

@@ -7,7 +7,7 @@ output that belongs to its rows).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -21,6 +21,7 @@ from app.cluster.router.row_sinks import BadAnswer, RowSink, Sink, WholeBody
 from app.cluster.shard_map import ShardedVersion
 from app.formats.safetensors.header import write_header
 from app.kernels.split_by_range import split
+from app.memory.budget import Memory
 from app.operators.registry import OPERATORS
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
@@ -58,7 +59,7 @@ class Output:
     """The items of an output while ranges fill it: numbers of any kind, or strings.
 
     `rows` is the view of it that a sink writes to, one row for each tuple; of strings there is none, and their frames
-    are put in order once all have come. `charge` is told what JSON answers take before it is taken.
+    are put in order once all have come. `memory` is charged with what JSON answers take.
     """
 
     def __init__(
@@ -66,14 +67,14 @@ class Output:
         dtype: DType,
         rows: NDArray[Any] | None,
         row_items: int,
-        charge: Callable[[int], None],
+        memory: Memory,
         most_bytes: int,
     ) -> None:
         self.dtype = dtype
         self.rows = rows
         self.row_items = row_items
         self.row_bytes = row_items * dtype.item_size
-        self._charge = charge
+        self._memory = memory
         self._most_bytes = most_bytes
         self._whole: list[tuple[_Items, NDArray[np.intp] | slice]] = []
 
@@ -103,7 +104,7 @@ class Output:
 
     def _json_sink(self, places: NDArray[np.intp] | slice, count: int) -> Sink:
         strings = count * self.row_items if self.dtype.kind == "string" else None
-        body = _Items(self._most_bytes if strings is not None else count * self.row_bytes, strings, self._charge)
+        body = _Items(self._most_bytes if strings is not None else count * self.row_bytes, strings, self._memory)
         self._whole.append((body, places))
         return body
 
@@ -127,7 +128,7 @@ class Output:
             starts[places] = body.starts.reshape(-1, self.row_items) + end
             end += body.octets.size
         pieces = [body.octets for body, _ in self._whole]
-        self._charge(self.json_bytes + starts.nbytes)
+        self._memory.charge(self.json_bytes + starts.nbytes)
         octets = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
         return PackedStrings(self.dtype, shape, starts.reshape(-1), octets=octets)
 
@@ -138,17 +139,16 @@ class _Items(WholeBody):
     When it is whole, `octets` has them, and of strings `starts` has where each begins.
     """
 
-    def __init__(self, size: int, strings: int | None, charge: Callable[[int], None]) -> None:
-        super().__init__(size * 4 // 3 + _ANSWER_ROOM, charge)
+    def __init__(self, size: int, strings: int | None, memory: Memory) -> None:
+        super().__init__(size * 4 // 3 + _ANSWER_ROOM, memory)
         self._size = size
         self._strings = strings
-        self._charge_own = charge
         self.octets: NDArray[np.uint8] = np.empty(0, np.uint8)
         self.starts: NDArray[np.int64] = np.empty(0, np.int64)
 
     def finish(self) -> None:
         """Read them. Raises BadAnswer and overloaded."""
-        self._charge_own(len(self.body))
+        self._memory.charge(len(self.body))
         try:
             self.octets = np.frombuffer(
                 pybase64.b64decode(self.document()["output"]["base64"], validate=True), np.uint8
@@ -161,7 +161,7 @@ class _Items(WholeBody):
             return
         self.octets.flags.writeable = False
         self.starts = np.empty(self._strings, np.int64)
-        self._charge_own(self.starts.nbytes)
+        self._memory.charge(self.starts.nbytes)
         found, fault, wrong = read_frames.run(self.octets, self._strings, self.starts)
         if fault or wrong >= 0 or found != self._strings:
             raise BadAnswer("the strings of the answer are not framed as its shape says")

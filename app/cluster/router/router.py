@@ -131,7 +131,7 @@ class Router(Service):
         data = resident.tensor
         items = self.outputs.empty(1, data.dtype.carrier)
         view = as_rows(items, data.dtype.item_size) if data.dtype.item_size else None
-        output = Output(data.dtype, view, 1, reservation.charge, self.limits.output_bytes)
+        output = Output(data.dtype, view, 1, reservation, self.limits.output_bytes)
         (request,) = row_requests(resident.version_in_map, np.zeros(1, np.int64), (1,), output, ())
         wanted = TableReads(resident.table, resident.shard_map, resident.version_in_map, {request.number: request})
         lost = await self.fetcher.fetch([wanted], timings)
@@ -156,7 +156,7 @@ class Router(Service):
         rows = None
         if plan.output_items and data.dtype.item_size:
             rows = as_rows(items, row_items * data.dtype.item_size)
-        output = Output(data.dtype, rows, row_items, reservation.charge, self.limits.output_bytes)
+        output = Output(data.dtype, rows, row_items, reservation, self.limits.output_bytes)
         requests: Sequence[RangeRequest] = ()
         is_split_checked = by_rows and plan.output_items > 0 and call.indices.array.dtype == np.int64
         if not is_split_checked and first_wrong(call.indices.array, plan.dims, plan.wrap):

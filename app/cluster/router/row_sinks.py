@@ -7,7 +7,6 @@ A sink is given the body of one answer: `begin` once its length is known, then e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.formats.safetensors.header import read_header
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.dtypes import DType
 
 WIDE_ROW: Final = 1 << 13
@@ -69,11 +69,11 @@ _ETAG_AT_END: Final[re.Pattern[bytes]] = re.compile(rb'"data_etag":("(?:[^"\\]|\
 
 
 class WholeBody:
-    """Keeps a body of at most `most` bytes; `charge` is told how many before they are taken, and may raise."""
+    """Keeps a body of at most `most` bytes; `memory` is charged before they are taken."""
 
-    def __init__(self, most: int, charge: Callable[[int], None] | None = None) -> None:
+    def __init__(self, most: int, memory: Memory = UNCOUNTED) -> None:
         self.most = most
-        self._charge = charge
+        self._memory = memory
         self.body = bytearray()
         self._view = memoryview(self.body)
         self._place = 0
@@ -82,8 +82,8 @@ class WholeBody:
         """Raises BadAnswer for a body that is too long."""
         if size > self.most:
             raise BadAnswer(f"the answer has {size} bytes, and at most {self.most} were asked for")
-        if self._charge is not None and size > len(self.body):
-            self._charge(_READ_BYTES * (size - len(self.body)))
+        if size > len(self.body):
+            self._memory.charge(_READ_BYTES * (size - len(self.body)))
         self.body = bytearray(size)
         self._view = memoryview(self.body)
         self._place = 0

@@ -116,7 +116,7 @@ class ShardedLookups(Lookups):
                 flat = run.outputs[plan.output][begin : begin + plan.indices * plan.row_items]
                 out = as_rows(flat, plan.row_bytes)
             if not joined or plan.group == 1:
-                output = Output(dtype, out, plan.row_items, reservation.charge, most)
+                output = Output(dtype, out, plan.row_items, reservation, most)
                 return _Feature(plan, indices, _requests(version, indices, output), output, None, 0)
         valid = indices < plan.rows
         wanted, inverse = np.unique(indices[valid], return_inverse=True)
@@ -127,7 +127,7 @@ class ShardedLookups(Lookups):
             reservation.charge(rows * plan.row_bytes)
         items = self.service.outputs.empty(rows * plan.row_items, dtype.carrier)
         view = None if is_string or not items.size else as_rows(items, plan.row_bytes)
-        output = Output(dtype, view, plan.row_items, reservation.charge, most)
+        output = Output(dtype, view, plan.row_items, reservation, most)
         requests: Sequence[RangeRequest] = ()
         if items.size:
             requests = _requests(version, wanted, output)

@@ -19,6 +19,7 @@ from app.imports.open_source import source_of
 from app.imports.source_errors import SourceFailed
 from app.imports.source_urls import AllowedSources
 from app.imports.tensor_in_file import find_tensor
+from app.memory.budget import UNCOUNTED
 from app.store.files.tensor_file import new_hash
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
@@ -42,7 +43,7 @@ async def _read_again(own: ShardClient, key: RangeKey, origin: str, digest: str,
     address, _, tensor = origin.partition("#")
     source = source_of(allowed.check(address), allowed)
     try:
-        found = await find_tensor(source, await source.open(), tensor or None, lambda _: None)
+        found = await find_tensor(source, await source.open(), tensor or None, UNCOUNTED)
         start, rows = found.start, rows_of(found.start.shape)
         if key.stop > rows or (start.fortran and len(start.shape) > 1):
             raise ShardFailed(f"{origin} has not the rows {key.start} to {key.stop - 1} in one piece")

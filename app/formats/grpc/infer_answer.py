@@ -15,12 +15,13 @@ from app.formats.grpc.message_fields import varint
 from app.formats.json.write_answer import answer_fields
 from app.formats.oip.infer_answer import VERSION, check_lookup_writable, check_writable
 from app.formats.oip.infer_document import AnyModel, AskedInference, LookupModel
+from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import OUTPUT, Answer
 from app.tensors.lookup_call import LOOKUP
 from app.tensors.tensor import Tensor
 from app.wire.grpc_messages.classes import ModelInferResponse
-from app.wire.little_endian_items import Memory, packed_bytes
+from app.wire.little_endian_items import packed_bytes
 
 _ID: Final = b"\x1a"
 _RAW: Final = b"\x32"
@@ -39,7 +40,7 @@ _Described = tuple[str, str, tuple[int, ...]]
 
 
 def write_grpc_answer(
-    answer: Answer, model: AnyModel, asked: AskedInference, memory: Memory | None, *, stream: bool = False
+    answer: Answer, model: AnyModel, asked: AskedInference, memory: Memory, *, stream: bool = False
 ) -> bytes:
     """The message of an answer; with `stream` a ModelStreamInferResponse. `memory` is charged with it.
 
@@ -78,7 +79,7 @@ def _head_of_answer(answer: Answer, model_name: str) -> bytes:
     return _written_head(model_name, version, tuple(parameters), ((OUTPUT, str(output.dtype.oip), output.shape),))
 
 
-def _write_lookup(answer: Answer, asked: AskedInference, memory: Memory | None, stream: bool) -> bytes:
+def _write_lookup(answer: Answer, asked: AskedInference, memory: Memory, stream: bool) -> bytes:
     check_lookup_writable(answer)
     wanted = {name: answer.outputs[name] for name in asked.outputs or answer.outputs}
     fields = answer_fields(answer).decode()
@@ -124,9 +125,7 @@ def _written_head(
 _repeated_head = lru_cache(256)(_written_head)
 
 
-def _message(
-    head: bytes, identifier: str | None, outputs: Sequence[Tensor], memory: Memory | None, stream: bool
-) -> bytes:
+def _message(head: bytes, identifier: str | None, outputs: Sequence[Tensor], memory: Memory, stream: bool) -> bytes:
     pieces: list[Buffer] = [head]
     size = len(head)
     if identifier:
@@ -145,7 +144,7 @@ def _message(
     return b"".join(pieces)
 
 
-def _charge(size: int, memory: Memory | None) -> None:
+def _charge(size: int, memory: Memory) -> None:
     """Charge a message of so many bytes. Raises output_too_large, and what charging raises."""
     if size > _MOST:
         raise GatherError(
@@ -153,5 +152,4 @@ def _charge(size: int, memory: Memory | None) -> None:
             f"the answer would have {size} bytes; a message of gRPC has at most {_MOST}",
             facts={"limit": "grpc_message_bytes", "maximum": _MOST},
         )
-    if memory is not None:
-        memory.charge(size)
+    memory.charge(size)

@@ -25,13 +25,13 @@ from app.formats.oip.infer_document import (
     read_items,
 )
 from app.formats.oip.input_items import PackedItems, given_array
+from app.memory.budget import Memory
 from app.requests.envelope_cache import envelopes
 from app.requests.request import GivenArray, WrongArrays
 from app.requests.schemas.members import ABSENT
 from app.tensors.shape_limits import Limits
 from app.wire.grpc_messages.classes import ModelInferRequest
 from app.wire.json.lossless_json import Number
-from app.wire.little_endian_items import Charge
 
 LONG_REST: Final = 1 << 12
 """A message with a longer rest is parsed in a thread, and charged before."""
@@ -60,13 +60,13 @@ class ParsedMessage(NamedTuple):
         return self.message.model_version or None
 
 
-def parse(split: InferMessage, charge: Charge | None) -> ParsedMessage:
+def parse(split: InferMessage, memory: Memory) -> ParsedMessage:
     """Have protobuf read a message. Raises malformed_request, and what charging raises."""
     rest = split.rest
     if len(rest) <= _REMEMBERED:
         return ParsedMessage(split, _remembered_message(rest))
-    if charge is not None and len(rest) > LONG_REST:
-        charge(_OBJECT_BYTES * len(rest))
+    if len(rest) > LONG_REST:
+        memory.charge(_OBJECT_BYTES * len(rest))
     return ParsedMessage(split, _message(rest))
 
 
@@ -80,7 +80,7 @@ def _message(rest: bytes) -> Any:
 _remembered_message = lru_cache(256)(_message)
 
 
-def read_grpc_request(parsed: ParsedMessage, model: AnyModel, limits: Limits, charge: Charge | None) -> AskedInference:
+def read_grpc_request(parsed: ParsedMessage, model: AnyModel, limits: Limits, memory: Memory) -> AskedInference:
     """What a request asks for; refused in the same order as over REST."""
     split, message = parsed
     raws, inputs = split.raws, message.inputs
@@ -90,7 +90,7 @@ def read_grpc_request(parsed: ParsedMessage, model: AnyModel, limits: Limits, ch
     def items(one: Input) -> GivenArray:
         given = inputs[one.number]
         if not raws:
-            return given_array(one, TypedItems(one, given.contents), wrong_field(one, given.contents))
+            return given_array(one, TypedItems(one, given.contents, memory), wrong_field(one, given.contents))
         wrong = None
         if given.HasField("contents"):
             wrong = invalid_field(
@@ -98,25 +98,24 @@ def read_grpc_request(parsed: ParsedMessage, model: AnyModel, limits: Limits, ch
                 "an input has contents beside raw_input_contents, which has the items of all inputs",
                 "Send the items of all inputs in raw_input_contents, or of all in contents.",
             )
-        return given_array(one, PackedItems(one, raws[one.number]), wrong)
+        return given_array(one, PackedItems(one, raws[one.number], memory), wrong)
 
     # Of more inputs than the model has, the first one that it has not, or has already, is refused; so is an output.
     most_inputs, most_outputs = len(model.inputs) + 1, 2
     if not isinstance(model, Model):
         most_inputs, most_outputs = len(inputs), limits.features + 1
-        if charge is not None:
-            charge(_INPUT_BYTES * most_inputs)
+        memory.charge(_INPUT_BYTES * most_inputs)
     is_short = raws and len(split.rest) <= _REMEMBERED
     validated = envelopes.get((model.route, split.rest)) if is_short else None
     if validated is None:
-        known, arrays = read_document(_document(message, most_inputs, most_outputs), model, items, limits, charge)
+        known, arrays = read_document(_document(message, most_inputs, most_outputs), model, items, limits, memory)
         if is_short:
             envelopes.keep(model.route, split.rest, known.validated._replace(ready=(known,)))
     else:
         known = validated.ready[0]
         arrays = {one.name: items(one) for one in known.inputs}
     try:
-        asked = read_items(known, arrays, model, limits, charge)
+        asked = read_items(known, arrays, model, limits)
     except WrongArrays as wrong:
         wrong.raise_first()
         raise

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from app.errors import GatherError, Place, invalid_field
 from app.formats.oip.infer_document import Input
 from app.formats.oip.input_items import dtype_of, pointers_of, wrong_item
+from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.tensor import Tensor, coordinates
-from app.wire.little_endian_items import Charge, PackedItemError, bounded_product, items_text, unpack
+from app.wire.little_endian_items import PackedItemError, bounded_product, items_text, unpack
 
 FIELD_OF: Final = {
     "BOOL": "bool_contents",
@@ -37,16 +38,17 @@ _ITEM_BYTES: Final = 24
 class TypedItems:
     """The items of an input in a field of its contents; see `ArraySource`."""
 
-    __slots__ = ("contents", "count", "field", "one", "wrong")
+    __slots__ = ("contents", "count", "field", "memory", "one", "wrong")
 
-    def __init__(self, one: Input, contents: Any) -> None:
+    def __init__(self, one: Input, contents: Any, memory: Memory) -> None:
         self.one = one
         self.contents = contents
+        self.memory = memory
         self.field = FIELD_OF.get(one.datatype, "")
         self.count = len(getattr(contents, self.field)) if self.field else 0
         self.wrong: GatherError | None = None
 
-    def read(self, charge: Charge | None = None) -> Tensor | None:
+    def read(self) -> Tensor | None:
         """See `ArraySource`."""
         one = self.one
         shape = one.shape or ()
@@ -56,8 +58,8 @@ class TypedItems:
         if self.field:
             pointer = f"{pointer}/contents/{self.field}"
         try:
-            items = self._pack(charge)
-            tensor = unpack(dtype_of(one), shape, items, charge, pointer, shape_pointer, dtype_pointer)
+            items = self._pack()
+            tensor = unpack(dtype_of(one), shape, items, self.memory, pointer, shape_pointer, dtype_pointer)
         except PackedItemError as error:
             self.wrong = wrong_item(one, error, pointer)
             return None
@@ -86,14 +88,14 @@ class TypedItems:
         if self.wrong is not None:
             raise self.wrong
 
-    def _pack(self, charge: Charge | None) -> Buffer:
+    def _pack(self) -> Buffer:
         """The items as packed bytes. Raises value_not_representable, and what charging raises."""
         if not self.field:
             return b""
         one, field = self.one, self.field
         values = getattr(self.contents, field)
-        if charge is not None and len(values) > _PORTION:
-            charge(_ITEM_BYTES * len(values) + self.contents.ByteSize())
+        if len(values) > _PORTION:
+            self.memory.charge(_ITEM_BYTES * len(values) + self.contents.ByteSize())
         if field == "bytes_contents":
             frames = bytearray()
             for at in range(0, len(values), _PORTION):

@@ -10,5 +10,5 @@ from app.wire.json.grammar_and_duplicate_keys import check_framing
 
 def read_alias_target(body: Buffer) -> str:
     """The version that an alias is to name, as it was written. Raises malformed_request and invalid_field."""
-    check_framing(body, None)
+    check_framing(body)
     return alias_target(lossless_json.loads(bytes(body).decode()))

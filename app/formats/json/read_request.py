@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, invalid_field
 from app.formats.json.query import read_query
+from app.memory.budget import REFUSED_BY_CHARGE, UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
 from app.requests.read_call import Row, make_call, read_arrays, settle, validate
 from app.requests.request import JSON_BODY, GivenArray, Request, WrongArrays
@@ -42,8 +43,8 @@ from app.wire.json.codec_functions import scan_tensors
 from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_features
 from app.wire.json.grammar_and_duplicate_keys import FramingFault, check_framing
 from app.wire.json.read_base64 import Packed, base64_bytes
-from app.wire.json.read_values import FlatList, Values, flat_list
-from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, view_of
+from app.wire.json.read_values import FlatList, Values, flat_list, reading_memory
+from app.wire.little_endian_items import view_of
 
 _LEAST_ARRAY: Final = 10
 """Bytes of the shortest member that holds an array."""
@@ -56,77 +57,67 @@ _ANY_TYPE: Final = DTYPES["bool"]
 
 
 def read_request(
-    body: Buffer, query: bytes, row: Row, limits: Limits, charge: Charge | None = None
+    body: Buffer, query: bytes, row: Row, limits: Limits, memory: Memory = UNCOUNTED
 ) -> tuple[Any, Encoding]:
     """The call that a body and the query of its URL ask for, and how its answer is to be encoded. Raises GatherError.
 
     What is wrong is refused in this order: malformed_request; invalid_field; unsupported_dtype, for a name that is no
-    type; element_count_mismatch; value_not_representable; of the last three in the order of the arrays. `charge` is
-    told what reading takes, in bytes, before it takes it.
+    type; element_count_mismatch; value_not_representable; of the last three in the order of the arrays. `memory` is
+    charged with what reading takes.
     """
     try:
-        call, encoding = _read_body(body, row, limits, charge)
-    except GatherError as error:
+        call, encoding = _read(body, row, limits, memory)
+    except (GatherError, WrongArrays) as refusal:
         # What is not JSON at all comes first; every other fault comes after a field that may not be there.
-        if query and error.code != "malformed_request":
+        is_framing = isinstance(refusal, FramingFault)
+        if not is_framing and not (isinstance(refusal, GatherError) and refusal.code in REFUSED_BY_CHARGE):
+            check_framing(body, memory)
+        if query and not is_framing:
             read_query(query, row)
+        if isinstance(refusal, WrongArrays):
+            refusal.raise_first()
         raise
     if query:
         call.explain = read_query(query, row)
     return call, encoding
 
 
-def _read_body(body: Buffer, row: Row, limits: Limits, charge: Charge | None) -> tuple[Any, Encoding]:
-    try:
-        return _read(body, row, limits, charge)
-    except GatherError as error:
-        if error.code not in REFUSED_BY_CHARGE and not isinstance(error, FramingFault):
-            check_framing(body, charge)
-        raise
-    except WrongArrays as wrong:
-        check_framing(body, charge)
-        wrong.raise_first()
-        raise
-
-
-def _read(body: Buffer, row: Row, limits: Limits, charge: Charge | None) -> tuple[Any, Encoding]:
+def _read(body: Buffer, row: Row, limits: Limits, memory: Memory) -> tuple[Any, Encoding]:
     view = view_of(body)
-    found, most = _find_arrays(body, view, row, limits, charge)
+    found, most = _find_arrays(body, view, row, limits, memory)
     if not found.closed:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
-    text = cut_arrays(body, found, _ITEMS, charge, most)
-    arrays = _Arrays(body, view, found.places, charge)
+    text = cut_arrays(body, found, _ITEMS, memory, most)
+    arrays = _Arrays(body, view, found.places, memory)
     known = envelopes.get((row, text)) or _with_sizes_as_now(row, text)
     if known is not None:
         tensors = arrays.read_flat(known.ready)
         if tensors is None:
-            tensors = read_arrays({name: arrays.given(name, described) for name, described, _ in known.ready}, charge)
+            tensors = read_arrays({name: arrays.given(name, described) for name, described, _ in known.ready})
         return make_call(row, known, tensors, limits), _encoding(known.fields)
-    document = parse_envelope(text, body, found, check_framing, charge, most)
+    document = parse_envelope(text, body, found, check_framing, memory, most)
     if found.arrays > len(found.places):
-        check_framing(body, charge)  # with a key given twice, the numbers would not be what they seem
-    request = Request(document, arrays.given, JSON_BODY, charge)
+        check_framing(body, memory)  # with a key given twice, the numbers would not be what they seem
+    request = Request(document, arrays.given, JSON_BODY, memory)
     validated, given = settle(row, request, validate(row, request, limits))
     if count_members(document) != found.members:
-        check_framing(body, charge)
+        check_framing(body, memory)
     elif len(text) <= LONGEST:
         _keep(row, text, validated, document)
-    return make_call(row, validated, read_arrays(given, charge), limits), _encoding(validated.fields)
+    return make_call(row, validated, read_arrays(given), limits), _encoding(validated.fields)
 
 
 def _find_arrays(
-    body: Buffer, view: NDArray[np.uint8], row: Row, limits: Limits, charge: Charge | None
+    body: Buffer, view: NDArray[np.uint8], row: Row, limits: Limits, memory: Memory
 ) -> tuple[FoundArrays, int]:
     """The arrays of a body, and how many bytes all else may take."""
     if row.kind != "lookup":
         return FoundArrays._make(scan_tensors.run(view)), MAX_BYTES
     most = min(2 * len(ARRAYS) * limits.features, len(body) // _LEAST_ARRAY + 1)
-    if charge is not None:
-        charge(PLACE_BYTES * most)
+    memory.charge(PLACE_BYTES * most)
     found = find_features(view, most)
     size = len(body) - sum(end - first for first, end, _ in found.places)
-    if charge is not None:
-        charge(OBJECT_BYTES * min(size, MAX_FEATURE_BYTES * limits.features))
+    memory.charge(OBJECT_BYTES * min(size, MAX_FEATURE_BYTES * limits.features))
     return found, MAX_FEATURE_BYTES * limits.features
 
 
@@ -212,26 +203,30 @@ class _Described(NamedTuple):
 class _Arrays:
     """The arrays that were cut out of a body, by their numbers."""
 
-    __slots__ = ("body", "charge", "places", "view")
+    __slots__ = ("body", "memory", "places", "view")
 
-    def __init__(
-        self, body: Buffer, view: NDArray[np.uint8], places: Sequence[ArrayPlace], charge: Charge | None
-    ) -> None:
+    def __init__(self, body: Buffer, view: NDArray[np.uint8], places: Sequence[ArrayPlace], memory: Memory) -> None:
         self.body = body
         self.view = view
         self.places = places
-        self.charge = charge
+        self.memory = memory
 
     def read_flat(self, ready: Sequence[tuple[str, _Described, FlatList | None]]) -> dict[str, Tensor] | None:
         """The arrays of a known envelope; None if one is not a flat list or something is wrong with it."""
         places = self.places
+        room = 0
         for _, described, flat in ready:
-            if flat is None or places[described.values][2] != 1:
+            if flat is None:
                 return None
+            first, end, depth = places[described.values]
+            if depth != 1 or 2 * flat.items > end - first:
+                return None
+            room += flat.room
+        self.memory.charge(room + reading_memory(len(self.body)))
         tensors = {}
         for name, described, flat in ready:
             first, end, _ = places[described.values]
-            tensor = flat.read(self.view, first, end, self.charge)  # type: ignore[union-attr]
+            tensor = flat.read(self.view, first, end)  # type: ignore[union-attr]
             if tensor is None:
                 return None
             tensors[name] = tensor
@@ -261,7 +256,7 @@ class _Arrays:
                         "values must be a list, or one value for a tensor without dimensions",
                         f"Write a list at /{name}/values, such as [0].",
                     )
-            return GivenArray(Values(self.view, name, dtype, shape, first, end, depth), unsupported)
+            return GivenArray(Values(self.view, name, dtype, shape, first, end, depth, memory=self.memory), unsupported)
         if base64 is ABSENT:
             hint = f"Add 'values' at /{name}/values, the items in a list."
             raise invalid_field(f"/{name}", f"{name} has neither values nor base64", hint)
@@ -274,8 +269,8 @@ class _Arrays:
                 f"{name} needs a shape, since it has base64",
                 f"Add 'shape' at /{name}/shape, which base64 does not give.",
             )
-        raw = base64_bytes(name, self.body, self.view, first, end, kind == ESCAPED, self.charge)
-        return GivenArray(Packed(name, dtype, shape, raw), unsupported)
+        raw = base64_bytes(name, self.body, self.view, first, end, kind == ESCAPED, self.memory)
+        return GivenArray(Packed(name, dtype, shape, raw, self.memory), unsupported)
 
 
 def unsupported_dtype(name: str, dtype: str) -> GatherError:

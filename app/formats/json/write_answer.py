@@ -7,16 +7,16 @@ from typing import Final
 
 import orjson
 
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import OUTPUT, Answer, Encoding
-from app.wire.json.write_values import items_text, tensor_text
-from app.wire.little_endian_items import Memory
+from app.wire.json.write_values import is_long, items_text, tensor_text
 
 _JOINED: Final = 1 << 16
 """Bytes of the longest body that is one piece."""
 
 
-def write_answer(answer: Answer, encoding: Encoding, memory: Memory | None = None) -> bytes | list[Buffer]:
+def write_answer(answer: Answer, encoding: Encoding, memory: Memory = UNCOUNTED) -> bytes | list[Buffer]:
     """The body of `answer`, in pieces where it is large; `memory` is charged with it. Raises what charging raises."""
     if answer.tables:
         return _lookup(answer, encoding, memory)
@@ -32,6 +32,11 @@ def write_answer(answer: Answer, encoding: Encoding, memory: Memory | None = Non
     if sum(map(len, values)) > _JOINED:
         return [head, *values, tail]
     return b"".join((head, *values, tail))
+
+
+def is_long_answer(answer: Answer) -> bool:
+    """Whether writing it takes so long that it is not for the event loop."""
+    return any(map(is_long, answer.outputs.values()))
 
 
 @lru_cache(maxsize=1024)
@@ -53,7 +58,7 @@ def _around(
     return head.encode(), tail.encode()
 
 
-def _gradient(answer: Answer, encoding: Encoding, memory: Memory | None) -> bytes | list[Buffer]:
+def _gradient(answer: Answer, encoding: Encoding, memory: Memory) -> bytes | list[Buffer]:
     pieces: list[Buffer] = []
     for name, tensor in answer.outputs.items():
         pieces.append(f'{"," if pieces else "{"}"{name}":'.encode())
@@ -62,7 +67,7 @@ def _gradient(answer: Answer, encoding: Encoding, memory: Memory | None) -> byte
     return pieces if sum(map(len, pieces)) > _JOINED else b"".join(pieces)
 
 
-def _lookup(answer: Answer, encoding: Encoding, memory: Memory | None) -> list[Buffer]:
+def _lookup(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
     joined = OUTPUT in answer.outputs
     pieces: list[Buffer] = [b'{"output":' if joined else b'{"outputs":[']
     for number, output in enumerate(answer.outputs.values()):

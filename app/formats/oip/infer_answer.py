@@ -9,12 +9,13 @@ import orjson
 from app.errors import GatherError
 from app.formats.json.write_answer import answer_fields
 from app.formats.oip.infer_document import AnyModel, AskedInference
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import OUTPUT, Answer
 from app.tensors.lookup_call import LOOKUP
 from app.wire.json.write_values import is_long, values_text
-from app.wire.little_endian_items import Memory, packed_bytes
+from app.wire.little_endian_items import packed_bytes
 
 VERSION: Final = "1"
 """The only version of a model that is an operator."""
@@ -47,7 +48,7 @@ def is_long_answer(answer: Answer, asked: AskedInference) -> bool:
 
 
 def write_answer(
-    answer: Answer, model: AnyModel, asked: AskedInference, memory: Memory | None = None
+    answer: Answer, model: AnyModel, asked: AskedInference, memory: Memory = UNCOUNTED
 ) -> tuple[list[Buffer], int | None]:
     """The body of the answer in pieces, and the size of its JSON if binary items follow.
 
@@ -72,7 +73,7 @@ def write_answer(
     return [text, items], len(text)
 
 
-def _write_lookup(answer: Answer, asked: AskedInference, memory: Memory | None) -> tuple[list[Buffer], int | None]:
+def _write_lookup(answer: Answer, asked: AskedInference, memory: Memory) -> tuple[list[Buffer], int | None]:
     check_lookup_writable(answer)
     wanted = asked.outputs or dict.fromkeys(answer.outputs, asked.binary)
     head: dict[str, Any] = {} if asked.identifier is None else {"id": asked.identifier}

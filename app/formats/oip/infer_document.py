@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from app.errors import GatherError, invalid_field
+from app.memory.budget import Memory
 from app.near_name import instead_of, near_name, shorten
 from app.requests.envelope_cache import Validated
 from app.requests.lookup_beside_arrays import validate_lookup
@@ -35,7 +36,6 @@ from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE
 from app.tensors.operator_signature import OWN_FIELDS, Signature
 from app.tensors.shape_limits import Limits
 from app.wire.json import lossless_json
-from app.wire.little_endian_items import Charge
 
 _MOST_MICROSECONDS: Final = 10**15
 _INDICES: Final = str(DTYPES["int64"].oip)
@@ -159,7 +159,7 @@ def read_document(
     model: AnyModel,
     items: Callable[[Input], GivenArray],
     limits: Limits,
-    charge: Charge | None,
+    memory: Memory,
 ) -> tuple[InferDocument, Arrays]:
     """Validate what a request says beside its items. Raises invalid_field and not_implemented.
 
@@ -188,7 +188,7 @@ def read_document(
         faults.raise_first("parameters")
         raise faults.first()
     if isinstance(model, LookupModel):
-        validated, names = _validate_lookup(fields.parameters.lookup, inputs, limits, charge)
+        validated, names = _validate_lookup(fields.parameters.lookup, inputs, limits, memory)
         features = len(validated.fields.features)
         outputs = [OUTPUT] if validated.fields.concat else [f"{number}.{OUTPUT}" for number in range(features)]
     parameters = fields.parameters
@@ -200,12 +200,10 @@ def read_document(
     return InferDocument(inputs, validated, names, fields.id, asked, binary, timeout), arrays
 
 
-def read_items(
-    document: InferDocument, arrays: Arrays, model: AnyModel, limits: Limits, charge: Charge | None
-) -> AskedInference:
+def read_items(document: InferDocument, arrays: Arrays, model: AnyModel, limits: Limits) -> AskedInference:
     """Read the items and make the call. Raises unsupported_dtype and WrongArrays, and what charging raises."""
     _, validated, names, identifier, outputs, binary, timeout = document
-    tensors = read_arrays({name: arrays[own] for name, own in names}, charge)
+    tensors = read_arrays({name: arrays[own] for name, own in names})
     call = make_call(model.signature, validated, tensors, limits)
     if outputs and isinstance(model, Model):
         binary = outputs[OUTPUT]
@@ -303,13 +301,13 @@ def _validate_parameters(given: Mapping[str, Any], model: Model, limits: Limits)
 
 
 def _validate_lookup(
-    text: str, inputs: Sequence[Input], limits: Limits, charge: Charge | None
+    text: str, inputs: Sequence[Input], limits: Limits, memory: Memory
 ) -> tuple[Validated, tuple[tuple[str, str], ...]]:
     """The parameter `lookup`, by the model of lookups in JSON, and the names of the arrays and of their inputs."""
     pointers = {one.name: one.pointer for one in inputs}
     found = {one.name: one.name for one in inputs}
     names, validated = validate_lookup(
-        text, _LOOKUP, found, lambda name: pointers.get(name, "/inputs"), "an input", limits, charge
+        text, _LOOKUP, found, lambda name: pointers.get(name, "/inputs"), "an input", limits, memory
     )
     return validated, tuple(names.items())
 

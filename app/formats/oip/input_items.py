@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, Place, invalid_field
 from app.formats.oip.infer_document import Input
+from app.memory.budget import Memory
 from app.requests.request import ArraySource, GivenArray
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
@@ -21,14 +22,7 @@ from app.tensors.near_dtype import hint_for_dtype, holds_positions, near_dtype
 from app.tensors.tensor import Tensor, coordinates
 from app.wire.json import lossless_json
 from app.wire.json.read_values import Values, outline_of, reading_memory
-from app.wire.little_endian_items import (
-    Charge,
-    PackedItemError,
-    PackedSizeError,
-    check_packed,
-    packed_size_hint,
-    unpack,
-)
+from app.wire.little_endian_items import PackedItemError, PackedSizeError, check_packed, packed_size_hint, unpack
 
 _DATATYPES: Final = ", ".join(BY_OIP)
 _DTYPE_IN_HINT: Final = re.compile(r"dtype '(\w+)'")
@@ -57,28 +51,28 @@ def pointers_of(number: int) -> tuple[str, str, str, str]:
 class JsonItems:
     """The items of an input in bytes [first, end) of the JSON, in so many lists; see `ArraySource`."""
 
-    __slots__ = ("one", "span", "values", "view")
+    __slots__ = ("memory", "one", "span", "values", "view")
 
-    def __init__(self, one: Input, view: NDArray[np.uint8], first: int, end: int, depth: int) -> None:
+    def __init__(self, one: Input, view: NDArray[np.uint8], first: int, end: int, depth: int, memory: Memory) -> None:
         self.one = one
         self.view = view
+        self.memory = memory
         self.span = first, end, depth
         self.values: Values | None = None
 
-    def read(self, charge: Charge | None = None) -> Tensor | None:
+    def read(self) -> Tensor | None:
         """See `ArraySource`. Without a shape the lists give it, and each item of a flat list is a row."""
         one, (first, end, depth) = self.one, self.span
-        values = Values(self.view, one.name, dtype_of(one), one.shape, first, end, depth, True)
+        values = Values(self.view, one.name, dtype_of(one), one.shape, first, end, depth, True, self.memory)
         if one.shape is None:
-            if charge is not None:
-                charge(reading_memory(end - first))
+            self.memory.charge(reading_memory(end - first))
             outline = outline_of(values)
             if outline is None:
                 return None
             shape = outline[0] if len(outline[0]) != 1 else (*outline[0], 1)
-            values = Values(self.view, one.name, dtype_of(one), shape, first, end, depth, True)
+            values = Values(self.view, one.name, dtype_of(one), shape, first, end, depth, True, self.memory)
         self.values = values
-        tensor = values.read(charge)
+        tensor = values.read()
         if tensor is not None:
             _, tensor.pointer, tensor.shape_pointer, tensor.dtype_pointer = pointers_of(one.number)
         return tensor
@@ -106,9 +100,9 @@ class JsonItems:
 class PackedItems:
     """The items of an input as packed bytes; see `ArraySource`."""
 
-    __slots__ = ("one", "raw", "wrong")
+    __slots__ = ("memory", "one", "raw", "wrong")
 
-    def __init__(self, one: Input, raw: Buffer) -> None:
+    def __init__(self, one: Input, raw: Buffer, memory: Memory) -> None:
         """Raises invalid_field if the input has no shape."""
         if one.shape is None:
             at = f"{one.pointer}/shape"
@@ -116,13 +110,14 @@ class PackedItems:
             raise invalid_field(at, detail, f"Add 'shape' at {at}, such as [2, 1] for two rows.")
         self.one = one
         self.raw = raw
+        self.memory = memory
         self.wrong: PackedItemError | None = None
 
-    def read(self, charge: Charge | None = None) -> Tensor | None:
+    def read(self) -> Tensor | None:
         """See `ArraySource`."""
         pointer, _, shape_pointer, dtype_pointer = pointers_of(self.one.number)
         try:
-            return unpack(dtype_of(self.one), self._shape, self.raw, charge, pointer, shape_pointer, dtype_pointer)
+            return unpack(dtype_of(self.one), self._shape, self.raw, self.memory, pointer, shape_pointer, dtype_pointer)
         except PackedSizeError:
             return None
         except PackedItemError as error:

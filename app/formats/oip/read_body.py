@@ -27,6 +27,7 @@ from app.formats.oip.infer_document import (
     read_items,
 )
 from app.formats.oip.input_items import JsonItems, PackedItems, given_array
+from app.memory.budget import REFUSED_BY_CHARGE, UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, envelopes
 from app.requests.request import GivenArray, WrongArrays
 from app.tensors.buffer_type import Buffer
@@ -44,7 +45,7 @@ from app.wire.json.body_without_arrays import (
     parse_envelope,
 )
 from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_inputs
-from app.wire.little_endian_items import REFUSED_BY_CHARGE, Charge, view_of
+from app.wire.little_endian_items import view_of
 
 _LEAST_DATA: Final = 8
 """Bytes of the shortest member `data`."""
@@ -83,16 +84,16 @@ def is_long(body: Buffer, json_size: int | None, model: AnyModel) -> bool:
 
 
 def read_body(
-    body: Buffer, json_size: int | None, model: AnyModel, limits: Limits, charge: Charge | None = None
+    body: Buffer, json_size: int | None, model: AnyModel, limits: Limits, memory: Memory = UNCOUNTED
 ) -> AskedInference:
     """What an infer request asks for. The JSON is the first `json_size` bytes of `body`, all of it for None.
 
     A size of 0 means that the whole body is the items of a model's only input. What is wrong is refused in this order:
     malformed_request; invalid_field and not_implemented; unsupported_dtype; element_count_mismatch;
-    value_not_representable; limit_exceeded. `charge` is told what reading takes, in bytes, before it takes it.
+    value_not_representable; limit_exceeded. `memory` is charged before it is taken.
     """
     if json_size == 0:
-        return _read_raw(body, model, limits, charge)
+        return _read_raw(body, model, limits, memory)
     whole = memoryview(body)
     if json_size is None:
         text, behind = whole, whole[:0]
@@ -101,37 +102,35 @@ def read_body(
     else:
         text, behind = whole[:json_size], whole[json_size:]
     try:
-        return _read(text, behind, model, limits, charge)
+        return _read(text, behind, model, limits, memory)
     except GatherError as error:
         if error.code not in REFUSED_BY_CHARGE:
-            check_framing(text, charge)
+            check_framing(text, memory)
         raise
     except WrongArrays as wrong:
-        check_framing(text, charge)
+        check_framing(text, memory)
         wrong.raise_first()
         raise
 
 
-def check_framing(text: Buffer, charge: Charge | None) -> None:
-    """Raises malformed_request if the JSON part is not JSON, or names a key twice, and what `charge` raises."""
-    fault = grammar_and_duplicate_keys.fault(text, charge, bare=True)
+def check_framing(text: Buffer, memory: Memory) -> None:
+    """Raises malformed_request if the JSON part is not JSON, or names a key twice, and what charging raises."""
+    fault = grammar_and_duplicate_keys.fault(text, memory, bare=True)
     if fault is not None:
         raise malformed(fault.detail, fault.hint)
 
 
-def _read(
-    text: memoryview, behind: memoryview, model: AnyModel, limits: Limits, charge: Charge | None
-) -> AskedInference:
+def _read(text: memoryview, behind: memoryview, model: AnyModel, limits: Limits, memory: Memory) -> AskedInference:
     whole = bytes(text) if behind and len(text) <= _REMEMBERED else b""
     validated = envelopes.get((model.route, whole)) if whole else None
     if validated is not None:
         document: InferDocument = validated.ready[0]
-        return read_items(document, _arrays(document, _Items(text, (), behind)), model, limits, charge)
-    found, most = _find_arrays(text, model, limits, charge)
+        return read_items(document, _arrays(document, _Items(text, (), behind, memory)), model, limits)
+    found, most = _find_arrays(text, model, limits, memory)
     if not found.closed:
         raise malformed("the JSON of the request is not JSON: quotes or brackets do not close")
-    envelope = cut_arrays(text, found, _ITEMS, charge, most)
-    items = _Items(text, found.places, behind)
+    envelope = cut_arrays(text, found, _ITEMS, memory, most)
+    items = _Items(text, found.places, behind, memory)
     parts = _VARIABLE.split(envelope) if len(envelope) <= LONGEST else []
     variables = parts[2::3]
     del parts[2::3]
@@ -139,18 +138,18 @@ def _read(
     validated = envelopes.get((model.route, key)) if key else None
     if validated is not None:
         document = _renewed(validated.ready[0], variables)
-        return read_items(document, _arrays(document, items), model, limits, charge)
-    parsed = parse_envelope(envelope, text, found, check_framing, charge, most)
-    document, arrays = read_document(parsed, model, items.find, limits, charge)
+        return read_items(document, _arrays(document, items), model, limits)
+    parsed = parse_envelope(envelope, text, found, check_framing, memory, most)
+    document, arrays = read_document(parsed, model, items.find, limits, memory)
     if items.count != found.arrays or count_members(parsed) != found.members:
         # A key that is given twice, or items among what is ignored, which nobody else looks at.
-        check_framing(text, charge)
+        check_framing(text, memory)
     elif key:
         _keep(model, key, document, parts[1::2], variables)
         if whole and all(one.size is not None for one in document.inputs):
             envelopes.keep(model.route, whole, document.validated._replace(ready=(document,)))
     items.check_end()
-    return read_items(document, arrays, model, limits, charge)
+    return read_items(document, arrays, model, limits)
 
 
 def _arrays(document: InferDocument, items: _Items) -> Arrays:
@@ -204,7 +203,7 @@ def _renewed(known: KnownDocument, variables: Sequence[bytes]) -> InferDocument:
     return document._replace(inputs=tuple(inputs), identifier=identifier)
 
 
-def _find_arrays(text: Buffer, model: AnyModel, limits: Limits, charge: Charge | None) -> tuple[FoundArrays, int]:
+def _find_arrays(text: Buffer, model: AnyModel, limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
     """The arrays in the JSON, and how many bytes all else may take. Raises limit_exceeded."""
     if isinstance(model, Model):
         found = find_inputs(view_of(text), MOST_ARRAYS)
@@ -217,12 +216,11 @@ def _find_arrays(text: Buffer, model: AnyModel, limits: Limits, charge: Charge |
             )
         return found, MAX_BYTES
     most = min(len(ARRAYS) * limits.features, len(text) // _LEAST_DATA) + 1
-    if charge is not None:
-        charge(PLACE_BYTES * most + OBJECT_BYTES * min(len(text), MAX_FEATURE_BYTES * limits.features))
+    memory.charge(PLACE_BYTES * most + OBJECT_BYTES * min(len(text), MAX_FEATURE_BYTES * limits.features))
     return find_inputs(view_of(text), most), MAX_FEATURE_BYTES * limits.features
 
 
-def _read_raw(body: Buffer, model: AnyModel, limits: Limits, charge: Charge | None) -> AskedInference:
+def _read_raw(body: Buffer, model: AnyModel, limits: Limits, memory: Memory) -> AskedInference:
     """A body without JSON."""
     parsed = raw_document(model)
     count, rest = divmod(len(body), 8)
@@ -231,20 +229,21 @@ def _read_raw(body: Buffer, model: AnyModel, limits: Limits, charge: Charge | No
         raise GatherError("element_count_mismatch", detail, pointer="/inputs/0")
 
     def items(one: Input) -> GivenArray:
-        return given_array(one, PackedItems(one._replace(shape=(count, 1)), body))
+        return given_array(one, PackedItems(one._replace(shape=(count, 1)), body, memory))
 
-    return read_items(*read_document(parsed, model, items, limits, charge), model, limits, charge)
+    return read_items(*read_document(parsed, model, items, limits, memory), model, limits)
 
 
 class _Items:
     """Finds the items of the inputs, which are asked for in their order, in the JSON or behind it."""
 
-    __slots__ = ("_behind", "_place", "_places", "_text", "_view", "count")
+    __slots__ = ("_behind", "_memory", "_place", "_places", "_text", "_view", "count")
 
-    def __init__(self, text: Buffer, places: Sequence[ArrayPlace], behind: memoryview) -> None:
+    def __init__(self, text: Buffer, places: Sequence[ArrayPlace], behind: memoryview, memory: Memory) -> None:
         self._text = text
         self._places = places
         self._behind = behind
+        self._memory = memory
         self._place = 0
         self._view = view_of(text) if places else None
         self.count = 0  # of the members `data` that were looked at
@@ -268,10 +267,10 @@ class _Items:
             )
         if one.size is None:
             assert self._view is not None
-            return given_array(one, JsonItems(one, self._view, first, end, max(0, depth)))
+            return given_array(one, JsonItems(one, self._view, first, end, max(0, depth), self._memory))
         place = self._place
         self._place = place + one.size
-        return given_array(one, PackedItems(one, self._behind[place : self._place]))
+        return given_array(one, PackedItems(one, self._behind[place : self._place], self._memory))
 
     def check_end(self) -> None:
         """Raises malformed_request unless the inputs have exactly the bytes that follow the JSON."""

@@ -18,6 +18,7 @@ from app.errors import GatherError, Place, invalid_field
 from app.formats.json.query import read_explain
 from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, Entry, hint_for_type, read_header
 from app.formats.safetensors.query import explains, read_document
+from app.memory.budget import UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
 from app.requests.lookup_beside_arrays import validate_lookup
 from app.requests.query_string import escape
@@ -33,7 +34,7 @@ from app.tensors.lookup_call import LOOKUP, LookupSignature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, aligned, coordinates
 from app.wire.json.lossless_json import shown
-from app.wire.little_endian_items import BOOL_HINT, Charge, first_no_bool
+from app.wire.little_endian_items import BOOL_HINT, first_no_bool
 
 MAX_HEADER: Final = 1 << 20
 """Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
@@ -60,30 +61,29 @@ class _Ready(NamedTuple):
 
 
 def read_request(
-    body: Buffer, query: bytes, row: Row, limits: Limits, charge: Charge | None = None
+    body: Buffer, query: bytes, row: Row, limits: Limits, memory: Memory = UNCOUNTED
 ) -> tuple[Any, Encoding]:
     """The call that a body and the query of its URL ask for, and how a JSON answer is to be encoded.
 
-    `charge` is told of what has to be copied, in bytes, before it is; what that raises is raised. Raises
-    malformed_request, limit_exceeded (the header), invalid_field, unsupported_dtype, element_count_mismatch and
-    value_not_representable.
+    `memory` is charged with what has to be copied; what that raises is raised. Raises malformed_request, limit_exceeded
+    (the header), invalid_field, unsupported_dtype, element_count_mismatch and value_not_representable.
     """
     size = header_size(body)
     envelope = b"%b?%b" % (bytes(body[: 8 + size]), query) if size + len(query) <= LONGEST else b""
     validated = envelopes.get((row, envelope))
     if validated is None or validated.ready[0].size != len(body):
-        validated = _validate(body, query, row, limits, charge)
+        validated = _validate(body, query, row, limits, memory)
         if envelope:
             envelopes.keep(row, envelope, validated)
     ready: _Ready = validated.ready[0]
-    items = _Items(body, ready.start, ready.entries)
-    tensors = _read_sound(items, charge) if ready.sound else None
+    items = _Items(body, ready.start, ready.entries, memory)
+    tensors = _read_sound(items) if ready.sound else None
     if tensors is not None:
         call = make_call(row, validated, tensors, limits)
     else:
         given = {name: _given(items, entry) for name, entry in ready.entries}
         try:
-            call = make_call(row, validated, read_arrays(given, charge), limits)
+            call = make_call(row, validated, read_arrays(given), limits)
         except WrongArrays as wrong:
             wrong.raise_first()
             raise
@@ -97,10 +97,10 @@ def header_size(body: Buffer) -> int:
     return int.from_bytes(body[:8], "little")
 
 
-def _validate(body: Buffer, query: bytes, row: Row, limits: Limits, charge: Charge | None) -> Validated:
+def _validate(body: Buffer, query: bytes, row: Row, limits: Limits, memory: Memory) -> Validated:
     """All that a request says beside the bytes of its tensors."""
     metadata: dict[str, str] = {}
-    entries, start = read_layout(body, charge, metadata)
+    entries, start = read_layout(body, memory, metadata)
     found = {entry.name: entry for entry in entries}
     if isinstance(row, LookupSignature):
         text = metadata.get(LOOKUP)
@@ -111,7 +111,7 @@ def _validate(body: Buffer, query: bytes, row: Row, limits: Limits, charge: Char
                 f"Add the text '{LOOKUP}' to __metadata__, with the JSON of the request but for the arrays.",
             )
         named, validated = validate_lookup(
-            text, _LOOKUP_TEXT, found, lambda name: f"/{escape(name)}", "a tensor", limits, charge
+            text, _LOOKUP_TEXT, found, lambda name: f"/{escape(name)}", "a tensor", limits, memory
         )
         explain = read_explain(query, LookupParameters, _WHERE) if query else False
     else:
@@ -169,13 +169,13 @@ def _check_inputs(found: Collection[str], inputs: Collection[str], resident: str
 
 
 def read_layout(
-    body: Buffer, charge: Charge | None = None, metadata: dict[str, str] | None = None
+    body: Buffer, memory: Memory = UNCOUNTED, metadata: dict[str, str] | None = None
 ) -> tuple[tuple[Entry, ...], int]:
     """The tensors of a safetensors body in the order of their bytes, and where those bytes start.
 
     The entries are within the body, follow one another without overlap or hole, and end where the body ends. Raises
-    malformed_request, and limit_exceeded for a header of more than `MAX_HEADER` bytes. `charge` is told what a long
-    header takes, in bytes, before it does; what that raises is raised. `metadata` is as `read_header` takes it.
+    malformed_request, and limit_exceeded for a header of more than `MAX_HEADER` bytes. `memory` is charged with
+    what a long header takes; what that raises is raised. `metadata` is as `read_header` takes it.
     """
     if len(body) < 8:
         _malformed(f"the body has {len(body)} bytes; the length of the safetensors header alone takes 8")
@@ -189,8 +189,8 @@ def read_layout(
             f"the safetensors header has {size} bytes; the limit is {MAX_HEADER}",
             facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
         )
-    if charge is not None and size > _SHORT_HEADER:
-        charge(HEADER_BYTES * size)
+    if size > _SHORT_HEADER:
+        memory.charge(HEADER_BYTES * size)
     header = bytes(body[8:start])
     entries = read_header(header, metadata)
     end = entries[-1].end if entries else 0
@@ -204,12 +204,13 @@ def read_layout(
 class _Items:
     """The bytes of the tensors of a body. Large tensors that begin between two items are moved before one is read."""
 
-    __slots__ = ("_places", "body", "entries", "start")
+    __slots__ = ("_places", "body", "entries", "memory", "start")
 
-    def __init__(self, body: Buffer, start: int, entries: Collection[tuple[str, Entry]]) -> None:
+    def __init__(self, body: Buffer, start: int, entries: Collection[tuple[str, Entry]], memory: Memory) -> None:
         self.body = body
         self.start = start
         self.entries = entries
+        self.memory = memory
         self._places: dict[Entry, int] | None = None
 
     def array(self, entry: Entry) -> NDArray[Any]:
@@ -224,6 +225,14 @@ class _Items:
             start = self._places[entry]
         return np.frombuffer(self.body, dtype, items, start + entry.begin)
 
+    def tensor(self, entry: Entry, array: NDArray[Any]) -> Tensor:
+        """A tensor of these items, which are copied if they are not aligned."""
+        assert entry.known is not None
+        if not array.flags.aligned:
+            self.memory.charge(array.nbytes)
+        pointer = entry.pointer
+        return Tensor(entry.known, entry.shape, aligned(array), pointer, "whole", pointer, pointer)
+
 
 class RawItems:
     """The items of a tensor as bytes. `wrong` is the item that `read` stopped at, and its byte."""
@@ -235,10 +244,10 @@ class RawItems:
         self._entry = entry
         self._wrong: tuple[int, int] | None = None
 
-    def read(self, charge: Charge | None = None) -> Tensor | None:
+    def read(self) -> Tensor | None:
         """The tensor, or None if there are too many or too few bytes, or one is no bool.
 
-        It shares the memory of the body if it is aligned to its items; else `charge` is told what the copy takes.
+        It shares the memory of the body if it is aligned to its items; else the copy is charged before it is made.
         """
         entry = self._entry
         dtype = entry.known
@@ -252,7 +261,7 @@ class RawItems:
             if item >= 0:
                 self._wrong = item, int(octets[item])
                 return None
-        return _tensor(entry, array, charge)
+        return self._items.tensor(entry, array)
 
     def explain_nesting(self) -> None:
         """Raise element_count_mismatch if the number of bytes is not what the shape asks for."""
@@ -267,24 +276,15 @@ class RawItems:
             raise GatherError("value_not_representable", "a bool is one byte, 0 or 1", places=[place], hint=BOOL_HINT)
 
 
-def _read_sound(items: _Items, charge: Charge | None) -> dict[str, Tensor] | None:
+def _read_sound(items: _Items) -> dict[str, Tensor] | None:
     """The tensors of a body whose types and sizes are known to be right; None if an item of one is no bool."""
     tensors = {}
     for name, entry in items.entries:
         array = items.array(entry)
         if entry.known is _BOOL and first_no_bool(array.view(np.uint8)) >= 0:
             return None
-        tensors[name] = _tensor(entry, array, charge)
+        tensors[name] = items.tensor(entry, array)
     return tensors
-
-
-def _tensor(entry: Entry, array: NDArray[Any], charge: Charge | None) -> Tensor:
-    """A tensor of these items, which are copied if they are not aligned."""
-    assert entry.known is not None
-    if charge is not None and not array.flags.aligned:
-        charge(array.nbytes)
-    pointer = entry.pointer
-    return Tensor(entry.known, entry.shape, aligned(array), pointer, "whole", pointer, pointer)
 
 
 def _given(items: _Items, entry: Entry) -> GivenArray:

@@ -6,11 +6,12 @@ from app.errors import GatherError, invalid_field
 from app.formats.npy import Start
 from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, hint_for_type, read_header
 from app.formats.safetensors.read_request import MAX_HEADER
+from app.memory.budget import Memory
 from app.tensors.dtypes import BY_SAFETENSORS
-from app.wire.little_endian_items import Charge, bounded_product
+from app.wire.little_endian_items import bounded_product
 
 
-def read_start(head: bytes | bytearray, charge: Charge | None) -> Start | None:
+def read_start(head: bytes | bytearray, memory: Memory) -> Start | None:
     """What the header of a file with one tensor says, None where `head` ends before it does.
 
     Raises malformed_request, limit_exceeded, invalid_field, unsupported_dtype and element_count_mismatch.
@@ -28,8 +29,7 @@ def read_start(head: bytes | bytearray, charge: Charge | None) -> Start | None:
         )
     if len(head) < 8 + size:
         return None
-    if charge is not None:
-        charge(HEADER_BYTES * size)
+    memory.charge(HEADER_BYTES * size)
     entries = read_header(bytes(head[8 : 8 + size]))
     if len(entries) != 1:
         raise invalid_field("/body", f"the body has {len(entries)} tensors; an upload has exactly one")

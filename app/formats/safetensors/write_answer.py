@@ -10,11 +10,11 @@ import orjson
 from app.errors import GatherError
 from app.formats.json.write_answer import answer_fields
 from app.formats.safetensors.header import write_header, write_headers
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import OUTPUT, Answer, Encoding
 from app.tensors.lookup_call import LOOKUP
-from app.wire.little_endian_items import Memory
 
 
 def check_writable(dtype: DType, pointer: str) -> None:
@@ -29,7 +29,7 @@ def check_writable(dtype: DType, pointer: str) -> None:
         )
 
 
-def write_answer(answer: Answer, encoding: Encoding = "values", memory: Memory | None = None) -> list[Buffer]:
+def write_answer(answer: Answer, encoding: Encoding = "values", memory: Memory = UNCOUNTED) -> list[Buffer]:
     """The body of `answer` in pieces. There is nothing to encode, and no memory to charge.
 
     What a lookup says beside its outputs is JSON in the header's metadata. Raises unsupported_dtype.

@@ -12,11 +12,11 @@ from typing import Any, Final
 import orjson
 
 from app.errors import GatherError
+from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 from app.wire.json import lossless_json
 from app.wire.json.codec_constants import OTHER_NUMBERS
 from app.wire.json.find_arrays import FoundArrays
-from app.wire.little_endian_items import Charge
 
 MAX_BYTES: Final = 1 << 15
 """Most bytes of an envelope, since it becomes Python objects, on the event loop: orjson takes twelve bytes for each."""
@@ -39,7 +39,7 @@ _MINUS_ZERO: Final = re.compile(rb"[:,\[][ \t\r\n]*+-0[ \t\r\n]*+[,\]}]")
 """A value -0, of which orjson makes the integer 0; not a name such as items-07, which must not take the slower way."""
 
 
-def cut_arrays(body: Buffer, found: FoundArrays, what: str, charge: Charge | None, most: int = MAX_BYTES) -> bytes:
+def cut_arrays(body: Buffer, found: FoundArrays, what: str, memory: Memory, most: int = MAX_BYTES) -> bytes:
     """The envelope: `body`, in which number i stands for array i of those `found`.
 
     Raises limit_exceeded if all but `what` has more than `most` bytes.
@@ -56,7 +56,7 @@ def cut_arrays(body: Buffer, found: FoundArrays, what: str, charge: Charge | Non
         end = after
     pieces.append(whole[end:])
     if len(body) > MAX_BYTES:
-        _check_size(pieces[::2], what, charge, most)
+        _check_size(pieces[::2], what, memory, most)
     return b"".join(pieces)
 
 
@@ -64,8 +64,8 @@ def parse_envelope(
     text: bytes,
     body: Buffer,
     found: FoundArrays,
-    check_grammar: Callable[[Buffer, Charge | None], None],
-    charge: Charge | None,
+    check_grammar: Callable[[Buffer, Memory], None],
+    memory: Memory,
     most: int = MAX_BYTES,
 ) -> Any:
     """The value of the envelope `text` of `body`.
@@ -80,7 +80,7 @@ def parse_envelope(
     try:
         return lossless_json.loads(text.decode())
     except ValueError:
-        check_grammar(body, charge)
+        check_grammar(body, memory)
     return lossless_json.loads(text.decode(), bare=True)
 
 
@@ -98,17 +98,16 @@ def count_members(value: Any) -> int:
     return count
 
 
-def _check_size(pieces: Sequence[Buffer], what: str, charge: Charge | None, most: int) -> None:
+def _check_size(pieces: Sequence[Buffer], what: str, memory: Memory, most: int) -> None:
     """Raises limit_exceeded where an envelope, in `pieces`, is too large; white space hardly counts.
 
-    `charge` is told what a large one takes to be counted and read: each byte, and a character of text for it.
+    `memory` is charged with what a large one takes to be counted and read: each byte, and a character of text for it.
     """
     size = sum(map(len, pieces))
     if size > MAX_SPACED_BYTES:
         most = MAX_SPACED_BYTES
     elif size > most:
-        if charge is not None:
-            charge(_READ_EXACTLY * size)
+        memory.charge(_READ_EXACTLY * size)
         size = sum(len(bytes(piece).translate(None, _SPACE)) for piece in pieces)
     if size > most:
         detail = f"all but {what} takes {size} bytes of at most {most}"

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.wire.json import malformed_hint
 from app.wire.json.codec_constants import MAX_DEPTH
 from app.wire.json.codec_functions import check
-from app.wire.little_endian_items import Charge
 
 _BYTE: Final = np.dtype(np.uint8)
 _LAST: Final = b"]}"
@@ -37,23 +37,22 @@ class FramingFault(GatherError):
     """A body that is not JSON or names a key twice: nothing comes before it, so nobody need look again."""
 
 
-def check_framing(body: Buffer, charge: Charge | None = None) -> None:
-    """Raise malformed_request if the body is not JSON or names a key twice, and what `charge` raises."""
-    found = fault(body, charge)
+def check_framing(body: Buffer, memory: Memory = UNCOUNTED) -> None:
+    """Raise malformed_request if the body is not JSON or names a key twice, and what charging raises."""
+    found = fault(body, memory)
     if found is not None:
         raise FramingFault("malformed_request", found.detail, hint=found.hint)
 
 
-def fault(body: Buffer, charge: Charge | None = None, *, bare: bool = False) -> Fault | None:
+def fault(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = False) -> Fault | None:
     """What makes `body` no JSON document that names each key once, or None.
 
-    `bare` takes NaN, Infinity and -Infinity for values. `charge` is told what is needed, in bytes, before it is taken.
+    `bare` takes NaN, Infinity and -Infinity for values. `memory` is charged with what is needed before it is taken.
     """
     end = _after_last(body)
     if end == 0 or body[end - 1] not in _LAST:
         # A text, number or name alone, or what is cut short: nothing else keeps a reader from running over the end.
-        if charge is not None:
-            charge(len(body))
+        memory.charge(len(body))
         body = b"".join((body, b"]"))
     view = np.frombuffer(body, _BYTE)
     view.flags.writeable = False
@@ -65,8 +64,7 @@ def fault(body: Buffer, charge: Charge | None = None, *, bare: bool = False) -> 
         return Fault(detail, malformed_hint.hint(body, place, end))
     if members < 2:
         return None
-    if charge is not None:
-        charge(9 * members)
+    memory.charge(9 * members)
     keys = np.empty(members, np.int64)
     check.run(view, end, stack, keys, bare)
     keys.sort()

@@ -9,20 +9,14 @@ import pybase64
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place, invalid_field
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.frame_format import HEAD
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 from app.wire.json.read_values import Values
-from app.wire.little_endian_items import (
-    Charge,
-    PackedItemError,
-    PackedSizeError,
-    check_packed,
-    packed_size_hint,
-    unpack,
-)
+from app.wire.little_endian_items import PackedItemError, PackedSizeError, check_packed, packed_size_hint, unpack
 
 
 @dataclass(slots=True)
@@ -33,16 +27,17 @@ class Packed:
     dtype: DType
     shape: tuple[int, ...]
     raw: bytes
+    memory: Memory = UNCOUNTED
     wrong: PackedItemError | None = None
 
-    def read(self, charge: Charge | None = None) -> Tensor | None:
-        """The tensor, or None where something is wrong with it. `charge` is told what it will take beside `raw`.
+    def read(self) -> Tensor | None:
+        """The tensor, or None where something is wrong with it. Charges what it takes beside `raw`.
 
-        Raises what `charge` raises.
+        Raises what charging raises.
         """
         name, dtype, shape = self.name, self.dtype, self.shape
         try:
-            return unpack(dtype, shape, self.raw, charge, f"/{name}/base64", f"/{name}/shape", f"/{name}/dtype")
+            return unpack(dtype, shape, self.raw, self.memory, f"/{name}/base64", f"/{name}/shape", f"/{name}/dtype")
         except PackedSizeError:
             return None
         except PackedItemError as error:
@@ -70,26 +65,25 @@ class Packed:
 
 
 def base64_bytes(
-    name: str, body: Buffer, view: NDArray[np.uint8], first: int, end: int, escaped: bool, charge: Charge | None
+    name: str, body: Buffer, view: NDArray[np.uint8], first: int, end: int, escaped: bool, memory: Memory
 ) -> bytes:
     """The bytes that the string in [first, end) of `body` stands for; `view` is the body as an array.
 
-    `charge` is told of them before they are made. Raises invalid_field where the string is no base64.
+    `memory` is charged with them before they are made. Raises invalid_field where the string is no base64.
     """
     text = memoryview(body)[first + 1 : end - 1]
     if escaped:
-        text = _unescaped(name, view, first, end, charge)
-    if charge is not None:
-        charge(len(text) // 4 * 3)
+        text = _unescaped(name, view, first, end, memory)
+    memory.charge(len(text) // 4 * 3)
     try:
         return pybase64.b64decode(text, validate=True)
     except ValueError:
         raise _no_base64(name) from None
 
 
-def _unescaped(name: str, view: NDArray[np.uint8], first: int, end: int, charge: Charge | None) -> memoryview:
+def _unescaped(name: str, view: NDArray[np.uint8], first: int, end: int, memory: Memory) -> memoryview:
     """The UTF-8 of the string in [first, end) of `view`. Raises invalid_field for what is none."""
-    string = Values(view, name, DTYPES["string"], (), first, end, 0).read(charge)
+    string = Values(view, name, DTYPES["string"], (), first, end, 0, memory=memory).read()
     if not isinstance(string, PackedStrings):
         raise _no_base64(name)
     return string.frame(0)[HEAD:]

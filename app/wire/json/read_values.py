@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.dtypes import DType
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Form, Tensor, coordinates
 from app.wire.json import lossless_json, nesting_hint, value_hint
 from app.wire.json.codec_constants import KINDS, MAX_DEPTH, OPEN, PLAIN_READING, SKIP, strings_room
 from app.wire.json.codec_functions import read_elements
-from app.wire.little_endian_items import Charge, bounded_product, items_text
+from app.wire.little_endian_items import bounded_product, items_text
 
 _FEW: Final = 8
 _SHORT: Final = 1 << 10
@@ -68,13 +69,14 @@ class Values:
     end: int
     depth: int
     bare: bool = False
+    memory: Memory = UNCOUNTED
     wrong: tuple[int, int] | None = None
     outline: tuple[tuple[int, ...], Form] | None = field(init=False, repr=False, compare=False)
 
-    def read(self, charge: Charge | None = None) -> Tensor | None:
+    def read(self) -> Tensor | None:
         """The tensor, or None where something is wrong with it: then see the other two.
 
-        `charge` is told what it will take, in bytes, before it takes it. Raises what that raises.
+        Charges what it takes before it takes it. Raises what charging raises.
         """
         dtype, shape, first, end = self.dtype, self.shape, self.first, self.end
         if self.depth == 1 and dtype.kind != "complex":  # as most are: without a Nesting
@@ -90,11 +92,10 @@ class Values:
             if nesting is None:
                 return None
             form, leaf, inner, dims, parts = nesting
-        if charge is not None and shape is None:
+        if shape is None:
             parts = min(parts, self._commas() + 1)
         room = parts * width(dtype) if dtype.item_size else strings_room(parts, end - first)
-        if charge is not None:
-            charge(room + reading_memory(end - first))
+        self.memory.charge(room + reading_memory(end - first))
         raw = np.empty(room, _BYTE)
         fine, place, element, used, leaf, inner = read_elements.run(
             self.view, first, end, KINDS[dtype.name], leaf, inner, parts, dims, raw, self.bare
@@ -192,16 +193,12 @@ class FlatList(NamedTuple):
     kind: int
     pointers: tuple[str, Form, str, str]
 
-    def read(self, view: NDArray[np.uint8], first: int, end: int, charge: Charge | None) -> Tensor | None:
+    def read(self, view: NDArray[np.uint8], first: int, end: int) -> Tensor | None:
         """The tensor whose values are the list in bytes [first, end) of `view`, or None where something is wrong.
 
-        `charge` is told what it takes, in bytes. Raises what that raises.
+        The caller has charged `room` bytes, and what reading takes (see `reading_memory`).
         """
         dtype, shape, items, room, kind, pointers = self
-        if 2 * items > end - first:
-            return None
-        if charge is not None:
-            charge(room + reading_memory(end - first))
         raw = np.empty(room, _BYTE)
         fine, *_ = read_elements.run(view, first, end, kind, 1, items, items, _NO_INTS, raw, False)
         return Tensor(dtype, shape, raw.view(dtype.numpy), *pointers) if fine else None

@@ -15,6 +15,7 @@ import orjson
 import pybase64
 from numpy.typing import NDArray
 
+from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Encoding
@@ -23,12 +24,14 @@ from app.tensors.tensor import Tensor
 from app.wire.json.codec_constants import TEXT_ROOM, WIDEST
 from app.wire.json.codec_functions import write_singles
 from app.wire.json.write_strings import strings_text
-from app.wire.little_endian_items import Memory, packed_bytes
+from app.wire.little_endian_items import packed_bytes
 
 _NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
 _JOINED: Final = 1 << 16
 _LONG: Final = 1 << 16
 _BLOCK: Final = 1 << 16
+_SHORT: Final = 1 << 9
+"""Bytes of items whose text is so short that it is charged once it is made."""
 _DOUBLE: Final = 26
 """Bytes of the longest text of a float64 with its comma."""
 _BYTE: Final = np.dtype(np.uint8)
@@ -41,37 +44,38 @@ def is_long(tensor: Tensor) -> bool:
     return tensor.array.nbytes > _LONG
 
 
-def tensor_text(tensor: Tensor, encoding: Encoding, memory: Memory | None = None) -> list[Buffer]:
+def tensor_text(tensor: Tensor, encoding: Encoding, memory: Memory = UNCOUNTED) -> list[Buffer]:
     """A tensor as an object with dtype, shape and items; `memory` is charged with them. Raises what charging raises."""
     sizes = ",".join(map(str, tensor.shape))
     head = f'{{"dtype":"{tensor.dtype.name}","shape":[{sizes}],"{encoding}":'.encode()
     return [head, *items_text(tensor, encoding, memory), b"}"]
 
 
-def items_text(tensor: Tensor, encoding: Encoding, memory: Memory | None = None) -> list[Buffer]:
+def items_text(tensor: Tensor, encoding: Encoding, memory: Memory = UNCOUNTED) -> list[Buffer]:
     """The items of a tensor, as a list or as a string of base64."""
     return _base64(tensor, memory) if encoding == "base64" else values_text(tensor, memory)
 
 
-def _base64(output: Tensor, memory: Memory | None) -> list[Buffer]:
+def _base64(output: Tensor, memory: Memory) -> list[Buffer]:
     """The packed items in base64, as a JSON string."""
     packed = packed_bytes(output, memory)
-    if memory is not None:
-        memory.charge(-(-len(packed) // 3) * 4)
+    memory.charge(-(-len(packed) // 3) * 4)
     text = pybase64.b64encode(packed)
-    if memory is not None and not output.dtype.item_size:
+    if not output.dtype.item_size:
         memory.adjust(len(packed), 0)
     return [b'"', text, b'"']
 
 
-def values_text(tensor: Tensor, memory: Memory | None = None) -> list[Buffer]:
+def values_text(tensor: Tensor, memory: Memory = UNCOUNTED) -> list[Buffer]:
     """The items in a flat list, in pieces; `memory` is charged with them. Raises what charging raises."""
     dtype, array = tensor.dtype, tensor.array
     if isinstance(tensor, PackedStrings):
         return [strings_text(tensor, memory)]
     if array.size <= _BLOCK:
-        if memory is None:
-            return [_numbers(dtype, array)]
+        if array.nbytes <= _SHORT:
+            text = _numbers(dtype, array)
+            memory.charge(len(text))
+            return [text]
         most = array.size * most_text(dtype) + TEXT_ROOM
         memory.charge(most)
         text = _numbers(dtype, array)
@@ -81,11 +85,9 @@ def values_text(tensor: Tensor, memory: Memory | None = None) -> list[Buffer]:
         return [_long_singles(dtype, array, memory)]
     pieces: list[Buffer] = []
     for block in _blocks(array):
-        if memory is not None:
-            memory.charge(block.size * most_text(dtype))
+        memory.charge(block.size * most_text(dtype))
         text = _numbers(dtype, block)
-        if memory is not None:
-            memory.adjust(block.size * most_text(dtype), len(text))
+        memory.adjust(block.size * most_text(dtype), len(text))
         pieces += (b"," if pieces else b"[", memoryview(text)[1:-1])
     pieces.append(b"]")
     return pieces
@@ -127,23 +129,21 @@ def _singles(array: NDArray[Any], pairs: bool) -> bytes | memoryview:
     return text.data[:size] if size > _JOINED else text[:size].tobytes()
 
 
-def _long_singles(dtype: DType, array: NDArray[Any], memory: Memory | None) -> memoryview:
+def _long_singles(dtype: DType, array: NDArray[Any], memory: Memory) -> memoryview:
     """The list of many items, of which what is not written to takes no memory."""
     pairs = dtype.kind == "complex"
     text = np.empty(array.size * (1 + pairs) * WIDEST + TEXT_ROOM, _BYTE)
     end = 0
     for block in _blocks(array):
         most = block.size * most_text(dtype)
-        if memory is not None:
-            memory.charge(most)
+        memory.charge(most)
         items = (block if pairs or dtype.item_size == 4 else block.astype(np.float32)).view(_BYTE)
         items.flags.writeable = False
         start = max(end - 1, 0)  # where the block before closed the list
         size: int = write_singles.run(items, pairs, text[start:])
         if start:
             text[start] = ord(",")
-        if memory is not None:
-            memory.adjust(most, start + size - end)
+        memory.adjust(most, start + size - end)
         end = start + size
     return text.data[:end]
 
