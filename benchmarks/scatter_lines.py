@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from app.operators.gather_elements import places_in_data
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
-from app.tensors.scatter_call import Reduction
+from app.tensors.operator_signature import Reduction
 
 Array = NDArray[Any]
 UFUNCS: Final[dict[str, Any]] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}

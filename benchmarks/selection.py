@@ -83,7 +83,7 @@ class Shape:
     ordered: bool
 
     def __str__(self) -> str:
-        name = OPERATORS[self.operator].signature.parameter
+        name = OPERATORS[self.operator].signature.parameters[0].name
         order = "ordered" if self.ordered else "random"
         return f"{self.operator} {self.dtype} {list(self.data)} by {list(self.indices)} {name}={self.parameter} {order}"
 
@@ -144,7 +144,7 @@ def _make_call(shape: Shape, octets: NDArray[np.uint8], source: np.random.Genera
         shape.operator,
         Tensor(dtype, shape.data, data),
         Tensor(DTYPES["int64"], shape.indices, flat),
-        shape.parameter,
+        (shape.parameter,),
         "onnx-13",
     )
 

@@ -116,7 +116,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
     data = call.data
     answer = await service.run(call, one.timings, one.reservation)
     text = write_answer(answer, encoding)
-    plan = service.planner.plan(call, data, service.chooser).plan
+    planned = service.planner.plan(call, data, service.chooser)
 
     def finish(coroutine: Any) -> None:
         try:
@@ -129,7 +129,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
         "headers": best(exchange, seconds),
         "parse": best(lambda: read_request(BODY, b"", signature, service.limits), seconds),
         "plan": best(lambda: service.planner.plan(call, data, service.chooser), seconds),
-        "run": best(lambda: service.run_at_once(plan, data, call.indices, one.timings), seconds),
+        "run": best(lambda: service.run_at_once(planned, data, call.indices, one.timings), seconds),
         "encode": best(lambda: write_answer(answer, encoding), seconds),
         "send": best(lambda: finish(one.send(200, b"application/json", text)), seconds),
         "whole": best(lambda: finish(app(scope(sink), receive, send)), seconds),

@@ -43,7 +43,7 @@ def test_many_places_of_a_sparse_gradient_become_tuples_in_a_thread_of_the_pool(
         Tensor(DTYPES["int64"], (tuples, 2), indices.reshape(-1)),
         Tensor(DTYPES["float32"], (tuples,), np.ones(tuples, np.float32)),
         (tuples, 3),
-        0,
+        (0,),
         1.0,
         True,
         "onnx-13",

@@ -12,6 +12,7 @@ from app.operators.registry import OPERATORS
 from app.security.authorizer import Access, needed_scope
 from app.settings import settings_table
 from app.tensors.dtypes import DTYPES, INTEGERS
+from app.tensors.operator_signature import AXIS
 from tests.commands import command_names
 from tests.markdown_blocks import ROOT, RUNNABLE, blocks, table
 
@@ -76,7 +77,7 @@ def test_dialects_are_the_dialects() -> None:
             "`axis`, `batch_dims`"
             if row.fields and row.fields.batch_dims
             else "`axis`"
-            if OPERATORS[operator].signature.parameter == "axis"
+            if AXIS in OPERATORS[operator].signature.parameters
             else "`batch_dims`"
             if row.has_batch_dims
             else "none"

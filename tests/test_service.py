@@ -47,7 +47,7 @@ def call(rows: NDArray[Any], **options: Any) -> Call:
     data = Tensor(DTYPES["float32"], (ROWS, 64), TABLE)
     name = rows.dtype.name
     return Call(
-        "gathernd", data, Tensor(DTYPES[name], (len(rows), 1), rows), 0, options.pop("dialect", "onnx-13"), **options
+        "gathernd", data, Tensor(DTYPES[name], (len(rows), 1), rows), (0,), options.pop("dialect", "onnx-13"), **options
     )
 
 
@@ -225,7 +225,7 @@ def test_a_large_slice_to_fill_with_is_made_by_a_thread_of_the_pool(
 
     data = Tensor(DTYPES["float32"], (2, items), np.ones(2 * items, np.float32))
     rows = Tensor(DTYPES["int64"], (2, 1), np.array([1, 2]))
-    asked = Call("gathernd", data, rows, 0, "onnx-13", out_of_bounds="fill", fill_value=_Seven())
+    asked = Call("gathernd", data, rows, (0,), "onnx-13", out_of_bounds="fill", fill_value=_Seven())
     monkeypatch.setattr(np, "full", noting)
     answer, _ = gather(service(force_route="loop"), asked)
     (name,) = [name for size, name in made_by if size == items]
@@ -238,7 +238,7 @@ def test_a_large_slice_to_fill_with_is_made_by_a_thread_of_the_pool(
 def test_no_slice_to_fill_with_is_made_where_there_are_no_tuples(items: int) -> None:
     data = Tensor(DTYPES["float32"], (0, items), np.empty(0, np.float32))
     rows = Tensor(DTYPES["int64"], (0, 1), np.empty(0, np.int64))
-    asked = Call("gathernd", data, rows, 0, "onnx-13", out_of_bounds="fill", fill_value=_Seven())
+    asked = Call("gathernd", data, rows, (0,), "onnx-13", out_of_bounds="fill", fill_value=_Seven())
     answer, _ = gather(service(budget=2**20), asked)
     assert answer.output.shape == (0, items)
     assert answer.replaced == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, cast, get_args
 
 import orjson
@@ -20,8 +20,7 @@ from app.tensors.backward_call import BackwardName, BackwardSignature
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Device
 from app.tensors.lookup_call import LOOKUP, POOLINGS, Pooling
-from app.tensors.operator_signature import OperatorName, Parameter, Signature
-from app.tensors.scatter_call import Reduction
+from app.tensors.operator_signature import OperatorName, Reduction, Signature
 
 OPS: Final = (*OPERATORS, *BACKWARDS, LOOKUP)
 _BAGS: Final = POOLINGS[1:]
@@ -35,7 +34,9 @@ app = typer.Typer(add_completion=False)
 
 def _taken_by(parameter: str) -> str:
     """The operators with this parameter."""
-    return " or ".join(name for name, signature in _SIGNATURES.items() if signature.parameter == parameter)
+    return " or ".join(
+        name for name, signature in _SIGNATURES.items() if any(one.name == parameter for one in signature.parameters)
+    )
 
 
 @app.command("explain")
@@ -60,6 +61,18 @@ def explain(
         ),
     ] = 0,
     axis: Annotated[int, typer.Option(help=f"Axis to gather or scatter on ({_taken_by('axis')}).")] = 0,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(help="Another parameter of the operator, once for each, such as bits=8.", metavar="NAME=NUMBER"),
+    ] = None,
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="Type and shape of a further input of the operator, once for each, such as scales=float16:200000,2.",
+            metavar="NAME=DTYPE:SHAPE",
+        ),
+    ] = None,
     reduction: Annotated[
         str, typer.Option(help=f"How updates of a scatter combine: {', '.join(get_args(Reduction))}.")
     ] = "none",
@@ -95,13 +108,15 @@ def explain(
             raise typer.BadParameter("--feature belongs to --op lookup")
         if data_shape is None or indices_shape is None:
             raise typer.BadParameter(f"--op {op} takes --data-shape and --indices-shape")
+        given = {"batch_dims": batch_dims, "axis": axis} | dict(map(_number, parameter or ()))
         asked = Asked(
             _shape(data_shape),
             _shape(indices_shape),
             data_dtype,
             indices_dtype,
-            *_parameters(op, dialect, batch_dims, axis, reduction),
+            *_parameters(op, dialect, given, reduction),
             _device(device),
+            _inputs(op, input_ or ()),
         )
     if sparse and op not in BACKWARDS:
         raise typer.BadParameter(f"--sparse belongs to --op {' or '.join(BACKWARDS)}")
@@ -122,21 +137,56 @@ def explain(
         _print_explanation(body)
 
 
-def _parameters(op: str, dialect: str | None, batch_dims: int, axis: int, reduction: str) -> tuple[int, int, str]:
-    """The operator's parameter, the batch_dims beside an axis, and the dialect."""
+def _parameters(
+    op: str, dialect: str | None, given: dict[str, int], reduction: str
+) -> tuple[tuple[int, ...], int, str]:
+    """The operator's parameters, the batch_dims beside an axis, and the dialect."""
     signature = _SIGNATURES[op]
     dialect = signature.default_dialect if dialect is None else dialect
-    parameters: dict[Parameter, int] = {"batch_dims": batch_dims, "axis": axis}
-    parameter = 0 if signature.parameter is None else parameters.pop(signature.parameter)
+    parameters = tuple(given.pop(one.name, one.default) for one in signature.parameters)
     own = signature.dialect_fields.get(dialect)
-    beside = parameters.pop("batch_dims") if own is not None and own.batch_dims else 0
-    if any(parameters.values()):
+    beside = given.pop("batch_dims") if own is not None and own.batch_dims else 0
+    for name in given.keys() - {"batch_dims", "axis"}:
+        raise typer.BadParameter(f"--op {op} has no parameter {name}")
+    if any(given.values()):
         owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
         raise typer.BadParameter(", ".join(owners))
     _check_one_of("dialect", dialect, signature.dialects)
     reductions = signature.reductions if isinstance(signature, Signature) else {}
     _check_one_of("reduction", reduction, reductions.get(dialect, ("none",)))
-    return parameter, beside, dialect
+    return parameters, beside, dialect
+
+
+def _number(text: str) -> tuple[str, int]:
+    """The parameter of a text such as bits=8."""
+    name, _, value = text.partition("=")
+    try:
+        return name, int(value)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no NAME=NUMBER, such as bits=8") from None
+
+
+def _inputs(op: str, texts: Sequence[str]) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+    """The inputs of texts such as scales=float16:200000,2, by name, with their types and shapes."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for text in texts:
+        name, _, described = text.partition("=")
+        dtype, colon, shape = described.partition(":")
+        if not colon:
+            raise typer.BadParameter(f"{text!r} is no NAME=DTYPE:SHAPE, such as scales=float16:200000,2")
+        _check_one_of("input", name, _further(op))
+        _check_one_of("input", dtype, DTYPES)
+        found[name] = dtype, _shape(shape)
+    missing = [name for name in _further(op) if name not in found and name not in OPERATORS[op].signature.optional]
+    if missing:
+        raise typer.BadParameter(f"--op {op} takes --input {missing[0]}=DTYPE:SHAPE")
+    return found
+
+
+def _further(op: str) -> Sequence[str]:
+    """The inputs of an operator whose types and shapes do not follow from those of data and indices."""
+    signature = _SIGNATURES[op]
+    return signature.further if isinstance(signature, Signature) and signature.kind == "gather" else ()
 
 
 def _device(text: str) -> Device:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,24 +18,24 @@ from app.tensors.backward_call import BackwardCall, BackwardName
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Call, Device
 from app.tensors.lookup_call import Feature, LookupCall, Pooling
-from app.tensors.operator_signature import OperatorName, Signature
-from app.tensors.scatter_call import Reduction
+from app.tensors.operator_signature import OperatorName, Reduction, Signature
 from app.tensors.tensor import Tensor
 
 Shape = tuple[int, ...]
 
 
 class Asked(NamedTuple):
-    """A call by its shapes: `parameter` is batch_dims or axis, `batch_dims` the one beside an axis."""
+    """A call by its shapes: `batch_dims` is the one beside an axis, `inputs` are those beside data and indices."""
 
     data_shape: Shape
     indices_shape: Shape
     data_dtype: str
     indices_dtype: str
-    parameter: int
+    parameters: tuple[int, ...]
     batch_dims: int
     dialect: str
     device: Device
+    inputs: Mapping[str, tuple[str, Shape]]
 
 
 class AskedFeature(NamedTuple):
@@ -51,7 +51,7 @@ def explained_call(service: Service, op: OperatorName, asked: Asked, reduction: 
     signature = OPERATORS[op].signature
     call, data = _call(signature, asked)
     if signature.kind == "scatter":
-        call.updates = _updates(signature, data, call.indices)
+        call.further = {"updates": _updates(signature, data, call.indices)}
         call.reduction = cast(Reduction, reduction)
     return explanation_body(service.explain(call, MemoryReservation(service.budget), on_device=on_device))
 
@@ -62,11 +62,11 @@ def explained_backward(service: Service, op: BackwardName, asked: Asked, sparse:
     Raises what the service raises.
     """
     row = BACKWARDS[op]
-    signature, dialect = row.signature, row.dialects[asked.dialect]
+    dialect = row.dialects[asked.dialect]
     gather = OPERATORS[row.gather]
     call, data = _call(gather.signature, asked)
     try:
-        _, shape, _ = gather.plan(dialect, call, data)
+        _, shape, _ = gather.plan(dialect, call, data, {})
     except GatherError:
         shape = ()  # what is wrong comes before the shape of grad_output
     backward = BackwardCall(
@@ -74,12 +74,11 @@ def explained_backward(service: Service, op: BackwardName, asked: Asked, sparse:
         call.indices,
         _without_items(data.dtype, shape, "/grad_output"),
         asked.data_shape,
-        asked.parameter,
+        asked.parameters,
         1.0,
         sparse,
         asked.dialect,
         asked.device,
-        parameter_pointer=signature.pointer,
         batch_dims=asked.batch_dims,
     )
     return explanation_body(service.explain(backward, MemoryReservation(service.budget)))
@@ -134,10 +133,12 @@ def _call(signature: Signature, asked: Asked) -> tuple[Call, Tensor]:
         signature.operator,
         data,
         indices,
-        asked.parameter,
+        asked.parameters,
         asked.dialect,
         asked.device,
-        signature.pointer,
+        further={
+            name: _without_items(DTYPES[dtype], shape, f"/{name}") for name, (dtype, shape) in asked.inputs.items()
+        },
         batch_dims=asked.batch_dims,
     )
     return call, data

@@ -115,7 +115,7 @@ class Gpu:
         if call.device == "gpu":
             if code == "overloaded":
                 raise GatherError("overloaded", problem, retry_after=1)
-            raise GatherError("device_unavailable", problem, pointer=call.device_pointer)
+            raise GatherError("device_unavailable", problem, pointer=call.pointer("device"))
         self.fallbacks += 1
         if monotonic() - self._warned_at >= _WARN_INTERVAL_S:
             self._warned_at = monotonic()

@@ -15,7 +15,7 @@ from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan, Plan
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 from app.tensors.dtypes import DTYPES
-from app.tensors.scatter_call import REDUCTIONS
+from app.tensors.operator_signature import REDUCTIONS
 
 ScatterPlan = ScatterNDPlan | ScatterElementsPlan
 INDEX_TYPES: Final = tuple(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8))
@@ -101,7 +101,7 @@ def check_indices_and_output(plan: Plan, indices: object, out: object) -> None:
     """The rest of `check_arrays`."""
     if min(plan.batches, plan.tuples, plan.slice_items, *plan.dims) < 0:
         raise TypeError("the plan has a negative size")
-    array = _check_array(indices, "indices", plan.index_items)
+    array = check_array(indices, "indices", plan.index_items)
     if array.dtype not in INDEX_TYPES:
         raise TypeError(f"indices of type {array.dtype}: they must be integers in the machine's byte order")
     if not array.flags.aligned:
@@ -111,13 +111,14 @@ def check_indices_and_output(plan: Plan, indices: object, out: object) -> None:
 
 
 def _check_carriers(plan: Plan, array: object, role: str, items: int) -> NDArray[Any]:
-    found = _check_array(array, role, items)
+    found = check_array(array, role, items)
     if found.dtype.kind not in _CARRIER_KINDS or found.itemsize != plan.item_size or not found.dtype.isnative:
         raise TypeError(f"{role} of type {found.dtype}: the plan is for carriers of {plan.item_size} bytes")
     return found
 
 
-def _check_array(array: object, role: str, items: int) -> NDArray[Any]:
+def check_array(array: object, role: str, items: int) -> NDArray[Any]:
+    """The array, of one axis and so many items. Raises TypeError for anything else."""
     if type(array) is not np.ndarray:
         raise TypeError(f"{role} must be an array of NumPy's, not a {type(array).__name__}")
     if array.ndim != 1 or not array.flags.c_contiguous:

@@ -15,7 +15,7 @@ from app.operators.dialects import GATHER, GATHERND, Dialect
 from app.operators.gather_backward import plan_gather_backward
 from app.operators.gathernd_backward import plan_gathernd_backward
 from app.tensors.backward_call import BackwardName, BackwardSignature
-from app.tensors.operator_signature import OperatorName, Parameter
+from app.tensors.operator_signature import AXIS, BATCH_DIMS, OperatorName, Parameter
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
@@ -80,9 +80,10 @@ def _row(
     plan: BackwardPlanner,
     *,
     summary: str,
+    schema: tuple[str, str],
 ) -> BackwardOperator:
     fields = {dialect.name: dialect.fields for dialect in dialects.values() if dialect.fields is not None}
-    signature = BackwardSignature(name, parameter, tuple(dialects), dialect_fields=fields)
+    signature = BackwardSignature(name, (parameter,), tuple(dialects), dialect_fields=fields, schema=schema)
     return BackwardOperator(signature, gather, summary, dialects, plan)
 
 
@@ -90,18 +91,27 @@ _ROWS: Final = (
     _row(
         "gathernd_backward",
         "gathernd",
-        "batch_dims",
+        BATCH_DIMS,
         GATHERND,
         plan_gathernd_backward,
         summary="Gradient of GatherND: add slices at their indices",
+        schema=(
+            "GatherNDBackwardRequest",
+            "The gradient of a GatherND: each slice of `grad_output` is added at its index to zeros of the data's "
+            "shape.",
+        ),
     ),
     _row(
         "gather_backward",
         "gather",
-        "axis",
+        AXIS,
         GATHER,
         plan_gather_backward,
         summary="Gradient of Gather: add slices at their indices along an axis",
+        schema=(
+            "GatherBackwardRequest",
+            "The gradient of a Gather: each slice of `grad_output` is added at its index to zeros of the data's shape.",
+        ),
     ),
 )
 BACKWARDS: Final[Mapping[BackwardName, BackwardOperator]] = {row.name: row for row in _ROWS}

@@ -10,8 +10,7 @@ from app.errors import Rule
 from app.operators import specification_clauses
 from app.operators.specification_clauses import Clauses
 from app.tensors.dtypes import DTYPES, INTEGERS
-from app.tensors.operator_signature import DialectFields
-from app.tensors.scatter_call import REDUCTIONS, Reduction
+from app.tensors.operator_signature import REDUCTIONS, DialectFields, Reduction
 
 _ONNX_13 = tuple(name for name in DTYPES if not name.startswith("float8"))
 _ONNX_11 = tuple(name for name in _ONNX_13 if name != "bfloat16")
@@ -22,6 +21,7 @@ _NO_COMPLEX = tuple(name for name, row in DTYPES.items() if row.kind != "complex
 class Dialect:
     """One operator version: `rules` is by error code, with `data_dtype` and `index_dtype` for unsupported_dtype.
 
+    `further_dtypes` are those of inputs beside data and indices that have their own, by the input's name.
     `reductions` are those that a scatter may ask for, `fields` how its requests differ from those of others.
     `taken_by` names, for each type that the dialect does not take, another dialect of the operator that takes it.
     `equal_sizes` says that the indices of an elements operator must have data's size on every axis but its own, not
@@ -38,6 +38,7 @@ class Dialect:
     fields: DialectFields | None = None
     equal_sizes: bool = False
     taken_by: Mapping[str, str] = field(default_factory=dict)
+    further_dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def _versions(*rows: Dialect) -> Mapping[str, Dialect]:

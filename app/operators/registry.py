@@ -18,23 +18,23 @@ from app.operators.gathernd import plan_gathernd
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatternd import plan_scatternd
 from app.tensors.gather_call import Call
-from app.tensors.operator_signature import Kind, OperatorName, Parameter, Signature
+from app.tensors.operator_signature import AXIS, BATCH_DIMS, Kind, OperatorName, Parameter, Signature
 from app.tensors.tensor import Tensor
 
 Planned = tuple[Plan, tuple[int, ...], int]
 """The plan, the output's shape, and the axis of data that the first component of an index tuple belongs to."""
-Planner = Callable[[Dialect, Call, Tensor], Planned]
-"""Of a dialect, a call and its data. Raises the operator's errors on types and shapes, but for the types of
-data and indices, which `check_dtypes` has looked at."""
+Planner = Callable[[Dialect, Call, Tensor, Mapping[str, Tensor]], Planned]
+"""Of a dialect, a call, its data and its further inputs. Raises the operator's errors on types and shapes, but for the
+types of data and indices, which `check_dtypes` has looked at."""
 GatherPlanner = Callable[[Dialect, Tensor, Tensor, int, str], Planned]
-"""Of a dialect, data, indices, the parameter and the pointer to it."""
+"""Of a dialect, data, indices, the only parameter and the pointer to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operator:
     """One operator. `summary` is a line for its callers, `texts` are the specifications that it follows.
 
-    `on_gpu` says whether the GPU's kernel takes its plans.
+    `on_gpu` says whether the GPU's kernel takes its plans, `typed_by` which input has the output's type.
     """
 
     signature: Signature
@@ -43,6 +43,7 @@ class Operator:
     dialects: Mapping[str, Dialect]
     plan: Planner
     on_gpu: bool
+    typed_by: str
 
     @property
     def name(self) -> OperatorName:
@@ -69,20 +70,26 @@ class Operator:
 
 def _row(
     name: OperatorName,
-    parameter: Parameter | None,
+    parameters: tuple[Parameter, ...],
     dialects: Mapping[str, Dialect],
     plan: Planner,
     *,
     summary: str,
+    schema: tuple[str, str],
     inputs: tuple[str, ...] = ("data", "indices"),
+    optional: tuple[str, ...] = (),
+    residents: tuple[str, ...] = ("data",),
     kind: Kind = "gather",
     on_gpu: bool = True,
+    typed_by: str = "data",
 ) -> Operator:
     names = tuple(dialects)
     reductions = {dialect.name: dialect.reductions for dialect in dialects.values() if dialect.reductions}
     fields = {dialect.name: dialect.fields for dialect in dialects.values() if dialect.fields is not None}
-    signature = Signature(name, parameter, names, inputs, names[0], kind, reductions, fields)
-    return Operator(signature, summary, _texts(name, names), dialects, plan, on_gpu)
+    signature = Signature(
+        name, parameters, names, inputs, names[0], kind, reductions, fields, optional, residents, schema
+    )
+    return Operator(signature, summary, _texts(name, names), dialects, plan, on_gpu, typed_by)
 
 
 def _texts(name: OperatorName, dialects: Iterable[str]) -> tuple[str, ...]:
@@ -95,54 +102,74 @@ def _texts(name: OperatorName, dialects: Iterable[str]) -> tuple[str, ...]:
     return (f"ONNX {title} {numbers}", *openvino)
 
 
-def _gather(plan: GatherPlanner) -> Planner:
-    """The planner of an operator without further inputs."""
-    return lambda dialect, call, data: plan(dialect, data, call.indices, call.parameter, call.parameter_pointer)
+def _gather(plan: GatherPlanner, parameter: Parameter) -> Planner:
+    """The planner of an operator of one parameter and without further inputs."""
+    name = parameter.name
+    return lambda dialect, call, data, _: plan(dialect, data, call.indices, call.parameters[0], call.pointer(name))
 
 
-def _plan_gather(dialect: Dialect, call: Call, data: Tensor) -> Planned:
-    return plan_gather(dialect, data, call.indices, call.parameter, call.parameter_pointer, call.batch_dims)
+def _plan_gather(dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]) -> Planned:
+    return plan_gather(dialect, data, call.indices, call.parameters[0], call.pointer("axis"), call.batch_dims)
 
 
 _ROWS: Final = (
     _row(
         "gathernd",
-        "batch_dims",
+        (BATCH_DIMS,),
         GATHERND,
-        _gather(plan_gathernd),
+        _gather(plan_gathernd, BATCH_DIMS),
         summary="Gather slices by index tuples (GatherND)",
+        schema=(
+            "GatherNDRequest",
+            "A GatherND: each tuple in the last dimension of `indices` picks an element or slice of `data`.",
+        ),
     ),
     _row(
         "gather",
-        "axis",
+        (AXIS,),
         GATHER,
         _plan_gather,
         summary="Gather slices along an axis (Gather)",
+        schema=("GatherRequest", "A Gather: each entry of `indices` picks a slice of `data` along `axis`."),
     ),
     _row(
         "gather_elements",
-        "axis",
+        (AXIS,),
         GATHER_ELEMENTS,
-        _gather(plan_gather_elements),
+        _gather(plan_gather_elements, AXIS),
         summary="Gather single elements along an axis (GatherElements)",
+        schema=(
+            "GatherElementsRequest",
+            "A GatherElements: each entry of `indices`, which has data's rank, picks one item of `data` along `axis`.",
+        ),
         on_gpu=False,
     ),
     _row(
         "scatternd",
-        None,
+        (),
         SCATTERND,
         plan_scatternd,
         summary="Scatter slices by index tuples into a copy of the data (ScatterND)",
+        schema=(
+            "ScatterNDRequest",
+            "A ScatterND: a copy of `data`, in which each tuple in the last dimension of `indices` names the element "
+            "or slice that one of `updates` goes to.",
+        ),
         inputs=("data", "indices", "updates"),
         kind="scatter",
         on_gpu=False,
     ),
     _row(
         "scatter_elements",
-        "axis",
+        (AXIS,),
         SCATTER_ELEMENTS,
         plan_scatter_elements,
         summary="Scatter single elements along an axis into a copy of the data (ScatterElements)",
+        schema=(
+            "ScatterElementsRequest",
+            "A ScatterElements: a copy of `data`, in which each entry of `indices`, which has data's rank, says where "
+            "along `axis` the one of `updates` at the same place goes to.",
+        ),
         inputs=("data", "indices", "updates"),
         kind="scatter",
         on_gpu=False,

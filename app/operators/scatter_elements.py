@@ -6,6 +6,7 @@ the update at (..., i, ...) goes to the same place of the output, but for axis a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from app.operators.dialects import Dialect
@@ -22,19 +23,18 @@ from app.tensors.tensor import Tensor
 
 
 def plan_scatter_elements(
-    dialect: Dialect, call: Call, data: Tensor
+    dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]
 ) -> tuple[ScatterElementsPlan, tuple[int, ...], int]:
     """Check updates' type, ranks, axis and shapes; return the plan, the output shape and the axis from the front.
 
     Raises unsupported_dtype, rank_too_small, rank_mismatch, axis_out_of_range, indices_shape_mismatch
     or updates_shape_mismatch, in this order.
     """
-    indices, updates = call.indices, call.updates
-    assert updates is not None
-    check_updates_type(dialect, data.dtype, call)
+    indices, updates = call.indices, further["updates"]
+    check_updates_type(dialect, data.dtype, updates, call)
     check_rank(dialect, "data", data)
     check_same_rank(dialect, data, indices)
-    axis = check_axis(dialect, data, call.parameter, call.parameter_pointer)
+    axis = check_axis(dialect, data, call.parameters[0], call.pointer("axis"))
     check_indices_shape(dialect, data, indices, axis)
     check_updates_shape(dialect, updates, indices.shape)
     sizes, strides, axis_stride = places_in_data(data.shape, indices.shape, axis)

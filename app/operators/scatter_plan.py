@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final
 
-from app.tensors.scatter_call import Reduction
+from app.tensors.operator_signature import Reduction
 
 PIECE_BYTES: Final = 1 << 14
 """Of the output at most, in whole rows, a power of two of them, for which tuples are sorted: half of a first cache."""

@@ -6,7 +6,7 @@ the order open, it is row-major here: of two updates of one slice the later one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -32,15 +32,16 @@ _INTO_RESIDENT: Final = SCATTERND["onnx-18"]
 """The dialect of scatters into resident tensors."""
 
 
-def plan_scatternd(dialect: Dialect, call: Call, data: Tensor) -> tuple[ScatterNDPlan, tuple[int, ...], int]:
+def plan_scatternd(
+    dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]
+) -> tuple[ScatterNDPlan, tuple[int, ...], int]:
     """Check updates' type and the shapes; return the plan, the output shape and the axis of the first component, 0.
 
     Raises unsupported_dtype, rank_too_small, index_depth_out_of_range, and
     updates_shape_mismatch, in this order.
     """
-    indices, updates = call.indices, call.updates
-    assert updates is not None
-    check_updates_type(dialect, data.dtype, call)
+    indices, updates = call.indices, further["updates"]
+    check_updates_type(dialect, data.dtype, updates, call)
     check_rank(dialect, "data", data)
     check_rank(dialect, "indices", indices)
     depth = _checked_depth(dialect, data.shape, indices)
@@ -81,7 +82,7 @@ def plan_scatter(dtype: DType, shape: Sequence[int], call: ScatterCall) -> Scatt
             rule=dialect.rules["index_dtype"],
             hint="Convert indices to int64.",
         )
-    check_updates_type(dialect, dtype, call, "the tensor")
+    check_updates_type(dialect, dtype, call.updates, call, "the tensor")
     data = Tensor(dtype, tuple(shape), np.empty(0), shape_pointer="/name")
     check_rank(dialect, "the tensor", data)
     check_rank(dialect, "indices", indices)

@@ -5,28 +5,26 @@ Each is a small pure function that raises the catalogue's error with the dialect
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Final
 
 from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.gather_call import Call
-from app.tensors.lookup_call import LookupCall
+from app.tensors.gather_call import Call, ReadingCall
 from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.tensor import Tensor
 
-Updating = Call | ScatterCall
-"""A request with updates: to an operator, or into a resident tensor."""
+NO_TENSORS: Final[Mapping[str, Tensor]] = {}
 _LESS_DATA: Final = (
     "Scatter into a part of the data, since the output has its size; POST /tensors/NAME/scatter changes a whole one."
 )
 
 
-def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
-    """Type constraints of the dialect, data first. Raises unsupported_dtype."""
+def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor, further: Mapping[str, Tensor] = NO_TENSORS) -> None:
+    """Type constraints of the dialect, data first, then indices and the further inputs. Raises unsupported_dtype."""
     if data.dtype.name not in dialect.data_dtypes:
         name = data.dtype.name
         other = dialect.taken_by.get(name)
@@ -40,6 +38,16 @@ def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
             else f"Convert data to float32, since no dialect takes {name}.",
         )
     check_index_dtype(dialect, indices)
+    for name, tensor in further.items():
+        taken = dialect.further_dtypes.get(name)
+        if taken is not None and tensor.dtype.name not in taken:
+            raise GatherError(
+                "unsupported_dtype",
+                f"{dialect.name} does not take {name} of type {tensor.dtype.name}; it takes {', '.join(taken)}",
+                pointer=tensor.dtype_pointer,
+                rule=dialect.rules[f"{name}_dtype"],
+                hint=f"Convert {name} to {taken[0]}.",
+            )
 
 
 def check_index_dtype(dialect: Dialect, indices: Tensor) -> None:
@@ -55,7 +63,7 @@ def check_index_dtype(dialect: Dialect, indices: Tensor) -> None:
         )
 
 
-def output_type(call: Call | LookupCall, dtype: DType) -> DType:
+def output_type(call: ReadingCall, dtype: DType) -> DType:
     """The type of an output of items of `dtype`: that itself, or what the call asks for. Raises unsupported_dtype."""
     if call.output_dtype is None:
         return dtype
@@ -63,7 +71,7 @@ def output_type(call: Call | LookupCall, dtype: DType) -> DType:
         raise GatherError(
             "unsupported_dtype",
             f"output_dtype is for data of a float type, and this is {dtype.name}",
-            pointer=call.output_dtype_pointer,
+            pointer=call.pointer("output_dtype"),
             hint=f"Leave out 'output_dtype': the output is {dtype.name}, as the data is.",
         )
     return DTYPES[call.output_dtype]
@@ -93,13 +101,13 @@ def check_axis(dialect: Dialect, data: Tensor, axis: int, pointer: str) -> int:
     return axis % rank
 
 
-def check_updates_type(dialect: Dialect, dtype: DType, call: Updating, role: str = "data") -> None:
+def check_updates_type(
+    dialect: Dialect, dtype: DType, updates: Tensor, call: Call | ScatterCall, role: str = "data"
+) -> None:
     """Updates have data's type, which must have arithmetic to be reduced. Raises unsupported_dtype.
 
     ONNX allows every type with every reduction, and says nothing of what add or max of those would be.
     """
-    updates = call.updates
-    assert updates is not None
     if updates.dtype is not dtype:
         raise GatherError(
             "unsupported_dtype",
@@ -112,7 +120,7 @@ def check_updates_type(dialect: Dialect, dtype: DType, call: Updating, role: str
         raise GatherError(
             "unsupported_dtype",
             f"{role} of type {dtype.name} takes the reduction none only",
-            pointer=call.reduction_pointer,
+            pointer=call.pointer("reduction"),
             hint=f"Write 'none' in place of {call.reduction!r}.",
         )
 
@@ -129,24 +137,32 @@ def check_updates_shape(dialect: Dialect, updates: Tensor, wanted: tuple[int, ..
         )
 
 
-def check_limits(call: Call, data: Tensor, output_shape: Sequence[int], output_dtype: DType, limits: Limits) -> None:
+def check_limits(
+    inputs: Mapping[str, Tensor], output_shape: Sequence[int], output_dtype: DType, limits: Limits
+) -> None:
     """Sizes, from the shapes alone and exactly, before anything is allocated: what comes after an operator's own rules.
 
     An output that is too large is told at the indices, whose shape its own follows, or at data, which a scatter copies.
 
-    Raises limit_exceeded for data, indices, output or updates over a limit or impossible to hold (the product of the
+    Raises limit_exceeded for the output or one of `inputs` over a limit or impossible to hold (the product of the
     non-zero dimensions in bytes above 2**63 - 1), output_too_large for an output of more than `limits.output_bytes`.
     """
-    indices, updates = call.indices, call.updates
-    check_shape_limits("data", data.shape, data.dtype, limits, data.shape_pointer)
-    check_shape_limits("indices", indices.shape, indices.dtype, limits, indices.shape_pointer)
+    first_two = ("data", "indices")
+    for name in first_two:
+        _check_input(name, inputs[name], limits)
     size = prod(output_shape) * (output_dtype.item_size or 4)
-    pointer = indices.shape_pointer if updates is None else data.shape_pointer
-    hint = None if updates is None else _LESS_DATA
+    copies = "updates" in inputs
+    pointer = inputs["data" if copies else "indices"].shape_pointer
+    hint = _LESS_DATA if copies else None
     check_output_bytes(f"the output of shape {list(output_shape)}", size, limits, pointer, hint)
     check_shape_limits("the output", output_shape, output_dtype, limits, pointer)
-    if updates is not None:
-        check_shape_limits("updates", updates.shape, updates.dtype, limits, updates.shape_pointer)
+    for name, tensor in inputs.items():
+        if name not in first_two:
+            _check_input(name, tensor, limits)
+
+
+def _check_input(name: str, tensor: Tensor, limits: Limits) -> None:
+    check_shape_limits(name, tensor.shape, tensor.dtype, limits, tensor.shape_pointer)
 
 
 def check_output_bytes(what: str, size: int, limits: Limits, pointer: str, hint: str | None = None) -> None:

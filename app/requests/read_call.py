@@ -19,7 +19,7 @@ from app.requests.fill_value import given_fill_value
 from app.requests.request import GivenArray, Origin, Request, WrongArrays
 from app.requests.schemas.backward_request import backward_request, check_one_shape
 from app.requests.schemas.dialect_fields import apply_dialect, further_batch_dims
-from app.requests.schemas.gather_request import NamedTensor
+from app.requests.schemas.gather_request import NamedTensor, parameter_values
 from app.requests.schemas.gather_request import Tensor as Described
 from app.requests.schemas.invalid_fields import InvalidFields
 from app.requests.schemas.lookup_request import (
@@ -73,7 +73,13 @@ def validate(row: Row, request: Request, limits: Limits) -> Any:
         return model.model_validate(document)
     except ValidationError as refusal:
         origin = request.origin
-        faults = InvalidFields(refusal, model, document, origin.fields, {f"{origin.fields}/data/tensor": origin.tensor})
+        faults = InvalidFields(
+            refusal,
+            model,
+            document,
+            origin.fields,
+            {f"{origin.fields}/{name}/tensor": origin.resident(name) for name in row.inputs},
+        )
     faults.raise_unknown()
     for name, given in _members(model, document, request.origin):
         if name == "features" and request.beside is None:
@@ -161,25 +167,27 @@ def _inputs(row: Any, fields: Any) -> Iterator[tuple[str, Any]]:
     """The arrays of a request whose row names its inputs, but for a resident tensor in place of one."""
     for name in row.inputs:
         value = getattr(fields, name)
-        if not isinstance(value, NamedTensor):
+        if value is not ABSENT and not isinstance(value, NamedTensor):
             yield name, value
 
 
 def _operator_arguments(row: Any, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
     arguments: Arguments = {
         "operator": row.operator,
-        "parameter": 0 if row.parameter is None else fields.parameter,
+        "parameters": parameter_values(row.parameters, fields),
         "dialect": fields.dialect,
         "device": fields.device,
-        "parameter_pointer": origin.field(row.parameter),
-        "device_pointer": origin.field("device"),
+        "at": origin.fields,
         "data_pointer": origin.tensor,
     }
     if isinstance(fields.data, NamedTensor):
         arguments["data"] = fields.data.tensor
+    if row.further:
+        given = {name: getattr(fields, name) for name in row.further}
+        arguments["further"] = {name: one.tensor for name, one in given.items() if isinstance(one, NamedTensor)}
     if row.kind == "scatter":
         check_reduction(row, fields.dialect, fields.reduction, origin.field("reduction"))
-        arguments |= {"reduction": fields.reduction, "reduction_pointer": origin.field("reduction")}
+        arguments["reduction"] = fields.reduction
     else:
         batch_dims, mode = apply_dialect(row, fields, origin.fields)
         arguments |= {"batch_dims": batch_dims, **_reading_arguments(fields, mode, origin)}
@@ -197,17 +205,26 @@ def _reading_arguments(fields: Any, mode: OutOfBounds, origin: Origin) -> Argume
         "out_of_bounds": mode,
         "fill_value": given_fill_value(fields, mode, origin.field("fill_value")),
         "output_dtype": None if fields.output_dtype is ABSENT else fields.output_dtype,
-        "output_dtype_pointer": origin.field("output_dtype"),
     }
 
 
 def _operator_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> Call:
+    if row.further:
+        return _call_with_further_inputs(row, validated.arguments, tensors, limits)
     call = Call(**validated.arguments, **tensors)
-    if type(call.data) is PackedStrings or type(call.updates) is PackedStrings:
-        # Indices of strings are refused for their type.
-        call.over_limit = first_too_long_string(
-            [tensor for name, tensor in tensors.items() if name != "indices"], limits
-        )
+    if type(call.data) is PackedStrings:
+        call.over_limit = first_too_long_string([call.data], limits)
+    return call
+
+
+def _call_with_further_inputs(row: Any, arguments: Arguments, tensors: Tensors, limits: Limits) -> Call:
+    """The call of an operator that has inputs beside data and indices."""
+    given = arguments["further"] | tensors
+    further = {name: given[name] for name in row.further if name in given}
+    own = {name: tensor for name, tensor in tensors.items() if name not in further}
+    call = Call(**{**arguments, **own, "further": further})
+    # Indices of strings are refused for their type.
+    call.over_limit = first_too_long_string([tensor for name, tensor in tensors.items() if name != "indices"], limits)
     return call
 
 
@@ -217,15 +234,14 @@ def _gradient_arguments(row: Any, fields: Any, origin: Origin, given: Collection
     return {
         "operator": row.operator,
         "shape": fields.tensor if resident else fields.data_shape,
-        "parameter": fields.parameter,
+        "parameters": parameter_values(row.parameters, fields),
         "lda_coeff": fields.lda_coeff,
         "sparse": fields.sparse,
         "dialect": fields.dialect,
         "device": fields.device,
-        "parameter_pointer": origin.field(row.parameter),
         "shape_pointer": origin.field("tensor" if resident else "data_shape"),
         "batch_dims": further_batch_dims(row, fields, origin.fields),
-        "in_query": origin.fields,
+        "at": origin.fields,
     }
 
 
@@ -251,7 +267,7 @@ def _lookup_arguments(row: Any, fields: Any, origin: Origin, given: Collection[s
             _check_arrays_given(number, feature.pooling, own, origin)
     return {
         "concat": fields.concat,
-        "pointer": origin.fields,
+        "at": origin.fields,
         **_reading_arguments(fields, fields.out_of_bounds, origin),
     }
 
@@ -261,7 +277,7 @@ def _check_arrays_given(number: int, pooling: Any, given: Iterable[str], origin:
 
 
 def _lookup_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> LookupCall:
-    pointer = validated.arguments["pointer"]
+    pointer = validated.arguments["at"]
     check_feature_count(len(validated.fields.features), pointer, limits.features)  # a known one may be of other limits
     at = f"{pointer}/features"
     features = [
@@ -291,10 +307,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "table_scatter": Family(
         lambda row: ScatterRequest,
         _inputs,
-        lambda row, fields, origin, given: {
-            "reduction": fields.reduction,
-            "reduction_pointer": origin.field("reduction"),
-        },
+        lambda row, fields, origin, given: {"reduction": fields.reduction, "at": origin.fields},
         _table_scatter_call,
     ),
     "lookup": Family(lambda row: LookupRequest, _lookup_arrays, _lookup_arguments, _lookup_call),

@@ -51,6 +51,12 @@ class Origin(NamedTuple):
         """The pointer of a field."""
         return f"{self.fields}/{name}"
 
+    def resident(self, name: str) -> str:
+        """The pointer of the name of a resident tensor in place of an input."""
+        if name == "data":
+            return self.tensor
+        return self.field(name) if self.fields else f"/{name}/tensor"
+
 
 JSON_BODY: Final = Origin("", "/data/tensor")
 QUERY: Final = Origin("/query", "/query/tensor")

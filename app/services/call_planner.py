@@ -5,8 +5,11 @@ Both are remembered, since most calls are like one that came before.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
 from app.dispatch.choose_backend import NO_STRINGS, BackendChooser, Decision, Facts, has_locality
@@ -14,7 +17,7 @@ from app.errors import GatherError
 from app.kernels.out_of_bounds import zero_item
 from app.operators.gather_plan import Plan
 from app.operators.registry import OPERATORS
-from app.operators.shape_rules import check_dtypes, check_limits, output_type
+from app.operators.shape_rules import NO_TENSORS, check_dtypes, check_limits, output_type
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Call, FillValue
 from app.tensors.shape_limits import Limits
@@ -30,7 +33,10 @@ class Planned(NamedTuple):
     plan: Plan
     shape: tuple[int, ...]
     first_axis: int
+    dtype: DType
+    """The type of what the kernel writes."""
     output_dtype: DType
+    """The type that the output is asked for in."""
     chooser: BackendChooser
     cpu_only: str | None
     """Why no GPU can run it; None where one could."""
@@ -38,6 +44,12 @@ class Planned(NamedTuple):
     """For data in memory that no GPU holds, under `auto`, unless slices lie close together."""
     decisions: dict[Facts, Decision]
     """By the facts that have come."""
+
+    def output(self, data: Tensor, carriers: NDArray[Any]) -> Tensor:
+        """The output, of items as kernels write them."""
+        if self.dtype is data.dtype:
+            return data.gathered(self.shape, carriers)
+        return Tensor(self.dtype, self.shape, carriers.view(self.dtype.numpy))
 
 
 class CallPlanner:
@@ -47,16 +59,19 @@ class CallPlanner:
         self._limits = limits
         self._remembered: BoundedCache[tuple[object, ...], Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
 
-    def plan(self, call: Call, data: Tensor, chooser: BackendChooser) -> Planned:
+    def plan(
+        self, call: Call, data: Tensor, chooser: BackendChooser, further: Mapping[str, Tensor] = NO_TENSORS
+    ) -> Planned:
         """Validate, plan and choose; calls of the same types, shapes and parameters share one plan.
 
-        Raises every error of the operator that does not depend on the indices' values.
+        `further` has the inputs beside data and indices. Raises every error of the operator that does not depend on the
+        indices' values.
         """
-        indices, updates = call.indices, call.updates
+        indices = call.indices
         key: tuple[object, ...] = (
             call.operator,
             call.dialect,
-            call.parameter,
+            call.parameters,
             call.batch_dims,
             call.output_dtype,
             data.dtype.name,
@@ -64,24 +79,27 @@ class CallPlanner:
             indices.dtype.name,
             indices.shape,
         )
-        if updates is not None:
-            key = (*key, call.reduction, updates.dtype.name, updates.shape)
+        if further:
+            types = [(name, tensor.dtype.name, tensor.shape) for name, tensor in further.items()]
+            key = (*key, call.reduction, *types)
         planned = self._remembered.get(key)
         if planned is None or planned.chooser is not chooser:
             operator = OPERATORS[call.operator]
             dialect = operator.dialects[call.dialect]
             if isinstance(call.data, str):  # what is wrong with a resident tensor is told where it is named
                 data = replace(data, shape_pointer=call.data_pointer, dtype_pointer=call.data_pointer)
-            check_dtypes(dialect, data, indices)
-            output_dtype = output_type(call, data.dtype)
-            plan, shape, first_axis = operator.plan(dialect, call, data)
-            check_limits(call, data, shape, output_dtype, self._limits)
+            inputs = {"data": data, "indices": indices, **further}
+            check_dtypes(dialect, data, indices, further)
+            dtype = inputs[operator.typed_by].dtype
+            output_dtype = output_type(call, dtype)
+            plan, shape, first_axis = operator.plan(dialect, call, data, further)
+            check_limits(inputs, shape, output_dtype, self._limits)
             cpu_only = NO_STRINGS if data.dtype.kind == "string" else None
             if not operator.on_gpu:
                 cpu_only = f"{operator.name} runs on the CPU alone"
             facts = Facts(cpu_only=cpu_only)
             usual = chooser.decide(plan, facts)
-            planned = Planned(plan, shape, first_axis, output_dtype, chooser, cpu_only, usual, {facts: usual})
+            planned = Planned(plan, shape, first_axis, dtype, output_dtype, chooser, cpu_only, usual, {facts: usual})
             self._remembered[key] = planned
         return planned
 
@@ -101,7 +119,7 @@ def decide(planned: Planned, call: Call, cold: bool, on_gpu: bool) -> Decision:
         decision = planned.decisions[facts] = planned.chooser.decide(planned.plan, facts)
     if decision.refused is not None:
         detail = f"{decision.refused}; use device auto or cpu"
-        raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
+        raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))
     return decision
 
 

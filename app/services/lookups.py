@@ -311,7 +311,7 @@ class Lookups:
                 assert isinstance(item, PackedStrings), "its type is that of the table"
                 strings = strings.filled(where, item, reservation.charge)
             size += strings.nbytes
-            check_output_bytes("the strings looked up", size, self.service.limits, f"{call.pointer}/features")
+            check_output_bytes("the strings looked up", size, self.service.limits, call.pointer("features"))
             found.append(strings)
             parts.append((number, rows.shape[1], strings))
         if not call.concat:

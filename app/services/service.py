@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from app.operators.gather_plan import Plan
 from app.operators.index_out_of_bounds import index_error
 from app.operators.lookup import LookupPlan
 from app.operators.registry import OPERATORS
+from app.operators.shape_rules import NO_TENSORS
 from app.services.call_planner import CallPlanner, Planned, decide, fill_item
 from app.store import Resident, Store
 from app.store.store_errors import unknown_reference
@@ -46,6 +47,7 @@ from app.tensors.tensor import Tensor
 
 Further = Mapping[str, NDArray[Any]] | None
 """See `Kernel.run`."""
+NO_RESIDENTS: Final[Mapping[str, Resident]] = {}
 AnyCall = Call | LookupCall | BackwardCall
 
 
@@ -61,6 +63,8 @@ class Explanation(NamedTuple):
     decision: Decision
     residents: Sequence[Resident] = ()
     """The resident tensors that it reads, in the order of `data`."""
+    further: Mapping[str, Tensor] = NO_TENSORS
+    """The inputs of an operator beside data and indices."""
     shards: Sequence[Sequence[Mapping[str, object]]] = ()
     """For each of `data` in row ranges the shards that the call needs, as the explanation lists them."""
 
@@ -80,7 +84,10 @@ class AnyPrepared(Protocol):
 
 
 class Prepared(NamedTuple):
-    """A gather or a scatter that is prepared; `fill` is the item for `out_of_bounds` fill."""
+    """A gather or a scatter that is prepared; `fill` is the item for `out_of_bounds` fill.
+
+    `further` has the inputs beside data and indices, `named` the residents that some of them are.
+    """
 
     call: Call
     data: Tensor
@@ -89,13 +96,15 @@ class Prepared(NamedTuple):
     decision: Decision
     fill: Tensor | None
     size: int
+    further: Mapping[str, Tensor] = NO_TENSORS
+    named: Mapping[str, Resident] = NO_RESIDENTS
 
     @property
     def explanation(self) -> Explanation:
         """As in `AnyPrepared`."""
         outputs = {OUTPUT: (self.planned.output_dtype, self.planned.shape)}
         residents = () if self.resident is None else (self.resident,)
-        return Explanation(self.call, (self.data,), outputs, self.planned.plan, self.decision, residents)
+        return Explanation(self.call, (self.data,), outputs, self.planned.plan, self.decision, residents, self.further)
 
 
 class Runner(Protocol):
@@ -176,15 +185,19 @@ class Service:
         else:
             resident = self.resolve(call.data, call.data_pointer)
             data = resident.tensor
-        fill = self._fill_item(call, data.dtype) if call.out_of_bounds == "fill" else None
-        planned = self.planner.plan(call, data, self.chooser)
+        further, named = self._resolve_further(call) if call.further else (NO_TENSORS, NO_RESIDENTS)
+        fill = None
+        if call.out_of_bounds == "fill":
+            fill = self._fill_item(call, further.get(OPERATORS[call.operator].typed_by, data).dtype)
+        planned = self.planner.plan(call, data, self.chooser, further)
         if call.over_limit is not None:
             raise call.over_limit
-        decision = self._decide(call, planned, resident, on_device)
+        cold = (resident is not None and resident.cold) or any(one.cold for one in named.values())
+        decision = self._decide(call, planned, resident, cold, on_device)
         size = planned.plan.output_bytes + planned.plan.scratch_bytes
-        if planned.output_dtype is not data.dtype:
+        if planned.output_dtype is not planned.dtype:
             size += planned.plan.output_items * planned.output_dtype.item_size
-        return Prepared(call, data, resident, planned, decision, fill, size)
+        return Prepared(call, data, resident, planned, decision, fill, size, further, named)
 
     def start(
         self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
@@ -217,23 +230,22 @@ class Service:
         self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
     ) -> Answer:
         """Gather or scatter strings, whose sizes follow from what is gathered."""
-        call, data = prepared.call, prepared.data
-        if call.updates is not None:
-            assert isinstance(data, PackedStrings)
-            prepared = prepared._replace(data=await self._join_strings(call, data, timings, reservation))
+        if "updates" in prepared.further:
+            prepared = await self._join_strings(prepared, timings, reservation)
         answer = await self._run(prepared, timings, reservation)
         await self._check_size(answer.output, timings)
         return answer
 
     async def _join_strings(
-        self, call: Call, data: PackedStrings, timings: RequestTimings, reservation: MemoryReservation
-    ) -> PackedStrings:
-        """Data and updates of a scatter of strings, with their octets in one place: the call's, and data."""
-        updates = call.updates
+        self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
+    ) -> Prepared:
+        """The scatter of strings, with the octets of data and updates in one place."""
+        data, updates = prepared.data, prepared.further["updates"]
+        assert isinstance(data, PackedStrings)
         assert isinstance(updates, PackedStrings)
         few = data.octets.size + updates.octets.size < LARGE_COPY and not data.on_disk
-        data, call.updates = await self.pool.run_unless(few, lambda: data.joined(updates, reservation.charge), timings)
-        return data
+        joined = await self.pool.run_unless(few, lambda: data.joined(updates, reservation.charge), timings)
+        return prepared._replace(data=joined[0], further={"updates": joined[1]})
 
     async def _run(
         self,
@@ -247,10 +259,10 @@ class Service:
         Raises index_out_of_bounds, overloaded, deadline_exceeded and ClientGone.
         """
         del reservation
-        call, data, resident, planned, decision, _, _ = prepared
-        plan, shape, indices = planned.plan, planned.shape, call.indices
-        if call.updates is not None:
-            further = {"updates": call.updates.items}
+        call, data, resident, planned, decision, _, _, inputs, named = prepared
+        indices = call.indices
+        if inputs:
+            further = {name: tensor.items for name, tensor in inputs.items()}
         if self.gpu is not None and resident is not None:
             self.gpu.count_saving(name_of(call), resident, decision.saving_s)
         timings.choice = choice = decision.choice
@@ -266,32 +278,71 @@ class Service:
                 if bad >= 0:
                     raise await self._index_error(prepared, timings)
                 version = None if resident is None else resident.data_version
-                return Answer({OUTPUT: data.gathered(shape, array)}, call.dialect, "gpu", etag, version)
+                return Answer({OUTPUT: planned.output(data, array)}, call.dialect, "gpu", etag, version)
         if on_event_loop and choice.parts > 1:
-            bad, array = await self._split_from_event_loop(plan, data, indices, timings, further)
+            bad, array = await self._split_from_event_loop(planned, data, indices, timings, further)
         elif on_event_loop:
-            bad, array = self.run_at_once(plan, data, indices, timings, further)
+            bad, array = self.run_at_once(planned, data, indices, timings, further)
         else:
-            bad, array = await self._run_in_pool(plan, data, indices, timings, further)
+            bad, array = await self._run_in_pool(planned, data, indices, timings, further)
         if resident is not None and not resident.is_consistent:
             del array  # what is read again takes its place
-            found: tuple[int, NDArray[Any]] | None = None
-
-            async def read(version: Resident) -> None:
-                nonlocal found
-                found = None  # frees the output of the last attempt
-                found = await self._run_in_pool(plan, version.tensor, indices, timings, further)
-
-            resident = await self.read_again(name_of(call), resident, read, timings)
-            assert found is not None
-            bad, array = found
+            bad, array, resident = await self._run_again(prepared, name_of(call), resident, timings, further)
+        if named and not all(one.is_consistent for one in named.values()):
+            del array
+            bad, array, resident = await self._run_until_consistent(prepared, resident, timings)
         timings.kernel_end = perf_counter()
         if bad >= 0:
             raise await self._index_error(prepared, timings)
-        outputs = {OUTPUT: data.gathered(shape, array)}
+        outputs = {OUTPUT: planned.output(data, array)}
         if resident is None:
             return Answer(outputs, call.dialect, "cpu")
         return Answer(outputs, call.dialect, "cpu", resident.etag, resident.data_version)
+
+    async def _run_again(
+        self,
+        prepared: Prepared,
+        name: str,
+        resident: Resident,
+        timings: RequestTimings,
+        further: Further,
+        role: str = "data",
+    ) -> tuple[int, NDArray[Any], Resident]:
+        """Run with the present content of the input `role`, which a scatter has changed; the version that was read."""
+        found: tuple[int, NDArray[Any]] | None = None
+
+        async def read(version: Resident) -> None:
+            nonlocal found, further
+            found = None  # frees the output of the last attempt
+            data = prepared.data
+            if role == "data":
+                data = version.tensor
+            else:
+                further = {**(further or {}), role: version.tensor.items}
+            found = await self._run_in_pool(prepared.planned, data, prepared.call.indices, timings, further)
+
+        version = await self.read_again(name, resident, read, timings)
+        assert found is not None
+        return *found, version
+
+    async def _run_until_consistent(
+        self, prepared: Prepared, resident: Resident | None, timings: RequestTimings
+    ) -> tuple[int, NDArray[Any], Resident | None]:
+        """Run again until no scatter has changed one of several resident inputs meanwhile, one input at a time."""
+        call = prepared.call
+        inputs = dict(prepared.named) if resident is None else {**prepared.named, "data": resident}
+        names = {**call.further, "data": call.data}
+        changed = next(name for name, one in inputs.items() if not one.is_consistent)
+        while True:
+            name, further = names[changed], {role: tensor.items for role, tensor in prepared.further.items()}
+            assert isinstance(name, str)
+            bad, array, inputs[changed] = await self._run_again(
+                prepared, name, inputs[changed], timings, further, changed
+            )
+            changed = next((role for role, one in inputs.items() if not one.is_consistent), "")
+            if not changed:
+                return bad, array, inputs.get("data")
+            del array
 
     async def _gather_filled(
         self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
@@ -314,7 +365,7 @@ class Service:
         self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
     ) -> Answer:
         """Gather where indices out of bounds are no error: they are replaced first, slices filled last."""
-        call, data, resident, planned, decision, fill, _ = prepared
+        call, data, resident, planned, decision, fill, *_ = prepared
         plan, indices, mode = planned.plan, call.indices, call.out_of_bounds
         reservation.charge(REPLACED_BYTES * plan.index_items)
         replacement = await self.pool.run_unless(
@@ -323,8 +374,8 @@ class Service:
         if replacement.filled is not None and 0 in plan.dims:  # there is nothing to gather from
             timings.choice, timings.route = decision.choice, decision.choice.route
             self.start_kernel(timings)
-            array = np.zeros(plan.output_items, data.dtype.carrier)
-            answer = Answer({OUTPUT: data.gathered(planned.shape, array)}, call.dialect, "cpu")
+            array = np.zeros(plan.output_items, planned.dtype.carrier)
+            answer = Answer({OUTPUT: planned.output(data, array)}, call.dialect, "cpu")
             if resident is not None:
                 answer.data_etag, answer.data_version = resident.etag, resident.data_version
         else:
@@ -357,7 +408,7 @@ class Service:
     async def _run_on_gpu(self, prepared: Prepared, timings: RequestTimings) -> Outcome | None:
         """The gather on the device; None, with a route of threads in `timings`, where the CPU has to run it."""
         assert self.gpu is not None
-        call, data, resident, planned, decision, _, _ = prepared
+        call, data, resident, planned, decision, *_ = prepared
         plan = planned.plan
         out = self.outputs.empty(plan.output_items, data.dtype.carrier)
         outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self.start_kernel(timings), timings)
@@ -366,9 +417,13 @@ class Service:
             timings.choice = decision.choice._replace(parts=decision.fallback.parts)
         return outcome
 
-    def _decide(self, call: Call, planned: Planned, resident: Resident | None, on_gpu: bool = False) -> Decision:
-        """Where a call runs; `on_gpu` says that a GPU has the data. Raises device_unavailable."""
-        cold = resident is not None and resident.cold
+    def _decide(
+        self, call: Call, planned: Planned, resident: Resident | None, cold: bool, on_gpu: bool = False
+    ) -> Decision:
+        """Where a call runs; `cold` says that reading waits for the disk, `on_gpu` that a GPU has the data.
+
+        Raises device_unavailable.
+        """
         if not (planned.usual.depends_on_request or cold or call.device == "gpu"):
             return planned.usual
         if not on_gpu and self.gpu is not None and resident is not None:
@@ -404,6 +459,19 @@ class Service:
         call.over_limit = call.over_limit or over_limit
         return item
 
+    def _resolve_further(self, call: Call) -> tuple[Mapping[str, Tensor], Mapping[str, Resident]]:
+        """The inputs of a call beside data and indices, and the residents that some are. Raises tensor_not_found."""
+        further: dict[str, Tensor] = {}
+        named: dict[str, Resident] = {}
+        for name, given in call.further.items():
+            if isinstance(given, str):
+                at = call.resident_pointer(name)
+                named[name] = resident = self.resolve(given, at)
+                further[name] = replace(resident.tensor, shape_pointer=at, dtype_pointer=at)
+            else:
+                further[name] = given
+        return further, named
+
     def resolve(self, reference: str, pointer: str) -> Resident:
         """The resident tensor that a request names at `pointer`. Raises tensor_not_found and tensor_damaged."""
         resident = self.store.get(reference)
@@ -412,21 +480,23 @@ class Service:
         return resident
 
     def run_at_once(
-        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further = None
+        self, planned: Planned, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further = None
     ) -> tuple[int, NDArray[Any]]:
         """The first bad component of the indices or -1, and the items of the output, as carriers (see `DType`)."""
         self.start_kernel(timings)
-        out = np.empty(plan.output_items, data.dtype.carrier)
+        plan = planned.plan
+        out = np.empty(plan.output_items, planned.dtype.carrier)
         if further is None:
             return self.kernel.run(plan, data.items, indices.array, out), out
         return self.kernel.run(plan, data.items, indices.array, out, further=further), out
 
     async def _split_from_event_loop(
-        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further
+        self, planned: Planned, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further
     ) -> tuple[int, NDArray[Any]]:
         """Split a gather over helpers, with the event loop as the leader, which waits for none of them for long."""
         self.start_kernel(timings)
-        out = self.outputs.empty(plan.output_items, data.dtype.carrier)
+        plan = planned.plan
+        out = self.outputs.empty(plan.output_items, planned.dtype.carrier)
         try:
             parts = timings.choice.parts
             bad = self.kernel.run(plan, data.items, indices.array, out, parts, True, further)
@@ -437,10 +507,11 @@ class Service:
         return bad, out
 
     async def _run_in_pool(
-        self, plan: Plan, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further
+        self, planned: Planned, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further
     ) -> tuple[int, NDArray[Any]]:
         # Allocated on the event loop: the C library keeps freed memory apart for each thread that allocates.
-        out = self.outputs.empty(plan.output_items, data.dtype.carrier)
+        plan = planned.plan
+        out = self.outputs.empty(plan.output_items, planned.dtype.carrier)
 
         def work() -> int:
             self.start_kernel(timings)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 from app.errors import GatherError
 from app.tensors.dtypes import DType
-from app.tensors.operator_signature import OperatorName
-from app.tensors.scatter_call import Reduction
+from app.tensors.operator_signature import OperatorName, Reduction
 from app.tensors.tensor import Tensor
 
 Device = Literal["auto", "cpu", "gpu"]
@@ -49,38 +48,61 @@ class FillValue(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Call:
-    """One request to an operator: `data` is a tensor or the name of a resident one, `parameter` batch_dims or axis.
+@dataclass(slots=True, kw_only=True)
+class AnyCall:
+    """What every request says: whether it asks for the plan and the choice of a route instead of the output.
 
-    The pointers name the fields in the form in which the request gave them, such as `/batch_dims`, `/query/batch_dims`
-    or `/parameters/batch_dims`. `over_limit` is a limit that an item was found to exceed while it was read: it is
-    raised where limits have their turn, which is after the operator's rules on types and shapes. `explain` asks for
-    the plan and the choice of a route instead of the output. `fill_value` is for `out_of_bounds` "fill": None stands
-    for 0, false or "". `updates` is the input behind the indices of an operator that has one, such as a scatter, whose
-    `reduction` says how an update combines with what is there. `batch_dims` is the one beside an axis. `output_dtype`
-    is the type of the output, None for that of data.
+    `at` is the pointer that its fields stand below: "" in JSON, `/query`, or `/parameters`.
+    """
+
+    explain: bool = False
+    at: str = ""
+
+    def pointer(self, field: str) -> str:
+        """Where the request has a field that is no tensor."""
+        return f"{self.at}/{field}"
+
+
+@dataclass(slots=True, kw_only=True)
+class ReadingCall(AnyCall):
+    """What gathers and lookups have in common.
+
+    `fill_value` is for `out_of_bounds` "fill": None stands for 0, false or "". `output_dtype` is the type of the
+    output, None for that of what is read.
+    """
+
+    out_of_bounds: OutOfBounds = "error"
+    fill_value: FillValue | None = None
+    output_dtype: OutputDType | None = None
+
+
+@dataclass(slots=True)
+class Call(ReadingCall):
+    """One request to an operator: `data` is a tensor or the name of a resident one.
+
+    `parameters` has the values of the signature's parameters, in their order; `batch_dims` is the one beside an axis.
+    `further` has the inputs behind the indices by name, tensors or names of resident ones; `reduction` says how an
+    update of a scatter combines with what is there. `over_limit` is a limit that an item was found to exceed while it
+    was read: it is raised where limits have their turn, which is after the operator's rules on types and shapes.
     """
 
     operator: OperatorName
     data: Tensor | str
     indices: Tensor
-    parameter: int
+    parameters: tuple[int, ...]
     dialect: str
     device: Device = "auto"
-    parameter_pointer: str = "/batch_dims"
-    device_pointer: str = "/device"
     data_pointer: str = "/data/tensor"
     over_limit: GatherError | None = None
-    explain: bool = False
-    out_of_bounds: OutOfBounds = "error"
-    fill_value: FillValue | None = None
-    updates: Tensor | None = None
+    further: Mapping[str, Tensor | str] = field(default_factory=dict)
     reduction: Reduction = "none"
-    reduction_pointer: str = "/reduction"
     batch_dims: int = 0
-    output_dtype: OutputDType | None = None
-    output_dtype_pointer: str = "/output_dtype"
+
+    def resident_pointer(self, name: str) -> str:
+        """Where the request names a resident tensor in place of an input."""
+        if name == "data":
+            return self.data_pointer
+        return self.pointer(name) if self.at else f"/{name}/tensor"
 
     def dtype_pointer(self, number: int) -> str:
         """Where the request has what gives the output its type."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from app.tensors.gather_call import FillValue, OutOfBounds, OutputDType
+from app.tensors.gather_call import ReadingCall
 from app.tensors.tensor import Tensor
 
 Pooling = Literal["none", "sum", "mean", "max"]
@@ -34,20 +34,11 @@ class Feature:
 
 
 @dataclass(slots=True)
-class LookupCall:
-    """One lookup. `concat` joins the features' outputs on axis 1; for the other fields see `gather_call.Call`.
-
-    `pointer` is where the request has the fields beside `features`: "" in JSON.
-    """
+class LookupCall(ReadingCall):
+    """One lookup. `concat` joins the features' outputs on axis 1."""
 
     features: Sequence[Feature]
     concat: bool = True
-    out_of_bounds: OutOfBounds = "error"
-    fill_value: FillValue | None = None
-    explain: bool = False
-    pointer: str = ""
-    output_dtype: OutputDType | None = None
-    output_dtype_pointer: str = "/output_dtype"
 
     def dtype_pointer(self, number: int) -> str:
         """Where the request has what gives output `number` its type."""

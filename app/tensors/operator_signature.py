@@ -8,18 +8,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal, get_args
-
-from app.tensors.scatter_call import Reduction
+from typing import Final, Literal, NamedTuple, get_args
 
 OperatorName = Literal["gathernd", "gather", "gather_elements", "scatternd", "scatter_elements"]
 OPERATOR_NAMES: Final[tuple[OperatorName, ...]] = get_args(OperatorName)
-Parameter = Literal["batch_dims", "axis"]
-PARAMETERS: Final[tuple[Parameter, ...]] = get_args(Parameter)
+
+
+class Parameter(NamedTuple):
+    """An integer that tells an operator how to read its inputs, by its name in requests; `default` if left out."""
+
+    name: str
+    description: str
+    default: int = 0
+
+
+BATCH_DIMS: Final = Parameter("batch_dims", "Leading dimensions that are batches.")
+AXIS: Final = Parameter("axis", "Axis that indices are positions on; negative counts from the back.")
+PARAMETERS: Final = (BATCH_DIMS, AXIS)
+Reduction = Literal["none", "add", "mul", "min", "max"]
+REDUCTIONS: Final[tuple[Reduction, ...]] = get_args(Reduction)
 Kind = Literal["gather", "scatter"]
 """What an operator's requests have beside inputs, parameter, dialect and device: a gather `out_of_bounds`,
 `fill_value` and `output_dtype`, a scatter `reduction`."""
-OWN_FIELDS: Final = (*PARAMETERS, "out_of_bounds", "fill_value", "output_dtype", "reduction")
+OWN_FIELDS: Final = (
+    *(parameter.name for parameter in PARAMETERS),
+    "out_of_bounds",
+    "fill_value",
+    "output_dtype",
+    "reduction",
+)
 """The fields that some operators' requests have and others' do not."""
 DEFAULT_DIALECT: Final = "onnx-13"
 """The dialect of most operators' requests that name none."""
@@ -29,7 +46,7 @@ DEFAULT_DIALECT: Final = "onnx-13"
 class DialectFields:
     """How the requests of one dialect differ from those of the operator's others.
 
-    `needs_parameter` says that the parameter has no default; `batch_dims` that there is one beside the parameter;
+    `needs_parameter` says that the first parameter has no default; `batch_dims` that there is one beside it;
     `fills` that slices whose index is out of bounds are filled where a request does not say otherwise.
     """
 
@@ -40,21 +57,42 @@ class DialectFields:
 
 @dataclass(frozen=True, eq=False)
 class Signature:
-    """An operator by its names: its own, that of its parameter, its inputs in their order, and its dialects.
+    """What requests to an operator say: its name, its parameters, its inputs in their order, and its dialects.
 
-    `parameter` is None for an operator that has none. `reductions` are those of each dialect of a scatter,
-    `dialect_fields` how requests of some dialects differ. `pointer` names the parameter in a
-    JSON body.
+    A request may leave out the inputs that are `optional`, and name a resident tensor in place of those in `residents`.
+    `reductions` are those of each dialect of a scatter, `dialect_fields` how requests of some dialects differ.
+    `schema` is the name of the requests in OpenAPI, and what it says of them.
     """
 
     operator: OperatorName
-    parameter: Parameter | None
+    parameters: tuple[Parameter, ...]
     dialects: tuple[str, ...]
     inputs: tuple[str, ...] = ("data", "indices")
     default_dialect: str = DEFAULT_DIALECT
     kind: Kind = "gather"
     reductions: Mapping[str, tuple[Reduction, ...]] = field(default_factory=dict)
     dialect_fields: Mapping[str, DialectFields] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+    residents: tuple[str, ...] = ("data",)
+    schema: tuple[str, str] = ("OperatorRequest", "A request to an operator.")
+
+    @cached_property
+    def further(self) -> tuple[str, ...]:
+        """The inputs beside data and indices."""
+        return tuple(name for name in self.inputs if name not in ("data", "indices"))
+
+    @cached_property
+    def resident_fields(self) -> dict[str, str]:
+        """By input, the field that names a resident tensor in its place in a query."""
+        return {name: "tensor" if name == "data" else name for name in self.residents}
+
+    @cached_property
+    def named_beside(self) -> dict[str, str]:
+        """The same among the parameters of the inference protocol.
+
+        Data alone needs no name there: a resident tensor is a model of its own.
+        """
+        return self.resident_fields if len(self.residents) > 1 else {}
 
     @cached_property
     def own_fields(self) -> tuple[str, ...]:
@@ -64,9 +102,4 @@ class Signature:
         )
         if any(fields.batch_dims for fields in self.dialect_fields.values()):
             own = ("batch_dims", *own)
-        return own if self.parameter is None else (self.parameter, *own)
-
-    @cached_property
-    def pointer(self) -> str:
-        """The parameter in a JSON body."""
-        return f"/{self.parameter}"
+        return (*(parameter.name for parameter in self.parameters), *own, *self.named_beside.values())

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
+from app.tensors.gather_call import AnyCall
+from app.tensors.operator_signature import Reduction
 from app.tensors.tensor import Tensor
-
-Reduction = Literal["none", "add", "mul", "min", "max"]
-REDUCTIONS: Final[tuple[Reduction, ...]] = get_args(Reduction)
 
 
 @dataclass(slots=True)
-class ScatterCall:
+class ScatterCall(AnyCall):
     """`updates` go to the places of the resident tensor that the tuples of `indices` name, combined by `reduction`."""
 
     indices: Tensor
     updates: Tensor
     reduction: Reduction
-    reduction_pointer: str = "/reduction"
 
 
 @dataclass(frozen=True, eq=False)

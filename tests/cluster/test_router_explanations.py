@@ -30,7 +30,7 @@ MANY = 1 << 15
 
 
 async def explained_gather(router: Router, rows: Tensor, reservation: MemoryReservation) -> Any:
-    call = Call("gathernd", "t", rows, 0, "onnx-13", "auto", "/batch_dims")
+    call = Call("gathernd", "t", rows, (0,), "onnx-13", "auto")
     found = router.explain(call, reservation)
     return (await router.with_shards(found, RequestTimings(0.0, 1e12), reservation)).shards[0]
 

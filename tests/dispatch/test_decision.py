@@ -77,7 +77,7 @@ class Situation:
         places = np.arange(count) % rows if draw(st.booleans()) else np.random.default_rng(1).integers(0, rows, count)
         indices = Tensor(DTYPES["int64"], (count, 1), places)
         self.store = OneTensor(data, self.cold)
-        self.call = Call("gathernd", "table" if self.named else data, indices, 0, "onnx-13", self.asked)
+        self.call = Call("gathernd", "table" if self.named else data, indices, (0,), "onnx-13", self.asked)
 
     def service(self) -> Service:
         loop_max_us, split_min_us = self.limits

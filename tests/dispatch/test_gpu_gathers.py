@@ -138,7 +138,7 @@ class Harness:
         self, asked: Device, given: str | Tensor, data: Tensor, content: Seen | None, indices: np.ndarray
     ) -> Outcome | None:
         shaped = Tensor(DTYPES["int64"], (len(indices), 1), indices)
-        call = Call("gathernd", given, shaped, 0, "onnx-13", asked)
+        call = Call("gathernd", given, shaped, (0,), "onnx-13", asked)
         plan = plan_of(len(indices), data.shape[0])
         on_gpu = content is not None and self.gpu.has_copy(content.etag)
         decision = self.chooser.decide(plan, Facts(asked, on_gpu=on_gpu))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
 from app.operators.scatter_plan import GATHERED_BYTES, ScatterElementsPlan, ScatterNDPlan
-from app.tensors.scatter_call import Reduction
+from app.tensors.operator_signature import Reduction
 
 CARRIERS: Mapping[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 _SHARED_BYTES = 1 << 21

@@ -25,7 +25,7 @@ from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 from app.operators.scatternd import plan_scatternd
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
-from app.tensors.scatter_call import REDUCTIONS, Reduction
+from app.tensors.operator_signature import REDUCTIONS, Reduction
 from app.tensors.tensor import Tensor
 from tests.conftest import samples, slow_but_for
 from tests.for_each import for_each
@@ -58,22 +58,28 @@ def every_kernel(compiled: None) -> list[Kernel]:
 def _call(shape: tuple[int, ...], indices: Array, updates_shape: tuple[int, ...], dtype: str, reduction: str) -> Call:
     nothing = np.zeros(0, np.int64)
     data, index_tensor = Tensor(DTYPES[dtype], shape, nothing), Tensor(DTYPES["int64"], indices.shape, nothing)
-    call = Call("gather", data, index_tensor, 0, "onnx-18", reduction=reduction)  # type: ignore[arg-type]
-    call.updates = Tensor(DTYPES[dtype], updates_shape, nothing)
+    call = Call("gather", data, index_tensor, (0,), "onnx-18", reduction=reduction)  # type: ignore[arg-type]
+    call.further = {"updates": Tensor(DTYPES[dtype], updates_shape, nothing)}
     return call
+
+
+def _updates(call: Call) -> dict[str, Tensor]:
+    updates = call.further["updates"]
+    assert isinstance(updates, Tensor)
+    return {"updates": updates}
 
 
 def nd_plan(shape: tuple[int, ...], indices: Array, dtype: str, reduction: str) -> ScatterNDPlan:
     call = _call(shape, indices, (*indices.shape[:-1], *shape[indices.shape[-1] :]), dtype, reduction)
     assert isinstance(call.data, Tensor)
-    return plan_scatternd(SCATTERND["onnx-18"], call, call.data)[0]
+    return plan_scatternd(SCATTERND["onnx-18"], call, call.data, _updates(call))[0]
 
 
 def elements_plan(shape: tuple[int, ...], indices: Array, axis: int, dtype: str, reduction: str) -> ScatterElementsPlan:
     call = _call(shape, indices, indices.shape, dtype, reduction)
-    call.parameter = axis
+    call.parameters = (axis,)
     assert isinstance(call.data, Tensor)
-    return plan_scatter_elements(SCATTER_ELEMENTS["onnx-18"], call, call.data)[0]
+    return plan_scatter_elements(SCATTER_ELEMENTS["onnx-18"], call, call.data, _updates(call))[0]
 
 
 def filled(shape: tuple[int, ...], dtype: str, source: random.Random) -> Array:

@@ -16,7 +16,6 @@ from app.operators.gather_elements import GatherElementsPlan, plan_gather_elemen
 from app.operators.index_out_of_bounds import index_error
 from app.operators.shape_rules import check_limits
 from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
@@ -40,7 +39,7 @@ def planned(
 ) -> tuple[GatherElementsPlan, tuple[int, ...], int]:
     data, indices = tensor(*shape), tensor(*index_shape, dtype="int64", role="indices")
     found = plan_gather_elements(ONNX_13, data, indices, axis, "/axis")
-    check_limits(Call("gather_elements", data, indices, axis, "onnx-13"), data, found[1], data.dtype, limits)
+    check_limits({"data": data, "indices": indices}, found[1], data.dtype, limits)
     return found
 
 

@@ -14,7 +14,6 @@ from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import OPERATORS
 from app.operators.shape_rules import check_dtypes, check_limits
 from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Call
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.tensor import Tensor
 
@@ -35,7 +34,7 @@ def gathernd(
     data: Tensor, index: Tensor, batch_dims: int = 0, dialect: str = "onnx-13", limits: Limits = LIMITS
 ) -> tuple[GatherPlan, tuple[int, ...], int]:
     planned = plan_gathernd(GATHERND[dialect], data, index, batch_dims, "/batch_dims")
-    check_limits(Call("gathernd", data, index, batch_dims, dialect), data, planned[1], data.dtype, limits)
+    check_limits({"data": data, "indices": index}, planned[1], data.dtype, limits)
     return planned
 
 

@@ -16,7 +16,7 @@ from app.operators.scatternd import plan_scatternd
 from app.operators.shape_rules import check_limits
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
-from app.tensors.scatter_call import REDUCTIONS, Reduction
+from app.tensors.operator_signature import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.for_each import for_each
@@ -41,10 +41,10 @@ def nd(
     reduction: Reduction = "none", dialect: str = "onnx-18", limits: Limits = LIMITS,
 ) -> tuple[ScatterNDPlan, Shape, int]:  # fmt: skip
     data, indices = tensor("data", shape, dtype), tensor("indices", index_shape, "int64")
-    call = Call("gathernd", data, indices, 0, dialect, reduction=reduction)
-    call.updates = tensor("updates", updates_shape, updates or dtype)
-    planned = plan_scatternd(SCATTERND[dialect], call, data)
-    check_limits(call, data, planned[1], data.dtype, limits)
+    call = Call("gathernd", data, indices, (0,), dialect, reduction=reduction)
+    further = {"updates": tensor("updates", updates_shape, updates or dtype)}
+    planned = plan_scatternd(SCATTERND[dialect], call, data, further)
+    check_limits({"data": data, "indices": indices, **further}, planned[1], data.dtype, limits)
     return planned
 
 
@@ -53,10 +53,10 @@ def elements(
     updates: str | None = None, reduction: Reduction = "none", limits: Limits = LIMITS,
 ) -> tuple[ScatterElementsPlan, Shape, int]:  # fmt: skip
     data, indices = tensor("data", shape, dtype), tensor("indices", index_shape, "int64")
-    call = Call("gather", data, indices, axis, "onnx-18", parameter_pointer="/axis", reduction=reduction)
-    call.updates = tensor("updates", index_shape if updates_shape is None else updates_shape, updates or dtype)
-    planned = plan_scatter_elements(SCATTER_ELEMENTS["onnx-18"], call, data)
-    check_limits(call, data, planned[1], data.dtype, limits)
+    call = Call("gather", data, indices, (axis,), "onnx-18", reduction=reduction)
+    further = {"updates": tensor("updates", index_shape if updates_shape is None else updates_shape, updates or dtype)}
+    planned = plan_scatter_elements(SCATTER_ELEMENTS["onnx-18"], call, data, further)
+    check_limits({"data": data, "indices": indices, **further}, planned[1], data.dtype, limits)
     return planned
 
 

@@ -14,7 +14,8 @@ from app.store import Conditions, LocalStore, Metadata
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
 from app.tensors.dtypes import DTYPES
-from app.tensors.scatter_call import Reduction, ScatterCall
+from app.tensors.operator_signature import Reduction
+from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.strings import framed, items

@@ -19,7 +19,7 @@ from app.store import Conditions, LocalStore, idempotency
 from app.store.files import disk_writes
 from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
 from app.tensors.dtypes import DTYPES
-from app.tensors.scatter_call import REDUCTIONS, Reduction
+from app.tensors.operator_signature import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
 from tests.kernels.scatter_loops import scatter_nd
 from tests.store.helpers import answered, change_of, files, made, put, read, scatter, scatter_together, strings

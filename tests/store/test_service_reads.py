@@ -84,7 +84,7 @@ def gather(store: Any, rows: list[int], kernel: Any = numpy_cpu, **options: Any)
     indices = Tensor(DTYPES["int64"], (len(rows), 1), np.array(rows, np.int64))
     try:
         answer = asyncio.run(
-            service.run(Call("gathernd", "x", indices, 0, "onnx-13"), timings, MemoryReservation(budget))
+            service.run(Call("gathernd", "x", indices, (0,), "onnx-13"), timings, MemoryReservation(budget))
         )
     finally:
         pool.close()
@@ -204,7 +204,7 @@ def test_gathers_that_wait_for_one_stalled_tensor_leave_the_threads_to_others(st
 
     async def look_up(name: str) -> list[int]:
         indices = Tensor(DTYPES["int64"], (2, 1), np.array([1, 2], np.int64))
-        call = Call("gathernd", name, indices, 0, "onnx-13")
+        call = Call("gathernd", name, indices, (0,), "onnx-13")
         answer = await service.run(call, RequestTimings(0.0, 1e12), MemoryReservation(budget))
         found: list[int] = answer.output.array.tolist()
         return found

@@ -91,10 +91,9 @@ def read_call(body: Buffer, signature: Signature, limits: Limits) -> tuple[Call,
         operator,
         data if isinstance(data, str) else made["data"],
         made["indices"],
-        parameter,
+        (parameter,),
         dialect,
         device,
-        "/" + parameter_name,
     )
     return call, encoding
 

@@ -11,14 +11,14 @@ from app.formats.json.read_request import read_request
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Call, Encoding
-from app.tensors.operator_signature import Signature
+from app.tensors.operator_signature import AXIS, BATCH_DIMS, Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
 SIGNATURES = {
-    "gathernd": Signature("gathernd", "batch_dims", DIALECTS),
-    "gather": Signature("gather", "axis", DIALECTS),
+    "gathernd": Signature("gathernd", (BATCH_DIMS,), DIALECTS),
+    "gather": Signature("gather", (AXIS,), DIALECTS),
 }
 INDICES = '{"dtype": "int64", "shape": [1, 1], "values": [0]}'
 DATA = '{"dtype": "int8", "shape": [1], "values": [0]}'

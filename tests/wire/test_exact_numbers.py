@@ -115,7 +115,7 @@ def test_batch_dims_axis_and_shapes_are_what_their_decimal_text_says(text: str) 
 
         def parameter(body: bytes = body, operator: str = operator) -> int:
             found: Call = call(body, operator)
-            return found.parameter
+            return found.parameters[0]
 
         assert outcome(parameter) == wanted
     shaped = request(tensor("int8", "[]", f"[0, {text}]"))

@@ -13,7 +13,7 @@ import pytest
 from app.formats.json.read_request import read_request
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
-from app.tensors.operator_signature import Signature
+from app.tensors.operator_signature import BATCH_DIMS, Signature
 from app.tensors.shape_limits import Limits
 from app.wire.json import body_without_arrays
 from tests.for_each import for_each
@@ -440,9 +440,9 @@ class TestBase64:
 class TestFields:
     def test_the_defaults(self) -> None:
         found, encoding = read_request(request(), b"", OPERATORS["gathernd"].signature, Limits())
-        assert (found.parameter, found.dialect, found.device, encoding) == (0, "onnx-13", "auto", "values")
-        assert (found.operator, found.parameter_pointer) == ("gathernd", "/batch_dims")
-        assert call(request(), "gather").parameter_pointer == "/axis"
+        assert (found.parameters, found.dialect, found.device, encoding) == ((0,), "onnx-13", "auto", "values")
+        assert (found.operator, found.at) == ("gathernd", "")
+        assert call(request(), "gather").pointer("axis") == "/axis"
 
     @for_each(
         ("text", "value"),
@@ -465,7 +465,7 @@ class TestFields:
     )
     @for_each(("operator", "name"), [("gathernd", "batch_dims"), ("gather", "axis")])
     def test_batch_dims_and_axis_are_any_integer(self, operator: str, name: str, text: str, value: int) -> None:
-        assert call(request(rest=f', "{name}": {text}'), operator).parameter == value
+        assert call(request(rest=f', "{name}": {text}'), operator).parameters == (value,)
 
     @for_each("text", ["1.5", "true", "null", '"1"', "[]", "{}", "1e-1", "1e-999999999999"])
     @for_each(("operator", "name"), [("gathernd", "batch_dims"), ("gather", "axis")])
@@ -482,7 +482,7 @@ class TestFields:
         refused(request(rest=f', "{name}": {text}'), FIELD, f"/{name}")
 
     def test_the_choices(self) -> None:
-        signature = Signature("gathernd", "batch_dims", ("openvino-8",))
+        signature = Signature("gathernd", (BATCH_DIMS,), ("openvino-8",))
         rest = ', "dialect": "openvino-8", "device": "gpu", "output_encoding": "base64"'
         found, encoding = read_request(request(rest=rest), b"", signature, Limits())
         assert (found.dialect, found.device, encoding) == ("openvino-8", "gpu", "base64")

@@ -35,7 +35,7 @@ def outcome(read: Callable[..., Any], body: Buffer, operator: str) -> tuple[Any,
         places = [(place.pointer, place.position, repr(place.value)) for place in error.places]
         return error.code, places, error.total, dict(error.facts)
     tensors = map(described, (call.data, call.indices))
-    return "read", *tensors, call.operator, call.parameter, call.dialect, call.device, call.parameter_pointer, encoding
+    return "read", *tensors, call.operator, call.parameters, call.dialect, call.device, call.at, encoding
 
 
 def described(data: Tensor | str) -> Any:

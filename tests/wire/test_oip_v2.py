@@ -13,12 +13,12 @@ from app.formats.oip.infer_document import AskedInference, Model
 from app.formats.oip.read_body import is_long, read_body
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
-from app.tensors.operator_signature import Signature
+from app.tensors.operator_signature import AXIS, BATCH_DIMS, Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
-GATHERND = Model("gathernd", Signature("gathernd", "batch_dims", ("onnx-13", "openvino-8")))
-RESIDENT = Model("table", Signature("gathernd", "batch_dims", ("onnx-13",)), resident=True)
+GATHERND = Model("gathernd", Signature("gathernd", (BATCH_DIMS,), ("onnx-13", "openvino-8")))
+RESIDENT = Model("table", Signature("gathernd", (BATCH_DIMS,), ("onnx-13",)), resident=True)
 LIMITS = Limits()
 DATA = np.arange(6, dtype=np.float32).reshape(3, 2)
 INDICES = np.array([[1], [2]], np.int64)
@@ -89,7 +89,7 @@ def test_items_in_json_are_pointed_at_one_by_one_and_binary_ones_as_a_whole() ->
     assert data_of(request).locate(2) == "/inputs/0/data/2"
     assert request.call.indices.shape_pointer == "/inputs/1/shape"
     assert request.call.indices.dtype_pointer == "/inputs/1/datatype"
-    assert request.call.parameter_pointer == "/parameters/batch_dims"
+    assert request.call.pointer("batch_dims") == "/parameters/batch_dims"
     body, size = binary()
     assert read_body(body, size, GATHERND, LIMITS).call.indices.locate(1) == "/inputs/1"
     nested = described(shape=[3, 1], data=[[1], [2], [3]])
@@ -188,7 +188,7 @@ def test_bare_numbers_that_only_look_right_stay_malformed() -> None:
 def test_the_json_of_binary_requests_is_remembered_with_its_model() -> None:
     body, size = binary(parameters={"batch_dims": 0})
     assert read_body(body, size, GATHERND, LIMITS).call.operator == "gathernd"
-    gather = Model("gather", Signature("gather", "axis", ("onnx-13",)))
+    gather = Model("gather", Signature("gather", (AXIS,), ("onnx-13",)))
     assert refusal(body, size, gather) == ("invalid_field", "/parameters/batch_dims")
     assert refusal(body, size, RESIDENT) == ("invalid_field", "/inputs/0/name")
 

@@ -23,7 +23,7 @@ from app.formats.safetensors.read_request import read_request as read_safetensor
 from app.formats.safetensors.write_answer import write_answer
 from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
 from app.tensors.gather_call import Answer, Call
-from app.tensors.operator_signature import Signature
+from app.tensors.operator_signature import AXIS, BATCH_DIMS, Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.for_each import for_each
@@ -31,8 +31,8 @@ from tests.safetensors_files import FORBIDDEN, SOUND, UNSOUND, with_member
 
 DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
 SIGNATURES = {
-    "gathernd": Signature("gathernd", "batch_dims", DIALECTS),
-    "gather": Signature("gather", "axis", DIALECTS),
+    "gathernd": Signature("gathernd", (BATCH_DIMS,), DIALECTS),
+    "gather": Signature("gather", (AXIS,), DIALECTS),
 }
 INDICES = np.array([[0, 1], [1, 0]], np.int64)
 # the types for which safetensors has a NumPy helper
@@ -250,11 +250,11 @@ def test_the_same_header_is_not_trusted_for_another_body() -> None:
 
 def test_the_query_gives_the_other_fields() -> None:
     call = read(GOOD, b"batch_dims=1&dialect=openvino-8&device=cpu")
-    assert (call.parameter, call.dialect, call.device) == (1, "openvino-8", "cpu")
-    assert (call.parameter_pointer, call.device_pointer) == ("/query/batch_dims", "/query/device")
-    assert read(GOOD, b"axis=-1", "gather").parameter == -1
+    assert (call.parameters, call.dialect, call.device) == ((1,), "openvino-8", "cpu")
+    assert call.at == "/query"
+    assert read(GOOD, b"axis=-1", "gather").parameters == (-1,)
     call = read(GOOD)
-    assert (call.parameter, call.dialect, call.device) == (0, "onnx-13", "auto")
+    assert (call.parameters, call.dialect, call.device) == ((0,), "onnx-13", "auto")
 
 
 def test_the_query_says_how_a_json_answer_is_encoded() -> None:
@@ -275,14 +275,14 @@ def test_a_resident_tensor_is_named_in_the_query_and_data_left_out() -> None:
     [("0", 0), ("-0", 0), ("007", 7), ("-9223372036854775809", -(2**63) - 1), ("1" + "0" * 30, 10**30)],
 )
 def test_an_integer_of_the_query_may_have_any_size(text: str, value: int) -> None:
-    assert read(GOOD, b"batch_dims=" + text.encode()).parameter == value
+    assert read(GOOD, b"batch_dims=" + text.encode()).parameters == (value,)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_an_integer_of_absurd_length_is_cut_and_cheap(sign: int) -> None:
     text = ("-" if sign < 0 else "") + "9" * 60_000
-    assert read(GOOD, f"batch_dims={text}".encode()).parameter == sign * 10**4000
-    assert read(GOOD, f"batch_dims={'0' * 60_000}5".encode()).parameter == 5
+    assert read(GOOD, f"batch_dims={text}".encode()).parameters == (sign * 10**4000,)
+    assert read(GOOD, f"batch_dims={'0' * 60_000}5".encode()).parameters == (5,)
 
 
 @pytest.mark.parametrize(

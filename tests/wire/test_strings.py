@@ -313,7 +313,7 @@ def test_a_lone_surrogate_is_told_by_its_place(text: str, place: int) -> None:
 @pytest.mark.parametrize("count", [3, 5000])
 def test_the_bytes_of_gathered_strings_are_limited_exactly(route: Any, count: int) -> None:
     indices = unpack(DTYPES["int64"], (count, 1), bytes(8 * count))
-    call = Call("gathernd", packed(["é" * 5, ""]), indices, 0, "onnx-13")
+    call = Call("gathernd", packed(["é" * 5, ""]), indices, (0,), "onnx-13")
     assert gathered(call, numpy_cpu, output_bytes=14 * count).output.shape == (count,)
     with pytest.raises(GatherError) as caught:
         gathered(call, numpy_cpu, output_bytes=14 * count - 1)
@@ -326,7 +326,7 @@ def test_a_content_whose_strings_reach_beyond_it_is_damaged_and_nothing_beyond_i
         table = PackedStrings(STRING, (1,), np.array(starts, np.int64), octets=np.frombuffer(octets, np.uint8))
         indices = unpack(DTYPES["int64"], (1, 1), bytes(8))
         with pytest.raises(GatherError) as caught:
-            gathered(Call("gathernd", "table", indices, 0, "onnx-13"), numpy_cpu, table)
+            gathered(Call("gathernd", "table", indices, (0,), "onnx-13"), numpy_cpu, table)
         assert caught.value.code == "tensor_damaged"
         for write in (values_text, packed_bytes):
             with pytest.raises(GatherError, match="tensor_damaged"):

@@ -20,9 +20,10 @@ from app.operators.dialects import Dialect
 from app.operators.lookup import INDEX_DTYPES
 from app.operators.registry import OPERATORS
 from app.tensors import float_rounding
+from app.tensors.backward_call import BackwardSignature
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.lookup_call import POOLINGS
-from app.tensors.operator_signature import DialectFields
+from app.tensors.operator_signature import DialectFields, Signature
 
 WEB: Final = files("app.api") / "web"
 
@@ -54,6 +55,11 @@ def _element_type(dtype: DType) -> dict[str, Any]:
     return found
 
 
+def _parameter(signature: Signature | BackwardSignature) -> str | None:
+    """The name of the parameter that the page offers."""
+    return signature.parameters[0].name if signature.parameters else None
+
+
 def service_description() -> dict[str, Any]:
     """What the page's scripts know of the service: operators, their dialects and the element types."""
     return {
@@ -62,11 +68,11 @@ def service_description() -> dict[str, Any]:
                 "name": row.name,
                 "title": row.summary,
                 "kind": row.signature.kind,
-                "parameter": row.signature.parameter,
+                "parameter": _parameter(row.signature),
                 "dialects": [_dialect(each) for each in row.dialects.values()],
             }
             for row in OPERATORS.values()
-            if row.signature.kind in ("gather", "scatter")
+            if row.typed_by == "data"
         ],
         "dtypes": [_element_type(row) for row in DTYPES.values()],
         "lookup": {"index_dtypes": sorted(INDEX_DTYPES, reverse=True), "poolings": POOLINGS},
@@ -74,7 +80,7 @@ def service_description() -> dict[str, Any]:
             "operators": [
                 {
                     "name": row.gather,
-                    "parameter": row.signature.parameter,
+                    "parameter": _parameter(row.signature),
                     "dialects": [_dialect(each) for each in row.dialects.values()],
                 }
                 for row in BACKWARDS.values()

@@ -98,7 +98,7 @@ class ShardedContentRoute:
         reservation = MemoryReservation(context.admission.budget)
         reference = f"{metadata.name}@{metadata.version}"
         indices = Tensor(_INT64, (stop - start,), np.arange(start, stop))
-        call = Call("gather", reference, indices, 0, "onnx-13", data_pointer="/name")
+        call = Call("gather", reference, indices, (0,), "onnx-13", data_pointer="/name")
         try:
             reservation.charge(indices.array.nbytes)
             if metadata.shape:

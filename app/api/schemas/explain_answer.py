@@ -5,6 +5,7 @@ It has the form of a gather's answer, so that generated clients have one type fo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
 
     A sparse gradient has no output, and as `output_bytes` the most that it may have.
     """
-    call, data, outputs, plan, decision, residents, shards = explanation
+    call, data, outputs, plan, decision, residents, further, shards = explanation
     if isinstance(call, LookupCall):
         operator, not_checked = LOOKUP, LOOKUP_NOT_CHECKED
         named = zip((feature.tensor for feature in call.features), residents, strict=True)
@@ -41,7 +42,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
     strings = any(dtype.kind == "string" for dtype, _ in outputs.values())
     found = {
         "operator": operator,
-        **(_features(explanation) if isinstance(call, LookupCall) else _inputs(call, data[0])),
+        **(_features(explanation) if isinstance(call, LookupCall) else _inputs(call, data[0], further)),
         "output_bytes": None if strings else plan.output_bytes,
         **({} if isinstance(plan, LookupPlan) else _plan(plan)),
         **_routes(decision),
@@ -53,16 +54,18 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
     return {**given, **said, "explanation": found}
 
 
-def _inputs(call: Call | BackwardCall, data: Tensor) -> dict[str, Any]:
-    """The inputs of an operator; data may be resident, and of a gradient's there may be a shape alone."""
-    reference: object = call.data if isinstance(call, Call) else call.shape
-    inputs = {
-        "data": _tensor(data) | ({"tensor": reference} if isinstance(reference, str) else {}),
-        "indices": _tensor(call.indices),
-    }
+def _inputs(call: Call | BackwardCall, data: Tensor, further: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The inputs of an operator; some may be resident, and of a gradient's data there may be a shape alone."""
     if isinstance(call, BackwardCall):
+        inputs = {"data": _named(data, call.shape), "indices": _tensor(call.indices)}
         return inputs | {"grad_output": _tensor(call.grad_output)}
-    return inputs if call.updates is None else inputs | {"updates": _tensor(call.updates)}
+    inputs = {"data": _named(data, call.data), "indices": _tensor(call.indices)}
+    return inputs | {name: _named(tensor, call.further[name]) for name, tensor in further.items()}
+
+
+def _named(tensor: Tensor, given: object) -> dict[str, Any]:
+    """A tensor, with the name that a request has `given` in its place if it is resident."""
+    return _tensor(tensor) | ({"tensor": given} if isinstance(given, str) else {})
 
 
 def _features(explanation: Explanation) -> dict[str, Any]:

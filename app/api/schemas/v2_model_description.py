@@ -62,7 +62,7 @@ def model_config(model: Model | LookupModel, resident: Resident | None) -> dict[
     if isinstance(model, LookupModel):
         return _config(model.name, inputs, outputs, {})
     signature = model.signature
-    defaults = {} if signature.parameter is None else {str(signature.parameter): "0"}
+    defaults = {parameter.name: str(parameter.default) for parameter in signature.parameters}
     if signature.kind == "scatter":
         defaults["reduction"] = "none"
     defaults |= {"dialect": signature.default_dialect, "device": "auto"}

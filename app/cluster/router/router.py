@@ -93,14 +93,13 @@ class Router(Service):
         further: Further = None,
     ) -> Answer:
         """The same, of a table in row ranges by its shards. Raises shard_unavailable besides."""
-        call, data, resident, planned, decision, _, _ = prepared
+        call, data, resident, planned, decision, *_ = prepared
+        check_reads_data_alone(call)
         if not isinstance(resident, ShardedResident):
             return await super()._run(prepared, timings, reservation, further)
-        if call.updates is not None:
-            immutable("A scatter from a resident tensor")
         if call.device == "gpu":
             detail = "tables in row ranges are gathered on the CPUs of their shards; use device auto or cpu"
-            raise GatherError("device_unavailable", detail, pointer=call.device_pointer)
+            raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))
         timings.choice, timings.route = decision.choice, ROUTE
         timings.tensor = call.data if isinstance(call.data, str) else ""
         plan = planned.plan
@@ -213,10 +212,10 @@ class Router(Service):
         return data.gathered(planned.shape, work.items)
 
     def explain(self, call: AnyCall, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
-        """The same. Raises not_implemented for a scatter from a table in row ranges."""
+        """The same. Raises not_implemented for an operator that has other inputs beside a table in row ranges."""
         found = super().explain(call, reservation, on_device=on_device)
-        if isinstance(call, Call) and call.updates is not None and isinstance(call.data, str):
-            immutable("A scatter from a resident tensor")
+        if isinstance(call, Call):
+            check_reads_data_alone(call)
         return found
 
     async def with_shards(
@@ -242,6 +241,12 @@ class Router(Service):
             timings,
         )
         return found._replace(shards=shards)
+
+
+def check_reads_data_alone(call: Call) -> None:
+    """Raise not_implemented for an operator of further inputs, such as updates, if one of its inputs is resident."""
+    if call.further and any(isinstance(given, str) for given in (call.data, *call.further.values())):
+        immutable(f"{call.operator} of a resident tensor")
 
 
 def explained_ranges(resident: Resident, rows: NDArray[Any] | None, *, wrap: bool) -> Sequence[Mapping[str, object]]:

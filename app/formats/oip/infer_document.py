@@ -7,7 +7,7 @@ as the protocol asks for; a parameter that another model has is an error, since 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -40,7 +40,8 @@ from app.wire.json import lossless_json
 _MOST_MICROSECONDS: Final = 10**15
 _INDICES: Final = str(DTYPES["int64"].oip)
 """The datatype of indices that say none."""
-_PARAMETERS: Final = Origin("/parameters", "")
+_PARAMETERS: Final = Origin("/parameters", "/parameters/tensor")
+_RESIDENT_PARAMETERS: Final = Origin("/parameters", "")
 _LOOKUP: Final = f"/parameters/{LOOKUP}"
 _IN_LOOKUP: Final = ("out_of_bounds", "fill_value", "output_dtype")
 """Parameters of other models that a lookup has within its parameter `lookup`."""
@@ -175,15 +176,15 @@ def read_document(
         faults.raise_first("id")
         if type(document.get("inputs")) is not list:
             raise faults.first() from None
-    inputs, arrays = _read_inputs(document["inputs"], model, fields, faults, items)
     given = document.get("parameters")
+    inputs, arrays = _read_inputs(document["inputs"], model, fields, faults, items, _not_needed(model, given))
     if type(given) is dict:
         _check_own_parameters(given, model)
     elif faults is not None:
         faults.raise_first("parameters")
     if isinstance(model, Model):
-        validated = _validate_parameters(given or {}, model, limits)
-        names, outputs = tuple((name, name) for name in model.inputs), [OUTPUT]
+        validated = _validate_parameters(given or {}, model, arrays, limits)
+        names, outputs = tuple((name, name) for name in model.inputs if name in arrays), [OUTPUT]
     if faults is not None:
         faults.raise_first("parameters")
         raise faults.first()
@@ -226,8 +227,9 @@ def _read_inputs(
     fields: Any,
     faults: InvalidFields | None,
     items: Callable[[Input], GivenArray],
+    not_needed: Collection[str],
 ) -> tuple[tuple[Input, ...], Arrays]:
-    """The inputs of a request in its order, and their items.
+    """The inputs of a request in its order, and their items; those `not_needed` may be missing.
 
     Raises what is wrong with the first of them that is wrong.
     """
@@ -254,9 +256,18 @@ def _read_inputs(
         arrays[name] = source
         found.append(made)
     for name in model.inputs:
-        if name not in arrays:
+        if name not in arrays and name not in not_needed:
             raise invalid_field("/inputs", f"the input {name!a} is missing", f"Add the input {name!a} to /inputs.")
     return tuple(found), arrays
+
+
+def _not_needed(model: AnyModel, parameters: Any) -> set[str]:
+    """The inputs that a request may leave out, and those in whose place a parameter names a resident tensor."""
+    if isinstance(model, LookupModel):
+        return set()
+    given = parameters if type(parameters) is dict else {}
+    named = model.signature.named_beside
+    return {*model.signature.optional, *(name for name, field in named.items() if field in given)}
 
 
 def _check_name(number: int, name: str, given: Sequence[Any], model: Model) -> None:
@@ -285,17 +296,27 @@ def _check_own_parameters(parameters: Mapping[str, Any], model: AnyModel) -> Non
             raise invalid_field(f"/parameters/{name}", f"the model {model.name} has no parameter {name}", hint)
 
 
-def _validate_parameters(given: Mapping[str, Any], model: Model, limits: Limits) -> Validated:
-    """The parameters of an operator, by the model of its JSON requests."""
+def _validate_parameters(given: Mapping[str, Any], model: Model, arrays: Collection[str], limits: Limits) -> Validated:
+    """The parameters of an operator, by the model of its JSON requests. Raises invalid_field."""
     document: dict[str, Any] = {name: given[name] for name in model.own if name in given}
     text = document.get("fill_value")
     if type(text) is str:
         document["fill_value"] = JsonText(text)
-    document |= dict.fromkeys(model.inputs, BESIDE)
+    row = model.signature
+    named = {name: document.pop(field) for name, field in row.named_beside.items() if field in document}
+    for name in named:
+        if name in arrays:
+            field = row.named_beside[name]
+            raise invalid_field(
+                f"/parameters/{field}",
+                f"the input {name!a} is given twice: in /inputs, and by the name of a resident tensor",
+                f"Leave out the parameter {field!r}, or the input {name!a}.",
+            )
+    document |= {name: BESIDE for name in model.inputs if name in arrays or name not in row.optional}
+    document |= {name: {"tensor": tensor} for name, tensor in named.items()}
     if model.resident:
         document["data"] = {"tensor": model.reference}
-    request = Request(document, None, _PARAMETERS)
-    row = model.signature
+    request = Request(document, None, _RESIDENT_PARAMETERS if model.resident else _PARAMETERS)
     validated, _ = settle(row, request, validate(row, request, limits))
     return validated
 

@@ -31,6 +31,7 @@ from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
 from app.tensors.gather_call import Encoding
 from app.tensors.lookup_call import LOOKUP, LookupSignature
+from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, aligned, coordinates
 from app.wire.json.lossless_json import shown
@@ -133,39 +134,52 @@ def _validate_query(
                 name_hint(name, inputs, found),
             )
     document, explain = read_document(query, FAMILIES[row.kind].model(row))
-    resident = document.pop("tensor", None) if "data" in inputs else None
-    document |= dict.fromkeys(inputs, BESIDE)
-    if resident is not None:
-        document["data"] = {"tensor": resident}
+    fields = row.resident_fields if isinstance(row, Signature) else {}
+    named = {name: document.pop(field) for name, field in fields.items() if field in document}
+    optional = row.optional if isinstance(row, Signature) else ()
+    document |= {name: BESIDE for name in inputs if name in found or name not in optional}
+    document |= {name: {"tensor": tensor} for name, tensor in named.items()}
     key = b"\0%b?%b" % (",".join(found).encode(), query)
     validated = envelopes.get((row, key))
     if validated is None:
         request = Request(document, None, QUERY)
-        fields = validate(row, request, limits)
+        valid = validate(row, request, limits)
         explains(explain)
-        _check_inputs(found, inputs, resident)
-        validated, _ = settle(row, request, fields)
+        _check_inputs(found, inputs, named, optional, fields)
+        validated, _ = settle(row, request, valid)
         envelopes.keep(row, key, validated)
     return {name: found[name] for name in inputs if name in found}, validated, explain == "true"
 
 
-def _check_inputs(found: Collection[str], inputs: Collection[str], resident: str | None) -> None:
-    """Raise invalid_field for a tensor that is missing, or data that is given twice."""
-    if resident is not None and "data" in found:
-        raise invalid_field(
-            "/query/tensor",
-            "the data is given twice: in the body, and by name in the query",
-            "Leave out 'tensor' in the query, or the tensor 'data' in the body.",
-        )
-    for name in inputs:
-        if name == "data" and name not in found and resident is None:
+def _check_inputs(
+    found: Collection[str],
+    inputs: Collection[str],
+    named: Collection[str],
+    optional: Collection[str],
+    fields: Mapping[str, str],
+) -> None:
+    """Raise invalid_field for a tensor that is missing or given twice.
+
+    Of the `inputs`, those that are `named` are resident; `fields` are those of the query that may name one.
+    """
+    for name in named:
+        if name in found:
             raise invalid_field(
-                "/data",
-                "data is missing; the query may name a resident tensor instead, as tensor=NAME",
-                "Add the tensor 'data' to the body, or name a resident one in the query, as in ?tensor=items.",
+                f"/query/{fields[name]}",
+                f"the {name} is given twice: in the body, and by name in the query",
+                f"Leave out '{fields[name]}' in the query, or the tensor '{name}' in the body.",
             )
-        if name != "data" and name not in found:
-            raise invalid_field(f"/{name}", f"{name} is missing", f"Add the tensor '{name}' to the body.")
+    for name in inputs:
+        if name in found or name in named or name in optional:
+            continue
+        field = fields.get(name)
+        if field is not None:
+            raise invalid_field(
+                f"/{name}",
+                f"{name} is missing; the query may name a resident tensor instead, as {field}=NAME",
+                f"Add the tensor '{name}' to the body, or name a resident one in the query, as in ?{field}=items.",
+            )
+        raise invalid_field(f"/{name}", f"{name} is missing", f"Add the tensor '{name}' to the body.")
 
 
 def read_layout(

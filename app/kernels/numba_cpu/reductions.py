@@ -26,7 +26,7 @@ from app.kernels.numba_cpu.half_floats import (
 from app.kernels.numba_cpu.memory_intrinsics import LINE
 from app.llvm_intrinsics import Builder
 from app.tensors.dtypes import DTYPES
-from app.tensors.scatter_call import REDUCTIONS
+from app.tensors.operator_signature import REDUCTIONS
 
 _cgutils: Any = numba.core.cgutils
 _INT64: Final = ir.IntType(64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Final
 
@@ -10,7 +9,7 @@ from pydantic import Field, create_model
 
 from app.errors import invalid_field
 from app.requests.schemas.dialect_fields import dialect_fields, parameter_note
-from app.requests.schemas.gather_request import Tensor, parameter_field
+from app.requests.schemas.gather_request import Tensor, parameter_fields
 from app.requests.schemas.members import (
     ABSENT,
     SIZES,
@@ -22,7 +21,7 @@ from app.requests.schemas.members import (
     TensorName,
     one_of,
 )
-from app.tensors.backward_call import BackwardName, BackwardSignature
+from app.tensors.backward_call import BackwardSignature
 from app.tensors.gather_call import Device, Encoding
 
 _DATA_SHAPE: Final = "Shape of the gather's data; exactly one of `data_shape` and `tensor`."
@@ -67,18 +66,6 @@ def check_one_shape(request: BackwardRequest, prefix: str = "") -> None:
     )
 
 
-_TITLES: Final[Mapping[BackwardName, tuple[str, str]]] = {
-    "gathernd_backward": (
-        "GatherNDBackwardRequest",
-        "The gradient of a GatherND: each slice of `grad_output` is added at its index to zeros of the data's shape.",
-    ),
-    "gather_backward": (
-        "GatherBackwardRequest",
-        "The gradient of a Gather: each slice of `grad_output` is added at its index to zeros of the data's shape.",
-    ),
-}
-
-
 def _batch_dims_field(signature: BackwardSignature) -> dict[str, Any]:
     """The field `batch_dims` beside the parameter, where a dialect has it."""
     return {name: field for name, field in dialect_fields(signature, JsonInteger).items() if name == "batch_dims"}
@@ -87,14 +74,14 @@ def _batch_dims_field(signature: BackwardSignature) -> dict[str, Any]:
 @lru_cache(8)
 def backward_request(signature: BackwardSignature) -> type[BackwardRequest]:
     """The model of the JSON requests."""
-    name, text = _TITLES[signature.operator]
+    name, text = signature.schema
     return create_model(
         name,
         __base__=BackwardRequest,
         __module__=__name__,
         __doc__=text,
-        **parameter_field(signature.parameter, parameter_note(signature)),
+        **parameter_fields(signature.parameters, parameter_note(signature)),
         **_batch_dims_field(signature),
-        sparse=(JsonBool, Field(False, description=_SPARSE.format(signature.parameter))),
+        sparse=(JsonBool, Field(False, description=_SPARSE.format(signature.parameters[0].name))),
         dialect=(one_of(signature.dialects), Field(signature.default_dialect, description="Whose rules hold.")),
     )

@@ -61,7 +61,7 @@ def further_batch_dims(
             )
         batch_dims = 0
     if own is not None and own.needs_parameter and parameter not in fields.model_fields_set:
-        name = signature.parameter
+        name = signature.parameters[0].name
         raise invalid_field(
             f"{pointer}/{name}",
             f"{name} is missing, which {dialect} requires",

@@ -6,7 +6,6 @@ object with optional members in place of unions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Final
 
@@ -28,7 +27,7 @@ from app.requests.schemas.members import (
     one_of,
 )
 from app.tensors.gather_call import Device, Encoding, OutOfBounds, OutputDType
-from app.tensors.operator_signature import OperatorName, Parameter, Signature
+from app.tensors.operator_signature import Parameter, Signature
 
 _DTYPE: Final = "Element type."
 FILL_VALUE_DESCRIPTION: Final = (
@@ -87,7 +86,10 @@ GivenData = Annotated[Tensor | NamedTensor, _DataForms()]
 
 
 class GatherRequest(RequestModel):
-    """The members of a gather, whichever its operator is: `parameter` and `dialect` are as its signature has them."""
+    """The members of a gather, whichever its operator is: `parameter` and `dialect` are as its signature has them.
+
+    Further inputs and parameters stand behind these.
+    """
 
     data: GivenData
     indices: Tensor
@@ -102,54 +104,54 @@ class GatherRequest(RequestModel):
     output_dtype: OutputDType = Field(ABSENT, description=OUTPUT_DTYPE_DESCRIPTION)
 
 
-PARAMETER_DESCRIPTIONS: Final[Mapping[Parameter, str]] = {
-    "batch_dims": "Leading dimensions that are batches.",
-    "axis": "Axis that indices are positions on; negative counts from the back.",
-}
-_TITLES: Final[Mapping[OperatorName, tuple[str, str]]] = {
-    "gathernd": (
-        "GatherNDRequest",
-        "A GatherND: each tuple in the last dimension of `indices` picks an element or slice of `data`.",
-    ),
-    "gather": ("GatherRequest", "A Gather: each entry of `indices` picks a slice of `data` along `axis`."),
-    "gather_elements": (
-        "GatherElementsRequest",
-        "A GatherElements: each entry of `indices`, which has data's rank, picks one item of `data` along `axis`.",
-    ),
-}
-"""Of each operator's requests: the name of the schema and what it says."""
+FIRST_PARAMETER: Final = "parameter"
+"""What models call the first parameter; further ones have their own names there too."""
 
 
-def parameter_field(parameter: Parameter | None, note: str = "") -> dict[str, Any]:
-    """The field `parameter` of a model of requests, which stands under its own name in them; none without one.
-
-    `note` ends its description.
-    """
-    if parameter is None:
-        return {}
-    return {
-        "parameter": (
+def parameter_fields(parameters: tuple[Parameter, ...], note: str = "") -> dict[str, Any]:
+    """The fields of a model for the parameters of an operator. `note` ends the description of the first."""
+    fields: dict[str, Any] = {}
+    for parameter in parameters:
+        name = parameter.name if fields else FIRST_PARAMETER
+        fields[name] = (
             JsonInteger,
             Field(
-                0,
-                alias=parameter,
-                description=PARAMETER_DESCRIPTIONS[parameter] + note,
+                parameter.default,
+                alias=None if fields else parameter.name,
+                description=parameter.description + ("" if fields else note),
                 json_schema_extra={"format": "int64"},
             ),
         )
-    }
+    return fields
+
+
+def parameter_values(parameters: tuple[Parameter, ...], fields: Any) -> tuple[int, ...]:
+    """The values of an operator's parameters in valid fields."""
+    if len(parameters) < 2:
+        return (fields.parameter,) if parameters else ()
+    return (fields.parameter, *(getattr(fields, parameter.name) for parameter in parameters[1:]))
+
+
+def further_inputs(signature: Signature) -> dict[str, Any]:
+    """The fields of a model for the inputs beside data and indices."""
+    fields: dict[str, Any] = {}
+    for name in signature.further:
+        may_be_resident = GivenData if name in signature.residents else Tensor
+        fields[name] = may_be_resident, Field(ABSENT if name in signature.optional else ...)
+    return fields
 
 
 @lru_cache(64)
 def gather_request(signature: Signature) -> type[GatherRequest]:
     """The model of the requests of an operator."""
-    name, text = _TITLES[signature.operator]
+    name, text = signature.schema
     return create_model(
         name,
         __base__=GatherRequest,
         __module__=__name__,
         __doc__=text,
-        **parameter_field(signature.parameter, parameter_note(signature)),
+        **parameter_fields(signature.parameters, parameter_note(signature)),
         **dialect_fields(signature, JsonInteger),
+        **further_inputs(signature),
         dialect=(one_of(signature.dialects), Field(signature.default_dialect, description="Whose rules hold.")),
     )

@@ -14,7 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic.types import FailFast, Strict
 
 from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
-from app.requests.schemas.gather_request import FILL_VALUE_DESCRIPTION, PARAMETER_DESCRIPTIONS
+from app.requests.schemas.gather_request import FILL_VALUE_DESCRIPTION, NamedTensor
 from app.requests.schemas.members import (
     ABSENT,
     BOOLEAN,
@@ -34,8 +34,7 @@ from app.requests.schemas.members import (
 from app.requests.schemas.scatter_request import REDUCTION_DESCRIPTION
 from app.tensors.dtypes import BY_OIP
 from app.tensors.gather_call import Device, OutOfBounds
-from app.tensors.operator_signature import Parameter, Signature
-from app.tensors.scatter_call import Reduction
+from app.tensors.operator_signature import Parameter, Reduction, Signature
 from app.wire.json.lossless_json import Number, integer
 
 _OUTPUT_OF_ANY_MODEL: Final[dict[str, Any]] = {"type": "string", "pattern": r"^([0-9]+\.)?output$"}
@@ -205,17 +204,23 @@ def infer_request(*signatures: Signature) -> type[InferRequest]:
     dialects = dict.fromkeys(dialect for signature in signatures for dialect in signature.dialects)
     notes: dict[Parameter, str] = {}
     for signature in signatures:
-        if signature.parameter is not None:
-            notes[signature.parameter] = notes.get(signature.parameter) or parameter_note(signature)
+        for parameter in signature.parameters:
+            notes[parameter] = notes.get(parameter) or parameter_note(signature)
     own: dict[str, Any] = {
-        name: (
+        parameter.name: (
             JsonInteger,
-            Field(0, description=PARAMETER_DESCRIPTIONS[name] + note, json_schema_extra={"format": "int64"}),
+            Field(
+                parameter.default,
+                description=parameter.description + note,
+                json_schema_extra={"format": "int64"},
+            ),
         )
-        for name, note in notes.items()
+        for parameter, note in notes.items()
     }
     for signature in signatures:
         own = dialect_fields(signature, JsonInteger) | own
+    for name in dict.fromkeys(name for signature in signatures for name in signature.named_beside.values()):
+        own[name] = NamedTensor.model_fields["tensor"].annotation, NamedTensor.model_fields["tensor"]
     common: dict[str, Any] = {
         name: (field.annotation, field) for name, field in InferRequestParameters.model_fields.items()
     }

@@ -41,18 +41,20 @@ def field_names(model: type[BaseModel]) -> tuple[str, ...]:
 def query_fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """The fields that a query may have in place of those of a JSON body, by name.
 
-    An array stands in the binary body, and `tensor` names a resident one in place of `data`. A request whose answer has
-    tensors may have `explain`.
+    An array stands in the binary body, and `tensor` names a resident one in place of `data`, or the field of another
+    input one in place of that. A request whose answer has tensors may have `explain`.
     """
     fields: dict[str, FieldInfo] = {}
     own: dict[str, FieldInfo] = {}  # those that the operator has beside its family's
     base = getattr(model.__bases__[0], "model_fields", None) or model.model_fields
     for key, name in zip(model.model_fields, _names(model), strict=True):
         field = model.model_fields[key]
-        if key not in base:
-            own[name] = field
-        elif field.annotation is not Tensor and Tensor not in get_args(field.annotation):
-            fields[name] = field
+        into = fields if key in base else own
+        forms = get_args(field.annotation)
+        if NamedTensor in forms and name != "data":
+            into[name] = NamedTensor.model_fields["tensor"]
+        elif field.annotation is not Tensor and Tensor not in forms:
+            into[name] = field
             if name == "device" and "data" in model.model_fields:
                 fields["tensor"] = NamedTensor.model_fields["tensor"]
     if "output_encoding" in model.model_fields:
@@ -81,12 +83,17 @@ def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
     would be refused.
     """
     shown = model.model_json_schema()["properties"] | ExplainQuery.model_json_schema()["properties"]
-    described = f"{RESIDENT}, in place of `data` in the body."
-    tensor = {"type": "string", "pattern": REFERENCE_PATTERN, "description": described}
+    named = NamedTensor.model_fields["tensor"]
     return [
-        _parameter(name, field, shown.get(name) or tensor)
+        _parameter(name, field, _resident("data" if name == "tensor" else name) if field is named else shown[name])
         for name, field in (ExplainQuery.model_fields if model is ExplainQuery else query_fields_of(model)).items()
     ]
+
+
+def _resident(name: str) -> dict[str, Any]:
+    """What OpenAPI shows of a parameter that names a resident tensor."""
+    described = f"{RESIDENT}, in place of `{name}` in the body."
+    return {"type": "string", "pattern": REFERENCE_PATTERN, "description": described}
 
 
 def _parameter(name: str, field: FieldInfo, shown: dict[str, Any]) -> dict[str, Any]:

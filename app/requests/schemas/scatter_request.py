@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
 from pydantic import Field, create_model
 
 from app.errors import invalid_field
-from app.requests.schemas.gather_request import GivenData, Tensor, parameter_field
+from app.requests.schemas.gather_request import GivenData, Tensor, parameter_fields
 from app.requests.schemas.members import RequestModel, one_of
 from app.tensors.gather_call import Device, Encoding
-from app.tensors.operator_signature import OperatorName, Signature
-from app.tensors.scatter_call import Reduction
+from app.tensors.operator_signature import Reduction, Signature
 
 REDUCTION_DESCRIPTION: Final = (
     "How an update combines with what is there. Updates count in row-major order: with none the last one of a place "
@@ -53,30 +51,15 @@ def check_reduction(signature: Signature, dialect: str, reduction: Reduction, po
         )
 
 
-_TITLES: Final[Mapping[OperatorName, tuple[str, str]]] = {
-    "scatternd": (
-        "ScatterNDRequest",
-        "A ScatterND: a copy of `data`, in which each tuple in the last dimension of `indices` names the element or "
-        "slice that one of `updates` goes to.",
-    ),
-    "scatter_elements": (
-        "ScatterElementsRequest",
-        "A ScatterElements: a copy of `data`, in which each entry of `indices`, which has data's rank, says where "
-        "along `axis` the one of `updates` at the same place goes to.",
-    ),
-}
-"""Of each operator's requests: the name of the schema and what it says."""
-
-
 @lru_cache(64)
 def scatter_call_request(signature: Signature) -> type[ScatterCallRequest]:
     """The model of the requests of a scatter with an output."""
-    name, text = _TITLES[signature.operator]
+    name, text = signature.schema
     return create_model(
         name,
         __base__=ScatterCallRequest,
         __module__=__name__,
         __doc__=text,
-        **parameter_field(signature.parameter),
+        **parameter_fields(signature.parameters),
         dialect=(one_of(signature.dialects), Field(signature.default_dialect, description="Whose rules hold.")),
     )

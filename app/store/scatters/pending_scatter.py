@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.store.tensor_metadata import ALWAYS, Conditions
-from app.tensors.scatter_call import Reduction
+from app.tensors.operator_signature import Reduction
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 

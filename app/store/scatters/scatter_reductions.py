@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.store.scatters.scatter_log import Record
-from app.tensors.scatter_call import Reduction
+from app.tensors.operator_signature import Reduction
 
 _UFUNCS: Final[dict[Reduction, Any]] = {
     "add": np.add,

@@ -29,7 +29,7 @@ from app.store.processes import memory_barrier
 from app.store.scatters.scatter_log import Record, ScatterLog
 from app.store.scatters.scatter_reductions import new_rows
 from app.tensors.dtypes import DTYPES
-from app.tensors.scatter_call import Reduction
+from app.tensors.operator_signature import Reduction
 
 _FLUSH_BYTES: Final = 1 << 21
 _NO_CHECKSUMS: Final[Mapping[int, int]] = {}
