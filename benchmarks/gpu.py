@@ -1,7 +1,7 @@
 """What the GPU kernel is worth, on a machine with an NVIDIA GPU: is it right, how fast is it, and from which size on?
 
     pip install --require-hashes -r requirements-gpu.lock    (CuPy, CUDA's libraries; the machine has the driver)
-    python -m benchmarks.gpu [--only check,kernel,crossover,http] [--cases N] [--seed S] [--json FILE] [--plot FILE]
+    python -m benchmarks.gpu [--only check,kernel,crossover,http] [--cases N] [--seed S] [--json FILE]
 
 1. check: random gathers, valid and invalid, against NumPy's kernel; every one must be equal. Half of them have little
    pinned memory, so that outputs come back by copies, in pieces.
@@ -41,7 +41,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.cli.line_chart import svg
 from app.kernels import numpy_cpu
 from app.kernels.gpu_interface import Device, NoDevice
 from app.kernels.numba_cpu import gather_kernel
@@ -399,7 +398,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5, help="of load for each figure of http")
     parser.add_argument("--json", type=Path, help="file for all figures")
-    parser.add_argument("--plot", type=Path, help="file for the drawing of the crossover, SVG")
     asked = parser.parse_args(arguments)
     parts = asked.only.split(",")
     if not set(parts) <= set(PARTS):
@@ -427,9 +425,6 @@ def main(arguments: list[str] | None = None) -> int:
         for name, series in measured.items():
             ahead = ", ".join(f"{way} from {first_faster(series, way)}" for way in ("GPU inline", "GPU resident"))
             print(f"{name}: ahead of one thread of the CPU: {ahead}")
-        if asked.plot:
-            name = "rows of 256 B from 256 MiB"
-            asked.plot.write_text(svg(f"Gathers, {name}", "rows", "µs", measured[name]))
     if "http" in parts:
         del device
         figures["http"] = http(asked.seconds)

@@ -1,6 +1,6 @@
 """Whether the service chooses the right route: a sweep of shapes, each run on every CPU route in turns.
 
-    python -m benchmarks.selection [--shapes 240] [--seed 1] [--rounds 5] [--quiet-wait 300] [--all] [--plot FILE.svg]
+    python -m benchmarks.selection [--shapes 240] [--seed 1] [--rounds 5] [--quiet-wait 300] [--all]
 
 Runs `Service.gather` in process, as a request does once it has been read, with each route forced in turn, and compares
 what the calibrated choice takes with what the best route takes. A shape is well chosen where that is at most 1.1 times
@@ -35,8 +35,6 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
-from app.cli import line_chart
-from app.cli.calibrate_command import ROW_BYTES, TABLE_ROWS, curves
 from app.dispatch.backend_calibration import calibrated
 from app.dispatch.backend_cost_model import Coefficients
 from app.dispatch.choose_backend import BackendChooser, Facts, PredictedRoute, Route, has_locality
@@ -253,26 +251,6 @@ async def sweep(
     return rows, coefficients
 
 
-async def draw(rounds: int, threads: int, coefficients: Coefficients, neighbours: Neighbours) -> str:
-    """The crossovers of lookups, rows of 256 bytes from a table of 200,000, as SVG."""
-    octets = np.random.default_rng(0).integers(0, 2, _MOST_DATA, np.uint8)
-    pool = RequestThreadPool(threads, 64)
-    chooser = BackendChooser(threads=threads, coefficients=coefficients)
-    lines, dots = curves(chooser), {name: list[line_chart.Point]() for name in curves(chooser)}
-    for power in range(18):
-        shape = Shape("gathernd", "float32", (TABLE_ROWS, ROW_BYTES // 4), (1 << power, 1), 0, False)
-        calls = make_calls(shape, octets)
-        _, _, services = _services(calls[0], pool, coefficients)
-        seconds = await neighbours.without(partial(measure, services, calls, rounds))
-        # The service's own share of a call is the same on every route, and in no prediction.
-        for name, route in zip(dots, CPU_ROUTES, strict=True):
-            if route in seconds:
-                dots[name].append((1 << power, seconds[route] * 1e6))
-    pool.close()
-    title = f"A lookup of rows of {ROW_BYTES} bytes from a table of {TABLE_ROWS:,}: predicted, and measured (dots)"
-    return line_chart.svg(title, "rows", "microseconds", lines, dots)
-
-
 def _services(
     call: Call, pool: RequestThreadPool, coefficients: Coefficients
 ) -> tuple[Plan, PredictedRoute, dict[Route, Service]]:
@@ -325,7 +303,6 @@ def main() -> None:
     parser.add_argument("--quiet-wait", type=float, default=300, help="seconds to wait for a quiet machine, all in all")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--all", action="store_true", help="print every shape, not only those chosen badly")
-    parser.add_argument("--plot", type=Path, help="SVG file for the crossovers of lookups")
     arguments = parser.parse_args()
     keep_freed_memory(1 << 28)  # as the service does
     with tempfile.TemporaryDirectory(prefix="gathernd-bench-") as folder:
@@ -334,9 +311,6 @@ def main() -> None:
         drawn = list(shapes(arguments.shapes, arguments.seed))
         neighbours = Neighbours(arguments.quiet_wait)
         rows, coefficients = uvloop.run(sweep(drawn, arguments.rounds, arguments.threads, neighbours, Path(folder)))
-        if arguments.plot is not None:
-            drawn_text = uvloop.run(draw(arguments.rounds, arguments.threads, coefficients, neighbours))
-            arguments.plot.write_text(drawn_text)
     print(machine_line())
     print(coefficients)
     print(report(rows, arguments.all))

@@ -1,18 +1,15 @@
-"""`gathernd calibrate`: measures what the backends cost on this machine, and shows where each becomes the fastest."""
+"""`gathernd calibrate`: measure what the backends cost on this machine, and show where each becomes the fastest."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from math import isfinite
-from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cli import line_chart
 from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
 from app.dispatch.choose_backend import ROUTES, BackendChooser, Facts, Route
 from app.operators.gather_plan import GatherPlan
@@ -28,19 +25,12 @@ app = typer.Typer(add_completion=False)
 
 @app.command("calibrate")
 def calibrate(
-    plot_file: Annotated[
-        Path | None, typer.Option("--plot", help="SVG file to draw the crossovers into.", show_default=False)
-    ] = None,
     cache_dir: CacheDir = None,
     as_json: Json = False,
 ) -> None:
     """Measure this machine again, keep that for the service, and show it. Best on a machine that is idle otherwise."""
     settings = settings_with(cache_dir)
     chooser = service_of(settings, refresh=True).chooser
-    lines = curves(chooser)
-    if plot_file is not None:
-        title = f"Predicted time of a lookup: rows of {ROW_BYTES} bytes from a table of {TABLE_ROWS:,}"
-        plot_file.write_text(line_chart.svg(title, "rows", "microseconds", lines))
     if as_json:
         body = {
             "kernel": settings.kernel,
@@ -53,13 +43,11 @@ def calibrate(
         typer.echo(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode())
         return
     _print_coefficients(chooser)
-    typer.echo(f"\nPredicted microseconds over rows of {ROW_BYTES} bytes from a table of {TABLE_ROWS:,}, by route:\n")
-    typer.echo(line_chart.text(lines))
     for resident in (True, False) if chooser.no_gpu is None else (True,):
         about = "" if chooser.no_gpu is not None else " of resident data" if resident else " of inline data"
         chosen = first_rows(chooser, resident)
         text = ", ".join(f"{ROUTE_NAMES[route]} from {chosen[route]:,} rows" for route in ROUTES if route in chosen)
-        typer.echo(f"\nchosen for lookups{about}: {text}")
+        typer.echo(f"chosen for lookups{about} of {ROW_BYTES} bytes a row: {text}")
     if chooser.no_gpu is not None:
         typer.echo(f"GPU: {chooser.no_gpu}")
 
@@ -67,23 +55,6 @@ def calibrate(
 def lookup(rows: int) -> GatherPlan:
     """The plan of a lookup of `rows` rows of 256 bytes from a table of 200,000 rows."""
     return GatherPlan(1, rows, (TABLE_ROWS,), ROW_BYTES // 4, 4, False, True)
-
-
-def curves(chooser: BackendChooser) -> dict[str, list[line_chart.Point]]:
-    """For each route, by its name, the predicted microseconds of lookups of 1, 2, 4, ... rows: pairs (rows, time)."""
-    found: dict[str, list[line_chart.Point]] = {}
-    count = 1
-    while count <= MAX_ROWS:
-        plan = lookup(count)
-        for resident in (True, False):
-            for each in chooser.decide(plan, Facts(on_gpu=resident)).routes:
-                name = ROUTE_NAMES[each.route]
-                if each.route == "gpu":
-                    name = "resident on the GPU" if resident else "inline to the GPU"
-                if isfinite(each.seconds) and (resident or each.route == "gpu"):
-                    found.setdefault(name, []).append((count, each.seconds * 1e6))
-        count *= 2
-    return found
 
 
 def first_rows(chooser: BackendChooser, resident: bool) -> dict[Route, int]:
