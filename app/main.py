@@ -16,34 +16,22 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final, get_args
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from app import count_damaged_tensors, gauges, periodic_tasks, warmup
 from app.api.asgi_app import DataPlane
 from app.api.asgi_request import Receive, Scope, Send
 from app.api.cors import CrossOrigin, is_affected
 from app.api.disk_threads import DiskThreads
-from app.api.fastapi_app import create_control
 from app.api.inference import Inference
-from app.api.openapi_document import describe_data_plane
 from app.api.readiness import Readiness
 from app.api.route_table import READINESS, template
-from app.api.routes.docs_page import add_docs_routes
-from app.api.routes.error_pages import add_error_page_routes
-from app.api.routes.front_page import add_front_page_routes
-from app.api.routes.health import add_health_routes
-from app.api.routes.v2_log_and_trace_settings import add_log_and_trace_settings_routes
-from app.api.routes.v2_models import add_model_routes
-from app.api.routes.v2_repository import add_repository_routes
-from app.api.routes.v2_server import add_server_routes
-from app.api.routes.v2_shared_memory import add_shared_memory_routes
 from app.api.v2_model_lookup import Models
 from app.cluster.process_link import KeyedLink
 from app.cluster.router.router import Router
 from app.cluster.router.router_files import RouterFiles
 from app.cluster.router.sharded_lookups import ShardedLookups
 from app.cluster.router.sharded_service import CoordinatedService, ShardedService, is_ray, ray_link
-from app.data_plane_handlers import handlers_of
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
 from app.dispatch.backend_calibration import calibrated
@@ -58,6 +46,7 @@ from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.kernels.kernel_by_name import kernel_named
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import FreedMemoryLimit
+from app.route_handlers import handlers_of
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.file_watcher import LastGood
 from app.security.host_header_check import HostHeaderCheck, is_loopback_name
@@ -251,7 +240,7 @@ def create_app(
         return rest
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await asyncio.to_thread(store.open)
         stop = Event()
         preparing = asyncio.create_task(_prepare(prepare, readiness))
@@ -286,24 +275,13 @@ def create_app(
             disk_threads.shutdown()
             store.close()
 
-    control = create_control(lifespan)
-    add_health_routes(control, readiness, metrics)
-    add_front_page_routes(control)
-    add_docs_routes(control)
-    add_error_page_routes(control)
-    describe_data_plane(control)
-    add_server_routes(control, readiness)
-    add_log_and_trace_settings_routes(control, models, settings.log_level)
-    add_shared_memory_routes(control)
-    add_model_routes(control, models, readiness)
-    add_repository_routes(control, models, readiness)
     metrics.gauges.update(gauges.process_gauges(service, settings))
     if isinstance(authorizer, KeyAuthorizer):
         metrics.key_label = authorizer.label
     metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors, tables)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
-        control,
-        handlers_of(service, inference, store, tables, imports, disk_threads, readiness, settings),
+        Starlette(lifespan=lifespan),
+        handlers_of(service, inference, store, tables, imports, disk_threads, readiness, metrics, settings),
         host_check=host_check,
         authorizer=authorizer,
         readiness=readiness,

@@ -1,23 +1,23 @@
-"""The data plane: a pure ASGI callable in front of FastAPI.
+"""The ASGI application: a pure callable, since a framework's router and middleware cost more than a gather.
 
-Gathers never enter FastAPI's router and middleware, which cost more than the gather. Everything else does, and comes
-back through here, so that one place checks Host, Origin and key, gives every answer its X-Request-ID and Server-Timing,
-turns every error into the one error shape, and answers HEAD and OPTIONS.
+One place checks Host, Origin and key, finds the handler, turns every error into the one error shape, and answers
+OPTIONS.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, MutableMapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from starlette.types import ASGIApp
 
 from app.api.asgi_request import Handler, Receive, RequestContext, RouteMatch, Scope, Send
 from app.api.caller_deadline import TIMEOUT, seconds_of, with_deadline
 from app.api.readiness import Readiness
-from app.api.route_table import CONTROL, GATHER, TABLE
+from app.api.route_rows.operation import CONTROL, GATHER
+from app.api.route_table import TABLE
 from app.api.wrong_path_hints import hint_for_method, hint_for_path
 from app.dispatch.admission_control import Admission
 from app.dispatch.request_thread_pool import ClientGone
@@ -35,14 +35,14 @@ _ALL_METHODS: Final = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
 
 
 class DataPlane:
-    """Hands each request to the handler of its operation (see `route_table`), or to the control plane behind.
+    """Hands each request to the handler of its operation (see `route_table`).
 
-    `handlers` has a handler for each operation of the data plane.
+    `handlers` has a handler for each operation; `lifespan` is an application that starts and ends the service.
     """
 
     def __init__(
         self,
-        control: ASGIApp,
+        lifespan: ASGIApp,
         handlers: Mapping[str, Handler],
         *,
         host_check: HostHeaderCheck,
@@ -52,7 +52,7 @@ class DataPlane:
         admission: Admission,
         deadline: float,
     ) -> None:
-        self.control = control
+        self.lifespan = lifespan
         self.handlers = handlers
         self.host_check = host_check
         self.authorizer = authorizer
@@ -69,7 +69,7 @@ class DataPlane:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
         if scope["type"] != "http":
-            await self.control(scope, receive, send)
+            await self.lifespan(scope, receive, send)
             return
         context = RequestContext(scope, receive, send, self.admission, self.deadline, self.metrics)
         code: str | None = None
@@ -151,13 +151,7 @@ class DataPlane:
         if needed_scope(context.method, route.access) == "tensors":
             self.host_check.check_change(headers)
         plane = CONTROL if operation is None else route.plane
-        handler: Handler
-        if operation is None:
-            handler = self._refuse
-        elif plane is CONTROL:
-            handler = self._pass_on
-        else:
-            handler = self.handlers[operation]
+        handler = self._refuse if operation is None else self.handlers[operation.name]
         timeout = headers.get(TIMEOUT)
         if timeout is not None and plane is GATHER:
             handler = with_deadline(handler, seconds_of(timeout))
@@ -190,25 +184,3 @@ class DataPlane:
         hint = hint_for_method(route, method)
         error = GatherError("method_not_allowed", f"{path} does not take {method}", hint=hint)
         await context.send_error(error, (b"allow", allow))
-
-    async def _pass_on(self, context: RequestContext) -> None:
-        """Let the control plane answer."""
-
-        async def send(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                context.started = True
-                context.status = message["status"]
-                message["headers"] = [
-                    *message.get("headers", ()),
-                    (b"x-request-id", context.request_id.encode()),
-                    (b"server-timing", context.timings.header_field()),
-                ]
-            await context.sender(message)
-
-        method = "GET" if context.method == "HEAD" else context.method
-        scope = {**context.scope, "method": method, "context": context}
-        try:
-            await self.control(scope, context.receive, send)
-        except ClientGone:
-            context.status = 0  # what the framework made of it reached nobody
-            raise

@@ -1,6 +1,6 @@
 """One request and its answer: the fields of its header, what is known of it so far, and what is sent back.
 
-Every answer of the data plane passes through `RequestContext`, so that each carries Server-Timing and X-Request-ID. The
+Every answer passes through `RequestContext`, so that each carries Server-Timing and X-Request-ID. The
 body is read by `app.api.request_body`.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from app.api.error_responses import render_error
-from app.api.route_table import Plane, Route
+from app.api.route_rows.operation import Plane, Route
 from app.bounded_cache import BoundedCache
 from app.dispatch.admission_control import Admission
 from app.errors import Code, GatherError

@@ -23,10 +23,7 @@ RETRY_AFTER_DEFAULT: Final = 1
 EXAMPLE_REQUEST_ID: Final = "5f2c9a1e-1"
 """The id of the requests that pages and OpenAPI show."""
 _PAGE: Final = b"text/html; charset=utf-8"
-_PAGE_FIELDS: Final = [
-    (b"cache-control", b"no-store"),
-    *((name.encode(), value.encode()) for name, value in PAGE_FIELDS.items()),
-]
+_PAGE_FIELDS: Final = [(b"cache-control", b"no-store"), *PAGE_FIELDS]
 
 
 def problem(error: GatherError, request_id: str) -> dict[str, Any]:

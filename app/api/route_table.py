@@ -1,8 +1,8 @@
 """The table of routes: which paths there are, what each method of a path does, and what a caller needs for it.
 
-Whatever has to know a path reads it here: the data plane, which looks up a request's handler, the rules of API keys,
-the registration at FastAPI and so OpenAPI, the labels of metrics, logs and traces, and what the server does for health
-checks. No other module of `app/` has a path in it.
+The rows are in `app.api.route_rows`. Whatever has to know a path reads it here: the data plane, which looks up a
+request's handler, the rules of API keys, OpenAPI, the labels of metrics, logs and traces, and what the server does for
+health checks. No other module of `app/` has a path in it.
 
 Paths are compared decoded, segment by segment: an encoded slash separates nothing (see `asgi_request.decoded_path`).
 A slash at the end and the case of letters count.
@@ -10,118 +10,26 @@ A slash at the end and the case of letters count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
-from typing import Final, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from app.api.route_rows.aliases import ALIAS_ROWS
-from app.api.route_rows.imports import IMPORT_ROWS
-from app.api.route_rows.operation import Operation, Rows
-from app.api.route_rows.operators import OPERATOR_ROWS
-from app.api.route_rows.tensors import TENSOR_ROWS
+from app.api.route_rows.aliases import ALIAS_ROUTES
+from app.api.route_rows.health_and_pages import HEALTH_AND_PAGES
+from app.api.route_rows.imports import IMPORT_ROUTES
+from app.api.route_rows.inference_protocol import INFERENCE_PROTOCOL
+from app.api.route_rows.operation import CONTROL, Route
+from app.api.route_rows.operators import OPERATOR_ROUTES
+from app.api.route_rows.tensors import TENSOR_ROUTES
 from app.near_name import near_name
 from app.security.authorizer import Access
 
-
-class Plane(Enum):
-    """Who answers: a handler of the data plane, or FastAPI, which is the control plane."""
-
-    GATHER = "data plane; needs the kernels, and is found again by the bytes of its header"
-    TENSORS = "data plane; uploads and downloads of resident tensors"
-    CONTROL = "control plane"
-
-
-class Route(NamedTuple):
-    """A path. `operations` has the operation of each method, by the name that it has in OpenAPI (`operationId`).
-
-    A segment of `template` in braces stands for any one segment that is not empty. On the data plane it may be: a
-    handler says more of a wrong name than "not found" does.
-
-    `health` marks the paths that health checks and scrapers ask for; an error of those with "ready" is a state of the
-    service rather than a failure.
-    """
-
-    template: str
-    plane: Plane
-    access: Access
-    operations: Mapping[str, str]
-    health: Literal["alive", "ready"] | None = None
-
-    def operation(self, method: str) -> str | None:
-        """The operation of `method`, None where there is none; HEAD is GET without the body."""
-        return self.operations.get("GET" if method == "HEAD" else method)
-
-    def allow(self) -> bytes:
-        """The methods that the path takes, as the field Allow lists them; each takes OPTIONS."""
-        head = ("HEAD",) if "GET" in self.operations else ()
-        return ", ".join((*self.operations, *head, "OPTIONS")).encode()
-
-
-GATHER, TENSORS, CONTROL = Plane.GATHER, Plane.TENSORS, Plane.CONTROL
-_MODEL: Final = "/v2/models/{name}"
-
-
-def _routes(rows: Rows, plane: Plane, access: Access) -> Iterator[Route]:
-    for path, operations in rows.items():
-        yield Route(path, plane, access, {method: row.name for method, row in operations.items()})
-
-
 ROUTES: Final = (
-    *_routes(OPERATOR_ROWS, GATHER, Access.GATHER),
-    # Health, metrics and pages
-    Route("/livez", CONTROL, Access.PUBLIC, {"GET": "livez"}, health="alive"),
-    Route("/readyz", CONTROL, Access.PUBLIC, {"GET": "readyz"}, health="ready"),
-    Route("/metrics", CONTROL, Access.ANY_KEY, {"GET": "metrics"}, health="alive"),
-    # Public too: the page at /docs shows nothing without it. The page at / asks its reader for a key.
-    Route("/openapi.json", CONTROL, Access.PUBLIC, {"GET": "openapi"}),
-    Route("/", CONTROL, Access.PUBLIC, {"GET": "frontPage"}),
-    Route("/assets/{asset}", CONTROL, Access.PUBLIC, {"GET": "pageAsset"}),
-    Route("/favicon.ico", CONTROL, Access.PUBLIC, {"GET": "favicon"}),
-    Route("/docs", CONTROL, Access.PUBLIC, {"GET": "docs"}),
-    Route("/docs/{asset}", CONTROL, Access.PUBLIC, {"GET": "docsAsset"}),
-    Route("/errors", CONTROL, Access.PUBLIC, {"GET": "errors"}),
-    Route("/errors/{code}", CONTROL, Access.PUBLIC, {"GET": "errorPage"}),
-    # The inference protocol
-    Route("/v2", CONTROL, Access.GATHER, {"GET": "serverMetadata"}),
-    Route("/v2/health/live", CONTROL, Access.PUBLIC, {"GET": "serverLive"}, health="alive"),
-    Route("/v2/health/ready", CONTROL, Access.PUBLIC, {"GET": "serverReady"}, health="ready"),
-    Route("/v2/models/stats", CONTROL, Access.GATHER, {"GET": "statistics"}),
-    *(
-        Route(f"{path}{below}", plane, Access.GATHER, {method: f"model{version}{operation}"})
-        for path, version in ((_MODEL, ""), (f"{_MODEL}/versions/{{version}}", "Version"))
-        for below, plane, method, operation in (
-            ("", CONTROL, "GET", "Metadata"),
-            ("/ready", CONTROL, "GET", "Ready"),
-            ("/config", CONTROL, "GET", "Config"),
-            ("/stats", CONTROL, "GET", "Statistics"),
-            ("/infer", GATHER, "POST", "Infer"),
-        )
-    ),
-    Route("/v2/repository/index", CONTROL, Access.GATHER, {"POST": "repositoryIndex"}),
-    Route("/v2/repository/models/{name}/load", CONTROL, Access.GATHER, {"POST": "repositoryLoad"}),
-    Route("/v2/repository/models/{name}/unload", CONTROL, Access.GATHER, {"POST": "repositoryUnload"}),
-    Route("/v2/logging", CONTROL, Access.GATHER, {"GET": "getLogSettings", "POST": "updateLogSettings"}),
-    Route("/v2/trace/setting", CONTROL, Access.GATHER, {"GET": "getTraceSettings", "POST": "updateTraceSettings"}),
-    Route(
-        f"{_MODEL}/trace/setting",
-        CONTROL,
-        Access.GATHER,
-        {"GET": "getModelTraceSettings", "POST": "updateModelTraceSettings"},
-    ),
-    *(
-        Route(f"/v2/{kind}sharedmemory/{path}", CONTROL, Access.GATHER, {method: f"{kind}SharedMemory{operation}"})
-        for kind in ("system", "cuda")
-        for method, path, operation in (
-            ("GET", "status", "Status"),
-            ("GET", "region/{region}/status", "RegionStatus"),
-            ("POST", "region/{region}/register", "Register"),
-            ("POST", "region/{region}/unregister", "RegionUnregister"),
-            ("POST", "unregister", "Unregister"),
-        )
-    ),
-    *_routes(TENSOR_ROWS, TENSORS, Access.TENSORS),
-    *_routes(IMPORT_ROWS, TENSORS, Access.TENSORS),
-    *_routes(ALIAS_ROWS, TENSORS, Access.TENSORS),
+    *OPERATOR_ROUTES,
+    *HEALTH_AND_PAGES,
+    *INFERENCE_PROTOCOL,
+    *TENSOR_ROUTES,
+    *IMPORT_ROUTES,
+    *ALIAS_ROUTES,
 )
 
 _OTHER: Final = Route("other", CONTROL, Access.GATHER, {})
@@ -204,15 +112,8 @@ def _parameters(route: Route, segments: list[str], given: list[str]) -> tuple[st
 
 
 TABLE: Final = RouteTable(ROUTES)
-DATA_PLANE: Final[tuple[Operation, ...]] = tuple(
-    row
-    for rows in (OPERATOR_ROWS, TENSOR_ROWS, ALIAS_ROWS, IMPORT_ROWS)
-    for operations in rows.values()
-    for row in operations.values()
-)
-"""What OpenAPI says of the data plane's operations; the inference protocol's, whose models it shares, stand there."""
 OPERATIONS: Final[Mapping[str, tuple[str, Route]]] = {
-    operation: (method, route) for route in ROUTES for method, operation in route.operations.items()
+    operation.name: (method, route) for route in ROUTES for method, operation in route.operations.items()
 }
 """Method and route of each operation."""
 HEALTH: Final = frozenset(route.template for route in ROUTES if route.health is not None)

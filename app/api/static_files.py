@@ -8,18 +8,17 @@ from importlib.resources.abc import Traversable
 from pathlib import PurePath
 from typing import Final, NamedTuple, Self
 
-from fastapi import Request, Response
-
-from app.api.conditional_requests import read_conditions
+from app.api.asgi_request import RequestContext
+from app.api.conditional_requests import etag_field, read_conditions
 from app.api.page_layout import PAGE_FIELDS
 from app.errors import GatherError
 
-_TYPES: Final[Mapping[str, str]] = {
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".png": "image/png",
-    ".svg": "image/svg+xml",
+_TYPES: Final[Mapping[str, bytes]] = {
+    ".css": b"text/css; charset=utf-8",
+    ".html": b"text/html; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".png": b"image/png",
+    ".svg": b"image/svg+xml",
 }
 
 
@@ -27,7 +26,7 @@ class StaticFile(NamedTuple):
     """A file as it is answered."""
 
     body: bytes
-    media_type: str
+    media_type: bytes
     etag: str
 
     @classmethod
@@ -35,16 +34,17 @@ class StaticFile(NamedTuple):
         """A file with this content; its name's ending gives its type."""
         return cls(body, _TYPES[PurePath(name).suffix], f'"{sha256(body).hexdigest()[:32]}"')
 
-    def response(self, request: Request) -> Response:
-        """The file, or 304 where the request's If-None-Match has its ETag. Raises invalid_field for a malformed one.
+    async def send(self, context: RequestContext) -> None:
+        """Answer with the file, or 304 if the request's If-None-Match has its ETag. Raises invalid_field.
 
         A browser keeps the file and asks each time whether it is still the same, so that an upgrade shows at once.
         """
-        headers = {"etag": self.etag, "cache-control": "no-cache", **PAGE_FIELDS}
-        none_match = read_conditions(request.scope["context"].headers).none_match
+        fields = (etag_field(self.etag), (b"cache-control", b"no-cache"), *PAGE_FIELDS)
+        none_match = read_conditions(context.headers).none_match
         if none_match is not None and (self.etag in none_match or none_match == ("*",)):
-            return Response(status_code=304, headers=headers)
-        return Response(self.body, media_type=self.media_type, headers=headers)
+            await context.send_empty(304, *fields)
+        else:
+            await context.send(200, self.media_type, self.body, *fields)
 
 
 class StaticFiles:
@@ -54,10 +54,10 @@ class StaticFiles:
         self._places = {file.name: file for file in files}
         self._read: dict[str, StaticFile] = {}
 
-    def response(self, name: str, request: Request) -> Response:
-        """As `StaticFile.response`. Raises not_found."""
+    async def send(self, name: str, context: RequestContext) -> None:
+        """Answer with the file of this name. Raises not_found and invalid_field."""
         if name not in self._places:
             raise GatherError("not_found", f"no file of the pages is named {name!r}")
         if name not in self._read:
             self._read[name] = StaticFile.of(self._places[name].read_bytes(), name)
-        return self._read[name].response(request)
+        await self._read[name].send(context)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from app.api.route_table import TABLE, Route, path_of
+from app.api.route_rows.operation import Route
+from app.api.route_table import TABLE, path_of
 from app.operators.registry import OPERATORS
 from app.tensors.lookup_call import LOOKUP
 
@@ -66,7 +67,7 @@ def hint_for_path(path: str) -> str:
 
 def hint_for_method(route: Route, method: str) -> str:
     """Say what to send in place of `method`, which `route` does not take."""
-    operations = route.operations
+    operations = {method: operation.name for method, operation in route.operations.items()}
     if method in ("POST", "PUT", "PATCH"):
         if operations.get("PUT") == "putTensor":
             return "Use the method PUT to upload a tensor, as in 'curl -T FILE.npy URL' with the URL of this request."

@@ -45,7 +45,7 @@ def test_a_command_imports_only_what_it_needs(command: str, unneeded: set[str]) 
     assert not unneeded & eval(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("command", ["", "aliases set", "call", "lookup", "bench", "tensors put"])
+@pytest.mark.parametrize("command", ["", "aliases set", "call", "lookup", "tensors put"])
 def test_flags_are_shown_without_a_type(command: str) -> None:
     status, shown = invoked(*command.split(), "--help")
     assert (status, "<bool>" in shown) == (0, False), shown

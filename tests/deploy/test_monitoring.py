@@ -17,7 +17,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.api.route_table import ROUTES, Plane
+from app.api.route_rows.operation import Plane
+from app.api.route_table import ROUTES
 from benchmarks.common import free_port
 from tests.http.server import ROOT, Server, serving
 

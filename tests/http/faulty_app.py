@@ -14,12 +14,14 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from fastapi import FastAPI
 from numba.core.event import Listener, register
 from numpy.typing import NDArray
 
 from app import warmup
-from app.api.route_table import CONTROL, TABLE, Route
+from app.api.asgi_request import Handler, RequestContext
+from app.api.error_responses import JSON
+from app.api.route_rows.operation import CONTROL, Operation, Route
+from app.api.route_table import TABLE
 from app.kernels import numpy_cpu
 from app.main import Application, create_app
 from app.operators.gather_plan import Plan
@@ -69,15 +71,14 @@ def make(how: str, settings: Settings) -> Application:
     elif how == "counting":
         compilations = Compilations()
         warmup.warm = _hold_rest(warmup.warm, settings.store_dir.parent / HOLD)
-        add_route(app, "/compilations", lambda: compilations.count)
+        add_route(app, "/compilations", compilations.send)
     return app
 
 
-def add_route(app: Application, path: str, endpoint: Callable[..., Any]) -> None:
-    """Have a GET of `path` answered by the control plane."""
-    assert isinstance(app.control, FastAPI)
-    app.control.add_api_route(path, endpoint, include_in_schema=False)
-    TABLE.add(Route(path, CONTROL, Access.GATHER, {"GET": path}))
+def add_route(app: Application, path: str, handler: Handler) -> None:
+    """Have a GET of `path` answered by `handler`, on the control plane."""
+    app.handlers = {**app.handlers, path: handler}
+    TABLE.add(Route(path, CONTROL, Access.GATHER, {"GET": Operation(path, "")}))
 
 
 class Compilations(Listener):
@@ -86,6 +87,9 @@ class Compilations(Listener):
     def __init__(self) -> None:
         self.count = 0
         register("numba:compiler_lock", self)  # type: ignore[no-untyped-call]
+
+    async def send(self, context: RequestContext) -> None:
+        await context.send(200, JSON, b"%d" % self.count)
 
     def on_start(self, event: Any) -> None:
         self.count += 1
@@ -132,7 +136,7 @@ def _fail_to_compile(
     raise RuntimeError(SECRET)
 
 
-async def _fail() -> None:
+async def _fail(context: RequestContext) -> None:
     raise RuntimeError(SECRET)
 
 

@@ -6,10 +6,13 @@ backwards so that the question is not found.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 from typing import Any
 
+from app.api.asgi_request import RequestContext
+from app.api.error_responses import JSON
 from app.main import create_app
 from app.server_from_settings import serve
 from app.settings import Settings
@@ -43,8 +46,15 @@ def holders(text: str) -> int:
     return found
 
 
+async def send_holders(context: RequestContext) -> None:
+    """Answer with the number of texts that contain the one of the query."""
+    text = context.query.removeprefix(b"text=").decode()
+    found = await asyncio.to_thread(holders, text)
+    await context.send(200, JSON, b"%d" % found)
+
+
 if __name__ == "__main__":
     settings = Settings(_cli_parse_args=sys.argv[1:])
     app = create_app(settings)
-    add_route(app, "/holders", holders)
+    add_route(app, "/holders", send_holders)
     serve(settings, app)

@@ -6,11 +6,12 @@ from typing import Final
 
 from pydantic import Field
 
-from app.api.route_rows.operation import Operation, Rows, header, in_path, parameter
+from app.api.route_rows.operation import TENSORS, Operation, Route, header, in_path, parameter
 from app.api.route_rows.tensors import IF_CHANGED, LOCATION, UNCHANGED, limit
 from app.api.schemas.gather_answer import OpenModel
 from app.requests.schemas.alias_request import AliasRequest
 from app.requests.schemas.members import Size
+from app.security.authorizer import Access
 from app.tensors.tensor_name import PATTERN
 
 _ALIAS: Final = in_path("alias", "Name of the alias, which no tensor has.", PATTERN)
@@ -39,8 +40,8 @@ class AliasList(OpenModel):
     next: str | None = Field(description="What to give as `after` for the aliases that follow; null at the end.")
 
 
-ALIAS_ROWS: Final[Rows] = {
-    "/aliases": {
+ALIAS_ROUTES: Final = (
+    Route("/aliases", TENSORS, Access.TENSORS, {
         "GET": Operation(
             "listAliases",
             "List the aliases",
@@ -48,8 +49,8 @@ ALIAS_ROWS: Final[Rows] = {
             (limit("aliases"), parameter("after", "query", "List those whose names come after this one.")),
             answer=AliasList,
         )
-    },
-    "/aliases/{alias}": {
+    }),
+    Route("/aliases/{alias}", TENSORS, Access.TENSORS, {
         "GET": Operation(
             "getAlias",
             "What an alias names",
@@ -86,5 +87,5 @@ ALIAS_ROWS: Final[Rows] = {
             answers={204: {"description": "Removed; the tensor stays"}},
             status=204,
         ),
-    },
-}  # fmt: skip
+    }),
+)  # fmt: skip

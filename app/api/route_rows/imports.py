@@ -6,12 +6,13 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from app.api.route_rows.operation import Operation, Rows, header, in_path, parameter
+from app.api.route_rows.operation import TENSORS, Operation, Route, header, in_path, parameter
 from app.api.route_rows.tensors import IF_MATCH, IF_NONE_MATCH, MEMORY, NEW_NAME, keep, limit
 from app.api.schemas.gather_answer import OpenModel
 from app.api.schemas.tensor_messages import ResidentTensor
 from app.requests.schemas.import_request import ImportRequest
 from app.requests.schemas.members import Size
+from app.security.authorizer import Access
 
 _ID: Final = in_path("id", "Id of the import.")
 
@@ -41,8 +42,8 @@ class ImportList(OpenModel):
     next: str | None = Field(description="What to give as `after` for the imports that follow; null at the end.")
 
 
-IMPORT_ROWS: Final[Rows] = {
-    "/tensors/{name}/import": {
+IMPORT_ROUTES: Final = (
+    Route("/tensors/{name}/import", TENSORS, Access.TENSORS, {
         "POST": Operation(
             "importTensor",
             "Import the next version of a tensor from a URL",
@@ -70,8 +71,8 @@ IMPORT_ROWS: Final[Rows] = {
             "it. The rest is read beside the requests, by ranges; the content becomes visible whole, as that of an "
             "upload.",
         )
-    },
-    "/imports": {
+    }),
+    Route("/imports", TENSORS, Access.TENSORS, {
         "GET": Operation(
             "listImports",
             "List the imports",
@@ -80,8 +81,8 @@ IMPORT_ROWS: Final[Rows] = {
             answer=ImportList,
             description="Those that run, and the last thousand that have ended.",
         )
-    },
-    "/imports/{id}": {
+    }),
+    Route("/imports/{id}", TENSORS, Access.TENSORS, {
         "GET": Operation(
             "getImport",
             "How far an import is, or how it ended",
@@ -97,5 +98,5 @@ IMPORT_ROWS: Final[Rows] = {
             answers={204: {"description": "It ends within a second, unless it was done before; or is forgotten"}},
             status=204,
         ),
-    },
-}  # fmt: skip
+    }),
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What OpenAPI says of one operation of the data plane, and the pieces that such rows share.
+"""A route and its operations, of which routing, keys, metrics and OpenAPI are made, and the pieces that rows share.
 
 JSON stands first wherever several media types are listed: generated clients take the first one.
 """
@@ -7,28 +7,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from enum import Enum
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel
 
 from app.errors import Code
 from app.formats import body_formats
+from app.security.authorizer import Access
 
 Described = dict[str, Any]
 """A piece of an OpenAPI document."""
+Answers = Mapping[int | str, Described]
+"""Answers by status."""
 Shown = Mapping[str, tuple[str, Any, Any]]
 """Examples by name: a summary, a request, its answer."""
-Rows = Mapping[str, Mapping[str, "Operation"]]
-"""The operations of a group of routes, by path and method."""
 SAFETENSORS: Final = body_formats.SAFETENSORS.decode()
+
+
+class Plane(Enum):
+    """What bounds a request to a route: the limit on running requests, and whether the kernels are ready."""
+
+    GATHER = "data plane; needs the kernels, and is found again by the bytes of its header"
+    TENSORS = "data plane; uploads and downloads of resident tensors"
+    CONTROL = "control plane; answers however many requests run"
+
+
+GATHER, TENSORS, CONTROL = Plane.GATHER, Plane.TENSORS, Plane.CONTROL
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation by its name in OpenAPI (`operationId`), which its handler has in `app.data_plane_handlers`, too.
+    """What a method of a route does. Its `name` is OpenAPI's `operationId`, and its handler's in `app.route_handlers`.
 
-    `codes` are the errors beside those of every operation of the data plane. `body` and `answer` are the models of
-    JSON, `request` is what more there is to say of the body; `answers` are those that are no errors, by status.
+    `codes` are the errors beside those of every operation. `body` and `answer` are the models of JSON, `request` is
+    what more there is to say of the body; `answers` are those that are no errors, by status.
     """
 
     name: str
@@ -37,11 +50,39 @@ class Operation:
     parameters: tuple[Described, ...] = ()
     body: type[BaseModel] | None = None
     request: Described = field(default_factory=dict)
-    answer: type[BaseModel] | None = None
-    answers: Mapping[int, Described] = field(default_factory=dict)
+    answer: Any = None
+    answers: Answers = field(default_factory=dict)
     status: int = 200
     description: str | None = None
     tag: str = "tensors"
+    is_offered: bool = True
+    """If False, the interactive page leaves it out."""
+
+
+class Route(NamedTuple):
+    """A path, and its operations by method.
+
+    A segment of `template` in braces stands for any one segment that is not empty. On the data plane it may be: a
+    handler says more of a wrong name than "not found" does.
+
+    `health` marks the paths that health checks and scrapers ask for; an error of those with "ready" is a state of the
+    service rather than a failure.
+    """
+
+    template: str
+    plane: Plane
+    access: Access
+    operations: Mapping[str, Operation]
+    health: Literal["alive", "ready"] | None = None
+
+    def operation(self, method: str) -> Operation | None:
+        """The operation of `method`, None where there is none; HEAD is GET without the body."""
+        return self.operations.get("GET" if method == "HEAD" else method)
+
+    def allow(self) -> bytes:
+        """The methods that the path takes, as the field Allow lists them; each takes OPTIONS."""
+        head = ("HEAD",) if "GET" in self.operations else ()
+        return ", ".join((*self.operations, *head, "OPTIONS")).encode()
 
 
 def in_path(name: str, text: str, pattern: str | None = None) -> Described:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from app.api.route_rows.operation import (
+    GATHER,
+    Answers,
     Described,
     Operation,
-    Rows,
+    Route,
     Shown,
     answers_of,
     content,
@@ -26,6 +28,7 @@ from app.requests.schemas.backward_request import backward_request
 from app.requests.schemas.lookup_request import LookupRequest
 from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.query_fields import ExplainQuery, query_parameters
+from app.security.authorizer import Access
 from app.tensors.lookup_call import LOOKUP
 
 _CODES: Final[tuple[Code, ...]] = (
@@ -47,7 +50,7 @@ _REPLACED: Final = {
 _RESIDENT: Final = f"Rows of the resident tensor {examples.RESIDENT_NAME!r}, which was uploaded before"
 
 
-def _answer(text: str, headers: Described, shown: Shown, binary: str) -> dict[int, Described]:
+def _answer(text: str, headers: Described, shown: Shown, binary: str) -> Answers:
     return {200: {"description": text, "headers": headers, **content(answers_of(shown), binary)}}
 
 
@@ -124,8 +127,11 @@ _LOOKUP: Final = Operation(
     ),
     tag="gather",
 )
-OPERATOR_ROWS: Final[Rows] = {
-    **{row.path: {"POST": _operator(row)} for row in OPERATORS.values()},
-    **{row.path: {"POST": _gradient(row)} for row in BACKWARDS.values()},
-    f"/{LOOKUP}": {"POST": _LOOKUP},
-}
+OPERATOR_ROUTES: Final = tuple(
+    Route(path, GATHER, Access.GATHER, {"POST": operation})
+    for path, operation in (
+        *((row.path, _operator(row)) for row in OPERATORS.values()),
+        *((row.path, _gradient(row)) for row in BACKWARDS.values()),
+        (f"/{LOOKUP}", _LOOKUP),
+    )
+)

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.api.route_rows.operation import Described, Operation, Rows, binary, header, in_path, parameter
+from app.api.route_rows.operation import (
+    TENSORS,
+    Answers,
+    Described,
+    Operation,
+    Route,
+    binary,
+    header,
+    in_path,
+    parameter,
+)
 from app.api.schemas.tensor_messages import ResidentTensor, ScatterAnswer, TensorList
 from app.errors import Code
-from app.formats.body_formats import TENSORS
+from app.formats import body_formats
 from app.requests.schemas.members import RESIDENT
 from app.requests.schemas.query_fields import query_parameters
 from app.requests.schemas.scatter_request import ScatterRequest
+from app.security.authorizer import Access
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import PATTERN, REFERENCE_PATTERN, RESERVED
 
 MAX_LIST: Final = 1000
 MAX_KEEP: Final = 10_000
 """Most versions that an upload, or the setting, may have kept."""
-NPY, SAFETENSORS, RAW = TENSORS
+NPY, SAFETENSORS, RAW = body_formats.TENSORS
 NEW_NAME: Final = in_path("name", f"Name of the tensor; not {', '.join(RESERVED[:-1])} or {RESERVED[-1]}.", PATTERN)
 _NAME: Final = in_path("name", f"{RESIDENT}.", REFERENCE_PATTERN)
 _READ: Final[tuple[Code, ...]] = ("tensor_not_found", "tensor_damaged")
@@ -37,7 +48,7 @@ IF_NONE_MATCH: Final = parameter(
 )
 IF_CHANGED: Final = parameter("If-None-Match", "header", "ETags at which the answer is 304 and empty.")
 LOCATION: Final = {"Location": header("Path of what was made.")}
-UNCHANGED: Final[dict[int, Described]] = {
+UNCHANGED: Final[Answers] = {
     304: {"description": "It has one of the ETags of If-None-Match", "headers": _UNCHANGED_ETAG}
 }
 _FLAG: Final = {"type": "boolean", "default": False}
@@ -157,8 +168,8 @@ _SCATTER: Final = Operation(
     answers={200: {"description": "Carried out", "headers": _ETAG}},
     description="Gathers see all of a scatter or nothing, and it is durable when the answer comes.",
 )  # fmt: skip
-TENSOR_ROWS: Final[Rows] = {
-    "/tensors": {
+TENSOR_ROUTES: Final = (
+    Route("/tensors", TENSORS, Access.TENSORS, {
         "GET": Operation(
             "listTensors",
             "List the resident tensors",
@@ -166,8 +177,8 @@ TENSOR_ROWS: Final[Rows] = {
             (limit("tensors"), parameter("after", "query", "List those whose names come after this one.")),
             answer=TensorList,
         )
-    },
-    "/tensors/{name}": {
+    }),
+    Route("/tensors/{name}", TENSORS, Access.TENSORS, {
         "GET": Operation(
             "getTensor",
             "What is known of a tensor",
@@ -188,7 +199,7 @@ TENSOR_ROWS: Final[Rows] = {
             answers={204: {"description": "Removed"}},
             status=204,
         ),
-    },
-    "/tensors/{name}/content": {"GET": _CONTENT},
-    "/tensors/{name}/scatter": {"POST": _SCATTER},
-}  # fmt: skip
+    }),
+    Route("/tensors/{name}/content", TENSORS, Access.TENSORS, {"GET": _CONTENT}),
+    Route("/tensors/{name}/scatter", TENSORS, Access.TENSORS, {"POST": _SCATTER}),
+)  # fmt: skip

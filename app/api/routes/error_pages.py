@@ -7,10 +7,8 @@ import re
 from html import escape
 from typing import Any, Final
 
-from fastapi import FastAPI, Request, Response
-
+from app.api.asgi_request import RequestContext
 from app.api.error_responses import example_answer
-from app.api.openapi_document import page_operation
 from app.api.page_layout import page
 from app.api.static_files import StaticFile
 from app.errors import CODES, Code, GatherError
@@ -75,24 +73,24 @@ def error_page(code: Code, address: str = ADDRESS) -> str:
     )
 
 
-def _address(request: Request) -> str:
+def _address(context: RequestContext) -> str:
     """The address under which the reader has reached the service; another form of Host is not for a shell."""
-    host = request.headers.get("host", "")
-    return ADDRESS if split_host(host) is None else f"{request.scope['scheme']}://{host}"
+    host = context.headers.get(b"host", b"").decode("latin-1")
+    return ADDRESS if split_host(host) is None else f"{context.scope['scheme']}://{host}"
 
 
-def add_error_page_routes(app: FastAPI) -> None:
-    """Add the pages of errors."""
+async def send_catalogue(context: RequestContext) -> None:
+    """`GET /errors`."""
+    await StaticFile.of(catalogue_page().encode(), "errors.html").send(context)
 
-    @page_operation(app, "errors", "Every error", "text/html")
-    async def errors(request: Request) -> Response:
-        return StaticFile.of(catalogue_page().encode(), "errors.html").response(request)
 
-    @page_operation(app, "errorPage", "What an error means and how to mend it", "text/html", codes=("not_found",))
-    async def error(code: str, request: Request) -> Response:
-        for known in CODES:
-            if known == code:
-                return StaticFile.of(error_page(known, _address(request)).encode(), f"{known}.html").response(request)
-        near = near_name(code, CODES)
-        hint = None if near is None else f"{instead_of(code, near)}."
-        raise GatherError("not_found", f"no error has the code {code!r}", hint=hint)
+async def send_error_page(context: RequestContext) -> None:
+    """`GET /errors/{code}`."""
+    (code,) = context.parameters
+    for known in CODES:
+        if known == code:
+            await StaticFile.of(error_page(known, _address(context)).encode(), f"{known}.html").send(context)
+            return
+    near = near_name(code, CODES)
+    hint = None if near is None else f"{instead_of(code, near)}."
+    raise GatherError("not_found", f"no error has the code {code!r}", hint=hint)

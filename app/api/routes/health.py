@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Response
-from fastapi.responses import PlainTextResponse
+from typing import Final
 
-from app.api.openapi_document import operation, problem_responses
+from app.api.asgi_request import RequestContext
+from app.api.error_responses import JSON
 from app.api.readiness import Readiness
-from app.api.schemas.gather_answer import Live, Ready
 from app.telemetry.request_metrics import Metrics
 
+_PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
-def add_health_routes(app: FastAPI, readiness: Readiness, metrics: Metrics) -> None:
-    """Add the routes of health and metrics."""
 
-    @operation(app, "livez", tags=["health"], summary="Whether the process is alive")
-    async def livez() -> Live:
-        return Live(status="live")
+class HealthRoutes:
+    """`/livez`, `/readyz` and `/metrics`."""
 
-    @operation(app, "readyz", tags=["health"], summary="Whether requests should be sent here")
-    async def readyz() -> Ready:
-        readiness.check()
-        return Ready(status="ready")
+    def __init__(self, readiness: Readiness, metrics: Metrics) -> None:
+        self.readiness = readiness
+        self.metrics = metrics
 
-    @operation(
-        app,
-        "metrics",
-        tags=["health"],
-        summary="Metrics in Prometheus' text form",
-        response_class=PlainTextResponse,
-        responses=problem_responses(("unauthorized",)),
-    )
-    async def metrics_text() -> Response:
-        return Response(await metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    async def live(self, context: RequestContext) -> None:
+        """`GET /livez`."""
+        await context.send(200, JSON, b'{"status":"live"}')
+
+    async def ready(self, context: RequestContext) -> None:
+        """`GET /readyz`."""
+        self.readiness.check()
+        await context.send(200, JSON, b'{"status":"ready"}')
+
+    async def write_metrics(self, context: RequestContext) -> None:
+        """`GET /metrics`."""
+        await context.send(200, _PROMETHEUS, await self.metrics.text())

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 import orjson
-from fastapi import FastAPI, Request, Response
 
 from app.api.asgi_request import RequestContext
-from app.api.openapi_document import OF_MODEL, protocol_operation
+from app.api.error_responses import JSON
 from app.api.readiness import Readiness
 from app.api.request_body import read_body
 from app.api.routes.v2_models import charging
@@ -26,40 +25,25 @@ ENTRY_BYTES: Final = 1 << 10
 T = TypeVar("T")
 
 
-def add_repository_routes(app: FastAPI, models: Models, readiness: Readiness) -> None:
-    """Add the routes of the repository of models."""
+class RepositoryRoutes:
+    """Below `/v2/repository`."""
 
-    @protocol_operation(
-        app,
-        "repositoryIndex",
-        'Every version of every model; those that may be called, where the body is {"ready": true}',
-        "payload_too_large",
-        "invalid_field",
-        response_model=list[IndexEntry],
-        openapi_extra={
-            "requestBody": {
-                "content": {
-                    "application/json": {"schema": {"type": "object", "properties": {"ready": {"type": "boolean"}}}}
-                }
-            }
-        },
-    )
-    async def index(request: Request) -> Response:
-        context = request.scope["context"]
+    def __init__(self, models: Models, readiness: Readiness) -> None:
+        self.models = models
+        self.readiness = readiness
+
+    async def index(self, context: RequestContext) -> None:
+        """`POST /v2/repository/index`."""
         only_ready = await _wants_ready(context)
         write = charging(context.reservation, ENTRY_BYTES, orjson.dumps)
-        pieces = await repository_index(models, readiness, only_ready=only_ready, write=write)
-        return Response(b"[" + b",".join(pieces) + b"]", media_type="application/json")
+        pieces = await repository_index(self.models, self.readiness, only_ready=only_ready, write=write)
+        await context.send(200, JSON, b"[" + b",".join(pieces) + b"]")
 
-    for action, text in (
-        ("Load", "A model is loaded from the moment it exists: nothing changes"),
-        ("Unload", "A model stays loaded as long as it exists: nothing changes"),
-    ):
-
-        @protocol_operation(app, f"repository{action}", text, *OF_MODEL, response_class=Response)
-        async def change(name: str) -> Response:
-            models.find(name)
-            return Response()
+    async def change(self, context: RequestContext) -> None:
+        """`POST /v2/repository/models/{name}/load` and `unload`."""
+        (name,) = context.parameters
+        self.models.find(name)
+        await context.send_empty(200, (b"content-length", b"0"))
 
 
 async def repository_index(

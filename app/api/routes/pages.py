@@ -1,7 +1,11 @@
-"""The page at / and what it loads: `app/api/web/index.html` with what this service offers written into it."""
+"""The pages for people, and what they load.
+
+The page at / is `app/api/web/index.html` with what this service offers written into it; the one at /docs is Swagger UI.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import asdict
 from html import escape
@@ -9,16 +13,16 @@ from importlib.resources import files
 from math import inf
 from typing import Any, Final
 
-from fastapi import FastAPI, Request, Response
-
 from app import __version__
-from app.api.openapi_document import page_operation
+from app.api.asgi_request import RequestContext
+from app.api.error_responses import JSON
 from app.api.static_files import StaticFile, StaticFiles
 from app.operators.backward_plan import FLOAT_TYPES
 from app.operators.backward_registry import BACKWARDS
 from app.operators.dialects import Dialect
 from app.operators.lookup import INDEX_DTYPES
 from app.operators.registry import OPERATORS
+from app.surrogate_safe_json import dump
 from app.tensors import float_rounding
 from app.tensors.backward_call import BackwardSignature
 from app.tensors.dtypes import DTYPES, DType
@@ -26,6 +30,8 @@ from app.tensors.lookup_call import POOLINGS
 from app.tensors.operator_signature import DialectFields, Signature
 
 WEB: Final = files("app.api") / "web"
+_DOCS: Final = "docs.html"
+_SWAGGER: Final = ("swagger-ui-bundle.js", "swagger-ui.css")
 
 
 def _dialect(dialect: Dialect) -> dict[str, Any]:
@@ -102,29 +108,51 @@ def front_page() -> str:
     )
 
 
-def add_front_page_routes(app: FastAPI) -> None:
-    """Add the page, its scripts, styles and icon."""
-    assets = StaticFiles(file for file in WEB.iterdir() if not file.name.endswith(".html"))
-    pages: dict[str, StaticFile] = {}
+class PageRoutes:
+    """`/`, `/docs`, `/openapi.json` and the files that pages load."""
 
-    @page_operation(app, "frontPage", "Front page, with a playground", "text/html")
-    async def front(request: Request) -> Response:
-        if not pages:
-            pages["front"] = StaticFile.of(front_page().encode(), "index.html")
-        return pages["front"].response(request)
+    def __init__(self) -> None:
+        self._front: StaticFile | None = None
+        self._openapi: bytes | None = None
+        self._assets = StaticFiles(file for file in WEB.iterdir() if not file.name.endswith(".html"))
+        self._docs = StaticFiles([WEB / _DOCS])
+        self._swagger: StaticFiles | None = None
 
-    @page_operation(
-        app,
-        "pageAsset",
-        "Script, style or icon of a page",
-        "text/javascript",
-        "text/css",
-        "image/svg+xml",
-        codes=("not_found",),
-    )
-    async def page_asset(asset: str, request: Request) -> Response:
-        return assets.response(asset, request)
+    async def front(self, context: RequestContext) -> None:
+        """`GET /`."""
+        if self._front is None:
+            self._front = StaticFile.of(front_page().encode(), "index.html")
+        await self._front.send(context)
 
-    @page_operation(app, "favicon", "The icon that browsers ask for by themselves", "image/svg+xml")
-    async def favicon(request: Request) -> Response:
-        return assets.response("favicon.svg", request)
+    async def asset(self, context: RequestContext) -> None:
+        """`GET /assets/{asset}`."""
+        (name,) = context.parameters
+        await self._assets.send(name, context)
+
+    async def favicon(self, context: RequestContext) -> None:
+        """`GET /favicon.ico`."""
+        await self._assets.send("favicon.svg", context)
+
+    async def docs(self, context: RequestContext) -> None:
+        """`GET /docs`."""
+        await self._docs.send(_DOCS, context)
+
+    async def docs_asset(self, context: RequestContext) -> None:
+        """`GET /docs/{asset}`."""
+        (name,) = context.parameters
+        if self._swagger is None:
+            resources = (await asyncio.to_thread(files, "fastapi_swagger")) / "resources"
+            self._swagger = StaticFiles(resources / name for name in _SWAGGER)
+        await self._swagger.send(name, context)
+
+    async def openapi(self, context: RequestContext) -> None:
+        """`GET /openapi.json`."""
+        if self._openapi is None:
+            self._openapi = await asyncio.to_thread(_openapi_text)
+        await context.send(200, JSON, self._openapi)
+
+
+def _openapi_text() -> bytes:
+    from app.api.openapi_document import openapi_document  # noqa: PLC0415  (FastAPI is needed for nothing else)
+
+    return dump(openapi_document())

@@ -1,4 +1,4 @@
-"""Who answers on the data plane: for each name of `app.api.route_table` its handler.
+"""Who answers: for each operation of `app.api.route_table` its handler.
 
 A route's methods and needs stand in the table; what its handler works on is handed to it here.
 """
@@ -10,13 +10,18 @@ from app.api.disk_threads import DiskThreads
 from app.api.exchange import Exchange
 from app.api.inference import Inference
 from app.api.readiness import Readiness
+from app.api.routes import error_pages, v2_server
 from app.api.routes.aliases import AliasesRoute
+from app.api.routes.health import HealthRoutes
 from app.api.routes.imports import ImportsRoute
+from app.api.routes.pages import PageRoutes
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
 from app.api.routes.tensors_scatter import ScatterRoute
 from app.api.routes.v2_infer import InferRoute
+from app.api.routes.v2_models import ModelRoutes
+from app.api.routes.v2_repository import RepositoryRoutes
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
@@ -28,6 +33,7 @@ from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore
 from app.store.tensor_store_interface import TensorStore
+from app.telemetry.request_metrics import Metrics
 from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE
 
 
@@ -39,9 +45,10 @@ def handlers_of(
     imports: ImportJobs,
     disk_threads: DiskThreads,
     readiness: Readiness,
+    metrics: Metrics,
     settings: Settings,
 ) -> dict[str, Handler]:
-    """Who answers on the data plane, by the names of `app.api.route_table`.
+    """The handlers by the names of their operations.
 
     `tables` are the tables in row ranges, if tensors are those and not the ones of `store`.
     """
@@ -49,14 +56,11 @@ def handlers_of(
     tensors = TensorsRoute(listed, service.limits, disk_threads, settings.max_upload_bytes)
     aliases = AliasesRoute(listed, disk_threads)
     of_imports = ImportsRoute(listed, store, disk_threads, imports)
-    infer = InferRoute(inference, settings)
     signatures: dict[str, object] = {row.operation: row.signature for row in OPERATORS.values()}
     signatures |= {row.operation: row.signature for row in BACKWARDS.values()}
     handlers: dict[str, Handler] = {
         **{name: Exchange(FORMATS, signature, service, settings) for name, signature in signatures.items()},
         LOOKUP: Exchange(LOOKUPS, LOOKUP_SIGNATURE, service, settings),
-        "modelInfer": infer,
-        "modelVersionInfer": infer,
         "listTensors": tensors.list,
         "getTensor": with_name(tensors.metadata),
         "putTensor": with_name(tensors.put),
@@ -71,8 +75,62 @@ def handlers_of(
         "getAlias": aliases.get,
         "putAlias": aliases.put,
         "deleteAlias": aliases.delete,
+        **_of_health_and_pages(readiness, metrics),
+        **_of_inference_protocol(inference, readiness, settings),
     }
     return handlers if tables is None else handlers | _of_row_ranges(service, tables)
+
+
+def _of_health_and_pages(readiness: Readiness, metrics: Metrics) -> dict[str, Handler]:
+    health, pages = HealthRoutes(readiness, metrics), PageRoutes()
+    return {
+        "livez": health.live,
+        "readyz": health.ready,
+        "metrics": health.write_metrics,
+        "openapi": pages.openapi,
+        "frontPage": pages.front,
+        "pageAsset": pages.asset,
+        "favicon": pages.favicon,
+        "docs": pages.docs,
+        "docsAsset": pages.docs_asset,
+        "errors": error_pages.send_catalogue,
+        "errorPage": error_pages.send_error_page,
+    }
+
+
+def _of_inference_protocol(inference: Inference, readiness: Readiness, settings: Settings) -> dict[str, Handler]:
+    server = v2_server.ServerRoutes(readiness)
+    models = ModelRoutes(inference.models, readiness)
+    repository = RepositoryRoutes(inference.models, readiness)
+    infer = InferRoute(inference, settings)
+    trace_settings = v2_server.answer_with(v2_server.TRACE_SETTINGS)
+    handlers: dict[str, Handler] = {
+        "serverMetadata": server.metadata,
+        "serverLive": server.live,
+        "serverReady": server.ready,
+        "statistics": models.statistics_of_all,
+        "repositoryIndex": repository.index,
+        "repositoryLoad": repository.change,
+        "repositoryUnload": repository.change,
+        "getLogSettings": v2_server.answer_with(v2_server.log_settings(settings.log_level)),
+        "updateLogSettings": v2_server.refuse_settings,
+        "getTraceSettings": trace_settings,
+        "updateTraceSettings": v2_server.refuse_settings,
+        "getModelTraceSettings": models.after_finding(trace_settings),
+        "updateModelTraceSettings": models.after_finding(v2_server.refuse_settings),
+    }
+    for model in ("model", "modelVersion"):
+        handlers |= {
+            f"{model}Metadata": models.metadata,
+            f"{model}Ready": models.ready,
+            f"{model}Config": models.config,
+            f"{model}Statistics": models.statistics,
+            f"{model}Infer": infer,
+        }
+    for operation in ("Status", "RegionStatus", "Register", "RegionUnregister", "Unregister"):
+        for kind in ("system", "cuda"):
+            handlers[f"{kind}SharedMemory{operation}"] = v2_server.refuse_shared_memory
+    return handlers
 
 
 def _of_row_ranges(service: Service, tables: ShardedTensors) -> dict[str, Handler]:

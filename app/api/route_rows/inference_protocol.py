@@ -1,0 +1,190 @@
+"""The routes of the Open Inference Protocol v2; `app.api.routes.v2_server`, `v2_models` and others answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from app.api.route_rows.operation import CONTROL, GATHER, Described, Operation, Route, header, in_path
+from app.api.schemas.v2_messages import (
+    IndexEntry,
+    InferAnswer,
+    ModelMetadata,
+    ModelReady,
+    ServerLive,
+    ServerMetadata,
+    ServerReady,
+    StatisticsBody,
+)
+from app.errors import Code
+from app.operators.lookup import CODES as LOOKUP_CODES
+from app.operators.registry import OPERATORS
+from app.requests.schemas.infer_request import infer_request
+from app.security.authorizer import Access
+
+TAG: Final = "inference protocol"
+_MODEL: Final = "/v2/models/{name}"
+_NAME: Final = in_path("name", "Name of the model: an operator, or a resident tensor or an alias.")
+_VERSION: Final = in_path("version", "Number of the model's version.")
+_OF_MODEL: Final[tuple[Code, ...]] = ("model_not_found", "unsupported_dtype", "tensor_damaged")
+"""Errors of every operation on a model."""
+_INFER: Final[tuple[Code, ...]] = (
+    "model_not_found", "payload_too_large", "unsupported_media_type", "invalid_field", "unsupported_dtype",
+    "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded", "device_unavailable",
+    "deadline_exceeded", "shard_unavailable", "tensor_damaged", "not_implemented", "tensor_not_found", *LOOKUP_CODES,
+    *(code for operator in OPERATORS.values() for code in operator.codes),
+)  # fmt: skip
+_INFER_HEADERS: Final = {
+    "X-Gathernd-Data-ETag": header("ETag of the resident data that was read."),
+    "X-Gathernd-Data-Version": header("Number of the version of it that was read."),
+    "X-Gathernd-Replaced": header("How many components of the indices were out of bounds, unless that is an error."),
+    "Content-Encoding": header("gzip or deflate, where the request asks for that."),
+    "Inference-Header-Content-Length": {
+        "description": "Bytes of JSON at the start of a binary answer.",
+        "schema": {"type": "integer"},
+    },
+}
+_INFER_DESCRIPTION: Final = (
+    "Items may also follow the JSON in binary (binary tensor data extension): the header field "
+    "`Inference-Header-Content-Length` then says how long the JSON is, in the request and in the answer. An answer "
+    "is compressed where `Accept-Encoding` is exactly `gzip` or `deflate`."
+)
+_INFER_REQUEST: Final = infer_request(*(operator.signature for operator in OPERATORS.values()))
+_WANTS_READY: Final = {
+    "content": {"application/json": {"schema": {"type": "object", "properties": {"ready": {"type": "boolean"}}}}}
+}
+
+
+def _route(path: str, method: str, name: str, summary: str, *codes: Code, **described: Any) -> Route:
+    return Route(path, CONTROL, Access.GATHER, {method: Operation(name, summary, codes, tag=TAG, **described)})
+
+
+def _model(path: str, suffix: str, *parameters: Described) -> Iterator[Route]:
+    """The routes of one model, whose operations' names have `suffix` in them."""
+    yield _route(
+        path,
+        "GET",
+        f"model{suffix}Metadata",
+        "What a model takes and gives",
+        *_OF_MODEL,
+        parameters=parameters,
+        answer=ModelMetadata,
+    )
+    yield _route(
+        f"{path}/ready",
+        "GET",
+        f"model{suffix}Ready",
+        "Whether a model may be called",
+        *_OF_MODEL,
+        parameters=parameters,
+        answer=ModelReady,
+    )
+    yield _route(
+        f"{path}/config",
+        "GET",
+        f"model{suffix}Config",
+        "The model's configuration, as Triton words it",
+        *_OF_MODEL,
+        parameters=parameters,
+        answer=dict[str, Any],
+    )
+    yield _route(
+        f"{path}/stats",
+        "GET",
+        f"model{suffix}Statistics",
+        "Counts and times of a model",
+        *_OF_MODEL,
+        parameters=parameters,
+        answer=StatisticsBody,
+    )
+    infer = Operation(
+        f"model{suffix}Infer",
+        "Gather",
+        _INFER,
+        parameters,
+        body=_INFER_REQUEST,
+        answer=InferAnswer,
+        answers={200: {"description": "The outputs", "headers": _INFER_HEADERS}},
+        description=_INFER_DESCRIPTION,
+        tag=TAG,
+    )
+    yield Route(f"{path}/infer", GATHER, Access.GATHER, {"POST": infer})
+
+
+def _settings(path: str, name: str, *codes: Code, parameters: tuple[Described, ...] = ()) -> Route:
+    """Settings that can be read; changing them is not offered."""
+    described: dict[str, Any] = {"parameters": parameters, "answer": dict[str, Any], "tag": TAG}
+    text = "Not offered: an operator sets them when the service starts"
+    operations = {
+        "GET": Operation(f"get{name}", "The settings as they are", codes, **described),
+        "POST": Operation(f"update{name}", text, ("not_implemented", *codes), **described),
+    }
+    return Route(path, CONTROL, Access.GATHER, operations)
+
+
+def _shared_memory(kind: str) -> Iterator[Route]:
+    """The routes of one kind of shared memory, which is not offered."""
+    region = in_path("region", "Name of the region.")
+    for method, path, name in (
+        ("GET", "status", "Status"),
+        ("GET", "region/{region}/status", "RegionStatus"),
+        ("POST", "region/{region}/register", "Register"),
+        ("POST", "region/{region}/unregister", "RegionUnregister"),
+        ("POST", "unregister", "Unregister"),
+    ):
+        yield _route(
+            f"/v2/{kind}sharedmemory/{path}",
+            method,
+            f"{kind}SharedMemory{name}",
+            "Not offered",
+            "not_implemented",
+            parameters=(region,) if "{region}" in path else (),
+            answer=dict[str, Any],
+            is_offered=False,
+        )
+
+
+def _health(path: str, name: str, summary: str, answer: Any) -> Route:
+    return _route(path, "GET", name, summary, answer=answer)._replace(access=Access.PUBLIC)
+
+
+INFERENCE_PROTOCOL: Final = (
+    _route("/v2", "GET", "serverMetadata", "Name, version and extensions", answer=ServerMetadata),
+    _health("/v2/health/live", "serverLive", "Whether the process is alive", ServerLive)._replace(health="alive"),
+    _health("/v2/health/ready", "serverReady", "Whether requests should be sent here", ServerReady)._replace(
+        health="ready"
+    ),
+    # Before the routes of one model, whose name "stats" would be.
+    _route("/v2/models/stats", "GET", "statistics", "Counts and times of every model", answer=StatisticsBody),
+    *_model(_MODEL, "", _NAME),
+    *_model(f"{_MODEL}/versions/{{version}}", "Version", _NAME, _VERSION),
+    _route(
+        "/v2/repository/index",
+        "POST",
+        "repositoryIndex",
+        'Every version of every model; those that may be called, where the body is {"ready": true}',
+        "payload_too_large",
+        "invalid_field",
+        request=_WANTS_READY,
+        answer=list[IndexEntry],
+    ),
+    *(
+        _route(
+            f"/v2/repository/models/{{name}}/{action.lower()}",
+            "POST",
+            f"repository{action}",
+            text,
+            *_OF_MODEL,
+            parameters=(_NAME,),
+        )
+        for action, text in (
+            ("Load", "A model is loaded from the moment it exists: nothing changes"),
+            ("Unload", "A model stays loaded as long as it exists: nothing changes"),
+        )
+    ),
+    _settings("/v2/logging", "LogSettings"),
+    _settings("/v2/trace/setting", "TraceSettings"),
+    _settings(f"{_MODEL}/trace/setting", "ModelTraceSettings", *_OF_MODEL, parameters=(_NAME,)),
+    *_shared_memory("system"),
+    *_shared_memory("cuda"),
+)
