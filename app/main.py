@@ -34,10 +34,9 @@ from app.cluster.router.sharded_lookups import ShardedLookups
 from app.cluster.router.sharded_service import CoordinatedService, ShardedService, is_ray, ray_link
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
-from app.dispatch.backend_calibration import calibrated
 from app.dispatch.choose_backend import BackendChooser
-from app.dispatch.gpu_calibration import measure_gpu
 from app.dispatch.gpu_gathers import Gpu
+from app.dispatch.measured_rates import machine_rates, measure_gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.grpc_api.grpc_log import quiet_core
 from app.imports.import_jobs import ImportJobs
@@ -85,14 +84,14 @@ def use_gpu(settings: Settings, service: Service) -> None:
     """
     try:
         device = gpu_discovery.find_gpu(settings.device, settings.workers, settings.gpu_memory)
-        prices = measure_gpu(device)
+        threshold = measure_gpu(device, service.kernel, service.chooser.threads)
     except (NoDevice, OutOfDeviceMemory, DeviceFailed) as reason:
         if settings.device == "gpu":
             raise NoDevice(f"GATHERND_DEVICE=gpu asks for a GPU: {reason}") from None
         service.chooser = replace(service.chooser, no_gpu=str(reason))
         logger.info("gathers run on the CPU: %s", reason)
         return
-    gpu = Gpu(device, prices, settings.max_queue, settings.queue_timeout)
+    gpu = Gpu(device, threshold, settings.max_queue, settings.queue_timeout)
     gpu.run_in_lock_thread = service.run_in_lock_thread
     logger.info("GPU: %s, %d MiB of memory for gathers", device.description, device.memory >> 20)
     service.use_gpu(gpu, always=settings.device == "gpu")
@@ -232,9 +231,11 @@ def create_app(
 
     def prepare() -> Callable[[], None] | None:
         rest = warmup.warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name), settings.kernel, expect)
-        measured = calibrated(kernel, settings.cache_dir, threads=threads)
-        service.chooser = replace(service.chooser, coefficients=measured)
+        rates = machine_rates(kernel, settings.cache_dir, threads=threads)
+        service.chooser = replace(service.chooser, rates=rates)
         use_gpu(settings, service)
+        if service.gpu is not None:
+            service.gpu.on_fallback = lambda: metrics.counters.add("gathernd_gpu_fallbacks")
         if sharded is not None:
             sharded.connect()
         return rest

@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     )
     device: Literal["auto", "cpu", "gpu"] = Field(
         "auto",
-        description="Where gathers run that leave it to the service: auto, where it is predicted to be faster; cpu, "
+        description="Where gathers run that leave it to the service: auto, by their size; cpu, "
         "and no GPU is used at all; gpu, on the GPU whatever it can hold, and no start without one.",
     )
     gpu_memory: ByteSize | None = Field(
@@ -93,7 +93,7 @@ class Settings(BaseSettings):
     )
     cache_dir: Path = Field(
         default_factory=lambda: user_cache_path("gathernd"),
-        description="Folder of compiled kernels and the calibration (default: a per-user cache folder).",
+        description="Folder of compiled kernels and the measured rates (default: a per-user cache folder).",
     )
     max_json_bytes: ByteSize = Field(_size("64MiB"), ge=1, description="Largest JSON body, as sent and as inflated.")
     max_body_bytes: ByteSize = Field(_size("1GiB"), ge=1, description="Largest binary body, as sent and as inflated.")
@@ -224,12 +224,12 @@ class Settings(BaseSettings):
     loop_max_us: float | None = Field(
         None,
         ge=0,
-        description="Longest gather, in predicted microseconds, that runs on the event loop (default: measured).",
+        description="Longest gather, in microseconds by measured rates, that the event loop runs (default: measured).",
     )
     split_min_us: float | None = Field(
         None,
         ge=0,
-        description="Shortest gather, in predicted microseconds, that is split over threads (default: 10).",
+        description="Shortest gather, in microseconds by measured rates, that is split over threads (default: 10).",
     )
     kernel: Literal["numba", "numpy"] = Field(
         "numba",

@@ -21,7 +21,7 @@ from statistics import median
 from time import perf_counter, sleep
 from typing import Any, Final, Protocol, TypeVar
 
-from app.dispatch.backend_calibration import new_event_loop
+from app.dispatch.measured_rates import new_event_loop
 from app.kernels import numba_cpu
 from app.memory.malloc_tuning import keep_freed_memory
 from benchmarks.common import machine_line

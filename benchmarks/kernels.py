@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.dispatch.backend_calibration import calibrated, new_event_loop
 from app.dispatch.choose_backend import BackendChooser
+from app.dispatch.measured_rates import machine_rates, new_event_loop
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import numba_cpu
 from benchmarks.beside_peers import Call, Contender, begin, mean, shown, take_turns
@@ -54,7 +54,7 @@ class Ours:
         numba_cpu.warm()
         print(f"kernel compiled in {perf_counter() - started:.2f} s")
         self._pool = RequestThreadPool(threads, 8)
-        self._chooser = BackendChooser(threads=threads, coefficients=calibrated(numba_cpu, cache_dir, threads=threads))
+        self._chooser = BackendChooser(threads=threads, rates=machine_rates(numba_cpu, cache_dir, threads=threads))
         self.loop = new_event_loop()
 
     def calls(self, line: Line, data: NDArray[Any], indices: NDArray[np.int64]) -> tuple[str, dict[str, Contender]]:
@@ -65,7 +65,7 @@ class Ours:
         components = indices.reshape(-1)
         kept: NDArray[Any] = np.empty(plan.output_items, carrier)
         kept[...] = 0
-        route, _, parts, here, _ = self._chooser.decide(plan).choice
+        route, parts, here = self._chooser.decide(plan).choice
 
         def alone(out: NDArray[Any]) -> int:
             return numba_cpu.run(plan, items, components, out, parts)

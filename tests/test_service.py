@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.dispatch.backend_cost_model import TYPICAL, Coefficients
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
@@ -32,9 +31,7 @@ from app.tensors.tensor import Tensor
 Array = NDArray[Any]
 ROWS = 100_000
 TABLE = np.arange(ROWS * 64, dtype=np.float32)
-SLOW_FAR = replace(TYPICAL, far_slice_s=50 * TYPICAL.far_slice_s, far_byte_s=50 * TYPICAL.far_byte_s)
 RANDOM = np.random.default_rng(1).integers(0, ROWS, 5_000)
-ORDERED = np.arange(5_000)
 
 
 def service(budget: int = 2**30, **chooser: Any) -> Service:
@@ -64,8 +61,8 @@ def gather(made: Service, asked: Call) -> tuple[Answer, RequestTimings]:
 def test_every_route_gives_the_same(route: Any, dtype: Any) -> None:
     asked = call(RANDOM.astype(dtype), dialect="openvino-8")
     answer, timings = gather(service(force_route=route), asked)
-    assert timings.route == timings.choice.route == route
-    assert timings.choice.parts == (2 if route == "split" else 1)
+    assert timings.route == route
+    assert timings.parts == (2 if route == "split" else 1)
     assert (answer.output.array.reshape(-1, 64) == TABLE.reshape(-1, 64)[RANDOM]).all()
 
 
@@ -73,7 +70,7 @@ def test_a_split_has_as_many_parts_as_were_chosen() -> None:
     made = service(force_route="split")
     made.kernel = parts = _Counting()
     _, timings = gather(made, call(RANDOM))
-    assert parts.threads == [timings.choice.parts] == [2]
+    assert parts.threads == [timings.parts] == [2]
 
 
 class _Counting:
@@ -253,23 +250,12 @@ def test_every_route_finds_a_bad_index(route: Any) -> None:
     assert caught.value.places[0].position == (4_000, 0)
 
 
-def test_slices_that_lie_close_are_chosen_for_as_near_ones() -> None:
-    _, timings = gather(service(coefficients=SLOW_FAR), call(RANDOM))
-    assert timings.route == timings.choice.route == "split"
-    assert not timings.choice.on_event_loop
-    answer, close = gather(service(coefficients=SLOW_FAR), call(ORDERED))
-    assert close.choice.on_event_loop
-    assert close.choice.seconds < timings.choice.seconds
-    assert (answer.output.array == TABLE[: 5_000 * 64]).all()
-
-
-@pytest.mark.parametrize("coefficients", [TYPICAL, SLOW_FAR])
-def test_the_prediction_of_a_request_is_kept_with_it(coefficients: Coefficients) -> None:
-    made = service(coefficients=coefficients)
+@pytest.mark.parametrize("loop_max_us", [None, 0.0])
+def test_what_is_explained_is_what_runs(loop_max_us: float | None) -> None:
+    made = service(loop_max_us=loop_max_us)
     _, timings = gather(made, call(RANDOM))
-    explained = made.explain(call(RANDOM), MemoryReservation(made.budget))
-    assert timings.choice is explained.decision.choice
-    assert timings.choice.seconds > 0
+    choice = made.explain(call(RANDOM), MemoryReservation(made.budget)).decision.choice
+    assert (timings.route, timings.parts) == (choice.route, choice.parts)
 
 
 def test_an_explanation_allocates_nothing_and_refuses_what_could_never_fit() -> None:

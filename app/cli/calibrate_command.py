@@ -1,7 +1,8 @@
-"""`gathernd calibrate`: measure what the backends cost on this machine, and show where each becomes the fastest."""
+"""`gathernd calibrate`: measures the rates of this machine, and shows from which size on each route is taken."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Final
 
@@ -10,11 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from app.api.schemas.explain_answer import size_body
 from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
-from app.dispatch.choose_backend import ROUTES, BackendChooser, Facts, Route
+from app.dispatch.choose_backend import BackendChooser, Facts, Route
 from app.operators.gather_plan import GatherPlan
 
-# The lookup whose times are shown: rows of 64 float32 from a table of 51 MB, more than most CPUs cache.
+# The lookup whose routes are shown: rows of 64 float32 from a table of 51 MB, more than most CPUs cache.
 ROW_BYTES: Final = 256
 TABLE_ROWS: Final = 200_000
 MAX_ROWS: Final = 1 << 19
@@ -24,30 +26,33 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command("calibrate")
-def calibrate(
-    cache_dir: CacheDir = None,
-    as_json: Json = False,
-) -> None:
+def calibrate(cache_dir: CacheDir = None, as_json: Json = False) -> None:
     """Measure this machine again, keep that for the service, and show it. Best on a machine that is idle otherwise."""
     settings = settings_with(cache_dir)
     chooser = service_of(settings, refresh=True).chooser
+    thresholds = {
+        **{f"{name}_of_cached_data": size_body(size) for name, size in chooser.near._asdict().items()},
+        **{f"{name}_of_far_data": size_body(size) for name, size in chooser.far._asdict().items()},
+        "gpu": size_body(chooser.gpu_from),
+    }
     if as_json:
         body = {
             "kernel": settings.kernel,
             "threads": chooser.threads,
             "loop_max_us": chooser.loop_max_s * 1e6,
-            "coefficients": asdict(chooser.coefficients),
+            "rates": asdict(chooser.rates),
+            "thresholds": thresholds,
             "no_gpu": chooser.no_gpu,
             "chosen_from_rows": first_rows(chooser, resident=True),
         }
         typer.echo(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode())
         return
-    _print_coefficients(chooser)
+    _print_tables(chooser, thresholds)
     for resident in (True, False) if chooser.no_gpu is None else (True,):
         about = "" if chooser.no_gpu is not None else " of resident data" if resident else " of inline data"
         chosen = first_rows(chooser, resident)
-        text = ", ".join(f"{ROUTE_NAMES[route]} from {chosen[route]:,} rows" for route in ROUTES if route in chosen)
-        typer.echo(f"chosen for lookups{about} of {ROW_BYTES} bytes a row: {text}")
+        text = ", ".join(f"{ROUTE_NAMES[route]} from {rows:,} rows" for route, rows in chosen.items())
+        typer.echo(f"\nchosen for lookups of rows of {ROW_BYTES} bytes from a table of {TABLE_ROWS:,}{about}: {text}")
     if chooser.no_gpu is not None:
         typer.echo(f"GPU: {chooser.no_gpu}")
 
@@ -67,31 +72,25 @@ def first_rows(chooser: BackendChooser, resident: bool) -> dict[Route, int]:
     return found
 
 
-def _print_coefficients(chooser: BackendChooser) -> None:
-    console = Console()
-    prices = chooser.coefficients
+def _print_tables(chooser: BackendChooser, thresholds: Mapping[str, Mapping[str, int | None]]) -> None:
+    rates = chooser.rates
     table = Table()
     table.add_column("what it takes")
     table.add_column("", justify="right")
-    rows: list[tuple[str, str]] = [
-        ("a call", f"{prices.call_s * 1e6:.2f} µs"),
-        ("a slice of data in the first cache", f"{prices.near_slice_s * 1e9:.2f} ns"),
-        ("a byte of it", f"{prices.near_byte_s * 1e9:.4f} ns"),
-        ("a slice of data in memory", f"{prices.far_slice_s * 1e9:.2f} ns"),
-        ("a byte of it", f"{prices.far_byte_s * 1e9:.4f} ns"),
-        ("a further component of a tuple", f"{prices.component_s * 1e9:.2f} ns"),
-        ("a thread and back", f"{prices.hand_off_s * 1e6:.1f} µs"),
-        ("a helper that sleeps, for a split", f"{prices.wakeup_s * 1e6:.1f} µs"),
-        (f"gain of {chooser.threads} threads", f"{prices.gain:.2f}"),
+    for line in (
+        ("a thread and back", f"{rates.hand_off_s * 1e6:.1f} µs"),
+        ("a helper that sleeps, for a split", f"{rates.wakeup_s * 1e6:.1f} µs"),
+        ("a byte that is copied", f"{rates.byte_s * 1e9:.4f} ns"),
+        ("an item of data in a cache", f"{rates.near_item_s * 1e9:.2f} ns"),
+        ("an item of data in memory", f"{rates.far_item_s * 1e9:.2f} ns"),
         ("longest on the event loop", f"{chooser.loop_max_s * 1e6:.0f} µs"),
-    ]
-    if prices.gpu is not None:
-        rows += [
-            ("GPU: launch and come back", f"{prices.gpu.launch_s * 1e6:.1f} µs"),
-            ("GPU: to it", f"{1e-9 / prices.gpu.to_device_byte_s:.1f} GB/s"),
-            ("GPU: from it", f"{1e-9 / prices.gpu.from_device_byte_s:.1f} GB/s"),
-            ("GPU: a slice", f"{prices.gpu.slice_s * 1e9:.4f} ns"),
-        ]
-    for line in rows:
+    ):
         table.add_row(*line)
-    console.print(table)
+    Console().print(table)
+    table = Table()
+    for name in ("threshold", "items", "bytes"):
+        table.add_column(name, justify="left" if name == "threshold" else "right")
+    for name, size in thresholds.items():
+        numbers = ("none" if number is None else f"{number:,}" for number in size.values())
+        table.add_row(name.replace("_", " "), *numbers)
+    Console().print(table)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli.explained_by_shapes import Asked, AskedFeature, explained_backward, explained_call, explained_lookup
-from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with
+from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with, size_text
 from app.errors import GatherError
 from app.errors.hints import hint_of
 from app.operators.backward_registry import BACKWARDS
@@ -231,11 +231,12 @@ def _print_explanation(body: dict[str, Any]) -> None:
             f"{feature['bytes_read']:,} bytes read, to {list(feature['output_shape'])}"
         )
     table = Table()
-    for name in ("route", "predicted µs", "open", "why not"):
-        table.add_column(name, justify="right" if "µ" in name else "left")
+    for name in ("route", "open", "why", "threshold"):
+        table.add_column(name)
     for route in found["routes"]:
-        time = "" if route["microseconds"] is None else f"{route['microseconds']:,.1f}"
-        table.add_row(ROUTE_NAMES[route["route"]], time, "yes" if route["open"] else "no", route.get("reason", ""))
+        threshold = size_text(route["threshold"]) if "threshold" in route else ""
+        table.add_row(ROUTE_NAMES[route["route"]], "yes" if route["open"] else "no", route["reason"], threshold)
+    typer.echo(f"size: {size_text(found['size'])}")
     Console().print(table)
     parts = f" in {choice['parts']} parts" if choice["parts"] > 1 else ""
     typer.echo(f"choice: {ROUTE_NAMES[choice['route']]}{parts}, on the {body.get('device', 'cpu').upper()}")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from app.cli.read_settings import read_settings
-from app.dispatch.backend_calibration import calibrated
 from app.dispatch.choose_backend import BackendChooser, Route
+from app.dispatch.measured_rates import machine_rates
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels.gpu_interface import NoDevice
 from app.kernels.kernel_by_name import kernel_named
@@ -32,8 +33,13 @@ ROUTE_NAMES: Final[dict[Route, str]] = {
 }
 """The routes in the words of what the commands print."""
 
-CacheDir = Annotated[Path | None, typer.Option(help="Folder of the calibration; default GATHERND_CACHE_DIR.")]
+CacheDir = Annotated[Path | None, typer.Option(help="Folder of the measured rates; default GATHERND_CACHE_DIR.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def size_text(size: Mapping[str, int | None]) -> str:
+    """A size or a threshold for people, such as "256 items, 65,536 bytes"."""
+    return ", ".join(f"{number:,} {name}" for name, number in size.items() if number is not None) or "none"
 
 
 def settings_with(cache_dir: Path | None) -> Settings:
@@ -44,8 +50,8 @@ def settings_with(cache_dir: Path | None) -> Settings:
 def service_of(settings: Settings, *, refresh: bool) -> Service:
     """A service without a store that chooses backends as one with these settings does.
 
-    Its costs are those of the calibration file, or are measured: with `refresh`, or where the file lacks them. Ends the
-    command with exit code 1 where the settings ask for a GPU that is not there.
+    Its rates are those of the file, or are measured: with `refresh`, or if there is no file. Ends the command with exit
+    code 1 if the settings ask for a GPU that is not there.
     """
     keep_freed_memory(settings.memory_budget // 8)
     kernel = kernel_named(settings.kernel)
@@ -59,7 +65,7 @@ def service_of(settings: Settings, *, refresh: bool) -> Service:
         loop_max_us=settings.loop_max_us,
         split_min_us=settings.split_min_us,
         threads=threads,
-        coefficients=calibrated(kernel, settings.cache_dir, threads=threads, refresh=refresh),
+        rates=machine_rates(kernel, settings.cache_dir, threads=threads, refresh=refresh),
     )
     budget = Budget(settings.memory_budget // settings.workers)
     service = Service(settings.limits, EmptyStore(), kernel, RequestThreadPool(settings.threads, 0), chooser, budget)

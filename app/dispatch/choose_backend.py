@@ -1,8 +1,12 @@
-"""The one decision where a gather runs: the event loop, a thread of the pool, a split over several, or the GPU.
+"""Decide where a gather runs: on the GPU, split over threads, on the event loop, or on one thread of the pool.
 
-`BackendChooser.decide` takes the shortest of the routes that are open, by the times that the cost model predicts. A
-route is closed for a reason, which the decision tells; `Service.gather` runs what a decision says, and an explanation
-is the same decision printed.
+Size decides. A gather has a number of items that it picks and of bytes that it copies; the measured rates of the
+machine turn GATHERND_LOOP_MAX_US and GATHERND_SPLIT_MIN_US into thresholds for both. `BackendChooser.decide` takes the
+first open route in the order of `ROUTES`. It is a function of its arguments, so that tests need neither a GPU nor a
+certain machine. An explanation prints the same decision.
+
+Work beside a gather is small if it stays below LARGE_INDEX_SCAN, LARGE_COPY or FEW_STRINGS. The event loop does small
+work itself, a thread the rest.
 """
 
 from __future__ import annotations
@@ -10,35 +14,89 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple
 
-from numpy.typing import NDArray
-
-from app.dispatch import event_loop_limit
-from app.dispatch.backend_cost_model import (
-    TYPICAL,
-    Coefficients,
-    device_bytes,
-    gpu_seconds,
-    kernel_seconds,
-    split_seconds,
-)
-from app.dispatch.event_loop_limit import NEVER
 from app.operators.gather_plan import Plan
 from app.tensors.gather_call import Device
 
-Route = Literal["loop", "thread", "split", "gpu"]
-ROUTES: Final[tuple[Route, ...]] = get_args(Route)
+LARGE_INDEX_SCAN: Final = 1 << 14
+"""Indices from which on a thread looks at them: NumPy takes 0.1 to 0.3 ms for so many."""
+LARGE_COPY: Final = 1 << 18
+"""Bytes from which on a thread writes them: 5 to 50 µs, the longer time into fresh pages."""
+FEW_STRINGS: Final = 1 << 10
+"""Strings whose sizes are added up on the event loop: the head of each may be anywhere in memory."""
 
-NO_STRINGS: Final = "a GPU holds no strings"
-_ASKED_GPU: Final = "the request asks for the device gpu"
-_ASKED_CPU: Final = "the request asks for the device cpu"
-_ALWAYS_GPU: Final = "this service runs on its GPU whatever that can hold (GATHERND_DEVICE=gpu)"
-_NO_GPU: Final = "this service has no GPU"
-_LOCAL_BYTES: Final = 1 << 14
-_SAMPLED_PAIRS: Final = 8
+Route = Literal["loop", "thread", "split", "gpu"]
+ROUTES: Final[tuple[Route, ...]] = ("gpu", "split", "loop", "thread")
+"""In the order of preference."""
+
+NEAR_BYTES: Final = 1 << 20
+"""A cache of the core holds data of up to this size."""
+CACHE_LINE: Final = 64
+"""Bytes of memory that an item costs at least."""
+_LOOP_HAND_OFFS: Final = 10
+"""The event loop is held for this many hand-offs at most: a longer gather loses less than a tenth by moving to a
+thread, and all other requests gain."""
+_LOOP_BOUNDS_S: Final = (50e-6, 1500e-6)
+"""Bounds of that time, since a hand-off measured on a busy machine says little."""
 _SPLIT_MIN_S: Final = 10e-6
-"""To share a gather takes about a microsecond, which is too much for a shorter one where no helper is awake."""
+"""To share a gather takes about a microsecond, which is too much for a shorter one."""
+NO_STRINGS: Final = "a GPU holds no strings"
+_ASKED_CPU: Final = "the request asks for the device cpu"
+_ASKED_GPU: Final = "the request asks for the device gpu"
+_ALWAYS_GPU: Final = "this service runs on its GPU whatever that can hold (GATHERND_DEVICE=gpu)"
+_FORCED: Final = "every gather that can take a certain route has to"
+
+
+class Size(NamedTuple):
+    """Items that a gather picks and bytes that it copies: its own, or a threshold (infinity: no number is enough)."""
+
+    items: float
+    bytes: float
+
+
+NEVER: Final = Size(inf, inf)
+"""As a threshold that none reaches."""
+
+
+def size_of(plan: Plan) -> Size:
+    """The size of a gather. Components of indices count as items if there are more of them than slices."""
+    slices = plan.batches * plan.tuples
+    items = max(plan.index_items, slices) if plan.slice_items else plan.index_items
+    return Size(items, (slices * plan.slice_items + plan.copied_items) * plan.item_size)
+
+
+def device_bytes(plan: Plan) -> int:
+    """Most bytes of device memory that a gather takes beside the copy of its data."""
+    return 8 * plan.index_items + plan.output_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Seconds on this machine, from `measured_rates`.
+
+    `hand_off_s` is the way to a thread of the pool and back, `wakeup_s` the waking of a helper for a split. One thread
+    takes `byte_s` for a byte that it copies from memory, and for an item picked at random `near_item_s` from data in a
+    core's cache and `far_item_s` from memory.
+    """
+
+    hand_off_s: float
+    wakeup_s: float
+    byte_s: float
+    near_item_s: float
+    far_item_s: float
+
+
+TYPICAL: Final = Rates(hand_off_s=30e-6, wakeup_s=20e-6, byte_s=0.15e-9, near_item_s=1e-9, far_item_s=5e-9)
+"""Until the machine is measured: a usual server."""
+
+
+class Thresholds(NamedTuple):
+    """The most for the event loop, the least to split, and the least that is worth waking one more helper."""
+
+    loop: Size
+    split: Size
+    helper: Size
 
 
 class Facts(NamedTuple):
@@ -47,44 +105,47 @@ class Facts(NamedTuple):
     device: Device = "auto"
     """The device that the request asks for."""
     cpu_only: str | None = None
-    """Why no GPU can run the gather, such as that it holds no strings; None where one could."""
-    locality: bool = False
-    """Whether each slice lies near the one before (see `has_locality`)."""
+    """Why no GPU can run the gather, such as that it holds no strings; None if one can."""
     cold: bool = False
     """Whether reading the data waits for the disk, so that the event loop takes no part in it."""
     on_gpu: bool = False
     """Whether the GPU holds a copy of the data."""
 
 
-class PredictedRoute(NamedTuple):
-    """A route, the seconds predicted for it (infinity where there is none), and over how many threads it splits.
-
-    `on_event_loop` says that the event loop runs the gather, or leads a split one; `closed` why the route may not be
-    taken, None where it may.
-    """
+class ConsideredRoute(NamedTuple):
+    """A route, whether it is open, and why. `threshold` is the size that decided; None if size did not."""
 
     route: Route
-    seconds: float
+    is_open: bool
+    reason: str
+    threshold: Size | None = None
+
+
+class ChosenRoute(NamedTuple):
+    """A route, over how many threads it splits, and whether the event loop runs the gather or leads the split."""
+
+    route: Route
     parts: int = 1
     on_event_loop: bool = False
-    closed: str | None = None
 
 
 class Decision(NamedTuple):
     """Where a gather runs, and why."""
 
-    choice: PredictedRoute
-    """What runs: one of `routes`."""
-    routes: tuple[PredictedRoute, ...]
-    """Every route, in the order of `ROUTES`. The choice is the shortest of those that are open."""
-    cpu: PredictedRoute
-    """The best of the CPU's routes."""
-    saving_s: float
-    """Seconds that a gather under `auto` would have saved with its data on the GPU; 0.0 where none, or where it is."""
+    choice: ChosenRoute
+    """What runs."""
+    cpu: ChosenRoute
+    """What would run without a GPU."""
+    size: Size
+    """The size of the gather."""
+    routes: tuple[ConsideredRoute, ...]
+    """Every route, in the order of `ROUTES`: the choice is the first that is open."""
+    missed_bytes: int
+    """Bytes of memory that the gather reads here, and would read on the GPU if that had a copy of the data; else 0."""
     refused: str | None
-    """Why the device that the request asks for cannot run it, and nothing may; None where it can."""
+    """Why the device that the request asks for cannot run it; None if it can."""
     depends_on_request: bool
-    """Whether locality, a copy on the GPU or the device cpu would change anything, for data that is in memory."""
+    """Whether a copy on the GPU or the device cpu would change anything, for data that is in memory."""
 
     @property
     def device(self) -> Literal["cpu", "gpu"]:
@@ -92,9 +153,9 @@ class Decision(NamedTuple):
         return "gpu" if self.choice.route == "gpu" else "cpu"
 
     @property
-    def fallback(self) -> PredictedRoute:
-        """What runs where the device fails: the CPU's best route, or a thread in the place of the event loop."""
-        return self.cpu._replace(route="split" if self.cpu.parts > 1 else "thread", on_event_loop=False)
+    def fallback(self) -> ChosenRoute:
+        """What runs if the device fails: the same as without a GPU, but a thread in place of the event loop."""
+        return ChosenRoute("split" if self.cpu.parts > 1 else "thread", self.cpu.parts)
 
 
 USUAL: Final = Facts()
@@ -102,124 +163,126 @@ USUAL: Final = Facts()
 
 @dataclass(frozen=True)
 class BackendChooser:
-    """Decides by the settings of the service and the figures of the machine.
+    """Decides by the settings of the service and the rates of the machine.
 
     When one of them changes another chooser takes its place, and decisions of the old one count no more. `no_gpu`
-    says why there is no GPU, None where there is one: it has `gpu_memory` bytes for gathers, and with `always_gpu`
-    everything runs there that it can hold. `force_route` is for tests and measurements.
+    says why there is no GPU, None if there is one. It has `gpu_memory` bytes for gathers, takes those of `gpu_from` on
+    under `auto`, and with `always_gpu` all that it can hold. `force_route` is for tests and measurements.
     """
 
     threads: int
     loop_max_us: float | None = None
     split_min_us: float | None = None
     force_route: Route | None = None
-    coefficients: Coefficients = TYPICAL
-    no_gpu: str | None = _NO_GPU
+    rates: Rates = TYPICAL
+    no_gpu: str | None = "this service has no GPU"
     gpu_memory: float = inf
+    gpu_from: Size = NEVER
     always_gpu: bool = False
 
     @cached_property
     def loop_max_s(self) -> float:
-        """Seconds of the longest gather for the event loop."""
-        return event_loop_limit.loop_max_s(self.loop_max_us, self.coefficients.hand_off_s)
+        """Seconds of the longest gather for the event loop: as set, else a number of hand-offs."""
+        if self.loop_max_us is not None:
+            return self.loop_max_us * 1e-6
+        low, high = _LOOP_BOUNDS_S
+        return min(max(_LOOP_HAND_OFFS * self.rates.hand_off_s, low), high)
 
     @cached_property
-    def split_min_s(self) -> float:
-        """Seconds of the shortest gather to be split: as set, else one that waking helpers hardly lengthens."""
-        return _SPLIT_MIN_S if self.split_min_us is None else self.split_min_us * 1e-6
+    def near(self) -> Thresholds:
+        """For data that a core's cache holds."""
+        return self._thresholds(self.rates.near_item_s)
+
+    @cached_property
+    def far(self) -> Thresholds:
+        """For data in memory."""
+        return self._thresholds(self.rates.far_item_s)
+
+    def _thresholds(self, item_s: float) -> Thresholds:
+        split_min_s = _SPLIT_MIN_S if self.split_min_us is None else self.split_min_us * 1e-6
+        seconds = (self.loop_max_s, split_min_s, self.rates.wakeup_s)
+        return Thresholds(*(Size(each // item_s, each // self.rates.byte_s) for each in seconds))
 
     def decide(self, plan: Plan, facts: Facts = USUAL) -> Decision:
-        """Where a gather with this plan runs: a function of its arguments and of this chooser alone.
+        """Decide where a gather with this plan runs.
 
-        Nothing runs on the event loop, or is led by it, that is predicted to take longer than `loop_max_s`, since all
-        other requests wait meanwhile; nothing shorter than `split_min_s` on one thread is split. What does not fit into
-        the GPU's memory runs there only if the request or the settings ask for the GPU.
+        Nothing above the event loop's threshold runs on it or is led by it, since all other requests wait meanwhile. A
+        request that asks for a device is obeyed or refused. Under `auto` the GPU takes what it has a copy of, from its
+        threshold on and if its memory has room.
         """
-        loop, thread, split = self._cpu_routes(plan, facts)
-        gpu = self._gpu_route(plan, facts)
-        routes: tuple[PredictedRoute, ...] = (loop, thread, split, gpu)
-        cpu = thread if loop.closed is not None else loop
-        # Helpers that are awake make a split shorter than predicted, so it wins a tie.
-        if split.closed is None and split.seconds <= cpu.seconds:
-            cpu = split
-        choice = gpu if gpu.closed is None and gpu.seconds < cpu.seconds else cpu
-        only, why = self._only_route(routes, facts)
-        refused = gpu.closed if facts.device == "gpu" else None
+        size = size_of(plan)
+        near = plan.batches * plan.block_items * plan.item_size <= NEAR_BYTES
+        thresholds = self.near if near else self.far
+        routes = tuple(self._consider(route, plan, facts, size, thresholds) for route in ROUTES)
+        parts = self._parts(plan, size, thresholds.helper)
+        leads = any(each.route == "loop" and each.is_open for each in routes)
+        cpu = next(_chosen(each.route, parts, leads) for each in routes if each.is_open and each.route != "gpu")
+        has_gpu = self._impossible("gpu", plan, USUAL._replace(cpu_only=facts.cpu_only)) is None
+        missed_bytes = 0
+        only, why = self._only_route(plan, facts)
         if only is not None:
-            choice = only._replace(closed=refused)
-            routes = tuple(choice if each is only else each._replace(closed=why) for each in routes)
+            routes = tuple(ConsideredRoute(each.route, each.route == only, why) for each in routes)
+        elif has_gpu and not facts.on_gpu:
+            with_copy = self._consider("gpu", plan, facts._replace(on_gpu=True), size, thresholds)
+            missed_bytes = int(max(size.bytes, CACHE_LINE * size.items)) if with_copy.is_open else 0
+        choice = next(_chosen(each.route, parts, leads) for each in routes if each.is_open)
         if choice.route != "gpu":
             cpu = choice
-        has_gpu = gpu.seconds < inf
-        saving_s = 0.0
-        if has_gpu and only is None and facts.device == "auto" and not facts.on_gpu:
-            saving_s = max(cpu.seconds - self._gpu_seconds(plan, on_gpu=True), 0.0)
-        return Decision(choice, routes, cpu, saving_s, refused, has_gpu or not choice.on_event_loop)
+        refused = (self.no_gpu or facts.cpu_only) if facts.device == "gpu" else None
+        return Decision(choice, cpu, size, routes, missed_bytes, refused, has_gpu)
 
-    def _only_route(self, routes: tuple[PredictedRoute, ...], facts: Facts) -> tuple[PredictedRoute | None, str | None]:
-        """The route that the request or the settings leave, if only one, and why they close the others."""
-        gpu = routes[-1]
-        if facts.device == "gpu":
-            return gpu, _ASKED_GPU
-        if self.force_route is not None:
-            forced = routes[ROUTES.index(self.force_route)]
-            if forced.seconds < inf and not (forced.on_event_loop and facts.cold):
-                return forced, f"every gather that can take the route {forced.route} has to"
-        if self.always_gpu and gpu.seconds < inf and facts.device == "auto":
-            return gpu, _ALWAYS_GPU
-        return None, None
-
-    def _cpu_routes(self, plan: Plan, facts: Facts) -> tuple[PredictedRoute, PredictedRoute, PredictedRoute]:
-        """Loop, thread and split; a split that the event loop may not lead has a thread to lead it."""
-        coefficients, loop_max_s = self.coefficients, NEVER if facts.cold else self.loop_max_s
-        loop_s = kernel_seconds(plan, coefficients, facts.locality)
-        split_s, parts = split_seconds(plan, loop_s, self.threads, coefficients)
-        split_on_loop = split_s <= loop_max_s
-        if not split_on_loop:
-            split_s += coefficients.hand_off_s
-        loop_closed = split_closed = None
-        if facts.cold:
-            loop_closed = "reading this content waits for the disk"
-        elif loop_s > loop_max_s:
-            loop_closed = f"it would hold up other requests for more than {loop_max_s * 1e6:.0f} µs"
-        if self.threads < 2:
-            split_closed = "the pool has one thread"
-        elif plan.batches * plan.tuples < 2:
-            split_closed = "there are not two slices to share out"
-        elif parts < 2:
-            split_closed = "its threads would be in each other's way"
-        elif loop_s < self.split_min_s:
-            split_closed = f"it is shorter than {self.split_min_s * 1e6:.0f} µs on one thread"
-        return (
-            PredictedRoute("loop", loop_s, 1, True, loop_closed),
-            PredictedRoute("thread", coefficients.hand_off_s + loop_s),
-            PredictedRoute("split", split_s, parts, split_on_loop, split_closed),
-        )
-
-    def _gpu_route(self, plan: Plan, facts: Facts) -> PredictedRoute:
-        """The route of the GPU; without one, or without a way for this gather to run there, it has no prediction."""
-        closed = self.no_gpu or facts.cpu_only
+    def _consider(self, route: Route, plan: Plan, facts: Facts, size: Size, thresholds: Thresholds) -> ConsideredRoute:
+        """Whether a route is open to a gather of this size."""
+        closed = self._impossible(route, plan, facts)
+        if route == "gpu" and closed is None:
+            if not facts.on_gpu:
+                closed = "the device has no copy of the data"
+            elif device_bytes(plan) > self.gpu_memory:
+                closed = "it does not fit into the device's memory"
         if closed is not None:
-            return PredictedRoute("gpu", inf, closed=closed)
-        if facts.device == "cpu":
-            closed = _ASKED_CPU
-        elif facts.device == "auto" and device_bytes(plan, facts.on_gpu) > self.gpu_memory:
-            closed = "it does not fit into the device's memory"
-        return PredictedRoute("gpu", self._gpu_seconds(plan, facts.on_gpu), closed=closed)
+            return ConsideredRoute(route, False, closed)
+        if route == "thread":
+            return ConsideredRoute(route, True, "a thread takes gathers of any size")
+        if route == "loop":
+            most = thresholds.loop
+            if size.items <= most.items and size.bytes <= most.bytes:
+                return ConsideredRoute(route, True, "it is within the threshold in items and in bytes", most)
+            return ConsideredRoute(route, False, "it would hold up other requests: it is above the threshold", most)
+        least = self.gpu_from if route == "gpu" else thresholds.split
+        if size.items >= least.items or size.bytes >= least.bytes:
+            return ConsideredRoute(route, True, "it reaches the threshold in items or in bytes", least)
+        return ConsideredRoute(route, False, "it is below the threshold in items and in bytes", least)
 
-    def _gpu_seconds(self, plan: Plan, on_gpu: bool) -> float:
-        gpu = self.coefficients.gpu
-        assert gpu is not None, "a service with a GPU has measured it"
-        return gpu_seconds(plan, on_gpu, self.coefficients.hand_off_s, gpu)
+    def _impossible(self, route: Route, plan: Plan, facts: Facts) -> str | None:
+        """Why a gather of any size could not take a route; None if it could."""
+        if route == "gpu":
+            return self.no_gpu or facts.cpu_only or (_ASKED_CPU if facts.device == "cpu" else None)
+        if route == "loop" and facts.cold:
+            return "reading this content waits for the disk"
+        if route == "split" and self.threads < 2:
+            return "the pool has one thread"
+        if route == "split" and plan.batches * plan.tuples < 2:
+            return "there are not two slices to share out"
+        return None
+
+    def _only_route(self, plan: Plan, facts: Facts) -> tuple[Route | None, str]:
+        """The route that the request or the settings leave, if only one, and why they close the others."""
+        if facts.device == "gpu":
+            return "gpu", _ASKED_GPU
+        if self.force_route is not None and self._impossible(self.force_route, plan, facts) is None:
+            return self.force_route, _FORCED
+        if self.always_gpu and self._impossible("gpu", plan, facts) is None:
+            return "gpu", _ALWAYS_GPU
+        return None, ""
+
+    def _parts(self, plan: Plan, size: Size, per_helper: Size) -> int:
+        """Over how many threads a split goes: each helper beyond the first has more work than its waking takes."""
+        helpers = max(size.items // max(per_helper.items, 1), size.bytes // max(per_helper.bytes, 1), 1)
+        return int(min(self.threads, plan.batches * plan.tuples, helpers + 1))
 
 
-def has_locality(plan: Plan, indices: NDArray[Any]) -> bool:
-    """Whether neighbouring slices lie close together, judged by some pairs of neighbouring tuples of `indices`."""
-    depth = plan.depth
-    tuples = indices.size // depth
-    if tuples < 2 or not plan.dims[0]:
-        return False
-    firsts = indices[::depth]
-    at = [(tuples - 2) * pair // (_SAMPLED_PAIRS - 1) for pair in range(_SAMPLED_PAIRS)]
-    step = plan.block_items // plan.dims[0] * plan.item_size  # bytes of a step along the first axis
-    return all(abs(int(firsts[place + 1]) - int(firsts[place])) * step <= _LOCAL_BYTES for place in at)
+def _chosen(route: Route, parts: int, leads: bool) -> ChosenRoute:
+    """`leads` says that the event loop may take part in a split."""
+    if route == "split":
+        return ChosenRoute(route, parts, leads)
+    return ChosenRoute(route, 1, route == "loop")

@@ -3,8 +3,8 @@
 Which gathers run there is decided in `choose_backend`. A resident tensor is copied to the device
 
 - at once, for a request that asks for the device gpu;
-- in the background, under `auto`, once its lookups would have saved as much time on the device as the copy takes.
-  Whatever requests come later, that costs at most twice what knowing them would have cost.
+- in the background, under `auto`, once gathers have read as many bytes of memory here as the copy has that the device
+  would have read. Whatever requests come later, that costs at most twice what knowing them would have cost.
 
 Nothing here imports CuPy or needs a GPU: the device is a `app.kernels.gpu_interface.Device`.
 """
@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
-from app.dispatch.backend_cost_model import GpuCoefficients
+from app.dispatch.choose_backend import Size
 from app.dispatch.consistent_reads import ResidentTensor, RunInLockThread, attempts, default_thread
 from app.dispatch.gpu_tensor_copies import ContentChanged, GpuTensorCopies
 from app.dispatch.request_thread_pool import PoolRequest, RequestThreadPool
@@ -54,19 +54,18 @@ class Outcome(NamedTuple):
 class Gpu:
     """One device, the gathers that run on it and the copies of tensors that it holds. For the event loop."""
 
-    def __init__(
-        self, device: Device, coefficients: GpuCoefficients, queue: int, queue_timeout: float = 3600.0
-    ) -> None:
-        """`coefficients` are those of the device; `queue` gathers may wait, each for `queue_timeout` seconds."""
+    def __init__(self, device: Device, threshold: Size, queue: int, queue_timeout: float = 3600.0) -> None:
+        """The device takes gathers of `threshold` on; `queue` gathers may wait, each for `queue_timeout` seconds."""
         self.device = device
-        self.coefficients = coefficients
+        self.threshold = threshold
         self.pool = RequestThreadPool(THREADS, queue, queue_timeout)
         self.on_failure: Callable[[str], None] = lambda why: None
         """Called once, when the device has failed, with a text that says why nothing can run on it any more."""
+        self.on_fallback: Callable[[], None] = lambda: None
+        """Called when the CPU has to run a gather that was to run on the device."""
         self._failed = False
         self.copies = GpuTensorCopies(device)
-        self.fallbacks = 0
-        self._saved_seconds: BoundedCache[str, float] = BoundedCache(_MAX_REMEMBERED)
+        self._missed_bytes: BoundedCache[str, float] = BoundedCache(_MAX_REMEMBERED)
         self._copy_tasks: set[asyncio.Task[None]] = set()
         self._warned_at = -_WARN_INTERVAL_S
         self.run_in_lock_thread: RunInLockThread = default_thread
@@ -116,7 +115,7 @@ class Gpu:
             if code == "overloaded":
                 raise GatherError("overloaded", problem, retry_after=1)
             raise GatherError("device_unavailable", problem, pointer=call.pointer("device"))
-        self.fallbacks += 1
+        self.on_fallback()
         if monotonic() - self._warned_at >= _WARN_INTERVAL_S:
             self._warned_at = monotonic()
             logger.warning("%s; gathers under auto run on the CPU", problem)
@@ -147,19 +146,19 @@ class Gpu:
         """Whether the device holds a copy of the content with this ETag."""
         return etag in self.copies
 
-    def count_saving(self, name: str, content: ResidentTensor, seconds: float) -> None:
-        """Add the seconds that a lookup would have saved on the device; once they are as many as a copy takes, make it.
+    def count_missed(self, name: str, content: ResidentTensor, missed_bytes: int) -> None:
+        """Add the bytes that a gather read here for want of a copy; once they are as many as the copy has, make it.
 
         Does nothing for content that is copied already, or that the device cannot hold.
         """
         etag, nbytes = content.etag, content.tensor.items.nbytes
-        if seconds <= 0 or etag in self.copies or nbytes > self.device.memory:
+        if missed_bytes <= 0 or etag in self.copies or nbytes > self.device.memory:
             return
-        saved = self._saved_seconds.get(etag, 0.0) + seconds
-        if saved < nbytes * self.coefficients.to_device_byte_s:
-            self._saved_seconds[etag] = saved
+        missed = self._missed_bytes.get(etag, 0.0) + missed_bytes
+        if missed < nbytes:
+            self._missed_bytes[etag] = missed
             return
-        self._saved_seconds[etag] = float("-inf")  # until this attempt has ended
+        self._missed_bytes[etag] = -inf  # until this attempt has ended
         task = asyncio.get_running_loop().create_task(self._copy_in_background(name, content))
         self._copy_tasks.add(task)
         task.add_done_callback(self._copy_tasks.discard)
@@ -175,7 +174,7 @@ class Gpu:
         except DeviceFailed as failure:
             self._mark_failed(str(failure))
         finally:
-            self._saved_seconds.pop(content.etag, None)
+            self._missed_bytes.pop(content.etag, None)
 
     def close(self) -> None:
         """Run the gathers that wait, and free the device's memory."""

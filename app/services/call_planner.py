@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
-from app.dispatch.choose_backend import NO_STRINGS, BackendChooser, Decision, Facts, has_locality
+from app.dispatch.choose_backend import NO_STRINGS, BackendChooser, Decision, Facts
 from app.errors import GatherError
 from app.kernels.out_of_bounds import zero_item
 from app.operators.gather_plan import Plan
@@ -41,7 +41,7 @@ class Planned(NamedTuple):
     cpu_only: str | None
     """Why no GPU can run it; None where one could."""
     usual: Decision
-    """For data in memory that no GPU holds, under `auto`, unless slices lie close together."""
+    """For data in memory that no GPU holds, under `auto`."""
     decisions: dict[Facts, Decision]
     """By the facts that have come."""
 
@@ -110,10 +110,7 @@ def decide(planned: Planned, call: Call, cold: bool, on_gpu: bool) -> Decision:
     `cold` says that reading the data waits for the disk, `on_gpu` that a GPU has a copy of it. Raises
     device_unavailable.
     """
-    usual = planned.usual
-    # Locality makes a gather shorter: what the event loop runs without it, it runs with it.
-    locality = not usual.cpu.on_event_loop and has_locality(planned.plan, call.indices.array)
-    facts = Facts(call.device, planned.cpu_only, locality, cold, on_gpu)
+    facts = Facts(call.device, planned.cpu_only, cold, on_gpu)
     decision = planned.decisions.get(facts)
     if decision is None:
         decision = planned.decisions[facts] = planned.chooser.decide(planned.plan, facts)

@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.dispatch.choose_backend import Decision, Facts
-from app.dispatch.event_loop_limit import LARGE_INDEX_SCAN
+from app.dispatch.choose_backend import LARGE_INDEX_SCAN, Decision, Facts
 from app.errors import GatherError
 from app.kernels.out_of_bounds import REPLACED_BYTES, fill_slices, replace_out_of_bounds
 from app.memory.budget import MemoryReservation
@@ -84,8 +83,7 @@ class Gradients:
         drops = fields is not None and fields.fills
         if drops:
             reservation.charge(REPLACED_BYTES * plan.index_items + call.grad_output.array.nbytes)
-        timings.choice = choice = decision.choice
-        timings.route = choice.route
+        timings.route, timings.parts, on_event_loop = decision.choice
         out = service.outputs.empty_aligned(plan.output_items, data.dtype.carrier)
         further = {"scratch": service.outputs.empty(plan.scratch_items, _INT64)}
         if plan.sparse:
@@ -95,16 +93,16 @@ class Gradients:
             service.start_kernel(timings)
             run, inputs = service.kernel.run, _Inputs(plan, call.grad_output.items, call.indices.array)
             if not drops:
-                return run(*inputs, out, choice.parts, False, further)
+                return run(*inputs, out, timings.parts, False, further)
             valid = _dropped(inputs)
             if valid is None:
                 return -1
             # There may be fewer tuples than at first.
             trimmed = further | ({"places": further["places"][: valid.plan.rows]} if plan.sparse else {})
-            return run(*valid, out[: valid.plan.output_items], choice.parts, False, trimmed)
+            return run(*valid, out[: valid.plan.output_items], timings.parts, False, trimmed)
 
         # The event loop does no work that helpers share: it would wait for them.
-        here = choice.on_event_loop and choice.parts == 1
+        here = on_event_loop and timings.parts == 1
         bad = work() if here else await service.pool.run(work, timings)
         timings.kernel_end = perf_counter()
         if bad >= 0:

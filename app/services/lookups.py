@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
-from app.dispatch.choose_backend import BackendChooser, Decision, Facts
-from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
+from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN, BackendChooser, Decision, Facts
 from app.errors import GatherError
 from app.kernels import LookupKernel
 from app.kernels.check_lookup import FeatureArrays, rows_of
@@ -151,19 +150,18 @@ class Lookups:
         weights = [None if feature.weights is None else feature.weights.items for feature in call.features]
         outputs = [service.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.outputs]
         run = LookupRun(plan, indices, offsets, weights, rows, outputs)
-        timings.choice = choice = decision.choice
-        timings.route = choice.route
+        timings.route, timings.parts, on_event_loop = decision.choice
         run, tables, every = await self._read_tables(call, run, residents, timings, reservation)
         plan = run.plan
-        if choice.on_event_loop and choice.parts == 1 and not strings:
+        if on_event_loop and timings.parts == 1 and not strings:
             bad = self._run_kernel(run, every, tables, 1, timings)
         else:
-            bad = await service.pool.run(lambda: self._run_kernel(run, every, tables, choice.parts, timings), timings)
+            bad = await service.pool.run(lambda: self._run_kernel(run, every, tables, timings.parts, timings), timings)
         for resident in {id(resident): resident for resident in residents}.values():
             if bad < 0 and not resident.is_consistent:
                 numbers = [number for number, one in enumerate(residents) if one is resident]
                 name = call.features[numbers[0]].tensor
-                read = partial(self._read_again, run, numbers, choice.parts, timings)
+                read = partial(self._read_again, run, numbers, timings.parts, timings)
                 again = await service.read_again(name, resident, read, timings)
                 residents = tables = [again if one is resident else one for one in residents]
         timings.kernel_end = perf_counter()

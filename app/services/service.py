@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from app.dispatch.choose_backend import BackendChooser, Decision
+from app.dispatch.choose_backend import FEW_STRINGS, LARGE_COPY, LARGE_INDEX_SCAN, BackendChooser, Decision
 from app.dispatch.consistent_reads import RunInLockThread, attempts, default_thread
-from app.dispatch.event_loop_limit import FEW_STRINGS, LARGE_COPY, LARGE_INDEX_SCAN
 from app.dispatch.gpu_gathers import Gpu, Outcome, name_of
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
@@ -158,9 +157,8 @@ class Service:
 
         gpu.on_failure = stop
         self.gpu = gpu
-        coefficients = replace(self.chooser.coefficients, gpu=gpu.coefficients)
         self.chooser = replace(
-            self.chooser, coefficients=coefficients, no_gpu=None, gpu_memory=gpu.device.memory, always_gpu=always
+            self.chooser, no_gpu=None, gpu_memory=gpu.device.memory, gpu_from=gpu.threshold, always_gpu=always
         )
 
     def run(
@@ -264,13 +262,11 @@ class Service:
         if inputs:
             further = {name: tensor.items for name, tensor in inputs.items()}
         if self.gpu is not None and resident is not None:
-            self.gpu.count_saving(name_of(call), resident, decision.saving_s)
-        timings.choice = choice = decision.choice
-        route, on_event_loop = choice.route, choice.on_event_loop
-        timings.route = route
+            self.gpu.count_missed(name_of(call), resident, decision.missed_bytes)
+        timings.route, timings.parts, on_event_loop = decision.choice
         if resident is not None:
             timings.tensor = name_of(call)
-        if route == "gpu":
+        if timings.route == "gpu":
             on_gpu = await self._run_on_gpu(prepared, timings)
             if on_gpu is not None:
                 bad, array, etag = on_gpu
@@ -279,7 +275,7 @@ class Service:
                     raise await self._index_error(prepared, timings)
                 version = None if resident is None else resident.data_version
                 return Answer({OUTPUT: planned.output(data, array)}, call.dialect, "gpu", etag, version)
-        if on_event_loop and choice.parts > 1:
+        if on_event_loop and timings.parts > 1:
             bad, array = await self._split_from_event_loop(planned, data, indices, timings, further)
         elif on_event_loop:
             bad, array = self.run_at_once(planned, data, indices, timings, further)
@@ -372,7 +368,7 @@ class Service:
             plan.index_items < LARGE_INDEX_SCAN, lambda: replace_out_of_bounds(plan, indices.array, mode), timings
         )
         if replacement.filled is not None and 0 in plan.dims:  # there is nothing to gather from
-            timings.choice, timings.route = decision.choice, decision.choice.route
+            timings.route = decision.choice.route
             self.start_kernel(timings)
             array = np.zeros(plan.output_items, planned.dtype.carrier)
             answer = Answer({OUTPUT: planned.output(data, array)}, call.dialect, "cpu")
@@ -413,8 +409,7 @@ class Service:
         out = self.outputs.empty(plan.output_items, data.dtype.carrier)
         outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self.start_kernel(timings), timings)
         if outcome is None:
-            timings.route = decision.fallback.route
-            timings.choice = decision.choice._replace(parts=decision.fallback.parts)
+            timings.route, timings.parts, _ = decision.fallback
         return outcome
 
     def _decide(
@@ -433,9 +428,9 @@ class Service:
     def explain(self, call: AnyCall, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
         """Everything that `run` does before it runs, and no more: the decision with its reasons.
 
-        Of the indices only some are looked at, to see whether slices lie close together; nothing is allocated, and
-        `reservation` is charged nothing. `on_device` says that the data counts as resident on a GPU. Raises what
-        `run` raises, but for index_out_of_bounds, overloaded and deadline_exceeded.
+        The values of the indices are not looked at, nothing is allocated, and `reservation` is charged nothing.
+        `on_device` says that the data counts as resident on a GPU. Raises what `run` raises, but for
+        index_out_of_bounds, overloaded and deadline_exceeded.
         """
         if isinstance(call, Call):
             prepared: AnyPrepared = self.prepare(call, on_device=on_device)
@@ -498,8 +493,7 @@ class Service:
         plan = planned.plan
         out = self.outputs.empty(plan.output_items, planned.dtype.carrier)
         try:
-            parts = timings.choice.parts
-            bad = self.kernel.run(plan, data.items, indices.array, out, parts, True, further)
+            bad = self.kernel.run(plan, data.items, indices.array, out, timings.parts, True, further)
         except Unfinished as left:
             drop_tracebacks(left)
             timings.admitted = True  # a gather that has begun is not refused
@@ -515,7 +509,7 @@ class Service:
 
         def work() -> int:
             self.start_kernel(timings)
-            return self.kernel.run(plan, data.items, indices.array, out, timings.choice.parts, False, further)
+            return self.kernel.run(plan, data.items, indices.array, out, timings.parts, False, further)
 
         return await self.pool.run(work, timings), out
 

@@ -46,11 +46,9 @@ COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         "Of the errors deadline_exceeded, those for which the caller had set the deadline, shorter than the service's.",
     ),
     "gathernd_limit_refusals": (("limit",), "Requests refused for the sake of a limit, by the limit's name."),
-    "gathernd_kernel_routes": (
-        ("predicted", "taken"),
-        "Gathers, by the route predicted to be the fastest and the one taken.",
-    ),
-    "gathernd_route_measured_seconds": (("route",), "Seconds that gathers took in the kernel, by the route taken."),
+    "gathernd_kernel_routes": (("route",), "Gathers, by the route that they took: loop, thread, split, gpu or shards."),
+    "gathernd_route_measured_seconds": (("route",), "Seconds that gathers took in the kernel, by the same route."),
+    "gathernd_gpu_fallbacks": ((), "Gathers that the CPU ran because the GPU failed or was short of memory."),
     "gathernd_tensor_lookups": (
         ("tensor",),
         "Gathers answered from a resident tensor, and features of lookups, by the name in the request, a tensor's or "

@@ -37,8 +37,8 @@ from app.telemetry.tracing import Tracing
 _REMEMBERED: Final = 4096
 """Most paths whose cells are remembered: names of models are in them, which clients make up."""
 _LOOKUPS: Final = "gathernd_tensor_lookups"
-_Kind = tuple[str, str, str, str | None, str]
-"""Gathers that are counted in the same cells: method, path, route predicted and taken, label of the tensor or ""."""
+_Kind = tuple[str, str, str | None, str]
+"""Gathers that are counted in the same cells: method, path, route, label of the tensor or ""."""
 _SCRAPE_DELAY_S: Final = 0.02
 """So long a scrape waits for other processes, which count a large answer only once it has been sent."""
 
@@ -97,13 +97,13 @@ class Metrics(Collector):
 
         False, having done neither, for one that took long or that the server has refused.
         """
-        exchange, timings, choice = context.exchange, context.timings, context.timings.choice
+        exchange, timings = context.exchange, context.timings
         if exchange.refusal is not None:
             return False
         tensor = timings.tensor
         if tensor and tensor not in self._tensors:
             tensor = self._tensor_label(tensor)
-        key = context.method, context.path, choice.route, timings.route, tensor
+        key = context.method, context.path, timings.route, tensor
         table = self._cell_tables.get(key) or self._cell_table(key)
         start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.gathered
         now = perf_counter()
@@ -128,10 +128,10 @@ class Metrics(Collector):
         if exchange.refusal is not None:
             status, code = self.outcome(context, code)
         if code is None and status == 200 and timings.route is not None:
-            choice, tensor = timings.choice, timings.tensor
+            tensor = timings.tensor
             if tensor and tensor not in self._tensors:
                 tensor = self._tensor_label(tensor)
-            key = context.method, context.path, choice.route, timings.route, tensor
+            key = context.method, context.path, timings.route, tensor
             table = self._cell_tables.get(key) or self._cell_table(key)
             start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.kernel_end
             add.run(table, start, parsed, kernel, done, finished, received, sent)
@@ -235,13 +235,13 @@ class Metrics(Collector):
         found = self._cell_tables.get(kind)
         if found is not None:
             return found
-        method, path, predicted, taken, tensor = kind
+        method, path, route, tensor = kind
         cell = self.counters.cell
         cells: list[int | None] = [None] * increment_layout.CELLS
         cells[increment_layout.REQUESTS], cells[increment_layout.TIMES] = self._cells_of(method, path, 200)
-        cells[increment_layout.ROUTES] = cell(f"gathernd_kernel_routes|{predicted}|{taken}")
+        cells[increment_layout.ROUTES] = cell(f"gathernd_kernel_routes|{route}")
         cells[increment_layout.RECEIVED], cells[increment_layout.SENT] = self._received, self._sent
-        cells[increment_layout.MEASURED] = cell(f"gathernd_route_measured_seconds|{taken}")
+        cells[increment_layout.MEASURED] = cell(f"gathernd_route_measured_seconds|{route}")
         if tensor:
             cells[increment_layout.LOOKUPS] = cell(f"{_LOOKUPS}|{tensor}")
         first = self._values.ctypes.data

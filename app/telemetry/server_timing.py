@@ -9,45 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 STAGES: Final = ("parse", "queue", "kernel", "encode")
-
-
-class ChosenRoute(Protocol):
-    """The route that was chosen for a gather (see `app.dispatch.choose_backend.PredictedRoute`)."""
-
-    @property
-    def route(self) -> str:
-        """Its name: loop, thread, split or gpu."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """How long the gather was predicted to take on it."""
-        ...
-
-    @property
-    def parts(self) -> int:
-        """Over how many threads it splits the gather."""
-        ...
-
-    @property
-    def on_event_loop(self) -> bool:
-        """Whether the event loop runs the gather, or leads the threads that do."""
-        ...
-
-
-class _NotChosen(NamedTuple):
-    """Stands for the route of a request that is refused before one is chosen."""
-
-    route: str = "loop"
-    seconds: float = 0.0
-    parts: int = 1
-    on_event_loop: bool = True
-
-
-_NOT_CHOSEN: Final = _NotChosen()
 
 
 class Caller(Protocol):
@@ -64,9 +28,9 @@ class RequestTimings:
     `kernel_end` from when the whole gather has succeeded. `finished` is when it was counted: when the header of a small
     gather's answer was made, for others when all had been sent.
 
-    `choice` is the route that was chosen, `route` the one that was taken; `tensor` is the name of the resident tensor
-    that it reads, "" without one. It is what the thread pool knows of the request, too: `caller` is whose request it
-    is, `admitted` whether work was done for it before, `deadline` when it is refused if it has not run,
+    `route` is the route that the gather takes, `parts` over how many threads; `tensor` is the name of the resident
+    tensor that it reads, "" without one. It is what the thread pool knows of the request, too: `caller` is whose
+    request it is, `admitted` whether work was done for it before, `deadline` when it is refused if it has not run,
     `callers_deadline` whether the caller set that. `handed_on` are the header lines that requests to other services for
     its sake repeat: its id and its trace, where the caller gave them. `span` is its span, where tracing has begun it
     before the request was over.
@@ -76,7 +40,6 @@ class RequestTimings:
         "admitted",
         "caller",
         "callers_deadline",
-        "choice",
         "deadline",
         "finished",
         "gathered",
@@ -84,6 +47,7 @@ class RequestTimings:
         "kernel",
         "kernel_end",
         "parsed",
+        "parts",
         "route",
         "span",
         "start",
@@ -104,8 +68,8 @@ class RequestTimings:
         self.gathered = 0.0
         self.finished = 0.0
         self.route: str | None = None
+        self.parts = 1
         self.tensor = ""
-        self.choice: ChosenRoute = _NOT_CHOSEN
 
     def wait_at_most(self, seconds: float) -> None:
         """The caller waits so long from the start, if that is shorter than the service's own deadline."""

@@ -129,8 +129,6 @@ def _attributes(context: ObservedRequest, method: str, route: str, status: int, 
         attributes["error.type"] = code
     if timings.route is not None:
         attributes["gathernd.route"] = timings.route
-        attributes["gathernd.predicted_route"] = timings.choice.route
-        attributes["gathernd.predicted_seconds"] = timings.choice.seconds
     return attributes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import groupby
 
-from app.dispatch.backend_calibration import new_event_loop
+from app.dispatch.measured_rates import new_event_loop
 from benchmarks.beside_peers import Contender, take_turns
 
 

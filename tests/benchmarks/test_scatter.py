@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from app.dispatch.backend_calibration import new_event_loop
+from app.dispatch.measured_rates import new_event_loop
 from app.kernels import numpy_cpu
 from benchmarks import beside_peers, scatter, scatter_lines, scatter_peers
 from benchmarks.scatter_lines import LINES, Line

@@ -176,7 +176,7 @@ def test_metrics_are_those_asked_for_last(open_page: Open) -> None:
     page.get_by_role("button", name="Read again").click()
     until_held(page, held, 2)
     for count in (2, 1):
-        sample = f'gathernd_kernel_routes_total{{predicted="loop",taken="loop"}} {count}'
+        sample = f'gathernd_kernel_routes_total{{route="loop"}} {count}'
         held[count - 1].fulfill(body=sample)
         page.wait_for_timeout(200)
         assert page.locator("#metrics-rows tr:first-child td:nth-child(2)").inner_text() == "2"

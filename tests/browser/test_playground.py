@@ -566,7 +566,7 @@ def test_where_gathers_ran_is_shown_with_counts_and_measured_times_alone(open_pa
     wait_for_output(page)
     go_to(page, "Routes")
     routes = page.locator("#last-rows th").all_inner_texts()
-    assert [text.split()[0] for text in routes] == ["loop", "thread", "split", "gpu"]
+    assert [text.split()[0] for text in routes] == ["gpu", "split", "loop", "thread"]
     assert page.locator("#last-rows .chosen").count() == 1
     assert page.locator("#last-rows tr", has_text="loop").locator(".chosen").count() == 1
     assert "kernel" in page.locator("#last-note").inner_text()

@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 from app.api.schemas.backward_answer import BackwardAnswer
 from app.api.schemas.gather_answer import GatherAnswer
 from app.cli import calibrate_command, offline_service
-from app.dispatch import backend_calibration
-from app.dispatch.backend_cost_model import TYPICAL, Coefficients
-from app.dispatch.choose_backend import BackendChooser
+from app.dispatch import measured_rates
+from app.dispatch.choose_backend import TYPICAL, BackendChooser, Rates
 from app.kernels import numpy_cpu
 from app.operators.registry import OPERATORS
 from gathernd_cli.command_line import app
@@ -27,11 +26,11 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """No measurement and no compilation: how many threads were measured, each time."""
     times: list[int] = []
 
-    def stand_in(kernel: Any, threads: int) -> Coefficients:
+    def stand_in(kernel: Any, threads: int) -> Rates:
         times.append(threads)
         return TYPICAL
 
-    monkeypatch.setattr(backend_calibration, "measure", stand_in)
+    monkeypatch.setattr(measured_rates, "measure", stand_in)
     monkeypatch.setattr(numpy_cpu, "splits", True)
     monkeypatch.setattr(offline_service, "keep_freed_memory", lambda size: True)
     monkeypatch.setenv("GATHERND_CACHE_DIR", str(tmp_path))
@@ -54,17 +53,19 @@ def test_calibrate_measures_each_time_and_explain_takes_what_it_kept(measured: l
     assert measured == [2, 2]
 
 
-def test_calibrate_shows_prices_and_crossovers(measured: list[int]) -> None:
+def test_calibrate_shows_rates_and_thresholds(measured: list[int]) -> None:
     shown = run("calibrate")
     assert "a thread and back" in shown
     assert "30.0 µs" in shown
-    assert "chosen for lookups of 256 bytes a row: event loop from 1 rows, split over threads from" in shown
+    (row,) = [line for line in shown.splitlines() if "loop of far data" in line]
+    assert [cell.strip() for cell in row.split("│")[2:4]] == ["60,000", "2,000,000"]
+    assert "from a table of 200,000: event loop from 1 rows, split over threads from" in shown
     assert "GPU: this service uses no GPU" in shown
 
 
 def test_calibrate_in_json_is_whole(measured: list[int]) -> None:
     found = json.loads(run("calibrate", "--json"))
-    assert found["coefficients"]["hand_off_s"] == TYPICAL.hand_off_s
+    assert found["rates"]["hand_off_s"] == TYPICAL.hand_off_s
     assert found["threads"] == 2
     assert found["loop_max_us"] == 300
     chosen = found["chosen_from_rows"]
@@ -74,10 +75,13 @@ def test_calibrate_in_json_is_whole(measured: list[int]) -> None:
     assert BackendChooser(threads=2).decide(before).choice.route == "loop"
 
 
-def test_explain_says_output_plan_times_and_choice(measured: list[int]) -> None:
+def test_explain_says_output_plan_size_thresholds_and_choice(measured: list[int]) -> None:
     shown = run(*LOOKUP)
     assert "output: float32 [64, 64], 16,384 bytes" in shown
     assert "1 x 64 tuples over axes of [200000], slices of 64 x 4 bytes" in shown
+    assert "size: 64 items, 16,384 bytes" in shown
+    (row,) = [line for line in shown.splitlines() if "event loop" in line and "threshold" in line]
+    assert "items, 2,000,000 bytes" in row
     assert "choice: event loop, on the CPU" in shown
     assert "were not checked" in shown
 
@@ -117,7 +121,7 @@ def test_explain_knows_scatters(measured: list[int]) -> None:
     assert explained["operator"] == "scatternd"
     assert explained["updates"] == {"dtype": "float32", "shape": [256, 64], "bytes": 65_536}
     assert explained["output_bytes"] == 51_200_000
-    gpu = explained["routes"][-1]
+    gpu = explained["routes"][0]
     assert not gpu["open"]
     assert gpu["reason"]
     assert explained["choice"]["route"] in ("thread", "split"), "51 MB are copied"

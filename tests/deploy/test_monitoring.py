@@ -32,7 +32,7 @@ TARGETS = [(panel["title"], target["expr"], target["legendFormat"]) for panel in
 QUIET = {
     "Workers started and died",
     "Calls of gRPC by method and status",
-    "Gathers that ran elsewhere than predicted to be fastest",
+    "Gathers that the GPU left to the CPU",
     "Time left to the certificate",
     "Requests to shards by outcome",
     "Time of requests to shards",

@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import Any, TypeVar
@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from app.dispatch.backend_cost_model import TYPICAL, GpuCoefficients
-from app.dispatch.choose_backend import BackendChooser, Facts
-from app.dispatch.gpu_calibration import measure_gpu
+from app.dispatch.choose_backend import NEVER, BackendChooser, Facts, Size
 from app.dispatch.gpu_gathers import Gpu, Outcome, name_of
+from app.dispatch.measured_rates import measure_gpu
 from app.errors import GatherError
+from app.kernels import numpy_cpu
 from app.kernels.gpu_interface import DeviceFailed, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 from app.store import LocalStore, Resident
@@ -31,8 +31,8 @@ from tests.store.helpers import put, scatter
 Result = TypeVar("Result")
 ROWS = 1000
 WIDTH = 16
-FAST = GpuCoefficients(launch_s=1e-6, to_device_byte_s=1e-10, from_device_byte_s=1e-12, slice_s=1e-12)
-"""A device on which everything is faster than here, but for the way there."""
+FAST = Size(items=10_000, bytes=10_000 * WIDTH * 4)
+"""A device that gains from 10,000 rows on."""
 
 
 class Stored:
@@ -114,12 +114,16 @@ def plan_of(count: int, rows: int = ROWS) -> GatherPlan:
 class Harness:
     """A `Gpu` on a fake device, with the calls that a service makes."""
 
-    def __init__(self, memory: int = 1 << 30, coefficients: GpuCoefficients = FAST) -> None:
+    def __init__(self, memory: int = 1 << 30, threshold: Size = FAST) -> None:
         self.device = FakeDevice(memory)
-        measured = replace(TYPICAL, gpu=coefficients)
-        self.chooser = BackendChooser(threads=1, coefficients=measured, no_gpu=None, gpu_memory=memory)
-        self.gpu = Gpu(self.device, coefficients, 10)
+        self.chooser = BackendChooser(threads=1, no_gpu=None, gpu_memory=memory, gpu_from=threshold)
+        self.gpu = Gpu(self.device, threshold, 10)
         self.gpu.on_failure = self.stop
+        self.gpu.on_fallback = self.count_fallback
+        self.fallbacks = 0
+
+    def count_fallback(self) -> None:
+        self.fallbacks += 1
 
     def stop(self, why: str) -> None:
         self.chooser = replace(self.chooser, no_gpu=why)
@@ -143,7 +147,7 @@ class Harness:
         on_gpu = content is not None and self.gpu.has_copy(content.etag)
         decision = self.chooser.decide(plan, Facts(asked, on_gpu=on_gpu))
         if content is not None:
-            self.gpu.count_saving(name_of(call), content, decision.saving_s)
+            self.gpu.count_missed(name_of(call), content, decision.missed_bytes)
         if decision.device == "cpu" or decision.refused is not None:
             return None
         out = np.empty(plan.output_items, data.dtype.carrier)
@@ -338,7 +342,7 @@ def test_short_memory_is_a_refusal_for_a_request_for_the_device_and_the_cpu_s_wo
         harness.device.fails = short
         for _ in range(3):
             assert await harness.call("auto", content, count=100_000) is None
-        assert harness.gpu.fallbacks == 3
+        assert harness.fallbacks == 3
 
     with caplog.at_level(logging.WARNING, "gathernd"):
         run(harness, script)
@@ -389,24 +393,23 @@ def test_a_broken_device_is_not_asked_again(store: LocalStore, caplog: pytest.Lo
     assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
 
 
-def test_inline_data_goes_where_the_prediction_says(store: LocalStore) -> None:
-    slow, quick = Harness(coefficients=replace(FAST, to_device_byte_s=1e-7)), Harness()
+def test_inline_data_stays_on_the_cpu_unless_the_request_asks_for_the_device(store: LocalStore) -> None:
     indices = np.zeros(50_000, np.int64)
-    for harness, there in ((slow, False), (quick, True)):
+    asked: Device
+    for asked in ("auto", "gpu"):
+        harness = Harness()
 
-        async def script(harness: Harness = harness) -> Outcome | None:
-            return await harness.inline("auto", Stored(store).tensor, indices)
+        async def script(harness: Harness = harness, asked: Device = asked) -> Outcome | None:
+            return await harness.inline(asked, Stored(store).tensor, indices)
 
-        assert (run(harness, script) is not None) == there
+        assert (run(harness, script) is not None) == (asked == "gpu")
 
 
-def test_a_tensor_moves_to_the_device_once_lookups_have_lost_what_the_way_there_costs(store: LocalStore) -> None:
+def test_a_tensor_moves_to_the_device_once_lookups_have_read_as_many_bytes_as_it_has(store: LocalStore) -> None:
     harness = Harness()
     content = Stored(store, 1, rows=300_000)
-    price = content.tensor.items.nbytes * FAST.to_device_byte_s
-    plan = plan_of(10_000, content.rows)
-    lost = harness.chooser.decide(plan).saving_s
-    assert 0 < 3 * lost < price
+    missed = harness.chooser.decide(plan_of(10_000, content.rows)).missed_bytes
+    assert 0 < 3 * missed < content.tensor.items.nbytes
 
     async def script() -> int:
         lookups = 0
@@ -417,12 +420,12 @@ def test_a_tensor_moves_to_the_device_once_lookups_have_lost_what_the_way_there_
         assert value(await harness.call("auto", content, count=10_000)) == 100
         return lookups
 
-    assert run(harness, script) == -(-price // lost)
+    assert run(harness, script) == -(-content.tensor.items.nbytes // missed)
     assert harness.device.done == ["upload", "run"]
 
 
 def test_lookups_that_the_device_would_not_speed_up_move_nothing(store: LocalStore) -> None:
-    harness = Harness(coefficients=replace(FAST, launch_s=1.0))
+    harness = Harness(threshold=NEVER)
 
     async def script() -> None:
         for _ in range(100):
@@ -447,7 +450,7 @@ def test_a_copy_aside_that_fails_harms_nobody_and_is_tried_again_later(store: Lo
     async def script() -> None:
         harness.device.fails = short
         await earn(2)
-        assert harness.gpu.fallbacks == 0
+        assert harness.fallbacks == 0
         harness.device.fails = lambda name: None
         await earn(3)
         assert harness.gpu.has_copy(content.etag)
@@ -486,7 +489,7 @@ def test_what_does_not_fit_is_not_even_tried_where_the_service_may_choose(store:
         assert len(harness.device.done) == done
 
     run(harness, script)
-    assert harness.gpu.fallbacks == 0
+    assert harness.fallbacks == 0
 
 
 def test_content_that_changes_while_it_is_copied_is_read_again_and_never_kept(store: LocalStore) -> None:
@@ -573,9 +576,26 @@ def test_nothing_is_held_after_closing(store: LocalStore) -> None:
     assert harness.gpu.copies.nbytes == harness.device.held == 0
 
 
-def test_a_device_is_measured_in_full() -> None:
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_a_device_takes_gathers_of_the_size_from_which_on_it_was_measured_to_gain(is_slow: bool) -> None:
     device = FakeDevice(memory=1 << 22)
-    found: dict[str, Any] = asdict(measure_gpu(device))
-    assert all(number > 0 for number in found.values())
-    assert found["to_device_byte_s"] < 1e-6
+    kernel = SlowKernel(0 if is_slow else 0.02)
+    if is_slow:
+        device.fails = lambda name: sleep(0.02 if name == "run" else 0)
+    found = measure_gpu(device, kernel, 1, nbytes=1 << 16)
+    assert found == (NEVER if is_slow else Size(64, float("inf")))  # of 64 KiB there are no 64 long rows
     assert device.held == 0
+
+
+class SlowKernel:
+    """NumPy's kernel, which takes so many seconds longer."""
+
+    name = "slow"
+    splits = False
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def run(self, *arguments: Any, **further: Any) -> int:
+        sleep(self.seconds)
+        return numpy_cpu.run(*arguments, **further)

@@ -155,7 +155,7 @@ def test_explained_nothing_runs(client: httpx.Client, sparse: bool) -> None:
     assert found.get("grad_data") == (None if sparse else {"dtype": "float32", "shape": [3, 2]})
     explained = found["explanation"]
     assert (explained["operator"], explained["choice"]["route"]) == ("gathernd_backward", "loop")
-    assert explained["routes"][-1]["open"] is False
+    assert explained["routes"][0]["open"] is False
     assert explained["output_bytes"] == (24 + 3 * 16 if sparse else 24)
 
 

@@ -219,8 +219,8 @@ def test_a_query_may_only_ask_to_explain(client: httpx.Client) -> None:
         (feature,) = explained["features"]
         assert feature["bytes_read"] == 5 * 20
         assert feature["table"] == {"dtype": "float32", "shape": [20, 5], "bytes": 400}
-        assert [route["route"] for route in explained["routes"]] == ["loop", "thread", "split", "gpu"]
-        assert not explained["routes"][3]["open"]
+        assert [route["route"] for route in explained["routes"]] == ["gpu", "split", "loop", "thread"]
+        assert not explained["routes"][0]["open"]
 
 
 def test_lookups_are_counted_by_features_and_each_tensor(client: httpx.Client) -> None:

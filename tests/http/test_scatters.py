@@ -115,7 +115,7 @@ def test_it_is_explained_and_counted(client: httpx.Client) -> None:
     assert (explanation["operator"], explained["output"]["shape"]) == ("scatternd", [3, 2])
     assert explanation["updates"] == {"dtype": "float32", "shape": [2, 2], "bytes": 16}
     assert explanation["output_bytes"] == 24
-    assert explanation["routes"][-1]["open"] is False
+    assert explanation["routes"][0]["open"] is False
     content = save({name: array(nd_body()[name]) for name in ("data", "indices", "updates")})
     assert client.post(ND, params={"explain": "true"}, content=content, headers=SAFETENSORS).json()["explanation"]
     assert client.post(ND, json=nd_body()).status_code == 200

@@ -141,10 +141,9 @@ def test_a_gather_has_a_span_in_its_callers_trace_with_one_for_each_stage(server
     expected = {
         "http.request.method": "POST", "http.route": "/gathernd", "http.response.status_code": 200,
         "url.scheme": "http", "network.protocol.version": "1.1", "gathernd.route": "loop",
-        "gathernd.predicted_route": "loop", "http.request.body.size": len(TINY),
+        "http.request.body.size": len(TINY),
     }  # fmt: skip
     assert expected.items() <= span.attributes.items()
-    assert span.attributes["gathernd.predicted_seconds"] > 0
     assert [stage.name for stage in sorted(timings, key=lambda stage: stage.begin)] == [
         "parse", "queue", "kernel", "encode",
     ]  # fmt: skip

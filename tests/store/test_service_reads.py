@@ -170,7 +170,6 @@ def test_a_split_of_a_cold_content_is_not_led_by_the_event_loop(store: LocalStor
 
     _, timings = gather(Cold(store) if cold else store, [1] * 100_000, Noting())
     assert timings.route == "split"
-    assert timings.choice.on_event_loop == (not cold)
     assert [leader is threading.main_thread() for leader in leaders] == [not cold]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from app.api.route_table import template
-from app.dispatch.choose_backend import PredictedRoute
 from app.dispatch.choose_backend import Route as RouteName
 from app.telemetry import request_metrics, shared_counters
 from app.telemetry.metric_definitions import BUCKETS
@@ -49,12 +48,12 @@ def known() -> Metrics:
     return Metrics(unshared_counters(), RequestLog(0), template)
 
 
-def gathered(taken: RouteName = "loop", predicted: RouteName = "loop", path: str = PATH) -> Any:
+def gathered(route: RouteName = "loop", path: str = PATH) -> Any:
     context = RequestContext(path=path)
     timings = context.timings
     timings.start, timings.parsed, timings.kernel, timings.kernel_end = 1.0, 1.5, 1.75, 1.875
     timings.gathered = timings.kernel_end
-    timings.route, timings.choice = taken, PredictedRoute(predicted, 0.25)
+    timings.route = route
     return context
 
 
@@ -82,11 +81,11 @@ def test_a_gather_is_timed_under_the_route_that_it_took() -> None:
     found = known()
     for _ in range(2):
         found.begin()
-        found.count(gathered("thread", "loop"), None)
-    assert total(found, "gathernd_kernel_routes") == {"loop|thread": 2}
+        found.count(gathered("thread"), None)
+    assert total(found, "gathernd_kernel_routes") == {"thread": 2}
     assert total(found, "gathernd_route_measured_seconds") == {"thread": 0.25}
     found.begin()
-    found.count(gathered("thread", "thread"), None)
+    found.count(gathered("thread"), None)
     assert total(found, "gathernd_route_measured_seconds") == {"thread": 0.375}
 
 

@@ -11,6 +11,7 @@ from app.api.schemas.gather_answer import (
     ExplainedChoice,
     ExplainedPlan,
     ExplainedRoute,
+    ExplainedSize,
     ExplainedTensor,
     OpenModel,
     OutputTensor,
@@ -28,7 +29,8 @@ class ExplainedBackward(OpenModel):
     grad_output: ExplainedTensor
     output_bytes: Size = Field(description="Bytes of the answer's items, for a sparse gradient at most.")
     plan: ExplainedPlan
-    routes: list[ExplainedRoute]
+    size: ExplainedSize
+    routes: list[ExplainedRoute] = Field(description="In the order of preference: the first open one is taken.")
     choice: ExplainedChoice
     not_checked: str = Field(description="What would still be checked.")
 

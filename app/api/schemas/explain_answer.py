@@ -1,4 +1,4 @@
-"""What `?explain=true` answers: an answer without values, and with the plan, the time of each route and the choice.
+"""What `?explain=true` answers: an answer without values, and with the plan, each route with its threshold, the choice.
 
 It has the form of a gather's answer, so that generated clients have one type for both.
 """
@@ -6,10 +6,10 @@ It has the form of a gather's answer, so that generated clients have one type fo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
+from math import isinf
 from typing import Any, Final
 
-from app.dispatch.choose_backend import Decision
+from app.dispatch.choose_backend import Decision, Size
 from app.operators.gather_plan import Plan
 from app.operators.lookup import LookupPlan
 from app.services.service import Explanation
@@ -23,7 +23,7 @@ LOOKUP_NOT_CHECKED: Final = "The values of indices and offsets were not checked:
 
 
 def explanation_body(explanation: Explanation) -> dict[str, Any]:
-    """The JSON body; times are microseconds, null where none is predicted.
+    """The JSON body.
 
     A sparse gradient has no output, and as `output_bytes` the most that it may have.
     """
@@ -108,26 +108,24 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 
 def _routes(decision: Decision) -> dict[str, Any]:
-    """The routes of a decision, and the one that was chosen."""
+    """The size that decided, the routes with their thresholds, and the one that was chosen."""
     choice = decision.choice
     return {
+        "size": size_body(decision.size),
         "routes": [
-            {"route": each.route, "open": each.closed is None, "microseconds": _microseconds(each.seconds)}
-            | ({} if each.closed is None else {"reason": each.closed})
+            {"route": each.route, "open": each.is_open, "reason": each.reason}
+            | ({} if each.threshold is None else {"threshold": size_body(each.threshold)})
             for each in decision.routes
         ],
-        "choice": {
-            "route": choice.route,
-            "parts": choice.parts,
-            "microseconds": _microseconds(choice.seconds),
-        },
+        "choice": {"route": choice.route, "parts": choice.parts},
     }
+
+
+def size_body(size: Size) -> dict[str, int | None]:
+    """A size or a threshold in JSON; null if no number reaches it."""
+    return {name: None if isinf(number) else int(number) for name, number in size._asdict().items()}
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:
     size = None if tensor.dtype.kind == "string" else nbytes(tensor.dtype, tensor.shape)
     return {"dtype": tensor.dtype.name, "shape": tensor.shape, "bytes": size}
-
-
-def _microseconds(seconds: float) -> float | None:
-    return round(seconds * 1e6, 3) if isfinite(seconds) else None

@@ -57,13 +57,20 @@ class ExplainedPlan(OpenModel):
     wrap: bool = Field(description="Whether a negative index counts from the end.")
 
 
+class ExplainedSize(OpenModel):
+    """The size of a gather, or a threshold in it."""
+
+    items: _Bytes | None = Field(description="Items that are picked; null in a threshold that no number reaches.")
+    bytes: _Bytes | None = Field(description="Bytes that are copied; null in a threshold that no number reaches.")
+
+
 class ExplainedRoute(OpenModel):
-    """A way to run the gather: on the event loop, by a thread, split over threads, or by a GPU."""
+    """A way to run the gather: by a GPU, split over threads, on the event loop, or by a thread."""
 
     route: Route
     open: bool
-    microseconds: float | None = Field(description="Predicted time; null where there is no prediction.")
-    reason: str | SkipJsonSchema[None] = Field(None, description="Why it is not open.")
+    reason: str = Field(description="Why it is open or not.")
+    threshold: ExplainedSize | SkipJsonSchema[None] = Field(None, description="The size that decided, if one did.")
 
 
 class ExplainedChoice(OpenModel):
@@ -71,7 +78,6 @@ class ExplainedChoice(OpenModel):
 
     route: Route
     parts: int = Field(description="Over how many threads it is split.")
-    microseconds: float | None = Field(description="Predicted time; null where there is no prediction.")
 
 
 class ExplainedShards(OpenModel):
@@ -92,7 +98,8 @@ class Explanation(OpenModel):
     updates: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Of a scatter.")
     output_bytes: _Bytes | None = Field(description="Bytes of the output's items; null for strings.")
     plan: ExplainedPlan
-    routes: list[ExplainedRoute]
+    size: ExplainedSize
+    routes: list[ExplainedRoute] = Field(description="In the order of preference: the first open one is taken.")
     choice: ExplainedChoice
     shards: list[ExplainedShards] | SkipJsonSchema[None] = Field(
         None, description="Of a table in row ranges, those that are needed."

@@ -9,6 +9,7 @@ from app.api.schemas.gather_answer import (
     ExplainedChoice,
     ExplainedRoute,
     ExplainedShards,
+    ExplainedSize,
     ExplainedTensor,
     OpenModel,
     OutputTensor,
@@ -45,7 +46,8 @@ class LookupExplanation(OpenModel):
     operator: str
     features: list[ExplainedFeature]
     output_bytes: Size | None = Field(description="Bytes of all outputs' items; null for strings.")
-    routes: list[ExplainedRoute]
+    size: ExplainedSize
+    routes: list[ExplainedRoute] = Field(description="In the order of preference: the first open one is taken.")
     choice: ExplainedChoice
     not_checked: str = Field(description="What a lookup would still check.")
 

@@ -10,22 +10,29 @@ const ROUTES = {
   gpu: "on the GPU",
 };
 
+const sizeText = ({ items, bytes }) =>
+  [[items, "items"], [bytes, "bytes"]]
+    .filter(([number]) => number !== null)
+    .map(([number, unit]) => `${number.toLocaleString("en")} ${unit}`)
+    .join(", ") || "none";
+
 const timeText = (microseconds) =>
   microseconds >= 1000 ? `${(microseconds / 1000).toPrecision(3)} ms` : `${Number(microseconds.toPrecision(3))} µs`;
 
-/** Show the route that was chosen for a gather, why no other was, and the stages of its field Server-Timing. */
-export function showLastGather({ routes, choice, output_bytes: bytes, plan }, timing) {
-  const rows = routes.map(({ route, open, reason }) => {
+/** Show the size of a gather, the threshold of each route, which was chosen, and the stages of its field Server-Timing. */
+export function showLastGather({ routes, choice, size, output_bytes: bytes, plan }, timing) {
+  const rows = routes.map(({ route, reason, threshold }) => {
+    const why = threshold ? `${reason}: ${sizeText(threshold)}` : reason;
     const state = route === choice.route
-      ? make("span", { className: "chosen" }, "chosen")
-      : make("span", { className: "note" }, reason ?? (open ? "open, not chosen" : "closed"));
+      ? make("span", { className: "chosen" }, `chosen: ${why}`)
+      : make("span", { className: "note" }, why);
     return make("tr", {}, make("th", { scope: "row" }, route, make("small", {}, ROUTES[route] ?? "")), make("td", {}, state));
   });
   byId("last-rows").replaceChildren(...rows);
   byId("last-table").hidden = false;
   const stages = [...timing.matchAll(/(\w+);dur=([0-9.]+)/g)].map(([, stage, time]) => `${stage} ${timeText(Number(time) * 1000)}`);
   const output = bytes === null ? "" : `, ${bytes.toLocaleString("en")} bytes of output`;
-  byId("last-note").textContent = `${(plan.tuples * plan.batches).toLocaleString("en")} tuples${output}. Measured: ${stages.join(", ")}.`;
+  byId("last-note").textContent = `${(plan.tuples * plan.batches).toLocaleString("en")} tuples, ${sizeText(size)}${output}. Measured: ${stages.join(", ")}.`;
 }
 
 /** The latest reading of the metrics. */
@@ -48,7 +55,7 @@ export async function showMetrics() {
     .filter((sample) => Object.entries(labels).every(([label, value]) => sample.labels[label] === value))
     .reduce((sum, sample) => sum + sample.value, 0);
   const rows = Object.entries(ROUTES).map(([route, where]) => {
-    const taken = total("gathernd_kernel_routes_total", { taken: route });
+    const taken = total("gathernd_kernel_routes_total", { route });
     const seconds = total("gathernd_route_measured_seconds_total", { route });
     const texts = [taken.toLocaleString("en"), taken ? timeText((seconds / taken) * 1e6) : "–"];
     return make("tr", {},

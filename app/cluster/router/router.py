@@ -25,7 +25,7 @@ from app.cluster.router.range_requests import (
 )
 from app.cluster.router.sharded_tensors import ShardedResident, immutable
 from app.cluster.shard_map import ShardedVersion
-from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
+from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import REPORTED_PLACES, GatherError, Place
 from app.memory.budget import MemoryReservation
 from app.operators.gather_elements import GatherElementsPlan
@@ -93,14 +93,14 @@ class Router(Service):
         further: Further = None,
     ) -> Answer:
         """The same, of a table in row ranges by its shards. Raises shard_unavailable besides."""
-        call, data, resident, planned, decision, *_ = prepared
+        call, data, resident, planned, *_ = prepared
         check_reads_data_alone(call)
         if not isinstance(resident, ShardedResident):
             return await super()._run(prepared, timings, reservation, further)
         if call.device == "gpu":
             detail = "tables in row ranges are gathered on the CPUs of their shards; use device auto or cpu"
             raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))
-        timings.choice, timings.route = decision.choice, ROUTE
+        timings.route = ROUTE
         timings.tensor = call.data if isinstance(call.data, str) else ""
         plan = planned.plan
         depth = len(data.shape) if isinstance(plan, GatherElementsPlan) else 1

@@ -18,7 +18,7 @@ from app.cluster.router.range_requests import Output, RangeRequest, as_rows, row
 from app.cluster.router.router import ROUTE, SPLIT_BYTES, Router, needing, unavailable
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.shard_map import ShardedVersion
-from app.dispatch.event_loop_limit import LARGE_COPY, LARGE_INDEX_SCAN
+from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels import LookupKernel
 from app.kernels.check_lookup import rows_of

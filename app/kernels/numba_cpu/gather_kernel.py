@@ -226,7 +226,7 @@ def prepare(team: ThreadTeam, threads: int) -> None:
 
 def tune(wake_from: int, ahead_bytes: int) -> None:
     """Set what depends on the machine: from how much work on helpers are woken, and up to which width slices are asked
-    for ahead. See `backend_calibration`.
+    for ahead. See `measured_rates`.
     """
     settings = _ready()[1].settings
     settings[WAKE_FROM], settings[AHEAD_BYTES] = wake_from, ahead_bytes

@@ -26,8 +26,8 @@ class ExplainQuery(BaseModel):
     explain: Explain = Field(
         "false",
         description="With true, and with either body: validate, and answer in JSON what the output would be, without "
-        "its values, and in `explanation` the plan, the time predicted for each route, and the choice. Nothing runs, "
-        "and the values of the indices are not looked at. False if left out.",
+        "its values, and in `explanation` the plan, its size, the routes with their thresholds, and the choice. "
+        "Nothing runs, and the values of the indices are not looked at. False if left out.",
     )
 
 

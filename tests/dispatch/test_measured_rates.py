@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import astuple, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import kernels
+from app.dispatch import measured_rates
+from app.dispatch.choose_backend import TYPICAL, Rates
+from app.dispatch.measured_rates import machine_rates, measure
+from app.kernels import numpy_cpu
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Measuring is replaced; the list has an entry for each time it was done."""
+    times: list[int] = []
+
+    def stand_in(kernel: Any, threads: int) -> Rates:
+        times.append(threads)
+        return replace(TYPICAL, byte_s=float(len(times)))
+
+    monkeypatch.setattr(measured_rates, "measure", stand_in)
+    return times
+
+
+def test_a_measurement_is_whole() -> None:
+    found = measure(numpy_cpu, 2)
+    assert min(astuple(found)) > 0
+    assert found.near_item_s <= found.far_item_s
+
+
+def test_a_second_start_reads_what_the_first_measured(tmp_path: Path, measured: list[int]) -> None:
+    first = machine_rates(numpy_cpu, tmp_path / "new", threads=2)
+    assert machine_rates(numpy_cpu, tmp_path / "new", threads=2) == first
+    assert measured == [2]
+    assert [path.suffix for path in (tmp_path / "new").iterdir()] == [".json"]
+
+
+def test_refresh_measures_again_and_keeps_that(tmp_path: Path, measured: list[int]) -> None:
+    machine_rates(numpy_cpu, tmp_path, threads=2)
+    assert machine_rates(numpy_cpu, tmp_path, threads=2, refresh=True).byte_s == 2
+    assert machine_rates(numpy_cpu, tmp_path, threads=2).byte_s == 2
+
+
+def test_another_machine_does_not_use_this_ones_figures(
+    tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_rates(numpy_cpu, tmp_path, threads=2)
+    machine_rates(numpy_cpu, tmp_path, threads=3)
+    monkeypatch.setattr(measured_rates, "cpu_model", lambda: "another")
+    machine_rates(numpy_cpu, tmp_path, threads=2)
+    assert len(measured) == 3
+
+
+def test_another_kernel_does_not_use_this_ones_figures(
+    tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = tmp_path / "kernels"
+    sources.mkdir()
+    monkeypatch.setattr(kernels, "__file__", str(sources / "__init__.py"))
+    for text in ("one", "one", "another"):
+        (sources / "gather.cu").write_text(text)
+        machine_rates(numpy_cpu, tmp_path / "cache", threads=2)
+    assert len(measured) == 2
+
+
+def test_another_version_with_other_rates_has_a_file_of_its_own(
+    tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_rates(numpy_cpu, tmp_path, threads=2)
+    monkeypatch.setattr(measured_rates, "fields", lambda of: fields(of)[1:])
+    machine_rates(numpy_cpu, tmp_path, threads=2)
+    assert len(measured) == len([*tmp_path.iterdir()]) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", "null", '{"byte_s": 1.0}', "\x00"),
+        *("nan", "infinite", "negative", "text", "more", "list", "less", "free"),
+    ],
+)
+def test_a_damaged_file_is_measured_again(tmp_path: Path, measured: list[int], content: str) -> None:
+    machine_rates(numpy_cpu, tmp_path, threads=2)
+    (path,) = tmp_path.iterdir()
+    whole = json.loads(path.read_text())
+    spoiled = {
+        "nan": {**whole, "byte_s": float("nan")},
+        "infinite": {**whole, "byte_s": float("inf")},
+        "negative": {**whole, "byte_s": -1.0},
+        "text": {**whole, "byte_s": "1"},
+        "more": {**whole, "other": 1.0},
+        "list": {**whole, "near_item_s": [1.0]},
+        "less": {name: value for name, value in whole.items() if name != "hand_off_s"},
+        "free": {**whole, "far_item_s": 0.0},
+    }
+    path.write_text(json.dumps(spoiled[content]) if content in spoiled else content)
+    assert machine_rates(numpy_cpu, tmp_path, threads=2).byte_s == 2
+    assert machine_rates(numpy_cpu, tmp_path, threads=2).byte_s == 2
+    assert len(measured) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_logged_and_does_no_harm(
+    tmp_path: Path, measured: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    with caplog.at_level(logging.WARNING, "gathernd"):
+        assert machine_rates(numpy_cpu, tmp_path / "file", threads=2).byte_s == 1
+    assert "could not be kept" in caplog.text
+
+
+class TunedKernel:
+    """A kernel with settings."""
+
+    name = "tuned"
+    splits = False
+
+    def __init__(self) -> None:
+        self.settings = (0, 0)
+
+    def tune(self, wake_from: int, ahead_bytes: int) -> None:
+        self.settings = (wake_from, ahead_bytes)
+
+    def run(self, *arguments: Any, **further: Any) -> int:
+        return -1
+
+
+def test_the_longer_helpers_take_to_wake_the_more_work_wakes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = TunedKernel()
+    found = []
+    for wakeup_s in (60e-6, 120e-6):
+        monkeypatch.setattr(measured_rates, "measure", lambda kernel, threads, s=wakeup_s: replace(TYPICAL, wakeup_s=s))
+        machine_rates(kernel, tmp_path, threads=2, refresh=True)
+        found.append(kernel.settings[0])
+    assert found[1] == pytest.approx(2 * found[0], rel=0.01)
+    first, kernel.settings = kernel.settings, (0, 0)
+    machine_rates(kernel, tmp_path, threads=2)  # from the file
+    assert kernel.settings == first != (0, 0)
