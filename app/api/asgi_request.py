@@ -235,19 +235,7 @@ class RequestContext(ObservedRequest):
             exchange.respond(status, fields, pieces, size)
             return
         self.admission.body_reads.begin_answer(self.reservation)
-        await self.sender(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [
-                    (b"content-type", content_type),
-                    (b"content-length", b"%d" % size),
-                    (b"x-request-id", self.request_id.encode()),
-                    (b"server-timing", self.timings.header_field()),
-                    *extra,
-                ],
-            }
-        )
+        await self.begin_answer(status, (b"content-type", content_type), (b"content-length", b"%d" % size), *extra)
         if size <= AT_ONCE:
             await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
             return
@@ -265,12 +253,16 @@ class RequestContext(ObservedRequest):
                 written += len(part)
         await self.sender({"type": "http.response.body", "body": b""})
 
-    async def send_empty(self, status: int, *extra: tuple[bytes, bytes]) -> None:
-        """Answer without a body (204)."""
+    async def begin_answer(self, status: int, *fields: tuple[bytes, bytes]) -> None:
+        """Send the header of an answer, whose body `sender` takes piece by piece."""
         self.started = True
         self.status = status
-        headers = [(b"x-request-id", self.request_id.encode()), (b"server-timing", self.timings.header_field()), *extra]
-        await self.sender({"type": "http.response.start", "status": status, "headers": headers})
+        own = (b"x-request-id", self.request_id.encode()), (b"server-timing", self.timings.header_field())
+        await self.sender({"type": "http.response.start", "status": status, "headers": [*own, *fields]})
+
+    async def send_empty(self, status: int, *fields: tuple[bytes, bytes]) -> None:
+        """Answer without a body (204)."""
+        await self.begin_answer(status, *fields)
         await self.sender({"type": "http.response.body", "body": b""})
 
     async def send_error(self, error: GatherError, *extra: tuple[bytes, bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 from time import monotonic, perf_counter
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +16,11 @@ from app.dispatch.admission_control import SMALL_BODY_BYTES
 from app.dispatch.request_thread_pool import ClientGone, RequestThreadPool
 from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
+from app.wire.json import lossless_json
+from app.wire.json.grammar_and_duplicate_keys import check_framing
+
+_MOST_JSON: Final = 1 << 14
+"""Most bytes of a JSON body without arrays."""
 
 
 async def read_body(context: RequestContext, limit: int, lead: int = 0, name: str = BODY_BYTES) -> Buffer:
@@ -106,3 +112,13 @@ def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int
         grown.add(piece)
     stream.finish()
     return grown.finish()
+
+
+async def read_json(context: RequestContext) -> Any:
+    """The document of a small JSON body, which has no arrays. Raises what `read_body` and `inflate` raise."""
+    body = await read_body(context, _MOST_JSON, name="small_body_bytes")
+    encoding = context.headers.get(b"content-encoding")
+    if encoding is not None:
+        body = inflate(body, encoding, _MOST_JSON, context.reservation, name="small_body_bytes")
+    check_framing(body, context.reservation)
+    return lossless_json.loads(bytes(body).decode())

@@ -6,7 +6,10 @@ While the thread checks, hashes and writes one piece, the next one arrives; no m
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hashlib
+import re
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -14,10 +17,9 @@ from typing import Any, Final
 
 from app.api.asgi_request import RequestContext
 from app.api.content_codings import inflater
-from app.api.content_digest import read_digest
 from app.api.unknown_length_body import too_large
 from app.dispatch.request_thread_pool import ClientGone
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 from app.formats.npy import Start
 from app.store.files.write_uploaded_tensor import Upload
 
@@ -25,6 +27,7 @@ PIECE_BYTES: Final = 1 << 20
 """Bytes of the body that are worked on at once."""
 MEMORY_BYTES: Final = 4 * PIECE_BYTES
 """Memory that is charged for an upload from its first whole piece on, in bytes, however large it is."""
+_DIGEST: Final = re.compile(r"\s*([a-z0-9*-]+)\s*=\s*:([A-Za-z0-9+/=]*):\s*")
 Starter = Callable[[bytearray, bool], Start | None]
 Opener = Callable[[Start], Upload]
 
@@ -138,3 +141,33 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
 def upload_too_large(maximum: int) -> GatherError:
     """The refusal of an upload of more than `maximum` bytes."""
     return too_large(maximum, "upload_bytes")
+
+
+def read_digest(field: bytes | None) -> bytes | None:
+    """The SHA-256 of a Content-Digest field (RFC 9530), None where there is none. Raises invalid_field.
+
+    Digests of other algorithms are not checked. Two of SHA-256 that differ cannot both hold and are invalid.
+    """
+    if field is None:
+        return None
+    found: set[bytes] = set()
+    for member in field.decode("latin-1").split(","):
+        match = _DIGEST.fullmatch(member)
+        if match is None:
+            raise _malformed_digest()
+        if match[1] == "sha-256":
+            try:
+                found.add(base64.b64decode(match[2], validate=True))
+            except binascii.Error:
+                raise _malformed_digest() from None
+    if len(found) > 1 or any(len(value) != hashlib.sha256().digest_size for value in found):
+        raise _malformed_digest()
+    return found.pop() if found else None
+
+
+def _malformed_digest() -> GatherError:
+    return invalid_field(
+        "/content-digest",
+        "Content-Digest must be as in sha-256=:BASE64:",
+        "Send the SHA-256 of the body in base64, as sha-256=:BASE64:, or leave out the field Content-Digest.",
+    )

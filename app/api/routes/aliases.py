@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
@@ -11,17 +11,14 @@ from app.api.conditional_requests import etag_field, is_unchanged, read_conditio
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
 from app.api.json_content_type import check_json_type
-from app.api.request_body import inflate, read_body
+from app.api.request_body import read_json
 from app.api.routes.tensors import read_page, time_text
-from app.formats.json.alias_message import read_alias_target
 from app.requests.query_string import read_query
+from app.requests.schemas.alias_request import alias_target
 from app.store.catalogue.catalogue_rows import Alias
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.change_log import Change
 from app.tensors.tensor_name import check_name, check_new_name
-
-_MAX_BYTES: Final = 1 << 14
-"""Most bytes of the body that says what an alias names."""
 
 
 class AliasesRoute:
@@ -55,11 +52,7 @@ class AliasesRoute:
         read_query(context.query, ())
         check_json_type(context.headers.get(b"content-type", JSON))
         conditions = read_conditions(context.headers)
-        body = await read_body(context, _MAX_BYTES, name="small_body_bytes")
-        encoding = context.headers.get(b"content-encoding")
-        if encoding is not None:
-            body = inflate(body, encoding, _MAX_BYTES, context.reservation, name="small_body_bytes")
-        target = read_alias_target(body)
+        target = alias_target(await read_json(context))
         alias, created = await self.threads.change(name, lambda: self.store.put_alias(name, target, conditions))
         context.change = Change("alias made" if created else "alias moved", name, tensor=alias.reference)
         where = ((b"location", context.path.encode()),) if created else ()

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import read_conditions
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON, problem
 from app.api.json_content_type import check_json_type
-from app.api.request_body import inflate, read_body
+from app.api.request_body import read_json
 from app.api.route_table import path_of
 from app.api.routes.tensors import described, read_flag, read_keep, read_page, time_text
 from app.errors import GatherError
-from app.formats.json.import_message import read_import_source
 from app.imports.import_jobs import ImportJobs
 from app.imports.import_steps import ImportRequest
 from app.requests.query_string import read_query
+from app.requests.schemas.import_request import import_source
 from app.store import Conditions, LocalStore
 from app.store.import_records import ImportRecord
 from app.store.tensor_store_interface import TensorStore
 from app.surrogate_safe_json import dump
 from app.tensors.tensor_name import check_new_name
-
-_MAX_BYTES: Final = 1 << 14
-"""Most bytes of the body that says what is to be imported."""
 
 
 class ImportsRoute:
@@ -44,11 +41,7 @@ class ImportsRoute:
         prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
         check_json_type(context.headers.get(b"content-type", JSON))
         conditions = read_conditions(context.headers)
-        body = await read_body(context, _MAX_BYTES, name="small_body_bytes")
-        encoding = context.headers.get(b"content-encoding")
-        if encoding is not None:
-            body = inflate(body, encoding, _MAX_BYTES, context.reservation, name="small_body_bytes")
-        text, tensor = read_import_source(body)
+        text, tensor = import_source(await read_json(context))
         url = self.jobs.allowed.check(text)
         etag = await self.threads.look_up(name, lambda: self.tensors.etag_to_replace(name))
         if conditions != Conditions():

@@ -58,7 +58,6 @@ class ContentRoute:
             return (
                 (b"content-type", codec.media_type.encode()),
                 (b"content-length", b"%d" % size),
-                (b"x-request-id", context.request_id.encode()),
                 etag_field(etag),
                 version_field(content.data_version),
                 BY_ACCEPT,
@@ -67,7 +66,7 @@ class ContentRoute:
             )
 
         if context.method == "HEAD":
-            await _start(context, fields_of(etag))
+            await context.begin_answer(200, *fields_of(etag))
             await context.sender({"type": "http.response.body", "body": b""})
             return
         context.reservation.charge(min(end - begin, _WHOLE))
@@ -77,7 +76,7 @@ class ContentRoute:
                 read, body = await self.threads.change(lock, lambda: _copy_held(content, begin, end))
             if read != etag and await is_unchanged(context, read, BY_ACCEPT):
                 return
-            await _start(context, fields_of(read))
+            await context.begin_answer(200, *fields_of(read))
             assert body is not None
             await context.sender({"type": "http.response.body", "body": head + body})
             return
@@ -85,7 +84,7 @@ class ContentRoute:
         try:
             if snapshot.etag != etag and await is_unchanged(context, snapshot.etag, BY_ACCEPT):
                 return
-            await _start(context, fields_of(snapshot.etag))
+            await context.begin_answer(200, *fields_of(snapshot.etag))
             await context.sender({"type": "http.response.body", "body": head, "more_body": True})
             for place in range(begin, end, _CHUNK):
                 last = min(place + _CHUNK, end)
@@ -164,10 +163,3 @@ def _copy_held(content: MappedContent, begin: int, end: int) -> tuple[str, bytes
     """The bytes and the ETag that names them, with writers kept out; blocks."""
     with content.exclude_writers():
         return content.resident().etag, content.read(begin, end)
-
-
-async def _start(context: RequestContext, headers: tuple[Field, ...]) -> None:
-    context.started = True
-    context.status = 200
-    timing = (b"server-timing", context.timings.header_field())
-    await context.sender({"type": "http.response.start", "status": 200, "headers": [*headers, timing]})

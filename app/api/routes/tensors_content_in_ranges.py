@@ -61,21 +61,17 @@ class ShardedContentRoute:
         # Before the answer begins, so that what is lost becomes an error.
         piece, held = await self._rows(context, metadata, first, min(first + step, last)) if starts else (b"", None)
         try:
-            context.started = True
-            context.status = 200
             headers = [
                 (b"content-type", codec.media_type.encode()),
-                (b"x-request-id", context.request_id.encode()),
                 etag_field(metadata.etag),
                 version_field(metadata.version),
                 BY_ACCEPT,
                 (b"x-gathernd-dtype", metadata.dtype.encode()),
                 (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
-                (b"server-timing", context.timings.header_field()),
             ]
             if dtype.item_size:
                 headers.append((b"content-length", b"%d" % (len(head) + size)))
-            await context.sender({"type": "http.response.start", "status": 200, "headers": headers})
+            await context.begin_answer(200, *headers)
             await context.sender({"type": "http.response.body", "body": head, "more_body": True})
             for start in starts:
                 if held is None:
