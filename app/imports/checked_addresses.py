@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
-from app.imports.source_errors import Interrupted, SourceFailed
+from app.imports.source import Interrupted, SourceFailed
 from app.imports.source_urls import Network, Prefix, SourceUrl
 
 Address = IPv4Address | IPv6Address

@@ -9,8 +9,7 @@ from io import FileIO
 from pathlib import Path
 from threading import Lock
 
-from app.imports.source_errors import CHANGED, SourceFailed
-from app.imports.source_interface import HEAD_BYTES, Checksum
+from app.imports.source import CHANGED, HEAD_BYTES, Checksum, SourceFailed
 from app.imports.source_urls import AllowedSources, SourceUrl
 
 

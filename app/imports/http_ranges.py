@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import random
 import re
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 
-import httpcore
 import httpx
 
 from app import __version__
-from app.imports.retries import FIRST_ATTEMPTS, Attempts, with_retries
-from app.imports.source_errors import CHANGED, Interrupted, SourceFailed
-from app.imports.source_interface import HEAD_BYTES, Checksum
+from app.imports.source import CHANGED, HEAD_BYTES, Checksum, Interrupted, SourceFailed
 from app.imports.whole_answer import WholeAnswer
 
 LATER: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
@@ -34,16 +32,17 @@ _GRACE_S: Final = 60.0
 """Seconds for the first bytes, and for each range besides what it may take at `_SLOWEST`."""
 _SLOWEST: Final = 1 << 14
 """Bytes a second that a range must come with on average, in its first minute none."""
+_ATTEMPTS: Final = 6
+"""So often in a row a source may fail without a byte more, before the import fails."""
+_FIRST_ATTEMPTS: Final = 3
+"""So often the first bytes may fail to come, while the client waits for its answer."""
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 10.0
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 _EMPTY_RANGE: Final = re.compile(r"bytes \*/0")
 _SHA256: Final = re.compile(
     r"(?:^|,)\s*sha-256=(?::([A-Za-z0-9+/]{43}=):|([A-Za-z0-9+/]{43}=))", re.IGNORECASE | re.ASCII
 )
-
-
-# What httpx asks a connection for at once. By default it is a quarter of what asyncio reads, whose rest is then copied
-# each time: an import took a fifth more of the processor.
-httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = 1 << 18
 
 
 class HttpRanges(ABC):
@@ -73,7 +72,12 @@ class HttpRanges(ABC):
         """See `Source`."""
         try:
             async with asyncio.timeout(_GRACE_S):
-                return await with_retries(self._open, FIRST_ATTEMPTS)
+                attempts = _Attempts(_FIRST_ATTEMPTS)
+                while True:
+                    try:
+                        return await self._open()
+                    except Interrupted as failure:
+                        await attempts.after(failure)
         except TimeoutError:
             raise _too_slow() from None
 
@@ -125,7 +129,7 @@ class HttpRanges(ABC):
 
     async def _read(self, begin: int, end: int) -> bytearray:
         content = bytearray(end - begin)
-        attempts = Attempts()
+        attempts = _Attempts()
         done = 0
         while done < len(content):
             came = done
@@ -165,6 +169,26 @@ class HttpRanges(ABC):
             raise SourceFailed(CHANGED)
         if _range_of(answer) != (begin, end, self.size) or validators_of(answer) != self._validators:
             raise SourceFailed(CHANGED)
+
+
+class _Attempts:
+    """The failures in a row of one range."""
+
+    def __init__(self, most: int = _ATTEMPTS) -> None:
+        self._most = most
+        self._failures = 0
+
+    def progress(self) -> None:
+        """Bytes came."""
+        self._failures = 0
+
+    async def after(self, failure: Interrupted) -> None:
+        """Wait until it is time to ask again. Raises SourceFailed where it was asked often enough."""
+        self._failures += 1
+        if self._failures >= self._most:
+            raise SourceFailed(f"{failure.why}, {self._most} times in a row")
+        pause = min(_FIRST_PAUSE_S * 3 ** (self._failures - 1), _LONGEST_PAUSE_S)
+        await asyncio.sleep(max(min(failure.retry_after, _LONGEST_PAUSE_S), pause * random.uniform(0.5, 1)))  # noqa: S311
 
 
 def client(*, tls: bool, of_environment: bool = False) -> httpx.AsyncClient:

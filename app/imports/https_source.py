@@ -17,7 +17,7 @@ import httpx
 
 from app.imports.checked_addresses import checked_addresses
 from app.imports.http_ranges import FIELDS, LATER, HttpRanges, client, cut, seconds
-from app.imports.source_errors import Interrupted, SourceFailed
+from app.imports.source import Interrupted, SourceFailed
 from app.imports.source_urls import AllowedSources, BadUrl, SourceUrl, parse
 
 MAX_REDIRECTS: Final = 5

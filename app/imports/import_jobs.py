@@ -18,11 +18,9 @@ from threading import BoundedSemaphore, Thread
 from typing import Any, Final, TypeVar
 
 from app.errors import GatherError
-from app.imports import parallel_ranges
+from app.imports import read_source
 from app.imports.import_steps import ImportRequest, ImportSteps
-from app.imports.open_source import source_of
-from app.imports.source_errors import SourceFailed
-from app.imports.source_interface import Source
+from app.imports.source import Source, SourceFailed
 from app.imports.source_urls import AllowedSources
 from app.imports.tensor_in_file import find_tensor
 from app.memory.budget import Budget, MemoryReservation
@@ -118,8 +116,8 @@ class ImportJobs:
         source: Source | None = None
         steps: ImportSteps | None = None
         try:
-            reservation.charge(parallel_ranges.MEMORY_BYTES)
-            source = source_of(request.url, self.allowed, self._s3_endpoint)
+            reservation.charge(read_source.MEMORY_BYTES)
+            source = read_source.source_of(request.url, self.allowed, self._s3_endpoint)
             head = await source.open()
             found = await find_tensor(source, head, request.tensor, reservation)
             if source.size and found.end > self._max_bytes:
@@ -217,7 +215,7 @@ class ImportJobs:
 
     async def _read(self, steps: ImportSteps, source: Source) -> None:
         """Read the items, write them, and commit."""
-        reading = parallel_ranges.pieces(source, *steps.span)
+        reading = read_source.pieces(source, *steps.span)
         try:
             async for piece in reading:
                 await self._on_disk(lambda: steps.take(piece))  # noqa: B023  (called before the next one comes)

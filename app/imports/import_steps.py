@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import GatherError
-from app.imports.source_errors import SourceFailed, import_failed
-from app.imports.source_interface import Checksum
+from app.imports.source import Checksum, SourceFailed, import_failed
 from app.imports.source_urls import SourceUrl
 from app.imports.tensor_in_file import Found
 from app.store import Conditions, LocalStore

@@ -16,8 +16,7 @@ from typing import Any, Final
 import httpx
 
 from app.imports.http_ranges import FIELDS, LATER, HttpRanges, amazon_checksum, client, cut, seconds, validators_of
-from app.imports.source_errors import CHANGED, Interrupted, SourceFailed
-from app.imports.source_interface import Checksum
+from app.imports.source import CHANGED, Checksum, Interrupted, SourceFailed
 from app.imports.source_urls import SourceUrl
 
 _MD5: Final = re.compile(r'"([0-9a-f]{32})"')

@@ -13,8 +13,7 @@ from app.formats.body_formats import NPY, SAFETENSORS_FILE
 from app.formats.npy import Start
 from app.formats.safetensors.header import HEADER_BYTES, Entry, hint_for_type, read_header
 from app.formats.safetensors.read_request import MAX_HEADER
-from app.imports.source_errors import SourceFailed
-from app.imports.source_interface import Source
+from app.imports.source import Source, SourceFailed
 from app.memory.budget import Memory
 from app.near_name import near_name, shorten
 from app.tensors.dtypes import BY_SAFETENSORS

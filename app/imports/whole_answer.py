@@ -9,8 +9,7 @@ from typing import Final
 
 import httpx
 
-from app.imports.source_errors import SourceFailed
-from app.imports.source_interface import HEAD_BYTES
+from app.imports.source import HEAD_BYTES, SourceFailed
 
 _KEPT: Final = (1 << 20) + (1 << 17)
 """Bytes of the start that are kept: a header is read first, of a mebibyte at most, and then items before its end."""

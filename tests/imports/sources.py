@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from app.imports import parallel_ranges
-from app.imports.source_interface import HEAD_BYTES, Checksum, Source
+from app.imports import read_source
+from app.imports.source import HEAD_BYTES, Checksum, Source
 from app.imports.tensor_in_file import Found, find_tensor
 from app.memory.budget import UNCOUNTED, Memory
 
@@ -48,7 +48,7 @@ def read_tensor(source: Source, tensor: str | None = None) -> bytes:
 
     async def work() -> bytes:
         found = await find_tensor(source, await source.open(), tensor, UNCOUNTED)
-        return b"".join([bytes(piece) async for piece in parallel_ranges.pieces(source, found.begin, found.end)])
+        return b"".join([bytes(piece) async for piece in read_source.pieces(source, found.begin, found.end)])
 
     return asyncio.run(closing(source, work()))
 
@@ -59,7 +59,7 @@ def read_all(source: Source) -> bytes:
     async def work() -> bytes:
         await source.open()
         assert source.size is not None
-        return b"".join([bytes(piece) async for piece in parallel_ranges.pieces(source, 0, source.size)])
+        return b"".join([bytes(piece) async for piece in read_source.pieces(source, 0, source.size)])
 
     return asyncio.run(closing(source, work()))
 

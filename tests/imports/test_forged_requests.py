@@ -15,11 +15,11 @@ import pytest
 from pydantic import ValidationError
 
 from app.errors import GatherError
-from app.imports import retries
+from app.imports import http_ranges
 from app.imports.checked_addresses import is_allowed, is_public
 from app.imports.file_source import FileSource
 from app.imports.https_source import HttpsSource
-from app.imports.source_errors import SourceFailed
+from app.imports.source import SourceFailed
 from app.imports.source_urls import AllowedSources, BadUrl, parse, parse_prefix
 from app.settings import Settings
 from tests.conftest import slow_but_for
@@ -232,7 +232,7 @@ BESIDE = (
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(http_ranges, "_FIRST_PAUSE_S", 0.0)
 
 
 @pytest.fixture

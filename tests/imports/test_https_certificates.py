@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app.imports import retries
+from app.imports import http_ranges
 from app.imports.https_source import HttpsSource
-from app.imports.source_errors import SourceFailed
+from app.imports.source import SourceFailed
 from app.imports.source_urls import AllowedSources, parse, parse_prefix
 from tests.http.test_tls import Pair, make_pair
 from tests.imports.range_server import RangeServer, range_server
@@ -25,7 +25,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @pytest.fixture
 def server(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
-    monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(http_ranges, "_FIRST_PAUSE_S", 0.0)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
     names: list[Any] = []

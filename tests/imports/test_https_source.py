@@ -6,19 +6,17 @@ import base64
 import hashlib
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.imports import http_ranges, parallel_ranges, retries
+from app.imports import http_ranges, read_source
 from app.imports.https_source import HttpsSource
-from app.imports.source_errors import SourceFailed
-from app.imports.source_interface import PIECE_BYTES
+from app.imports.source import PIECE_BYTES, SourceFailed
 from app.imports.source_urls import AllowedSources, parse, parse_prefix
 from tests.http.tensors import npy, save
 from tests.imports.range_server import RangeServer, range_server
@@ -30,8 +28,8 @@ CONTENT = random.Random(1).randbytes(3 * PIECE_BYTES + 12345)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 0.0)
-    monkeypatch.setattr(retries, "_LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(http_ranges, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(http_ranges, "_LONGEST_PAUSE_S", 0.0)
 
 
 @pytest.fixture
@@ -68,24 +66,7 @@ def test_several_ranges_are_asked_for_at_once_and_none_is_long(server: RangeServ
         sizes.append(int(end) + 1 - int(begin))
     assert max(sizes) == PIECE_BYTES
     assert sum(sizes) == len(CONTENT)
-    assert parallel_ranges.MEMORY_BYTES <= 64 << 20
-
-
-def test_more_is_read_at_once_than_the_library_would(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a name of the library's own, which a release may change."""
-    real = httpx.Response.aiter_raw
-    longest = 0
-
-    async def noted(self: httpx.Response, chunk_size: int | None = None) -> AsyncIterator[bytes]:
-        nonlocal longest
-        async for piece in real(self, chunk_size):
-            longest = max(longest, len(piece))
-            yield piece
-
-    monkeypatch.setattr(httpx.Response, "aiter_raw", noted)
-    server.files["/t/large.npy"] = content = bytes(6 * PIECE_BYTES)
-    assert read_all(source(server, "/t/large.npy")) == content
-    assert longest > 1 << 16
+    assert read_source.MEMORY_BYTES <= 64 << 20
 
 
 def test_a_server_that_never_sends_more_is_given_up(server: RangeServer) -> None:

@@ -14,10 +14,9 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from app.imports import http_ranges, retries
+from app.imports import http_ranges
 from app.imports.s3_source import S3Source
-from app.imports.source_errors import SourceFailed
-from app.imports.source_interface import PIECE_BYTES
+from app.imports.source import PIECE_BYTES, SourceFailed
 from app.imports.source_urls import parse
 from tests.imports.range_server import Handler, RangeServer, range_server
 from tests.imports.sources import read_all
@@ -30,7 +29,7 @@ PATH = "/models/tables/a.npy"
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("obstore") is None:
         pytest.skip("needs the package obstore, of the extra cloud")
-    monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(http_ranges, "_FIRST_PAUSE_S", 0.0)
     for name, value in (
         ("ACCESS_KEY_ID", "ours"), ("SECRET_ACCESS_KEY", "secret"), ("SESSION_TOKEN", "token"), ("REGION", "us-east-1"),
     ):  # fmt: skip

@@ -14,10 +14,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from app.imports import retries
+from app.imports import http_ranges
 from app.imports.s3_source import S3Source
-from app.imports.source_errors import SourceFailed
-from app.imports.source_interface import PIECE_BYTES
+from app.imports.source import PIECE_BYTES, SourceFailed
 from app.imports.source_urls import parse
 from tests.imports.sources import read_all
 
@@ -26,7 +25,7 @@ CONTENT = random.Random(1).randbytes(2 * PIECE_BYTES + 12345)
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(http_ranges, "_FIRST_PAUSE_S", 0.0)
     for name, value in (("ACCESS_KEY_ID", "ours"), ("SECRET_ACCESS_KEY", "secret"), ("REGION", "us-east-1")):
         monkeypatch.setenv(f"AWS_{name}", value)
 

@@ -14,8 +14,7 @@ import numpy as np
 from app.errors import GatherError
 from app.formats import npy as npy_format
 from app.imports.import_steps import ImportRequest, ImportSteps
-from app.imports.source_errors import SourceFailed
-from app.imports.source_interface import Checksum
+from app.imports.source import Checksum, SourceFailed
 from app.imports.source_urls import parse
 from app.imports.tensor_in_file import Found
 from app.store import LocalStore

@@ -14,9 +14,8 @@ from app.cluster.coordinator.messages import RangeKey
 from app.cluster.shard.shard_http import RangeWriter, ShardClient, ShardFailed
 from app.cluster.shard_map import range_shape, rows_of
 from app.errors import GatherError
-from app.imports import parallel_ranges
-from app.imports.open_source import source_of
-from app.imports.source_errors import SourceFailed
+from app.imports import read_source
+from app.imports.source import SourceFailed
 from app.imports.source_urls import AllowedSources
 from app.imports.tensor_in_file import find_tensor
 from app.memory.budget import UNCOUNTED
@@ -41,7 +40,7 @@ def read_again(own: ShardClient, key: RangeKey, origin: str, digest: str, allowe
 
 async def _read_again(own: ShardClient, key: RangeKey, origin: str, digest: str, allowed: AllowedSources) -> str:
     address, _, tensor = origin.partition("#")
-    source = source_of(allowed.check(address), allowed)
+    source = read_source.source_of(allowed.check(address), allowed)
     try:
         found = await find_tensor(source, await source.open(), tensor or None, UNCOUNTED)
         start, rows = found.start, rows_of(found.start.shape)
@@ -52,7 +51,7 @@ async def _read_again(own: ShardClient, key: RangeKey, origin: str, digest: str,
         size = (key.stop - key.start) * row
         writer = RangeWriter(own, key, start.dtype.name, ",".join(map(str, shape)), size)
         hashed, kept_back = new_hash(start.dtype, shape), b""
-        reading = parallel_ranges.pieces(source, found.begin + key.start * row, found.begin + key.stop * row)
+        reading = read_source.pieces(source, found.begin + key.start * row, found.begin + key.stop * row)
         try:
             async for piece in reading:
                 rows_of_piece = _swapped(start.dtype, piece) if start.swap else bytes(piece)

@@ -1,16 +1,18 @@
-"""What an import asks of a source: its first bytes, and ranges of it, all of one content."""
+"""What an import asks of a source: its first bytes, and ranges of it, all of one content; and what can go wrong."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
 
 PIECE_BYTES: Final = 1 << 22
 """Bytes of a range that is asked for at once."""
 HEAD_BYTES: Final = 1 << 16
 """Bytes that are read first, which usually hold the header."""
+CHANGED: Final = "it was changed meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +43,30 @@ class Source(Protocol):
 
     async def close(self) -> Any:
         """Release connections and files."""
+
+
+class SourceFailed(Exception):
+    """The source cannot be imported; the text says why, without queries of URLs, credentials or addresses."""
+
+    def __init__(self, why: str, hint: str | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.hint = hint
+
+    def as_error(self, shown: str) -> GatherError:
+        """The error import_failed; `shown` is the URL without its query."""
+        return import_failed(shown, self.why, self.hint)
+
+
+class Interrupted(Exception):
+    """The source did not answer, or not to the end: it may when it is asked again, after `retry_after` seconds."""
+
+    def __init__(self, why: str, retry_after: float = 0.0) -> None:
+        super().__init__(why)
+        self.why = why
+        self.retry_after = retry_after
+
+
+def import_failed(shown: str, why: str, hint: str | None = None) -> GatherError:
+    """import_failed for the source at a URL without its query."""
+    return GatherError("import_failed", f"{shown} could not be imported: {why}", pointer="/url", hint=hint)

@@ -1,4 +1,4 @@
-"""A span of a source in pieces, one after the other, while the next ones are asked for: several ranges at once."""
+"""Opening the source that a URL names, and reading a span of it by several ranges at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from app.imports.source_interface import PIECE_BYTES, Source
+from app.imports.file_source import FileSource
+from app.imports.source import PIECE_BYTES, Source
+from app.imports.source_urls import AllowedSources, SourceUrl
 from app.tensors.buffer_type import Buffer
 
 AT_ONCE: Final = 4
@@ -16,8 +18,25 @@ MEMORY_BYTES: Final = (2 * AT_ONCE + 1) * PIECE_BYTES
 one that is being written."""
 
 
+def source_of(url: SourceUrl, allowed: AllowedSources, s3_endpoint: str | None = None) -> Source:
+    """A source that is not open yet; `s3_endpoint` is where `s3://` is asked for, AWS without it."""
+    # The libraries of others take time and memory, which a service without imports does not spend.
+    if url.scheme == "file":
+        return FileSource(url, allowed)
+    if url.scheme == "s3":
+        from app.imports.s3_source import S3Source  # noqa: PLC0415
+
+        return S3Source(url, s3_endpoint)
+    from app.imports.https_source import HttpsSource  # noqa: PLC0415
+
+    return HttpsSource(url, allowed)
+
+
 async def pieces(source: Source, begin: int, end: int) -> AsyncGenerator[Buffer, None]:
-    """The bytes from `begin` up to `end`, in order. Raises SourceFailed."""
+    """The bytes from `begin` up to `end`, in order: one piece after the other, while the next ones are asked for.
+
+    Raises SourceFailed.
+    """
     asked: deque[asyncio.Task[Buffer]] = deque()
     place = begin
     try:
