@@ -7,9 +7,10 @@ from tests.conformance.refused_gathers import REFUSED_GATHERS
 from tests.conformance.refused_operators import REFUSED_OPERATORS
 from tests.conformance.transports import FLAT
 from tests.conformance.traps import TRAPS
+from tests.conformance.turns import TURNS
 from tests.http import provoked
 
-REFUSED = [*REFUSED_GATHERS, *REFUSED_OPERATORS, *REFUSED_FIELDS, *TRAPS]
+REFUSED = [*REFUSED_GATHERS, *REFUSED_OPERATORS, *REFUSED_FIELDS, *TRAPS, *TURNS]
 
 
 def in_flat_json() -> list[provoked.Case]:

@@ -25,7 +25,7 @@ from tests.http.forms import TYPES, nested, packed, tensor
 from tests.http.held import faulty, held, held_in, until
 from tests.http.provoked import PROVOKED
 from tests.http.raw import TINY
-from tests.http.rules import DIALECTS, zeros
+from tests.http.rules import DIALECTS, zero
 from tests.http.server import Server, serving
 from tests.parity.items import items as random_items
 from tests.parity.messages import values
@@ -53,7 +53,7 @@ def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
             data = tensor(dtype, [count], values(random_items(rng, dtype, [count])))
             for place, index_dtype in enumerate(("int64", "int32", "uint8") if count == 3 else ("int64",)):
                 rank = [count, 1] if path == "/gathernd" else [count]
-                indices = tensor(index_dtype, rank, zeros(index_dtype, rank))
+                indices = tensor(index_dtype, rank, [zero(index_dtype)] * count)
                 forms: tuple[Any, ...] = (dict, nested, packed)
                 if count >= 500:
                     forms = (source.choice((dict, packed)),)

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from app.errors import Code, GatherError
+from app.errors import GatherError
 from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
@@ -19,7 +19,6 @@ from app.tensors.gather_call import Call
 from app.tensors.operator_signature import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from tests.for_each import for_each
 
 LIMITS = Limits(elements=10**6, output_bytes=10**6, rank=8)
 Shape = tuple[int, ...]
@@ -129,83 +128,6 @@ def test_the_places_of_a_plan_are_those_of_the_coordinates() -> None:
                 rest, at = divmod(rest, size)
                 item += at * stride
             assert item == target
-
-
-def test_versions_differ_in_types_and_reductions() -> None:
-    for table in (SCATTERND, SCATTER_ELEMENTS):
-        assert {name: row.reductions for name, row in table.items()} == {
-            "onnx-18": ("none", "add", "mul", "min", "max"),
-            "onnx-16": ("none", "add", "mul"),
-            "onnx-13": ("none",),
-            "onnx-11": ("none",),
-        }
-        assert {name for name, row in table.items() if "bfloat16" not in row.data_dtypes} == {"onnx-11"}
-        assert all(row.wrap for row in table.values())
-    assert {row.index_dtypes for row in SCATTERND.values()} == {frozenset(("int64",))}
-    assert {row.index_dtypes for row in SCATTER_ELEMENTS.values()} == {frozenset(("int32", "int64"))}
-
-
-REFUSED_ND: list[tuple[Code, str, tuple[Shape, Shape, Shape]]] = [
-    ("rank_too_small", "/data/shape", ((), (1,), ())),
-    ("rank_too_small", "/indices/shape", ((3,), (), ())),
-    ("index_depth_out_of_range", "/indices/shape", ((3,), (2, 0), (2, 3))),
-    ("index_depth_out_of_range", "/indices/shape", ((3,), (2, 2), (2,))),
-    ("updates_shape_mismatch", "/updates/shape", ((3, 4), (2, 1), (2, 3))),
-    ("updates_shape_mismatch", "/updates/shape", ((3, 4), (2, 1), (1, 4))),
-    ("updates_shape_mismatch", "/updates/shape", ((3, 4), (2, 1), (8,))),
-    ("updates_shape_mismatch", "/updates/shape", ((3, 4), (2, 2), (2, 1))),
-]
-
-
-@pytest.mark.parametrize(("code", "pointer", "shapes"), REFUSED_ND)
-def test_scatternd_refuses(code: Code, pointer: str, shapes: tuple[Shape, Shape, Shape]) -> None:
-    for dialect in SCATTERND:
-        with pytest.raises(GatherError) as caught:
-            nd(*shapes, dialect=dialect)
-        assert (caught.value.code, caught.value.places[0].pointer) == (code, pointer)
-        assert caught.value.rule == SCATTERND[dialect].rules[code]
-
-
-REFUSED_ELEMENTS: list[tuple[Code, str, tuple[Shape, Shape, Shape, int]]] = [
-    ("rank_too_small", "/data/shape", ((), (), (), 0)),
-    ("rank_mismatch", "/indices/shape", ((3, 4), (3,), (3,), 0)),
-    ("axis_out_of_range", "/axis", ((3, 4), (3, 4), (3, 4), 2)),
-    ("axis_out_of_range", "/axis", ((3, 4), (3, 4), (3, 4), -3)),
-    ("indices_shape_mismatch", "/indices/shape", ((3, 4), (3, 5), (3, 5), 0)),
-    ("updates_shape_mismatch", "/updates/shape", ((3, 4), (3, 4), (3, 3), 0)),
-    ("updates_shape_mismatch", "/updates/shape", ((3, 4), (3, 4), (12,), 0)),
-]
-
-
-@pytest.mark.parametrize(("code", "pointer", "case"), REFUSED_ELEMENTS)
-def test_scatter_elements_refuses(code: Code, pointer: str, case: tuple[Shape, Shape, Shape, int]) -> None:
-    with pytest.raises(GatherError) as caught:
-        elements(*case)
-    assert (caught.value.code, caught.value.places[0].pointer) == (code, pointer)
-    assert caught.value.rule == SCATTER_ELEMENTS["onnx-18"].rules[code]
-
-
-@for_each("dtype", DTYPES)
-@for_each("reduction", REDUCTIONS)
-def test_bool_strings_complex_numbers_and_8_bit_floats_take_no_reduction(dtype: str, reduction: Reduction) -> None:
-    taken = reduction == "none" or dtype.strip("u").startswith(("int", "float16", "float32", "float64", "bfloat16"))
-    for plan in (
-        lambda: nd((3,), (2, 1), (2,), dtype=dtype, reduction=reduction),
-        lambda: elements((3,), (2,), dtype=dtype, reduction=reduction),
-    ):
-        if taken:
-            assert plan()[0].reduction == reduction
-            continue
-        with pytest.raises(GatherError) as caught:
-            plan()
-        assert (caught.value.code, caught.value.places[0].pointer) == ("unsupported_dtype", "/reduction")
-
-
-def test_updates_of_another_type_come_before_any_rule_on_shapes() -> None:
-    for wrong in (lambda: nd((), (2, 0), (9,), updates="float64"), lambda: elements((), (2,), (9,), updates="float64")):
-        with pytest.raises(GatherError) as caught:
-            wrong()
-        assert (caught.value.code, caught.value.places[0].pointer) == ("unsupported_dtype", "/updates/dtype")
 
 
 def test_limits_hold_for_updates_and_output_too() -> None:
