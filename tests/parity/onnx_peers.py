@@ -87,8 +87,3 @@ def answered(client: httpx.Client, request: Request) -> Array:
     answer = client.post(request.path, content=FLAT.body(case_of(request)))
     assert answer.status_code == 200, answer.text
     return read_native(answer).arrays["output"]
-
-
-def code_of(client: httpx.Client, request: Request) -> Any:
-    """The code with which the service refuses the request."""
-    return client.post(request.path, content=FLAT.body(case_of(request))).json()["code"]
