@@ -17,11 +17,9 @@ from app.memory.budget import UNCOUNTED
 from app.security import api_keys
 from app.tensors.shape_limits import Limits
 from benchmarks.read_body import MODEL
-from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc
-from tests.grpc_api.messages import FIELDS, Channel, example, judged, output, pb, request
-from tests.oip.bodies import NUMPY, Array, same
-from tests.oip.test_infer import DATA, INDICES
+from tests.grpc_api.messages import Channel, example, judged, output, pb, request
+from tests.oip.bodies import Array, same
 
 Arrays = dict[str, tuple[str, Array]]
 HEALTH_CHECK = b"\x0a\x1einference.GRPCInferenceService"
@@ -31,35 +29,6 @@ HEALTH_CHECK = b"\x0a\x1einference.GRPCInferenceService"
 def channel(grpc_server: GrpcServer) -> Iterator[Channel]:
     with Channel(grpc_server.address) as made:
         yield made
-
-
-@for_each("typed", [False, True])
-@for_each("datatype", NUMPY)
-def test_infer_of_every_datatype(channel: Channel, datatype: str, typed: bool) -> None:
-    data = DATA[datatype]
-    if typed and datatype not in FIELDS:
-        return
-    arrays = {"data": (datatype, data), "indices": ("INT64", INDICES)}
-    answer = channel.call("ModelInfer", request(arrays, typed=typed, id="ü7"))
-    assert (answer.id, answer.model_name, answer.model_version) == ("ü7", "gathernd", "1")
-    assert answer.parameters["device"].string_param == "cpu"
-    assert answer.outputs[0].datatype == datatype
-    assert same(output(answer, NUMPY[datatype]), data[[1, 0, 0]])
-
-
-@pytest.mark.parametrize("typed", [False, True], ids=["raw", "contents"])
-def test_random_integers_of_every_type(channel: Channel, typed: bool) -> None:
-    rng = np.random.default_rng(7)
-    for datatype in ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL"):
-        info = np.iinfo(NUMPY[datatype]) if datatype != "BOOL" else None
-        low, high = (0, 1) if info is None else (info.min, info.max)
-        data = rng.integers(low, high, 70_000, NUMPY[datatype] if info else np.int64, endpoint=True).astype(
-            NUMPY[datatype]
-        )
-        indices = rng.integers(-70_000, 70_000, (5000, 1))
-        arrays = {"data": (datatype, data), "indices": ("INT64", indices)}
-        answer = channel.call("ModelInfer", request(arrays, typed=typed))
-        assert same(output(answer, NUMPY[datatype]), data[indices[:, 0]])
 
 
 @pytest.mark.parametrize("typed", [False, True], ids=["raw", "contents"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +87,3 @@ def ask(server: Server, data: bytes) -> Answer:
     with Wire(server) as wire:
         wire.send(data)
         return wire.read()
-
-
-def connect_only(server: Server) -> socket.socket:
-    return server.connect()

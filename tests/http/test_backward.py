@@ -92,51 +92,6 @@ def test_a_sparse_gradient_is_what_a_scatter_into_the_table_takes(client: httpx.
     assert row.json()["output"]["values"] == wanted.ravel().tolist()
 
 
-def test_refusals_in_json(every_client: httpx.Client) -> None:
-    client = every_client
-    refused(client, "invalid_field", "/data_shape/1", data_shape=[4, -2])
-    refused(client, "invalid_field", "/data_shape", data_shape="4,2")
-    refused(client, "invalid_field", "/grad_output", grad_output=None)
-    refused(client, "invalid_field", "/data", data={"tensor": "items"})
-    for wrong in ("NaN", [1]):
-        refused(client, "invalid_field", "/lda_coeff", lda_coeff=wrong)
-    refused(client, "invalid_field", "/sparse", sparse="true")
-    found = refused(client, "updates_shape_mismatch", "/grad_output/shape", data_shape=[4, 3])
-    assert found["hint"] == "Send grad_output of shape [3, 3]."
-    found = refused(client, "index_out_of_bounds", "/indices/values/0", data_shape=[3, 2])
-    assert "out_of_bounds" not in found["hint"]
-
-
-def test_what_is_no_json_and_what_the_query_may_not_have(client: httpx.Client) -> None:
-    answer = client.post(ND, content=json.dumps(BODY)[:-1], headers={"content-type": "application/json"})
-    error(answer, 400, "malformed_request")
-    twice = json.dumps(BODY)[:-1] + ', "sparse": true, "sparse": true}'
-    error(client.post(ND, content=twice, headers={"content-type": "application/json"}), 400, "malformed_request")
-    error(client.post(ND, params={"sparse": "true"}, json=BODY), 422, "invalid_field", "/query/sparse")
-    answer = client.post(ND, content=json.dumps(BODY).replace('"data_shape"', '"lda_coeff": 1e400, "data_shape"'))
-    error(answer, 422, "invalid_field", "/lda_coeff")
-    answer = client.post(ND, content=b"a=1", headers={"content-type": "application/x-www-form-urlencoded"})
-    error(answer, 415, "unsupported_media_type")
-
-
-@pytest.mark.parametrize(
-    ("query", "pointer"),
-    [
-        ({}, "/query/data_shape"),
-        ({"data_shape": "4,-2"}, "/query/data_shape"),
-        ({"data_shape": "4;2"}, "/query/data_shape"),
-        ({"tensor": ".items"}, "/query/tensor"),
-        ({"data_shape": "4,2", "lda_coeff": "NaN"}, "/query/lda_coeff"),
-        ({"data_shape": "4,2", "lda_coeff": "1e999"}, "/query/lda_coeff"),
-        ({"data_shape": "4,2", "sparse": "1"}, "/query/sparse"),
-    ],
-    ids=str,
-)
-def test_refusals_of_a_query(client: httpx.Client, query: dict[str, str], pointer: str) -> None:
-    content = save(indices=np.array([[3], [0]]), grad_output=np.ones((2, 2), np.float32))
-    error(client.post(ND, params=query, content=content, headers=SAFETENSORS), 422, "invalid_field", pointer)
-
-
 def test_refusals_of_a_binary_body(client: httpx.Client) -> None:
     def sent(query: str = "data_shape=4,2", **tensors: Any) -> httpx.Response:
         return client.post(f"{ND}?{query}", content=save(**tensors), headers=SAFETENSORS)

@@ -35,25 +35,6 @@ def uploaded(client: httpx.Client, dtype: str) -> str:
     return name
 
 
-def test_gathers_answer_in_json_base64_and_safetensors(client: httpx.Client, dtype: str) -> None:
-    values = [1.0, 2.0, "NaN", 0.25]
-    for path, indices, more in (
-        ("/gathernd", int64([2, 1], [2, 0]), {"dialect": "openvino-8"}),
-        ("/gather", int64([2], [2, 0]), {"dialect": "openvino-8", "axis": 0}),
-        ("/gather_elements", int64([2], [2, 0]), {"dialect": "openvino-6", "axis": 0}),
-    ):
-        body = {"data": {"dtype": dtype, "shape": [4], "values": values}, "indices": indices, **more}
-        answer = client.post(path, json=body)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["output"] == {"dtype": dtype, "shape": [2], "values": ["NaN", 1.0]}
-        packed = client.post(path, json=body | {"output_encoding": "base64"}).json()["output"]
-        one = {"float8_e4m3fn": "fzg=", "float8_e5m2": "fjw=", "float8_e8m0fnu": "/38="}[dtype]
-        assert packed == {"dtype": dtype, "shape": [2], "base64": one}
-        binary = client.post(path, json=body, headers={"accept": SAFETENSORS})
-        assert binary.content.endswith({"fzg=": b"\x7f\x38", "fjw=": b"\x7e\x3c", "/38=": b"\xff\x7f"}[one])
-        assert FLOAT8[dtype].encode() in binary.content
-
-
 def test_resident_tables_are_uploaded_gathered_and_downloaded(client: httpx.Client, dtype: str) -> None:
     name = uploaded(client, dtype)
     assert client.get(f"/tensors/{name}/content", headers={"accept": RAW}).content == OCTETS
@@ -103,13 +84,3 @@ def test_a_scatter_replaces_rows_of_a_resident_table(client: httpx.Client, dtype
     body = {"indices": int64([1, 1], [3]), "updates": updates}
     assert client.post(f"/tensors/{name}/scatter", json=body).status_code == 200
     assert client.get(f"/tensors/{name}/content", headers={"accept": RAW}).content == OCTETS[:6] + b"\0\1"
-
-
-def test_what_is_out_of_bounds_is_filled(client: httpx.Client, dtype: str) -> None:
-    body = {"data": {"dtype": dtype, "shape": [1], "values": [1]}, "indices": int64([2, 1], [5, 0]),
-            "dialect": "openvino-8", "out_of_bounds": "fill"}  # fmt: skip
-    least = 2.0**-127 if dtype == "float8_e8m0fnu" else 0.0
-    filled, one = client.post("/gathernd", json=body).json()["output"]["values"]
-    assert (np.float32(filled), one) == (np.float32(least), 1.0)
-    filled, one = client.post("/gathernd", json=body | {"fill_value": 4}).json()["output"]["values"]
-    assert (filled, one) == (4.0, 1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 
 from tests.for_each import for_each
 from tests.http.conftest import Start
-from tests.http.forms import int64, nested, packed, tensor
-from tests.http.lookups import Given, as_json, as_safetensors, looped, of_array, saved
+from tests.http.forms import int64, tensor
+from tests.http.lookups import Given, as_json, as_safetensors, saved
 from tests.http.server import Server
 from tests.http.tensors import SAFETENSORS, error, put_raw, put_strings
 
@@ -49,38 +48,11 @@ BAG = Given("lk_items", [4, 4, 9, 1, 0], [0, 3], pooling="sum")
 ROWS = Given("lk_users", [7, 3])
 
 
-def joined(features: list[Given]) -> Any:
-    """The outputs joined on axis 1, those of rank 1 as columns."""
-    outputs = [looped(TABLES[given.tensor], given) for given in features]
-    return np.concatenate([output[:, np.newaxis] if output.ndim == 1 else output for output in outputs], axis=1)
-
-
-def test_arrays_may_be_nested_or_base64_and_outputs_base64(client: httpx.Client) -> None:
-    sent = as_json([ROWS, BAG], output_encoding="base64")
-    first, second = sent["features"]
-    first["indices"], second["indices"] = nested(first["indices"]), packed(second["indices"])
-    second["offsets"] = packed(second["offsets"])
-    del first["indices"]["shape"]
-    answer = client.post("/lookup", json=sent).json()
-    wanted = joined([ROWS, BAG])
-    assert answer["output"] == packed(of_array(wanted))
-    zipped = gzip.compress(json.dumps(sent).encode())
-    headers = {"content-encoding": "gzip", "content-type": "application/json"}
-    assert client.post("/lookup", content=zipped, headers=headers).json() == answer
-
-
 def test_strings_are_answered_in_json_where_safetensors_is_only_preferred(every_client: httpx.Client) -> None:
     headers = BINARY | {"accept": f"{SAFETENSORS}, application/json"}
     sent = as_safetensors([Given("lk_words", [2, 0])])
     answer = every_client.post("/lookup", content=sent, headers=headers).json()
     assert answer["output"]["values"] == ["été", "a"]
-
-
-def good(**first: Any) -> dict[str, Any]:
-    """A lookup of two features, the first with other fields."""
-    sent = as_json([ROWS, BAG])
-    sent["features"][0] |= first
-    return sent
 
 
 def bag(**fields: Any) -> dict[str, Any]:
@@ -154,18 +126,6 @@ def test_within_a_stage_the_first_feature_is_told(client: httpx.Client) -> None:
         sent = {"features": [as_json([BAG])["features"][0], wrong["features"][0], wrong["features"][0]]}
         found = client.post("/lookup", json=sent).json()
         assert found["errors"][0]["pointer"].startswith("/features/1"), found
-
-
-def test_every_bad_index_of_a_feature_is_counted(client: httpx.Client) -> None:
-    sent = good(indices=int64([30], [50] * 30)) | {"concat": False}
-    found = error(client.post("/lookup", json=sent), 422, "index_out_of_bounds", "/features/0/indices/values/0")
-    assert found["total"] == 30
-    assert len(found["errors"]) == 10
-    assert found["errors"][9] == {
-        "pointer": "/features/0/indices/values/9", "position": [9], "value": 50, "axis": 0, "size": 50,
-        "allowed": [0, 49],
-    }  # fmt: skip
-    assert found["rule"]["dialect"] == "openvino-15"
 
 
 BINARY_REFUSED: dict[str, tuple[bytes, str, str | None]] = {

@@ -109,19 +109,6 @@ def test_the_models_say_what_they_take(client: httpx.Client) -> None:
         assert client.put(f"/tensors{path}", content=npy(np.zeros(3))).status_code == 422
 
 
-def test_it_is_explained_and_counted(client: httpx.Client) -> None:
-    explained = client.post(f"{ND}?explain=true", json=nd_body()).json()
-    explanation = explained["explanation"]
-    assert (explanation["operator"], explained["output"]["shape"]) == ("scatternd", [3, 2])
-    assert explanation["updates"] == {"dtype": "float32", "shape": [2, 2], "bytes": 16}
-    assert explanation["output_bytes"] == 24
-    assert explanation["routes"][0]["open"] is False
-    content = save({name: array(nd_body()[name]) for name in ("data", "indices", "updates")})
-    assert client.post(ND, params={"explain": "true"}, content=content, headers=SAFETENSORS).json()["explanation"]
-    assert client.post(ND, json=nd_body()).status_code == 200
-    assert f'gathernd_requests_total{{method="POST",path="{ND}",status="200"}}' in client.get("/metrics").text
-
-
 def test_the_hint_of_an_index_out_of_bounds_is_one_for_scatters(client: httpx.Client) -> None:
     """It does not name `out_of_bounds`, which scatters do not take."""
     hint = "Use an index from -3 to 2 at /indices/values/1, since axis 0 of data has size 3."

@@ -7,40 +7,11 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from app.imports import read_source
-from app.imports.source import HEAD_BYTES, Checksum, Source
-from app.imports.tensor_in_file import Found, find_tensor
-from app.memory.budget import UNCOUNTED, Memory
+from app.imports.source import Source
+from app.imports.tensor_in_file import find_tensor
+from app.memory.budget import UNCOUNTED
 
 T = TypeVar("T")
-
-
-class MemorySource:
-    """Bytes. `asked` are the ranges that were read."""
-
-    def __init__(self, content: bytes, checksum: Checksum | None = None) -> None:
-        self.content = content
-        self.size: int | None = len(content)
-        self.checksum = checksum
-        self.asked: list[tuple[int, int]] = []
-
-    async def open(self) -> bytes:
-        return self.content[:HEAD_BYTES]
-
-    async def read(self, begin: int, end: int) -> bytes:
-        self.asked.append((begin, end))
-        return self.content[begin:end]
-
-    async def close(self) -> None:
-        pass
-
-
-def found_in(source: Source, tensor: str | None = None, memory: Memory = UNCOUNTED) -> Found:
-    """Where the tensor is. Raises what `find_tensor` raises."""
-
-    async def work() -> Found:
-        return await find_tensor(source, await source.open(), tensor, memory)
-
-    return asyncio.run(closing(source, work()))
 
 
 def read_tensor(source: Source, tensor: str | None = None) -> bytes:

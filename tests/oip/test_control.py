@@ -65,6 +65,14 @@ def test_metadata_names_one_documented_datatype_and_lists_those_taken(client: ht
     assert "`FP32` stands for" in schema["description"]
 
 
+def test_a_model_is_described_with_the_values_that_its_parameters_have_by_themselves(client: httpx.Client) -> None:
+    metadata = client.get("/v2/models/gather_elements").json()
+    assert [one["name"] for one in metadata["inputs"]] == ["data", "indices"]
+    config = client.get("/v2/models/gather_elements/config").json()
+    values = {name: value["string_value"] for name, value in config["parameters"].items()}
+    assert values == {"axis": "0", "dialect": "onnx-13", "device": "auto"}
+
+
 def test_stats_is_not_a_model(client: httpx.Client) -> None:
     assert [one["name"] for one in client.get("/v2/models/stats").json()["model_stats"]][:2] == ["gathernd", "gather"]
     refused(client.get("/v2/models/stats/ready"), "model_not_found")
