@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
-from time import monotonic
 from typing import Any, TypeVar
 
 import grpc
@@ -18,6 +17,8 @@ from benchmarks.common import free_port
 LIVE = "/inference.GRPCInferenceService/ServerLive"
 WATCH = "/grpc.health.v1.Health/Watch"
 BURST, COME = 32, 16
+GRACE = 600.0
+"""Seconds, which a stop would take whole if it waited for what does not end."""
 _T = TypeVar("_T")
 
 
@@ -68,7 +69,7 @@ def test_calls_that_have_come_before_a_stop_are_answered(tmp_path: Path) -> None
 def test_a_stop_waits_neither_for_watches_nor_for_an_end_of_the_load(tmp_path: Path) -> None:
     server = Server(tmp_path)
 
-    async def load() -> tuple[float, set[bytes | str]]:
+    async def load() -> set[bytes | str]:
         watch: Any = server.channel.unary_stream(WATCH)(b"")
         assert await watch.read() == b"\x08\x02"
         ends = False
@@ -79,14 +80,12 @@ def test_a_stop_waits_neither_for_watches_nor_for_an_end_of_the_load(tmp_path: P
                 seen.add(await server.ask())
 
         callers = [asyncio.create_task(ask_on()) for _ in range(8)]
-        await asyncio.sleep(0.2)
-        begun = monotonic()
-        await server.listener.stop(5)
-        took = monotonic() - begun
+        while not seen:
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(server.listener.stop(GRACE), GRACE / 10)
         ends = True
         await asyncio.gather(*callers)
-        return took, seen
+        return seen
 
-    took, seen = asyncio.run(server.run(load()))
-    assert took < 3
+    seen = asyncio.run(server.run(load()))
     assert seen <= {b"\x08\x01", "CANCELLED", "UNAVAILABLE"}
