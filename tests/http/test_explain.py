@@ -16,6 +16,7 @@ from app.operators.backward_registry import BACKWARDS
 from app.operators.registry import OPERATORS
 from tests.conformance.refused import in_flat_json
 from tests.conformance.tables import SMALL
+from tests.conftest import TEST_ALL
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
 from tests.http.provoked import PROVOKED
@@ -133,7 +134,7 @@ def test_what_a_gather_refuses_an_explanation_refuses_alike(client: httpx.Client
     paths = {row.path for row in OPERATORS.values()} | {row.path for row in BACKWARDS.values()} | {"/lookup"}
     cases = [case for case in (*PROVOKED, *in_flat_json()) if case.path in paths]
     looked_at = 0
-    for case in cases:
+    for case in cases if TEST_ALL else cases[::5]:
         content = case.body if isinstance(case.body, bytes | str) else json.dumps(case.body)
         plain, asked = (
             client.post(case.path, params=params, content=content, headers=case.headers)
@@ -150,7 +151,7 @@ def test_what_a_gather_refuses_an_explanation_refuses_alike(client: httpx.Client
         else:
             assert {**asked.json(), "request_id": ""} == {**plain.json(), "request_id": ""}, case
     assert len(cases) > 500
-    assert looked_at > 20
+    assert looked_at > 3
 
 
 def test_an_output_over_the_limit_is_refused_from_the_shapes(client: httpx.Client) -> None:

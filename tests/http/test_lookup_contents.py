@@ -147,7 +147,7 @@ def test_a_request_of_26_tables_sees_one_content_of_each_while_they_change(
                     move(client, f"same-{name}", f"{name}@1")
                 if name in PUBLISHED:
                     move(client, f"live-{name}", f"{name}@1")
-        ends = monotonic() + (4 * soak_scale if TEST_ALL else 2.5)
+        ends = monotonic() + (4 * soak_scale if TEST_ALL else 1.5)
         threads = [
             until_the_end(scatter, *SCATTERED[:5]),
             until_the_end(scatter, *SCATTERED[5:]),

@@ -153,6 +153,7 @@ FAULTS: dict[str, Callable[[NDArray[Any], int], int]] = {
 MISSED = ("first bad component -1, not", r"first bad component \d+, not \d")
 
 
+@pytest.mark.slow
 @for_each(
     ("fault", "plans"),
     [(fault, plans) for fault in FAULTS for plans in PLANS if not (PLANS[plans].fills and fault in MISSED)],

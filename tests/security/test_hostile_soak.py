@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.conftest import SOAK, TEST_ALL
+from tests.conftest import SOAK
 from tests.http.raw import TINY, request
 from tests.http.server import Server, serving
 from tests.security.hostile import Whole, attack, whole
@@ -274,7 +274,8 @@ def wait_until_idle(server: Server) -> None:
         assert monotonic() < end, found
 
 
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_hostile_requests_harm_nobody(
     workers: str, warmed: Path, tmp_path: Path, soak_scale: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,7 +283,7 @@ def test_hostile_requests_harm_nobody(
     for folder in elsewhere.values():
         folder.mkdir()
     environment = {"HOME": str(elsewhere["HOME"]), "TMPDIR": str(elsewhere["TMPDIR"])}
-    total = 8_000 * soak_scale if TEST_ALL else 5_000  # enough for the rarest of REACHED
+    total = 8_000 * soak_scale  # enough for the rarest of REACHED
     place = tmp_path / "server"
     with serving(warmed, place, *LIMITS, "--workers", workers, cwd=elsewhere["cwd"], environment=environment) as server:
         client = server.shared_client()

@@ -164,6 +164,7 @@ def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_c
         assert running.stop() == 0, running.log()
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_that_is_given_up_is_not_said_to_have_ended(tmp_path: Path) -> None:
     with parent(tmp_path) as running:
         before = running.workers()
@@ -178,6 +179,7 @@ def test_a_rolling_restart_that_is_given_up_is_not_said_to_have_ended(tmp_path: 
         assert running.stop() == 0, running.log()
 
 
+@pytest.mark.slow
 def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     api_keys.add(file, "a", ["gather"])

@@ -19,7 +19,7 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
 from app.tensors.tensor import Tensor
 from app.wire.json.write_values import tensor_text, values_text
-from tests.conftest import samples
+from tests.conftest import samples, slow_but_for
 from tests.for_each import for_each
 from tests.wire.float8_reference import FLOAT8, NAN, finite, nearest, number_of
 from tests.wire.json_requests import call, made, refused, request, tensor
@@ -96,7 +96,7 @@ def check(dtype: str, texts: list[str]) -> None:
     assert read(dtype, kept) == wanted
 
 
-@pytest.mark.parametrize("dtype", FLOAT8)
+@pytest.mark.parametrize("dtype", slow_but_for(("float8_e5m2",), FLOAT8))
 def test_a_middle_goes_to_the_even_neighbor_and_the_least_digit_beside_it_decides(dtype: str) -> None:
     numbers = finite(dtype)
     texts = []

@@ -15,6 +15,7 @@ from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire.json import grammar_and_duplicate_keys
+from tests.conftest import slow_but_for
 from tests.strings import items
 from tests.wire import json_oracle
 from tests.wire.json_random import Requests
@@ -71,7 +72,7 @@ def strict(body: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_but_for((0,), range(4)))
 def test_both_readers_make_the_same_of_every_request(seed: int, soak_scale: int) -> None:
     requests, seen = Requests(seed), Counter[str]()
     for _ in range(2500 * soak_scale):
@@ -84,7 +85,7 @@ def test_both_readers_make_the_same_of_every_request(seed: int, soak_scale: int)
     assert seen["read"] > 200
 
 
-@pytest.mark.parametrize("seed", range(100, 102))
+@pytest.mark.parametrize("seed", slow_but_for((100,), range(100, 102)))
 def test_malformed_is_what_python_finds_malformed(seed: int, soak_scale: int) -> None:
     requests, seen = Requests(seed), Counter[bool]()
     for _ in range(3000 * soak_scale):
@@ -110,7 +111,7 @@ def test_a_body_cut_short_at_any_byte_is_malformed(seed: int) -> None:
             assert found == ("malformed_request", [], 0, {}), (size, whole)
 
 
-@pytest.mark.parametrize("seed", [8, 9])
+@pytest.mark.parametrize("seed", slow_but_for((8,), (8, 9)))
 def test_every_kind_of_buffer_and_surroundings_reads_alike(seed: int, soak_scale: int) -> None:
     requests = Requests(seed)
     for _ in range(200 * soak_scale):
