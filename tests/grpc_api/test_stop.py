@@ -72,16 +72,16 @@ def test_a_stop_waits_neither_for_watches_nor_for_an_end_of_the_load(tmp_path: P
     async def load() -> set[bytes | str]:
         watch: Any = server.channel.unary_stream(WATCH)(b"")
         assert await watch.read() == b"\x08\x02"
-        ends = False
+        ends, under_way = False, asyncio.Event()
         seen: set[bytes | str] = set()
 
         async def ask_on() -> None:
             while not ends:
                 seen.add(await server.ask())
+                under_way.set()
 
         callers = [asyncio.create_task(ask_on()) for _ in range(8)]
-        while not seen:
-            await asyncio.sleep(0.01)
+        await under_way.wait()
         await asyncio.wait_for(server.listener.stop(GRACE), GRACE / 10)
         ends = True
         await asyncio.gather(*callers)
