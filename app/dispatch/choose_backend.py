@@ -42,10 +42,6 @@ _LOOP_BOUNDS_S: Final = (50e-6, 1500e-6)
 _SPLIT_MIN_S: Final = 10e-6
 """To share a gather takes about a microsecond, which is too much for a shorter one."""
 NO_STRINGS: Final = "a GPU holds no strings"
-_ASKED_CPU: Final = "the request asks for the device cpu"
-_ASKED_GPU: Final = "the request asks for the device gpu"
-_ALWAYS_GPU: Final = "this service runs on its GPU whatever that can hold (GATHERND_DEVICE=gpu)"
-_FORCED: Final = "every gather that can take a certain route has to"
 
 
 class Size(NamedTuple):
@@ -159,6 +155,10 @@ class Decision(NamedTuple):
 
 
 USUAL: Final = Facts()
+_THREAD_ROUTE: Final = ConsideredRoute("thread", True, "a thread takes gathers of any size")
+_ON_THREAD: Final = ChosenRoute("thread")
+_ON_LOOP: Final = ChosenRoute("loop", 1, True)
+_ON_GPU: Final = ChosenRoute("gpu")
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,11 @@ class BackendChooser:
 
     def _thresholds(self, item_s: float) -> Thresholds:
         split_min_s = _SPLIT_MIN_S if self.split_min_us is None else self.split_min_us * 1e-6
-        seconds = (self.loop_max_s, split_min_s, self.rates.wakeup_s)
-        return Thresholds(*(Size(each // item_s, each // self.rates.byte_s) for each in seconds))
+        loop, split, helper = (
+            Size(seconds // item_s, seconds // self.rates.byte_s)
+            for seconds in (self.loop_max_s, split_min_s, self.rates.wakeup_s)
+        )
+        return Thresholds(loop, split, Size(max(helper.items, 1), max(helper.bytes, 1)))
 
     def decide(self, plan: Plan, facts: Facts = USUAL) -> Decision:
         """Decide where a gather with this plan runs.
@@ -210,79 +213,76 @@ class BackendChooser:
         request that asks for a device is obeyed or refused. Under `auto` the GPU takes what it has a copy of, from its
         threshold on and if its memory has room.
         """
-        size = size_of(plan)
+        size, slices = size_of(plan), plan.batches * plan.tuples
         near = plan.batches * plan.block_items * plan.item_size <= NEAR_BYTES
-        thresholds = self.near if near else self.far
-        routes = tuple(self._consider(route, plan, facts, size, thresholds) for route in ROUTES)
-        parts = self._parts(plan, size, thresholds.helper)
-        leads = any(each.route == "loop" and each.is_open for each in routes)
-        cpu = next(_chosen(each.route, parts, leads) for each in routes if each.is_open and each.route != "gpu")
-        has_gpu = self._impossible("gpu", plan, USUAL._replace(cpu_only=facts.cpu_only)) is None
+        loop_most, split_least, per_helper = self.near if near else self.far
+        gpu = self._gpu_route(plan, facts, size)
+        split = self._split_route(slices, size, split_least)
+        loop = _loop_route(facts, size, loop_most)
+        routes: tuple[ConsideredRoute, ...] = (gpu, split, loop, _THREAD_ROUTE)
+        helpers = max(size.items // per_helper.items, size.bytes // per_helper.bytes, 1)
+        over_threads = ChosenRoute("split", int(min(self.threads, slices, helpers + 1)), loop.is_open)
+        cpu = over_threads if split.is_open else _ON_LOOP if loop.is_open else _ON_THREAD
+        choice = _ON_GPU if gpu.is_open else cpu
+        has_gpu = self.no_gpu is None and facts.cpu_only is None
         missed_bytes = 0
-        only, why = self._only_route(plan, facts)
+        only, why = self._only_route(facts, has_gpu, split, loop)
         if only is not None:
             routes = tuple(ConsideredRoute(each.route, each.route == only, why) for each in routes)
-        elif has_gpu and not facts.on_gpu:
-            with_copy = self._consider("gpu", plan, facts._replace(on_gpu=True), size, thresholds)
+            choice = {"gpu": _ON_GPU, "split": over_threads, "loop": _ON_LOOP, "thread": _ON_THREAD}[only]
+            cpu = cpu if only == "gpu" else choice
+        elif has_gpu and facts.device == "auto" and not facts.on_gpu:
+            with_copy = self._gpu_route(plan, facts._replace(on_gpu=True), size)
             missed_bytes = int(max(size.bytes, CACHE_LINE * size.items)) if with_copy.is_open else 0
-        choice = next(_chosen(each.route, parts, leads) for each in routes if each.is_open)
-        if choice.route != "gpu":
-            cpu = choice
         refused = (self.no_gpu or facts.cpu_only) if facts.device == "gpu" else None
         return Decision(choice, cpu, size, routes, missed_bytes, refused, has_gpu)
 
-    def _consider(self, route: Route, plan: Plan, facts: Facts, size: Size, thresholds: Thresholds) -> ConsideredRoute:
-        """Whether a route is open to a gather of this size."""
-        closed = self._impossible(route, plan, facts)
-        if route == "gpu" and closed is None:
-            if not facts.on_gpu:
-                closed = "the device has no copy of the data"
-            elif device_bytes(plan) > self.gpu_memory:
-                closed = "it does not fit into the device's memory"
+    def _gpu_route(self, plan: Plan, facts: Facts, size: Size) -> ConsideredRoute:
+        closed = self.no_gpu or facts.cpu_only
+        if closed is None and facts.device == "cpu":
+            closed = "the request asks for the device cpu"
+        elif closed is None and not facts.on_gpu:
+            closed = "the device has no copy of the data"
+        elif closed is None and device_bytes(plan) > self.gpu_memory:
+            closed = "it does not fit into the device's memory"
         if closed is not None:
-            return ConsideredRoute(route, False, closed)
-        if route == "thread":
-            return ConsideredRoute(route, True, "a thread takes gathers of any size")
-        if route == "loop":
-            most = thresholds.loop
-            if size.items <= most.items and size.bytes <= most.bytes:
-                return ConsideredRoute(route, True, "it is within the threshold in items and in bytes", most)
-            return ConsideredRoute(route, False, "it would hold up other requests: it is above the threshold", most)
-        least = self.gpu_from if route == "gpu" else thresholds.split
-        if size.items >= least.items or size.bytes >= least.bytes:
-            return ConsideredRoute(route, True, "it reaches the threshold in items or in bytes", least)
-        return ConsideredRoute(route, False, "it is below the threshold in items and in bytes", least)
+            return ConsideredRoute("gpu", False, closed)
+        return _reaches("gpu", size, self.gpu_from)
 
-    def _impossible(self, route: Route, plan: Plan, facts: Facts) -> str | None:
-        """Why a gather of any size could not take a route; None if it could."""
-        if route == "gpu":
-            return self.no_gpu or facts.cpu_only or (_ASKED_CPU if facts.device == "cpu" else None)
-        if route == "loop" and facts.cold:
-            return "reading this content waits for the disk"
-        if route == "split" and self.threads < 2:
-            return "the pool has one thread"
-        if route == "split" and plan.batches * plan.tuples < 2:
-            return "there are not two slices to share out"
-        return None
+    def _split_route(self, slices: int, size: Size, least: Size) -> ConsideredRoute:
+        if self.threads < 2:
+            return ConsideredRoute("split", False, "the pool has one thread")
+        if slices < 2:
+            return ConsideredRoute("split", False, "there are not two slices to share out")
+        return _reaches("split", size, least)
 
-    def _only_route(self, plan: Plan, facts: Facts) -> tuple[Route | None, str]:
+    def _only_route(
+        self, facts: Facts, has_gpu: bool, split: ConsideredRoute, loop: ConsideredRoute
+    ) -> tuple[Route | None, str]:
         """The route that the request or the settings leave, if only one, and why they close the others."""
         if facts.device == "gpu":
-            return "gpu", _ASKED_GPU
-        if self.force_route is not None and self._impossible(self.force_route, plan, facts) is None:
-            return self.force_route, _FORCED
-        if self.always_gpu and self._impossible("gpu", plan, facts) is None:
-            return "gpu", _ALWAYS_GPU
+            return "gpu", "the request asks for the device gpu"
+        may_use_gpu = has_gpu and facts.device == "auto"
+        if self.force_route is not None:
+            # A route whose size was looked at is possible.
+            split_is, loop_is = split.threshold is not None, loop.threshold is not None
+            possible = {"gpu": may_use_gpu, "split": split_is, "loop": loop_is, "thread": True}
+            if possible[self.force_route]:
+                return self.force_route, "every gather that can take a certain route has to"
+        if self.always_gpu and may_use_gpu:
+            return "gpu", "this service runs on its GPU whatever that can hold (GATHERND_DEVICE=gpu)"
         return None, ""
 
-    def _parts(self, plan: Plan, size: Size, per_helper: Size) -> int:
-        """Over how many threads a split goes: each helper beyond the first has more work than its waking takes."""
-        helpers = max(size.items // max(per_helper.items, 1), size.bytes // max(per_helper.bytes, 1), 1)
-        return int(min(self.threads, plan.batches * plan.tuples, helpers + 1))
+
+def _loop_route(facts: Facts, size: Size, most: Size) -> ConsideredRoute:
+    if facts.cold:
+        return ConsideredRoute("loop", False, "reading this content waits for the disk")
+    if size.items <= most.items and size.bytes <= most.bytes:
+        return ConsideredRoute("loop", True, "it is within the threshold in items and in bytes", most)
+    return ConsideredRoute("loop", False, "it would hold up other requests: it is above the threshold", most)
 
 
-def _chosen(route: Route, parts: int, leads: bool) -> ChosenRoute:
-    """`leads` says that the event loop may take part in a split."""
-    if route == "split":
-        return ChosenRoute(route, parts, leads)
-    return ChosenRoute(route, 1, route == "loop")
+def _reaches(route: Route, size: Size, least: Size) -> ConsideredRoute:
+    if size.items >= least.items or size.bytes >= least.bytes:
+        return ConsideredRoute(route, True, "it reaches the threshold in items or in bytes", least)
+    return ConsideredRoute(route, False, "it is below the threshold in items and in bytes", least)
