@@ -18,7 +18,7 @@ from typing import Final, get_args
 
 from starlette.applications import Starlette
 
-from app import count_damaged_tensors, gauges, periodic_tasks, warmup
+from app import count_damaged_tensors, periodic_tasks, service_gauges, warmup
 from app.api.asgi_app import DataPlane
 from app.api.asgi_request import Receive, Scope, Send
 from app.api.cors import CrossOrigin, is_affected
@@ -276,10 +276,10 @@ def create_app(
             disk_threads.shutdown()
             store.close()
 
-    metrics.gauges.update(gauges.process_gauges(service, settings))
+    metrics.gauges.update(service_gauges.process_gauges(service, settings))
     if isinstance(authorizer, KeyAuthorizer):
         metrics.key_label = authorizer.label
-    metrics.common = lambda: gauges.common_gauges(store, settings, damaged.tensors, tables)
+    metrics.common = lambda: service_gauges.common_gauges(store, settings, damaged.tensors, tables)
     app = (CrossOriginApplication if settings.cors_origins else Application)(
         Starlette(lifespan=lifespan),
         handlers_of(service, inference, store, tables, imports, disk_threads, readiness, metrics, settings),

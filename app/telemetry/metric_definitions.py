@@ -1,5 +1,5 @@
 """The metrics: names, labels, help texts and buckets. A new metric is a row here, and a line where it is counted; the
-values of gauges of the service are read in `app.gauges`.
+values of the gauges of the service are read in `app.service_gauges`.
 
 Labels come from closed sets: route templates, methods and codes, never from what a client makes up. Of the names of
 resident tensors a process shows MOST_TENSORS at the most.
@@ -8,7 +8,7 @@ resident tensors a process shows MOST_TENSORS at the most.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from app import __version__
 from app.errors import CODES
@@ -30,57 +30,81 @@ BUILD_INFO: Final = (
 """Name, labels and help of the metric that says what runs."""
 REQUEST_SECONDS: Final = ("gathernd_request_seconds", ("path",), "Seconds from request to answer.")
 """Name, labels and help of the histogram."""
-COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "gathernd_requests": (
+CLIENT_GONE: Final = "client_gone"
+"""Counted beside the codes of the catalogue: the client went away before its answer."""
+
+
+class Counter(NamedTuple):
+    """A counter. `from_start` has the labels that are shown before anything is counted under them: Prometheus sees a
+    first error as a rise only after a zero.
+    """
+
+    labels: tuple[str, ...]
+    help: str
+    from_start: tuple[str, ...] = ()
+
+
+COUNTERS: Final[Mapping[str, Counter]] = {
+    "gathernd_requests": Counter(
         ("method", "path", "status"),
         "Requests answered, by route template and status; status 0: the client went away first.",
     ),
-    "gathernd_grpc_requests": (
+    "gathernd_grpc_requests": Counter(
         ("method", "code"),
         "Calls of gRPC, and requests of its streams, by method and status. They count as requests, too, with the "
         "status that HTTP would have had.",
     ),
-    "gathernd_errors": (("code",), "Errors answered, by code of the catalogue: what was rejected and why."),
-    "gathernd_caller_deadlines": (
+    "gathernd_errors": Counter(
+        ("code",), "Errors answered, by code of the catalogue: what was rejected and why.", (*CODES, CLIENT_GONE)
+    ),
+    "gathernd_caller_deadlines": Counter(
         ("path",),
         "Of the errors deadline_exceeded, those for which the caller had set the deadline, shorter than the service's.",
     ),
-    "gathernd_limit_refusals": (("limit",), "Requests refused for the sake of a limit, by the limit's name."),
-    "gathernd_kernel_routes": (("route",), "Gathers, by the route that they took: loop, thread, split, gpu or shards."),
-    "gathernd_route_measured_seconds": (("route",), "Seconds that gathers took in the kernel, by the same route."),
-    "gathernd_gpu_fallbacks": ((), "Gathers that the CPU ran because the GPU failed or was short of memory."),
-    "gathernd_tensor_lookups": (
+    "gathernd_limit_refusals": Counter(("limit",), "Requests refused for the sake of a limit, by the limit's name."),
+    "gathernd_kernel_routes": Counter(
+        ("route",), "Gathers, by the route that they took: loop, thread, split, gpu or shards."
+    ),
+    "gathernd_route_measured_seconds": Counter(
+        ("route",), "Seconds that gathers took in the kernel, by the same route."
+    ),
+    "gathernd_gpu_fallbacks": Counter((), "Gathers that the CPU ran because the GPU failed or was short of memory."),
+    "gathernd_tensor_lookups": Counter(
         ("tensor",),
         "Gathers answered from a resident tensor, and features of lookups, by the name in the request, a tensor's or "
         "an alias's, without a version's number: the first "
         f'{MOST_TENSORS} that a process is asked for, all further ones together as "other".',
     ),
-    "gathernd_lookups": (
+    "gathernd_lookups": Counter(
         ("features",),
         "Lookups answered, by their number of features, rounded up to a power of two.",
     ),
-    "gathernd_shard_requests": (
+    "gathernd_shard_requests": Counter(
         ("shard", "outcome"),
         "Requests to shards for rows of tables in row ranges, by the shard's address and what came of them: ok, or why "
         "another replica was asked: refused, lost, late, busy, starting, deadline, stale, broken; dropped, nobody "
         "waited any more. Of an address with more than 128 characters the label has the first 111 and a checksum.",
     ),
-    "gathernd_shard_seconds": (("shard",), "Seconds that requests to shards took, added up."),
-    "gathernd_imports": (("outcome",), "Imports that have ended, by how: done, failed or cancelled."),
-    "gathernd_imported_bytes": ((), "Bytes of items that imports have read."),
-    "gathernd_stage_seconds": (("path", "stage"), "Seconds that gathers spent in each stage, added up."),
-    "gathernd_connections_closed_idle": ((), "Idle connections closed to make room for new ones."),
-    "gathernd_connections_refused": ((), "Connections refused because as many were open as may be, none of them idle."),
-    "gathernd_received_bytes": ((), "Bytes of request bodies received."),
-    "gathernd_sent_bytes": ((), "Bytes of response bodies sent."),
-    "gathernd_workers_started": ((), "Worker processes started, the first ones included."),
-    "gathernd_workers_died": ((), "Worker processes that ended without being asked to."),
-    "gathernd_background_failures": (
+    "gathernd_shard_seconds": Counter(("shard",), "Seconds that requests to shards took, added up."),
+    "gathernd_imports": Counter(
+        ("outcome",), "Imports that have ended, by how: done, failed or cancelled.", ("done", "failed", "cancelled")
+    ),
+    "gathernd_imported_bytes": Counter((), "Bytes of items that imports have read."),
+    "gathernd_stage_seconds": Counter(("path", "stage"), "Seconds that gathers spent in each stage, added up."),
+    "gathernd_connections_closed_idle": Counter((), "Idle connections closed to make room for new ones."),
+    "gathernd_connections_refused": Counter(
+        (), "Connections refused because as many were open as may be, none of them idle."
+    ),
+    "gathernd_received_bytes": Counter((), "Bytes of request bodies received."),
+    "gathernd_sent_bytes": Counter((), "Bytes of response bodies sent."),
+    "gathernd_workers_started": Counter((), "Worker processes started, the first ones included."),
+    "gathernd_workers_died": Counter((), "Worker processes that ended without being asked to."),
+    "gathernd_background_failures": Counter(
         ("task",),
         "Failures of tasks that run beside the requests; each is started again.",
     ),
 }
-"""Labels and help of each counter, by its name. All that is counted under one of these names is shown."""
+"""By their names. All that is counted under one of these names is shown."""
 CERTIFICATE_EXPIRY: Final = "gathernd_tls_certificate_expiry_timestamp_seconds"
 GAUGES: Final[Mapping[str, str]] = {
     "gathernd_requests_in_flight": "Requests being answered.",
@@ -121,11 +145,3 @@ PROCESS_GAUGES: Final[Mapping[str, str]] = {
     "process_max_fds": f"Maximum number of open file descriptors, {OF_ONE_PROCESS}.",
 }
 """Help of the gauges of the same libraries."""
-
-CLIENT_GONE: Final = "client_gone"
-"""Counted beside the codes of the catalogue: the client went away before its answer."""
-SHOWN_AT_ZERO: Final[Mapping[str, tuple[str, ...]]] = {
-    "gathernd_errors": (*CODES, CLIENT_GONE),
-    "gathernd_imports": ("done", "failed", "cancelled"),
-}
-"""Labels shown from the start: Prometheus sees a first error as a rise only where there was a zero before."""

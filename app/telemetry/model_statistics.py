@@ -23,7 +23,7 @@ _MOST: Final = 1 << 10
 class ModelStatistics:
     """One model's numbers since the last flush: requests answered and failed, and the seconds of each stage."""
 
-    __slots__ = ("fail", "fail_s", "infer_s", "input_s", "last", "output_s", "owner", "queue_s", "success", "success_s")
+    __slots__ = ("last", "owner", *_PARTS)
 
     def __init__(self, owner: Statistics) -> None:
         self.owner = owner
@@ -34,13 +34,6 @@ class ModelStatistics:
         """Start anew."""
         self.success = self.fail = 0
         self.success_s = self.fail_s = self.queue_s = self.input_s = self.infer_s = self.output_s = 0.0
-
-    def numbers(self) -> tuple[float, ...]:
-        """The numbers in the order of `_PARTS`."""
-        return (
-            self.success, self.fail, self.success_s, self.fail_s, self.queue_s, self.input_s, self.infer_s,
-            self.output_s,
-        )  # fmt: skip
 
     def succeeded(self, timings: RequestTimings, arrived: float) -> None:
         """Count a request whose body had arrived at `arrived` and whose answer has just been encoded."""
@@ -99,7 +92,8 @@ class Statistics:
         for name, numbers in self._models.items():
             if not numbers.success and not numbers.fail:
                 continue
-            for part, number in zip(_PARTS, numbers.numbers(), strict=True):
+            for part in _PARTS:
+                number = getattr(numbers, part)
                 if number:
                     counters.add(_cell(name, part), number)
             counters.values[counters.cell(self._last(name))] = (epoch + numbers.last) * 1e3
@@ -145,15 +139,13 @@ def _cell(name: str, part: str) -> str:
 
 
 def _body(counted: str, totals: Mapping[str, float], last: float) -> dict[str, Any]:
-    success, fail, success_s, fail_s, queue_s, input_s, infer_s, output_s = (
-        totals.get(_cell(counted, part), 0.0) for part in _PARTS
-    )
+    found = {part: totals.get(_cell(counted, part), 0.0) for part in _PARTS}
     name, _, version = counted.rpartition("@")
-    count = int(success)
+    count = int(found["success"])
     timings = {
-        "compute_input": _duration(count, input_s),
-        "compute_infer": _duration(count, infer_s),
-        "compute_output": _duration(count, output_s),
+        "compute_input": _duration(count, found["input_s"]),
+        "compute_infer": _duration(count, found["infer_s"]),
+        "compute_output": _duration(count, found["output_s"]),
     }
     return {
         "name": name,
@@ -162,9 +154,9 @@ def _body(counted: str, totals: Mapping[str, float], last: float) -> dict[str, A
         "inference_count": count,
         "execution_count": count,
         "inference_stats": {
-            "success": _duration(count, success_s),
-            "fail": _duration(int(fail), fail_s),
-            "queue": _duration(count, queue_s),
+            "success": _duration(count, found["success_s"]),
+            "fail": _duration(int(found["fail"]), found["fail_s"]),
+            "queue": _duration(count, found["queue_s"]),
             **timings,
             "cache_hit": _duration(0, 0.0),
             "cache_miss": _duration(0, 0.0),

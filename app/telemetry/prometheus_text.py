@@ -1,13 +1,32 @@
-"""What GET /metrics answers: every metric of `metric_definitions` with its help, from the sums of `shared_counters`."""
+"""What GET /metrics answers: every metric of `metric_definitions` with its help.
+
+Counters and gauges of the service are sums over its processes (see `shared_counters`). What the system tells of a
+process (CPU, memory, files, start) is none: memory that processes share would count several times, and the CPU time
+would fall whenever a worker is replaced. So each process has values of its own there, told apart by the label
+`process`, and any process reads those of all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
 
-from app.telemetry.metric_definitions import BUCKETS, BUILD_INFO, COUNTERS, GAUGES, REQUEST_SECONDS, SHOWN_AT_ZERO
+from app.telemetry.metric_definitions import (
+    BUCKETS,
+    BUILD_INFO,
+    COUNTERS,
+    GAUGES,
+    PROCESS_COUNTERS,
+    PROCESS_GAUGES,
+    REQUEST_SECONDS,
+)
 from app.telemetry.shared_counters import GAUGE
+
+Measured = Mapping[int, Mapping[str, float]]
+"""The values of each process by its slot, by the names of the metrics."""
 
 
 def families(totals: Mapping[str, float]) -> Iterator[Metric]:
@@ -17,9 +36,9 @@ def families(totals: Mapping[str, float]) -> Iterator[Metric]:
         metric, *labels_of_cell = name.split("|")
         cells.setdefault(metric, {})[tuple(labels_of_cell)] = number
     yield _build()
-    for name, (labels, text) in COUNTERS.items():
+    for name, (labels, text, from_start) in COUNTERS.items():
         counter = CounterMetricFamily(name, text, labels=labels)
-        always = [(label,) for label in SHOWN_AT_ZERO.get(name, ())] if labels else [()]
+        always = [(label,) for label in from_start] if labels else [()]
         numbers = dict.fromkeys(always, 0.0) | cells.get(name, {})
         for values, number in numbers.items():
             if number or values in always:
@@ -53,3 +72,25 @@ def _histogram(cells: Mapping[tuple[str, ...], float]) -> Metric:
             buckets.append((bound, total))
         seconds.add_metric((path,), buckets, found.get("sum", 0.0))
     return seconds
+
+
+def measure_processes(processes: Mapping[int, int]) -> Measured:
+    """The values of `processes`, ids by slot; of one that has just ended, none. Reads /proc, and may block."""
+    return {
+        slot: {
+            family.name: family.samples[0].value
+            for family in ProcessCollector(pid=partial(str, pid), registry=None).collect()
+        }
+        for slot, pid in processes.items()
+    }
+
+
+def process_families(measured: Measured) -> Iterator[Metric]:
+    """The metrics of what was measured."""
+    for kind, texts in ((CounterMetricFamily, PROCESS_COUNTERS), (GaugeMetricFamily, PROCESS_GAUGES)):
+        for name, text in texts.items():
+            family = kind(name, text, labels=("process",))
+            for slot, values in measured.items():
+                if name in values:
+                    family.add_metric((str(slot),), values[name])
+            yield family

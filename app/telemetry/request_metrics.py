@@ -26,8 +26,7 @@ from app.telemetry.increment_layout import HEADER_TEMPLATE_AT
 from app.telemetry.increments import add, answer
 from app.telemetry.metric_definitions import BUCKETS, METHODS, MOST_TENSORS, OTHER_TENSORS, REQUEST_SECONDS
 from app.telemetry.observed_request import ObservedRequest
-from app.telemetry.process_metrics import Measured, measure, process_families
-from app.telemetry.prometheus_text import families
+from app.telemetry.prometheus_text import Measured, families, measure_processes, process_families
 from app.telemetry.request_log import RequestLog, RequestRecord
 from app.telemetry.server_timing import STAGES
 from app.telemetry.shared_counters import GAUGE, Counters, unshared_counters
@@ -81,8 +80,7 @@ class Metrics(Collector):
         self._sent = self.counters.cell("gathernd_sent_bytes")
         self._values = np.asarray(self.counters.values)
         self._request_cells: BoundedCache[tuple[str, str, int], tuple[int, int]] = BoundedCache(_REMEMBERED)
-        self._cell_tables: BoundedCache[_Kind, int] = BoundedCache(_REMEMBERED)
-        self._addresses: BoundedCache[_Kind, NDArray[np.int64]] = BoundedCache(_REMEMBERED)
+        self._cell_tables: BoundedCache[_Kind, tuple[int, NDArray[np.int64]]] = BoundedCache(_REMEMBERED)
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -100,11 +98,7 @@ class Metrics(Collector):
         exchange, timings = context.exchange, context.timings
         if exchange.refusal is not None:
             return False
-        tensor = timings.tensor
-        if tensor and tensor not in self._tensors:
-            tensor = self._tensor_label(tensor)
-        key = context.method, context.path, timings.route, tensor
-        table = self._cell_tables.get(key) or self._cell_table(key)
+        table = self._table_of(context)
         start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.gathered
         now = perf_counter()
         number, received, tell = context.number, exchange.received, answer.run
@@ -128,11 +122,7 @@ class Metrics(Collector):
         if exchange.refusal is not None:
             status, code = self.outcome(context, code)
         if code is None and status == 200 and timings.route is not None:
-            tensor = timings.tensor
-            if tensor and tensor not in self._tensors:
-                tensor = self._tensor_label(tensor)
-            key = context.method, context.path, timings.route, tensor
-            table = self._cell_tables.get(key) or self._cell_table(key)
+            table = self._table_of(context)
             start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.kernel_end
             add.run(table, start, parsed, kernel, done, finished, received, sent)
             return
@@ -230,12 +220,18 @@ class Metrics(Collector):
             self._tensors.add(name)
         return name
 
-    def _cell_table(self, kind: _Kind) -> int:
-        """The address of the table of addresses of the cells in which gathers of a kind are counted."""
+    def _table_of(self, context: ObservedRequest) -> int:
+        """The address of the table of addresses of the cells in which a gather is counted."""
+        tensor = context.timings.tensor
+        if tensor and tensor not in self._tensors:
+            tensor = self._tensor_label(tensor)
+        kind = context.method, context.path, context.timings.route, tensor
         found = self._cell_tables.get(kind)
-        if found is not None:
-            return found
-        method, path, route, tensor = kind
+        if found is None:
+            found = self._cell_tables[kind] = self._new_cell_table(*kind)
+        return found[0]
+
+    def _new_cell_table(self, method: str, path: str, route: str | None, tensor: str) -> tuple[int, NDArray[np.int64]]:
         cell = self.counters.cell
         cells: list[int | None] = [None] * increment_layout.CELLS
         cells[increment_layout.REQUESTS], cells[increment_layout.TIMES] = self._cells_of(method, path, 200)
@@ -246,9 +242,7 @@ class Metrics(Collector):
             cells[increment_layout.LOOKUPS] = cell(f"{_LOOKUPS}|{tensor}")
         first = self._values.ctypes.data
         addresses = np.array([0 if place is None else first + 8 * place for place in cells], np.int64)
-        self._addresses[kind] = addresses
-        found = self._cell_tables[kind] = addresses.ctypes.data
-        return found
+        return addresses.ctypes.data, addresses
 
     def publish(self) -> None:
         """Let other processes see this one's gauges."""
@@ -268,7 +262,7 @@ class Metrics(Collector):
         shared = await asyncio.to_thread(self.common)
         alone = {name: read() for name, read in self.unsummed.items()}
         self._shared = {GAUGE + name: number for name, number in (*shared.items(), *alone.items())}
-        self._processes = await asyncio.to_thread(measure, self.counters.processes())
+        self._processes = await asyncio.to_thread(measure_processes, self.counters.processes())
         return generate_latest(self._registry)
 
 

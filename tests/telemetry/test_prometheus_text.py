@@ -18,7 +18,7 @@ def samples(totals: dict[str, float]) -> dict[tuple[str, ...], float]:
 
 def test_a_rise_from_nothing_is_one_from_a_zero() -> None:
     shown = samples({})
-    for name, (labels, _) in COUNTERS.items():
+    for name, (labels, *_) in COUNTERS.items():
         if not labels:
             assert shown[f"{name}_total",] == 0, name
     assert {labels[1] for labels in shown if labels[0] == "gathernd_errors_total"} == {*CODES, CLIENT_GONE}
