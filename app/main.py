@@ -20,8 +20,7 @@ from starlette.applications import Starlette
 
 from app import count_damaged_tensors, periodic_tasks, service_gauges, warmup
 from app.api.asgi_app import DataPlane
-from app.api.asgi_request import Receive, Scope, Send
-from app.api.cors import CrossOrigin, is_affected
+from app.api.cors import CrossOrigin
 from app.api.disk_threads import DiskThreads
 from app.api.inference import Inference
 from app.api.readiness import Readiness
@@ -115,23 +114,6 @@ class Application(DataPlane):
         self.removed_at_the_end.close()
 
 
-class CrossOriginApplication(Application):
-    """The application of a service with GATHERND_CORS_ORIGINS; others skip the check of each request."""
-
-    _cors: CrossOrigin
-
-    def allow(self, origins: Sequence[str]) -> None:
-        """Let web pages of `origins` call."""
-        self._cors = CrossOrigin(self, super().__call__, origins)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI entry."""
-        if scope["type"] == "http" and is_affected(scope):
-            await self._cors(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
-
-
 def create_app(
     settings: Settings,
     counters: Counters | None = None,
@@ -213,7 +195,6 @@ def create_app(
         service.runners[LookupCall] = ShardedLookups(router, kernel)
     service.runners[BackwardCall] = Gradients(service)
     service.run_in_lock_thread = disk_threads.change
-    host_check = HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins)
     models = Models(service, Statistics(metrics.counters))
     inference = Inference(models, metrics)
     authorizer = make_authorizer(
@@ -280,18 +261,17 @@ def create_app(
     if isinstance(authorizer, KeyAuthorizer):
         metrics.key_label = authorizer.label
     metrics.common = lambda: service_gauges.common_gauges(store, settings, damaged.tensors, tables)
-    app = (CrossOriginApplication if settings.cors_origins else Application)(
+    app = Application(
         Starlette(lifespan=lifespan),
         handlers_of(service, inference, store, tables, imports, disk_threads, readiness, metrics, settings),
-        host_check=host_check,
+        host_check=HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins),
+        cross_origin=CrossOrigin(settings.cors_origins) if settings.cors_origins else None,
         authorizer=authorizer,
         readiness=readiness,
         metrics=metrics,
         admission=Admission(budget, pool, settings.max_requests),
         deadline=settings.deadline,
     )
-    if isinstance(app, CrossOriginApplication):
-        app.allow(settings.cors_origins)
     app.settings = settings
     app.service = service
     app.store = store

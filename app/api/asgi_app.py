@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from starlette.types import ASGIApp
 
-from app.api.asgi_request import Handler, Receive, RequestContext, RouteMatch, Scope, Send
+from app.api.asgi_request import Field, Handler, Receive, RequestContext, RouteMatch, Scope, Send
 from app.api.caller_deadline import TIMEOUT, seconds_of, with_deadline
+from app.api.cors import CrossOrigin, is_preflight
 from app.api.readiness import Readiness
 from app.api.route_rows.operation import CONTROL, GATHER
 from app.api.route_table import TABLE
@@ -25,7 +26,7 @@ from app.errors import GatherError
 from app.errors.catalogue import CATALOGUE
 from app.memory.budget import Budget
 from app.memory.error_tracebacks import drop_tracebacks
-from app.security.authorizer import Authorizer, needed_scope
+from app.security.authorizer import Access, Authorizer, needed_scope
 from app.security.host_header_check import HostHeaderCheck
 from app.telemetry.request_metrics import Metrics
 
@@ -38,6 +39,7 @@ class DataPlane:
     """Hands each request to the handler of its operation (see `route_table`).
 
     `handlers` has a handler for each operation; `lifespan` is an application that starts and ends the service.
+    `cross_origin` is None if no page of another site may call.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class DataPlane:
         handlers: Mapping[str, Handler],
         *,
         host_check: HostHeaderCheck,
+        cross_origin: CrossOrigin | None,
         authorizer: Authorizer | None,
         readiness: Readiness,
         metrics: Metrics,
@@ -55,6 +58,7 @@ class DataPlane:
         self.lifespan = lifespan
         self.handlers = handlers
         self.host_check = host_check
+        self.cross_origin = cross_origin
         self.authorizer = authorizer
         self.readiness = readiness
         self.metrics = metrics
@@ -78,6 +82,8 @@ class DataPlane:
             match = context.route_match
             if match is None:
                 match = self._match(context)
+            elif match.fields:
+                context.exchange.add_fields(match.fields)
             authorizer = self.authorizer
             if authorizer is not None and match.keys_version is not authorizer.keys_version:
                 authorizer.check(context.method, match.route.access, match.credential)
@@ -123,7 +129,7 @@ class DataPlane:
                 self.metrics.changed(context, context.change)
             self.metrics.count(context, code or context.code)
 
-    def check_fields(self, context: RequestContext) -> None:
+    def _check_fields(self, context: RequestContext) -> None:
         """Raises malformed_request and forbidden for header fields that no request may have."""
         if context.repeated is not None:
             raise GatherError(
@@ -144,25 +150,36 @@ class DataPlane:
 
         The match of a gather holds for each request with the same header, until other keys are in force.
         """
-        self.check_fields(context)
-        headers = context.headers
+        headers, method = context.headers, context.method
+        cross_origin, preflight = self.cross_origin, None
+        fields: Sequence[Field] = ()
+        if cross_origin is not None:
+            if is_preflight(method, headers):
+                preflight = cross_origin.answer_preflight
+            else:
+                fields = cross_origin.fields(method, headers.get(b"origin"))
+                context.exchange.add_fields(fields)
+        self._check_fields(context)
         route, parameters = TABLE.find(context.path)
-        operation = route.operation(context.method)
-        if needed_scope(context.method, route.access) == "tensors":
+        operation = route.operation(method)
+        if needed_scope(method, route.access) == "tensors":
             self.host_check.check_change(headers)
         plane = CONTROL if operation is None else route.plane
         handler = self._refuse if operation is None else self.handlers[operation.name]
+        if preflight is not None:
+            route, handler = route._replace(access=Access.PUBLIC), preflight
         timeout = headers.get(TIMEOUT)
         if timeout is not None and plane is GATHER:
             handler = with_deadline(handler, seconds_of(timeout))
-        match = context.route_match = RouteMatch(headers, route, parameters, plane, handler, None, context.credential)
+        match = RouteMatch(headers, route, parameters, plane, handler, None, context.credential, fields)
+        context.route_match = match
         if plane is GATHER:
             context.exchange.route_match = match
         return match
 
     async def _send_error(self, context: RequestContext, error: GatherError) -> None:
         self.metrics.count_limit(error)
-        extra: tuple[tuple[bytes, bytes], ...] = ()
+        extra: tuple[Field, ...] = ()
         if context.headers.get(b"expect") is not None:
             # The client may be waiting for "100 Continue" and may never send the body: this connection is done.
             extra = ((b"connection", b"close"),)

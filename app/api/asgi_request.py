@@ -18,7 +18,8 @@ from app.bounded_cache import BoundedCache
 from app.dispatch.admission_control import Admission
 from app.errors import Code, GatherError
 from app.memory.budget import MemoryReservation
-from app.security.bearer_key import key_digest
+from app.requests.query_string import read_query
+from app.security.api_keys import key_digest
 from app.server import tls
 from app.server.header_fields import SECRETS, combined, repeated_single
 from app.telemetry.change_log import Change
@@ -30,6 +31,7 @@ from app.telemetry.server_timing import RequestTimings
 from app.tensors.buffer_type import Buffer
 
 Piece = bytes | bytearray
+Field = tuple[bytes, bytes]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -43,7 +45,7 @@ them in 0.1 to 0.2 ms."""
 _MOST_TURNS: Final = 4
 """In so many turns an answer is written, however long: where all are long, each turn waits for all other answers."""
 _CLOSE: Final = (b"connection", b"close")
-_LINES: Final[BoundedCache[tuple[tuple[bytes, bytes], ...], bytes]] = BoundedCache(256)
+_LINES: Final[BoundedCache[tuple[Field, ...], bytes]] = BoundedCache(256)
 """Header fields of answers as lines: gathers from one table repeat theirs."""
 
 
@@ -52,7 +54,7 @@ class RouteMatch(NamedTuple):
 
     `handler` answers it, on the plane `plane`, which is the control plane for what is refused. `parameters` are the
     segments of the path in the places of the template's braces. `credential` was allowed to by the keys of
-    `keys_version`, which is None where no keys have allowed it yet.
+    `keys_version`, which is None where no keys have allowed it yet. `fields` are added to every answer.
     """
 
     headers: dict[bytes, bytes]
@@ -62,6 +64,7 @@ class RouteMatch(NamedTuple):
     handler: Handler
     keys_version: object
     credential: bytes | None
+    fields: Sequence[Field] = ()
 
 
 class ServerExchange(Protocol):
@@ -76,6 +79,10 @@ class ServerExchange(Protocol):
     deadline: float
     disconnected: bool
     on_disconnect: Callable[[], None] | None
+
+    def add_fields(self, fields: Sequence[Field]) -> None:
+        """Add header fields to the answer, whether the application or the server gives it."""
+        ...
 
     def ready(self) -> bool:
         """Whether a whole answer can be written at once."""
@@ -191,6 +198,12 @@ class RequestContext(ObservedRequest):
         assert self.route_match is not None
         return self.route_match.parameters
 
+    def query_fields(self) -> dict[str, str]:
+        """The fields of the query by name. Raises invalid_field for one that the operation's row does not list."""
+        assert self.route_match is not None
+        operation = self.route_match.route.operation(self.method)
+        return read_query(self.query, () if operation is None else operation.query)
+
     @property
     def sent_key(self) -> bytes | None:
         """`credential`, also of a request whose header was in the cache of headers."""
@@ -212,9 +225,7 @@ class RequestContext(ObservedRequest):
             self.timings.header_field(),
         )
 
-    async def send(
-        self, status: int, content_type: bytes, body: bytes | Sequence[Buffer], *extra: tuple[bytes, bytes]
-    ) -> None:
+    async def send(self, status: int, content_type: bytes, body: bytes | Sequence[Buffer], *extra: Field) -> None:
         """Answer with a whole body, whose pieces are handed on, never copied.
 
         Returns when nearly all of a large body has been sent, so that its bytes are reserved for as long as they are in
@@ -253,19 +264,19 @@ class RequestContext(ObservedRequest):
                 written += len(part)
         await self.sender({"type": "http.response.body", "body": b""})
 
-    async def begin_answer(self, status: int, *fields: tuple[bytes, bytes]) -> None:
+    async def begin_answer(self, status: int, *fields: Field) -> None:
         """Send the header of an answer, whose body `sender` takes piece by piece."""
         self.started = True
         self.status = status
         own = (b"x-request-id", self.request_id.encode()), (b"server-timing", self.timings.header_field())
         await self.sender({"type": "http.response.start", "status": status, "headers": [*own, *fields]})
 
-    async def send_empty(self, status: int, *fields: tuple[bytes, bytes]) -> None:
+    async def send_empty(self, status: int, *fields: Field) -> None:
         """Answer without a body (204)."""
         await self.begin_answer(status, *fields)
         await self.sender({"type": "http.response.body", "body": b""})
 
-    async def send_error(self, error: GatherError, *extra: tuple[bytes, bytes]) -> None:
+    async def send_error(self, error: GatherError, *extra: Field) -> None:
         """Answer with the error body of `error`."""
         self.code = error.code
         made = render_error(error, self.request_id, self.path, self.headers.get(b"accept", b""))

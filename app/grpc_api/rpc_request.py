@@ -9,7 +9,7 @@ from typing import Any, Final
 from app.errors import Code
 from app.grpc_api.rpc_table import Rpc
 from app.memory.budget import Budget, MemoryReservation
-from app.security.bearer_key import key_digest
+from app.security.api_keys import key_digest
 from app.telemetry.observed_request import ObservedRequest
 from app.telemetry.request_id import COUNTER
 from app.telemetry.server_timing import RequestTimings

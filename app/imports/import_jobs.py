@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from app.errors import GatherError
 from app.imports import read_source
-from app.imports.import_steps import ImportRequest, ImportSteps
+from app.imports.import_steps import ImportSpec, ImportSteps
 from app.imports.source import Source, SourceFailed
 from app.imports.source_urls import AllowedSources
 from app.imports.tensor_in_file import find_tensor
@@ -69,7 +69,7 @@ class ImportJobs:
         self._closing = False
         self._disk: Executor = ThreadPoolExecutor(at_once, "import")
 
-    async def begin(self, request: ImportRequest, caller: Caller | None = None) -> ImportRecord:
+    async def begin(self, request: ImportSpec, caller: Caller | None = None) -> ImportRecord:
         """Begin an import, which then goes on by itself: its record. The log names its `caller` when it ends.
 
         Raises import_failed, and what an upload raises: overloaded, payload_too_large, limit_exceeded,
@@ -111,7 +111,7 @@ class ImportJobs:
 
     # On the loop of imports
 
-    async def _begin(self, request: ImportRequest, caller: Caller | None) -> ImportRecord:
+    async def _begin(self, request: ImportSpec, caller: Caller | None) -> ImportRecord:
         reservation = MemoryReservation(self._budget)
         source: Source | None = None
         steps: ImportSteps | None = None

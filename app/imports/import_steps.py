@@ -21,7 +21,7 @@ from app.wire.little_endian_items import bounded_product
 
 
 @dataclass(frozen=True, slots=True)
-class ImportRequest:
+class ImportSpec:
     """What is to be imported: `tensor` of the file at `url` as the next version of tensor `name`."""
 
     name: str
@@ -36,7 +36,7 @@ class ImportRequest:
 class ImportSteps:
     """An import under way. `found` is where its tensor is in a source of `size` bytes with this checksum."""
 
-    def __init__(self, request: ImportRequest, found: Found, checksum: Checksum | None, size: int | None) -> None:
+    def __init__(self, request: ImportSpec, found: Found, checksum: Checksum | None, size: int | None) -> None:
         self.done = 0
         self.span = found.begin, found.end
         self._request = request
@@ -140,7 +140,7 @@ class ImportSteps:
         self._running.end(done=self.done, **members)
 
 
-def _origin(request: ImportRequest) -> str:
+def _origin(request: ImportSpec) -> str:
     """Where the tensor may be read again, URL or URL#TENSOR; "" for a URL with a query, which may hold credentials."""
     if request.url.query:
         return ""

@@ -55,6 +55,12 @@ class Key:
         return self.digest.hex()[:_DIGITS]
 
 
+def key_digest(authorization: bytes) -> bytes:
+    """The SHA-256 of the key in a field Authorization; b"" where that is not of the form `Bearer KEY`."""
+    scheme, _, key = authorization.partition(b" ")
+    return sha256(key.strip(b" \t")).digest() if scheme.lower() == b"bearer" else b""
+
+
 def parse(text: str) -> list[Key]:
     """The keys of a file's text. Empty lines and lines that start with `#` are comments. Raises BadKeysFile."""
     keys: list[Key] = []

@@ -1,7 +1,7 @@
 """Rules for header fields: which may be repeated, which are not kept, and how a body is framed.
 
 A list that occurs more than once is one list (RFC 9110, 5.3), any other field may occur once. Fields that hold a secret
-are removed before a route sees the header; of an API key its SHA-256 is kept (`app.security.bearer_key`).
+are removed before a route sees the header; of an API key its SHA-256 is kept (`app.security.api_keys`).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 import app
+from app.security.api_keys import key_digest
 from app.security.authorizer import Access, KeyAuthorizer
-from app.security.bearer_key import key_digest
 from app.settings import SETTING_NAMES
 from gathernd_cli import command_line
 from tests.deploy.dockerfile import read_dockerfile

@@ -15,7 +15,7 @@ import pytest
 from app.errors import GatherError
 from app.imports.file_source import FileSource
 from app.imports.import_jobs import ImportJobs
-from app.imports.import_steps import ImportRequest, ImportSteps
+from app.imports.import_steps import ImportSpec, ImportSteps
 from app.imports.source_urls import AllowedSources, parse, parse_prefix
 from app.main import create_app
 from app.memory.budget import Budget
@@ -47,7 +47,7 @@ def test_a_source_that_cannot_be_closed_keeps_no_import_from_beginning(
     )  # fmt: skip
 
     def begin(name: str) -> ImportRecord:
-        return asyncio.run(jobs.begin(ImportRequest("t", parse(f"file://{tmp_path}/{name}"), None, Conditions())))
+        return asyncio.run(jobs.begin(ImportSpec("t", parse(f"file://{tmp_path}/{name}"), None, Conditions())))
 
     for version in (1, 2):
         with pytest.raises(GatherError, match="import_failed"):
@@ -96,7 +96,7 @@ def test_an_import_that_is_being_committed_is_neither_ended_nor_stopped(
         max_bytes=1 << 20, at_once=2, s3_endpoint=None, count=lambda state, size: None,
     )  # fmt: skip
     url = parse(f"file://{tmp_path}/a.npy")
-    number = asyncio.run(jobs.begin(ImportRequest("t", url, None, Conditions()))).id
+    number = asyncio.run(jobs.begin(ImportSpec("t", url, None, Conditions()))).id
     assert entered.wait(60)
     assert store.imports.cancel(number)
     assert asked.wait(60)

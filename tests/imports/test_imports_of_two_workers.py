@@ -24,7 +24,7 @@ WORKER = """
 import asyncio, sys
 from pathlib import Path
 from app.imports.import_jobs import ImportJobs
-from app.imports.import_steps import ImportRequest
+from app.imports.import_steps import ImportSpec
 from app.imports.source_urls import AllowedSources, parse, parse_prefix
 from app.memory.budget import Budget
 from app.store import Conditions, LocalStore
@@ -40,7 +40,7 @@ jobs = ImportJobs(
 
 async def main():
     for name in ("whole", "held"):
-        record = await jobs.begin(ImportRequest(name, parse(f"{url}/{name}.npy"), None, Conditions()))
+        record = await jobs.begin(ImportSpec(name, parse(f"{url}/{name}.npy"), None, Conditions()))
         while name == "whole" and store.imports.find(record.id).state == "running":
             await asyncio.sleep(0.01)
         print(record.id, flush=True)

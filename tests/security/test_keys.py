@@ -19,9 +19,8 @@ import pytest
 from app.api.route_table import TABLE
 from app.errors import GatherError
 from app.security import api_keys
-from app.security.api_keys import BadKeysFile
+from app.security.api_keys import BadKeysFile, key_digest
 from app.security.authorizer import KeyAuthorizer, ReadOnlyAuthorizer
-from app.security.bearer_key import key_digest
 from tests.http.server import GATHERND
 
 DIGEST = sha256(b"one").hexdigest()

@@ -55,7 +55,7 @@ from app import compile_codec
 from app.api.routes.tensors_scatter import ScatterAttempt
 from app.errors import GatherError
 from app.formats import npy as npy_format
-from app.imports.import_steps import ImportRequest, ImportSteps
+from app.imports.import_steps import ImportSpec, ImportSteps
 from app.imports.source import Checksum, SourceFailed
 from app.imports.source_urls import parse
 from app.imports.tensor_in_file import Found
@@ -398,7 +398,7 @@ def carry_out_import(store: LocalStore, kind: str, name: str, what: Any) -> list
     assert start is not None
     found_in_file = Found(start, start.offset, len(raw), raw[: start.offset])
     checksum = Checksum("sha256", bytes(32) if kind == "import failed" else hashlib.sha256(raw).digest())
-    asked = ImportRequest(name, parse("https://source.example/t.npy"), None, ALWAYS, keep)
+    asked = ImportSpec(name, parse("https://source.example/t.npy"), None, ALWAYS, keep)
     steps = ImportSteps(asked, found_in_file, checksum, len(raw))
     try:
         steps.enter(store)

@@ -13,7 +13,7 @@ import numpy as np
 
 from app.errors import GatherError
 from app.formats import npy as npy_format
-from app.imports.import_steps import ImportRequest, ImportSteps
+from app.imports.import_steps import ImportSpec, ImportSteps
 from app.imports.source import Checksum, SourceFailed
 from app.imports.source_urls import parse
 from app.imports.tensor_in_file import Found
@@ -55,7 +55,7 @@ def import_at_full_disk(tensors: FillsUp, content: np.ndarray, checksum: bytes) 
     start = npy_format.read_start(raw)
     assert start is not None
     found = Found(start, start.offset, len(raw), raw[: start.offset])
-    asked = ImportRequest("made", parse(SOURCE), None, ALWAYS)
+    asked = ImportSpec("made", parse(SOURCE), None, ALWAYS)
     steps = ImportSteps(asked, found, Checksum("sha256", checksum), len(raw))
     steps.enter(tensors.store)
     tensors.reached("entered")

@@ -58,6 +58,11 @@ class Operation:
     is_offered: bool = True
     """If False, the interactive page leaves it out."""
 
+    @property
+    def query(self) -> list[str]:
+        """The fields that its query may have."""
+        return [each["name"] for each in self.parameters if each["in"] == "query"]
+
 
 class Route(NamedTuple):
     """A path, and its operations by method.

@@ -13,7 +13,6 @@ from app.api.error_responses import JSON
 from app.api.json_content_type import check_json_type
 from app.api.request_body import read_json
 from app.api.routes.tensors import read_page, time_text
-from app.requests.query_string import read_query
 from app.requests.schemas.alias_request import alias_target
 from app.store.catalogue.catalogue_rows import Alias
 from app.store.tensor_store_interface import TensorStore
@@ -30,7 +29,7 @@ class AliasesRoute:
 
     async def list(self, context: RequestContext) -> None:
         """`GET /aliases`."""
-        limit, after = read_page(context.query)
+        limit, after = read_page(context)
         found, following = await self.threads.look_up("", lambda: self.store.alias_page(limit, after))
         body = {"aliases": [_described(alias) for alias in found], "next": following}
         await context.send(200, JSON, orjson.dumps(body))
@@ -39,7 +38,7 @@ class AliasesRoute:
         """`GET /aliases/{alias}`."""
         (name,) = context.parameters
         check_name(name)
-        read_query(context.query, ())
+        context.query_fields()
         alias = await self.threads.look_up(name, lambda: self.store.alias(name))
         if await is_unchanged(context, alias.etag, kind="alias"):
             return
@@ -49,7 +48,7 @@ class AliasesRoute:
         """`PUT /aliases/{alias}`."""
         (name,) = context.parameters
         check_new_name(name)
-        read_query(context.query, ())
+        context.query_fields()
         check_json_type(context.headers.get(b"content-type", JSON))
         conditions = read_conditions(context.headers)
         target = alias_target(await read_json(context))
@@ -63,7 +62,7 @@ class AliasesRoute:
         """`DELETE /aliases/{alias}`."""
         (name,) = context.parameters
         check_name(name)
-        read_query(context.query, ())
+        context.query_fields()
         conditions = read_conditions(context.headers)
         await self.threads.change(name, lambda: self.store.delete_alias(name, conditions))
         context.change = Change("alias removed", name)

@@ -14,8 +14,7 @@ from app.api.route_table import path_of
 from app.api.routes.tensors import described, read_flag, read_keep, read_page, time_text
 from app.errors import GatherError
 from app.imports.import_jobs import ImportJobs
-from app.imports.import_steps import ImportRequest
-from app.requests.query_string import read_query
+from app.imports.import_steps import ImportSpec
 from app.requests.schemas.import_request import import_source
 from app.store import Conditions, LocalStore
 from app.store.import_records import ImportRecord
@@ -36,7 +35,7 @@ class ImportsRoute:
     async def begin(self, context: RequestContext, name: str) -> None:
         """`POST /tensors/{name}/import`."""
         check_new_name(name)
-        fields = read_query(context.query, ("prefault", "lock", "keep"))
+        fields = context.query_fields()
         keep = read_keep(fields.get("keep"))
         prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
         check_json_type(context.headers.get(b"content-type", JSON))
@@ -46,14 +45,14 @@ class ImportsRoute:
         etag = await self.threads.look_up(name, lambda: self.tensors.etag_to_replace(name))
         if conditions != Conditions():
             conditions.check(etag)  # and again when it is committed
-        request = ImportRequest(name, url, tensor, conditions, keep, prefault, lock)
+        request = ImportSpec(name, url, tensor, conditions, keep, prefault, lock)
         record = await self.jobs.begin(request, context.metrics.caller(context))
         where = (b"location", path_of("getImport", id=record.id).encode())
         await context.send(202, JSON, dump(_described(record, context.request_id)), where)
 
     async def list(self, context: RequestContext) -> None:
         """`GET /imports`."""
-        limit, after = read_page(context.query)
+        limit, after = read_page(context)
         found, following = await self.threads.look_up("", lambda: self.store.imports.page(limit, after))
         body = {"imports": [_described(record, context.request_id) for record in found], "next": following}
         await context.send(200, JSON, dump(body))
@@ -61,7 +60,7 @@ class ImportsRoute:
     async def get(self, context: RequestContext) -> None:
         """`GET /imports/{id}`."""
         (number,) = context.parameters
-        read_query(context.query, ())
+        context.query_fields()
         record = await self.threads.look_up("", lambda: self.store.imports.find(number))
         if record is None:
             raise _unknown(number)
@@ -70,7 +69,7 @@ class ImportsRoute:
     async def delete(self, context: RequestContext) -> None:
         """`DELETE /imports/{id}`."""
         (number,) = context.parameters
-        read_query(context.query, ())
+        context.query_fields()
         if not await self.threads.look_up("", lambda: self.store.imports.cancel(number)):
             raise _unknown(number)
         await context.send_empty(204)

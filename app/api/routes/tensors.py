@@ -23,7 +23,6 @@ from app.errors import GatherError, invalid_field
 from app.formats.body_formats import MEDIA_TYPES, NPY, TENSORS, WHOLE_FILE_HINT, TensorCodec, start_of
 from app.formats.npy import Start
 from app.near_name import instead_of, near_name, shorten
-from app.requests.query_string import read_query
 from app.store import Conditions, Metadata
 from app.store.files.write_uploaded_tensor import Upload, check_shape
 from app.store.store_errors import storage_errors
@@ -50,14 +49,14 @@ class TensorsRoute:
 
     async def list(self, context: RequestContext) -> None:
         """`GET /tensors`."""
-        limit, after = read_page(context.query)
+        limit, after = read_page(context)
         found, following = await self.threads.look_up("", lambda: self.store.page(limit, after))
         body: dict[str, Any] = {"tensors": [described(metadata) for metadata in found], "next": following}
         await context.send(200, JSON, orjson.dumps(body))
 
     async def metadata(self, context: RequestContext, name: str) -> None:
         """`GET /tensors/{name}`."""
-        read_query(context.query, ())
+        context.query_fields()
         metadata = await self.threads.look_up(name, lambda: self.store.metadata(name))
         if await is_unchanged(context, metadata.etag):
             return
@@ -67,7 +66,7 @@ class TensorsRoute:
     async def put(self, context: RequestContext, name: str) -> None:
         """`PUT /tensors/{name}`."""
         check_new_name(name)
-        fields = read_query(context.query, ("dtype", "shape", "prefault", "lock", "keep"))
+        fields = context.query_fields()
         keep = read_keep(fields.get("keep"))
         prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
         conditions = read_conditions(context.headers)
@@ -114,7 +113,7 @@ class TensorsRoute:
 
     async def delete(self, context: RequestContext, name: str) -> None:
         """`DELETE /tensors/{name}`."""
-        read_query(context.query, ())
+        context.query_fields()
         conditions = read_conditions(context.headers)
         lock = self.store.lock_name(name)
         await self.threads.change(lock, lambda: self.store.delete(name, conditions))
@@ -152,9 +151,9 @@ def check_count(start: Start, declared: int) -> None:
         )
 
 
-def read_page(query: bytes) -> tuple[int, str | None]:
+def read_page(context: RequestContext) -> tuple[int, str | None]:
     """How many entries of a list are asked for, and after which name. Raises invalid_field."""
-    fields = read_query(query, ("limit", "after"))
+    fields = context.query_fields()
     limit = fields.get("limit", "100")
     if not _NUMBER.fullmatch(limit) or not 1 <= int(limit) <= MAX_LIST:
         raise invalid_field(

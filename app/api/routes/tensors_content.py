@@ -15,7 +15,6 @@ from app.api.conditional_requests import etag_field, is_unchanged, version_field
 from app.api.disk_threads import DiskThreads
 from app.errors import GatherError, invalid_field
 from app.formats.body_formats import RAW, TENSORS, TensorCodec
-from app.requests.query_string import read_query
 from app.store import LocalStore
 from app.store.files.mapped_tensor import MappedContent
 from app.tensors.dtypes import DTYPES
@@ -42,7 +41,7 @@ class ContentRoute:
 
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Answer with the content, from its head to its last byte. Raises GatherError for everything it refuses."""
-        fields = read_query(context.query, ("rows",))
+        fields = context.query_fields()
         content = await self.threads.look_up(name, lambda: self.store.content(name))
         lock = content.description.name
         resident = content.resident()

@@ -16,7 +16,6 @@ from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, version_field
 from app.api.routes.tensors_content import BY_ACCEPT, codec_of, row_range
 from app.memory.budget import MemoryReservation
-from app.requests.query_string import read_query
 from app.services.service import Service
 from app.store import Metadata
 from app.store.tensor_store_interface import TensorStore
@@ -45,7 +44,7 @@ class ShardedContentRoute:
 
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Answer with the rows. Raises GatherError for everything it refuses."""
-        fields = read_query(context.query, ("rows",))
+        fields = context.query_fields()
         metadata = self.store.metadata(name)
         if await is_unchanged(context, metadata.etag, BY_ACCEPT):
             return
