@@ -34,19 +34,25 @@ from app.tensors import (
     frame_format,
     string_frames,
 )
-from app.wire.json import codec_constants, codec_functions
+from app.wire.json import (
+    codec_constants,
+    find_arrays,
+    grammar_and_duplicate_keys,
+    read_elements,
+    write_elements,
+)
 from app.wire.json.compiled import (
     characters,
     decimal_to_double,
-    find_arrays,
     format_float,
-    grammar_and_duplicate_keys,
     parse_decimal,
     parse_element,
     parse_number_arrays,
     parse_string,
     write_strings,
 )
+from app.wire.json.compiled import find_arrays as compiled_find_arrays
+from app.wire.json.compiled import grammar_and_duplicate_keys as compiled_grammar
 
 _integer: Final = types.int64
 _flag: Final = types.boolean
@@ -67,27 +73,27 @@ class _Function(NamedTuple):
 
 
 FUNCTIONS: Final[tuple[_Function, ...]] = (
-    _Function(codec_functions.scan_tensors, find_arrays.scan_tensors, (_bytes,)),
+    _Function(find_arrays.scan_tensors, compiled_find_arrays.scan_tensors, (_bytes,)),
     _Function(
-        codec_functions.read_elements,
+        read_elements.read_elements,
         parse_number_arrays.read_elements,
         (_bytes, *(_integer,) * 6, _integers_out, _octets_out, _flag),
     ),
-    _Function(codec_functions.write_singles, format_float.write_singles, (_bytes, _flag, _octets_out)),
+    _Function(write_elements.write_singles, format_float.write_singles, (_bytes, _flag, _octets_out)),
     _Function(increments.answer, compiled_increments.answer, (_integer, _integer, _integer, *_counted)),
     _Function(increments.add, compiled_increments.add, (_integer, *_counted)),
-    _Function(codec_functions.scan_inputs, find_arrays.scan_inputs, (_bytes, _integers_out)),
-    _Function(codec_functions.scan_features, find_arrays.scan_features, (_bytes, _integers_out)),
+    _Function(find_arrays.scan_inputs, compiled_find_arrays.scan_inputs, (_bytes, _integers_out)),
+    _Function(find_arrays.scan_features, compiled_find_arrays.scan_features, (_bytes, _integers_out)),
     _Function(
-        codec_functions.check,
         grammar_and_duplicate_keys.check,
+        compiled_grammar.check,
         (_bytes, _integer, _integers_out, _integers_out, _flag),
     ),
     _Function(string_frames.read_frames, compiled_string_frames.read_frames, (_bytes, _integer, _integers_out)),
     _Function(string_frames.frames_size, compiled_string_frames.frames_size, (_bytes, _integers)),
     _Function(string_frames.first_longer, compiled_string_frames.first_longer, (_bytes, _integers, _integer)),
     _Function(string_frames.copy_frames, compiled_string_frames.copy_frames, (_bytes, _integers, _octets_out)),
-    _Function(codec_functions.write_strings, write_strings.write_strings, (_bytes, _integers, _octets_out)),
+    _Function(write_elements.write_strings, write_strings.write_strings, (_bytes, _integers, _octets_out)),
     _Function(
         out_of_bounds.replace_components,
         compiled_out_of_bounds.replace_components,

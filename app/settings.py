@@ -234,7 +234,7 @@ class Settings(BaseSettings):
     kernel: Literal["numba", "numpy"] = Field(
         "numba",
         description="CPU kernel: numba, or numpy, with which nothing is compiled, neither what reads nor what writes "
-        "requests: the start takes 2 s, and large JSON some ten times as long.",
+        "requests: the start takes 2 s, and JSON some hundred times as long.",
     )
     api_keys_file: Path | None = Field(None, description="File of API keys; without it no key is asked for.")
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(

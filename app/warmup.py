@@ -1,8 +1,8 @@
 """Compiling ahead, or loading from the cache, what requests use: the kernel first, the rest while requests are served.
 
-With an empty cache only the gather kernel is waited for. Until the rest is compiled, Python reads and writes requests
-(`app.compile_codec`), and NumPy's kernel runs GatherElements, scatters and gradients. Numba is imported here
-alone, and not at all for a service with NumPy's kernel, which compiles nothing.
+With an empty cache only the gather kernel is waited for. Until the rest is compiled, plain functions read and write
+requests (`app.compiled_later`), JSON of more than 1 MiB is refused, and NumPy's kernel runs GatherElements, scatters
+and gradients. Numba is imported here alone, and not at all for a service with NumPy's kernel, which compiles nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from fcntl import LOCK_EX, flock
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final
+
+from app.compiled_later import CompiledLater
 
 NUMBA: Final = "numba"
 _SHARED_S: Final = 5.0
@@ -69,6 +71,12 @@ def warm(
         gc.enable()
 
     def rest() -> None:
+        try:
+            compile_rest()
+        finally:
+            CompiledLater.are_due = False
+
+    def compile_rest() -> None:
         if helper is not None:
             go_on(helper)
         else:  # one worker of a group compiles, or a start that was cut short has left this
@@ -87,6 +95,7 @@ def warm(
         compile_codec.warm(progress)
         second.wait()
 
+    CompiledLater.are_due = True
     return rest
 
 

@@ -32,7 +32,11 @@ SECTION = re.compile(r"## From the socket to the kernel\n(.*?)\n## ", re.DOTALL)
 CALL = re.compile(r"^(\d+)\. `(app/[^`]+\.py)` `([^`]+)`", re.MULTILINE)
 MOST = {"JSON": 16, "safetensors": 14, "gRPC": 18}
 """Calls that the way of a request may have."""
-SIBLINGS = (("/compiled/", "/plain/"), ("/kernels/numba_cpu/gather_kernel.py", "/kernels/numpy_cpu.py"))
+SIBLINGS = (
+    ("/compiled/parse_number_arrays.py", "/read_elements.py"),
+    ("/compiled/", "/"),
+    ("/kernels/numba_cpu/gather_kernel.py", "/kernels/numpy_cpu.py"),
+)
 """Files of compiled code, and those in Python that stand in for them here."""
 Called = list[tuple[str, str]]
 

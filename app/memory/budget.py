@@ -89,14 +89,15 @@ class Memory:
     __slots__ = ()
 
     def charge(self, size: int) -> None:
-        """Take `size` more bytes. Raises GatherError of a code in REFUSED_BY_CHARGE if they are not free."""
+        """Take `size` more bytes. Raises GatherError of a code in REFUSED_UNREAD if they are not free."""
 
     def adjust(self, planned: int, size: int) -> None:
         """Replace a charge of `planned` bytes by the `size` that were needed. Raises as `charge` does."""
 
 
 UNCOUNTED: Final = Memory()
-REFUSED_BY_CHARGE: Final[frozenset[Code]] = frozenset(("overloaded", "payload_too_large"))
+REFUSED_UNREAD: Final[frozenset[Code]] = frozenset(("overloaded", "payload_too_large", "not_ready"))
+"""Codes of errors that say nothing of what a body holds: there is no room for it, or nothing yet that reads it."""
 
 
 class MemoryReservation(Memory):

@@ -25,11 +25,7 @@ from app.tensors.frame_format import CUT_LENGTH, CUT_TEXT, HEAD, ROOM, WHOLE
 
 @entry
 def read_frames(octets: Bytes, wanted: int, starts: Integers) -> tuple[int, int, int]:
-    """(strings, fault, first that is not UTF-8 or -1) of the frames that fill `octets`, read until more than `wanted`.
-
-    Where each begins goes to `starts`, as far as that is long enough. The fault is WHOLE for none, CUT_LENGTH where the
-    length before string number `strings` ends early, or CUT_TEXT where that string does.
-    """
+    """See `app.tensors.string_frames.read_frames`."""
     base, size = address_of(octets), octets.size
     target, room = address_of(starts), starts.size
     place = int64(0)
@@ -62,7 +58,7 @@ def frame_size(base: Address, size: int, start: int) -> int:
 
 @entry
 def frames_size(octets: Bytes, starts: Integers) -> int:
-    """Bytes of the frames at `starts`, or -1 where one is not within `octets`."""
+    """See `app.tensors.string_frames.frames_size`."""
     base, size = address_of(octets), octets.size
     total = int64(0)
     for start in starts:
@@ -75,7 +71,7 @@ def frames_size(octets: Bytes, starts: Integers) -> int:
 
 @entry
 def first_longer(octets: Bytes, starts: Integers, most: int) -> int:
-    """Number of the first of the frames at `starts` whose text has more than `most` bytes, or -1."""
+    """See `app.tensors.string_frames.first_longer`."""
     base, size = address_of(octets), octets.size
     for number in range(starts.size):
         if frame_size(base, size, starts[number]) - HEAD > most:
@@ -85,10 +81,7 @@ def first_longer(octets: Bytes, starts: Integers, most: int) -> int:
 
 @entry
 def copy_frames(octets: Bytes, starts: Integers, out: Bytes) -> int:
-    """Copy the frames at `starts` to `out`, one behind the other: the bytes used.
-
-    -1 where a frame is not within `octets`, or does not fit into all but the last ROOM bytes of `out`.
-    """
+    """See `app.tensors.string_frames.copy_frames`."""
     base, size = address_of(octets), octets.size
     limit = base + size
     first = address_of(out)

@@ -1,13 +1,90 @@
-"""The functions that read, measure and copy strings in frames (see `frame_format`), compiled once that is ready."""
+"""Strings in frames (see `frame_format`): read, measured and copied.
+
+The functions here are the plain ones, in whose place the compiled ones are used once they are ready.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import numpy as np
+from numpy.typing import NDArray
 
 from app.compiled_later import CompiledLater
-from app.tensors import plain_string_frames
+from app.tensors.frame_format import CUT_LENGTH, CUT_TEXT, HEAD, ROOM, WHOLE
 
-read_frames: Final = CompiledLater(plain_string_frames.read_frames)
-frames_size: Final = CompiledLater(plain_string_frames.frames_size)
-first_longer: Final = CompiledLater(plain_string_frames.first_longer)
-copy_frames: Final = CompiledLater(plain_string_frames.copy_frames)
+
+@CompiledLater
+def read_frames(octets: NDArray[np.uint8], wanted: int, starts: NDArray[np.int64]) -> tuple[int, int, int]:
+    """(strings, fault, first that is not UTF-8 or -1) of the frames that fill `octets`, read until more than `wanted`.
+
+    Where each begins goes to `starts`, as far as that is long enough. The fault is WHOLE for none, CUT_LENGTH if the
+    length before string number `strings` ends early, or CUT_TEXT if that string does.
+    """
+    place = count = 0
+    wrong = -1
+    while place < octets.size and count <= wanted:
+        text = frame_text(octets, place)
+        if text is None:
+            return count, CUT_LENGTH if octets.size - place < HEAD else CUT_TEXT, wrong
+        if count < starts.size:
+            starts[count] = place
+        if wrong < 0 and not _is_utf8(text):
+            wrong = count
+        place += HEAD + len(text)
+        count += 1
+    return count, WHOLE, wrong
+
+
+@CompiledLater
+def frames_size(octets: NDArray[np.uint8], starts: NDArray[np.int64]) -> int:
+    """Bytes of the frames at `starts`, or -1 if one is not within `octets`."""
+    total = 0
+    for start in starts.tolist():
+        text = frame_text(octets, start)
+        if text is None:
+            return -1
+        total += HEAD + len(text)
+    return total
+
+
+@CompiledLater
+def first_longer(octets: NDArray[np.uint8], starts: NDArray[np.int64], most: int) -> int:
+    """Number of the first of the frames at `starts` whose text has more than `most` bytes, or -1."""
+    for number, start in enumerate(starts.tolist()):
+        text = frame_text(octets, start)
+        if text is not None and len(text) > most:
+            return number
+    return -1
+
+
+@CompiledLater
+def copy_frames(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
+    """Copy the frames at `starts` to `out`, one behind the other: the bytes used.
+
+    -1 if a frame is not within `octets`, or does not fit into all but the last ROOM bytes of `out`.
+    """
+    used = 0
+    for start in starts.tolist():
+        text = frame_text(octets, start)
+        if text is None or HEAD + len(text) > out.size - ROOM - used:
+            return -1
+        size = HEAD + len(text)
+        out[used : used + size] = octets[start : start + size]
+        used += size
+    return used
+
+
+def frame_text(octets: NDArray[np.uint8], start: int) -> memoryview | None:
+    """The text of the frame at `start`, or None if that is not within `octets`."""
+    if not 0 <= start <= octets.size - HEAD:
+        return None
+    text = start + HEAD
+    stop = text + int.from_bytes(octets.data[start:text], "little")
+    return octets.data[text:stop] if stop <= octets.size else None
+
+
+def _is_utf8(text: memoryview) -> bool:
+    try:
+        str(text, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

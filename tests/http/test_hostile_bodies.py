@@ -15,7 +15,7 @@ from app.formats.json.read_request import read_request
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
-from app.wire.json.write_strings import strings_text
+from app.wire.json.write_values import values_text
 from benchmarks.costly_bodies import MAKERS, native, repeated
 from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
 from benchmarks.read_body import Body, read
@@ -125,7 +125,7 @@ def test_very_many_strings_let_other_threads_go_on() -> None:
         "the longest": lambda: strings.first_longer(1 << 20),
         "measured": lambda: strings.gathered((count,), strings.array[::-1].copy()).nbytes,
         "packed": strings.packed,
-        "written": lambda: strings_text(strings),
+        "written": lambda: values_text(strings),
     }
     assert [name for name, step in steps.items() if not lets_others_go_on(step)] == []
 

@@ -24,7 +24,7 @@ from app.tensors.gather_call import Answer
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
-from app.wire.json.codec_functions import read_elements
+from app.wire.json.read_elements import read_elements
 from app.wire.json.write_values import most_text, values_text
 from app.wire.little_endian_items import packed_bytes
 from tests.for_each import for_each

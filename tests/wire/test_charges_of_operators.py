@@ -31,7 +31,7 @@ from app.tensors.gather_call import Answer, TableRead
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire.json.codec_functions import read_elements
+from app.wire.json.read_elements import read_elements
 from tests.http.lookups import Given, as_json, as_safetensors
 from tests.oip.bodies import octets
 from tests.strings import packed

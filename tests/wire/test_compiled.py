@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.wire.json.codec_functions import write_singles
+from app.wire.json.write_elements import write_singles
 
 COUNT = """
 import json, sys

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, invalid_field
 from app.formats.json.query import read_query
-from app.memory.budget import REFUSED_BY_CHARGE, UNCOUNTED, Memory
+from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
 from app.requests.read_call import Row, make_call, read_arrays, settle, validate
 from app.requests.request import JSON_BODY, GivenArray, Request, WrongArrays
@@ -39,8 +39,7 @@ from app.wire.json.body_without_arrays import (
     parse_envelope,
 )
 from app.wire.json.codec_constants import ESCAPED, QUOTED
-from app.wire.json.codec_functions import scan_tensors
-from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_features
+from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_features, scan_tensors
 from app.wire.json.grammar_and_duplicate_keys import FramingFault, check_framing
 from app.wire.json.read_base64 import Packed, base64_bytes
 from app.wire.json.read_values import FlatList, Values, flat_list, reading_memory
@@ -70,7 +69,7 @@ def read_request(
     except (GatherError, WrongArrays) as refusal:
         # What is not JSON at all comes first; every other fault comes after a field that may not be there.
         is_framing = isinstance(refusal, FramingFault)
-        if not is_framing and not (isinstance(refusal, GatherError) and refusal.code in REFUSED_BY_CHARGE):
+        if not is_framing and not (isinstance(refusal, GatherError) and refusal.code in REFUSED_UNREAD):
             check_framing(body, memory)
         if query and not is_framing:
             read_query(query, row)

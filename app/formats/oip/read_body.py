@@ -27,7 +27,7 @@ from app.formats.oip.infer_document import (
     read_items,
 )
 from app.formats.oip.input_items import JsonItems, PackedItems, given_array
-from app.memory.budget import REFUSED_BY_CHARGE, UNCOUNTED, Memory
+from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, envelopes
 from app.requests.request import GivenArray, WrongArrays
 from app.tensors.buffer_type import Buffer
@@ -104,7 +104,7 @@ def read_body(
     try:
         return _read(text, behind, model, limits, memory)
     except GatherError as error:
-        if error.code not in REFUSED_BY_CHARGE:
+        if error.code not in REFUSED_UNREAD:
             check_framing(text, memory)
         raise
     except WrongArrays as wrong:

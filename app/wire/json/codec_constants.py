@@ -1,4 +1,4 @@
-"""The numbers that both JSON codecs, in Python and compiled, and those who call them agree on."""
+"""The numbers that the readers and writers of JSON, plain and compiled, and those who call them agree on."""
 
 from __future__ import annotations
 
@@ -64,8 +64,6 @@ WIDEST: Final = 20
 """Bytes of the longest text of a float32, with its sign, comma and brackets."""
 TEXT_ROOM: Final = 32
 """Bytes that must be there behind the text of float32."""
-PLAIN_READING: Final = 6
-"""Bytes that `read_elements` in Python takes for each of the text, beside its output."""
 _WORD: Final = 8
 
 

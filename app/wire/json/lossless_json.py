@@ -53,10 +53,10 @@ def loads(text: str, *, bare: bool = False) -> Any:
         raise
     except ValueError:  # int() takes no more than 4,300 digits
         pass
-    return json.loads(text, parse_int=_plain, parse_float=Number, parse_constant=constant)
+    return json.loads(text, parse_int=integer_or_number, parse_float=Number, parse_constant=constant)
 
 
-def _plain(text: str) -> int | Number:
+def integer_or_number(text: str) -> int | Number:
     """The integer that digits are, as far as int() takes them and keeps their sign."""
     return int(text) if len(text) <= MAX_DIGITS and text != MINUS_ZERO else Number(text)
 

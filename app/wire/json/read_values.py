@@ -1,6 +1,6 @@
 """One tensor out of the span of a JSON body that holds its values: flat or nested, of any type.
 
-`codec_functions.read_elements` reads the values straight into the tensor's memory. Where it refuses something, the
+`read_elements` reads the values straight into the tensor's memory. Where it refuses something, the
 nesting alone is looked at again, since it comes before the values.
 """
 
@@ -21,8 +21,8 @@ from app.tensors.dtypes import DType
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Form, Tensor, coordinates
 from app.wire.json import lossless_json, nesting_hint, value_hint
-from app.wire.json.codec_constants import KINDS, MAX_DEPTH, OPEN, PLAIN_READING, SKIP, strings_room
-from app.wire.json.codec_functions import read_elements
+from app.wire.json.codec_constants import KINDS, MAX_DEPTH, OPEN, SKIP, strings_room
+from app.wire.json.read_elements import MEMORY_OF_TEXT, read_elements
 from app.wire.little_endian_items import bounded_product, items_text
 
 _FEW: Final = 8
@@ -220,7 +220,7 @@ def pointers(name: str, form: Form) -> tuple[str, Form, str, str]:
 
 def reading_memory(span: int) -> int:
     """Bytes that `read_elements` takes beside its output, for so many bytes of text."""
-    return PLAIN_READING * span if read_elements.run is read_elements.plain else 0
+    return MEMORY_OF_TEXT * span if read_elements.run is read_elements.plain else 0
 
 
 def width(dtype: DType) -> int:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
+from app.tensors.frame_format import ROOM
 from app.tensors.gather_call import Encoding
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.wire.json.codec_constants import TEXT_ROOM, WIDEST
-from app.wire.json.codec_functions import write_singles
-from app.wire.json.write_strings import strings_text
+from app.wire.json.write_elements import write_singles, write_strings
 from app.wire.little_endian_items import packed_bytes
 
 _NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
@@ -35,6 +35,7 @@ _SHORT: Final = 1 << 9
 _DOUBLE: Final = 26
 """Bytes of the longest text of a float64 with its comma."""
 _BYTE: Final = np.dtype(np.uint8)
+_NOWHERE: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
 
 
 def is_long(tensor: Tensor) -> bool:
@@ -70,7 +71,7 @@ def values_text(tensor: Tensor, memory: Memory = UNCOUNTED) -> list[Buffer]:
     """The items in a flat list, in pieces; `memory` is charged with them. Raises what charging raises."""
     dtype, array = tensor.dtype, tensor.array
     if isinstance(tensor, PackedStrings):
-        return [strings_text(tensor, memory)]
+        return [_strings(tensor, memory)]
     if array.size <= _BLOCK:
         if array.nbytes <= _SHORT:
             text = _numbers(dtype, array)
@@ -91,6 +92,15 @@ def values_text(tensor: Tensor, memory: Memory = UNCOUNTED) -> list[Buffer]:
         pieces += (b"," if pieces else b"[", memoryview(text)[1:-1])
     pieces.append(b"]")
     return pieces
+
+
+def _strings(strings: PackedStrings, memory: Memory) -> memoryview:
+    """The list of the strings, charged before it is made. Raises tensor_damaged."""
+    size = strings.checked(write_strings.run(strings.octets, strings.array, _NOWHERE))
+    memory.charge(size + ROOM)
+    text = np.empty(size + ROOM, _BYTE)
+    strings.checked(write_strings.run(strings.octets, strings.array, text))
+    return text.data[:size]
 
 
 def most_text(dtype: DType) -> int:

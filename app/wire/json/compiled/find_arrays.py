@@ -206,7 +206,7 @@ def _place(words: Address) -> Place:
 
 @entry
 def scan_tensors(view: Bytes) -> tuple[bool, int, int, int, tuple[Place, Place, Place, Place]]:
-    """The fields of `FoundArrays` for the body of a gather or a scatter; unused places are zeros."""
+    """See `app.wire.json.find_arrays.scan_tensors`."""
     places = _stack_places()
     for word in range(3 * MOST_ARRAYS):
         store_u64(places + 8 * word, 0)
@@ -219,10 +219,7 @@ def scan_tensors(view: Bytes) -> tuple[bool, int, int, int, tuple[Place, Place, 
 
 @entry
 def scan_inputs(view: Bytes, places: Integers) -> tuple[bool, int, int, int]:
-    """The first four fields of `FoundArrays` for an inference request; `places` is filled as `_scan` does.
-
-    Of its arrays there may be any number, as a request has objects that the protocol ignores.
-    """
+    """See `app.wire.json.find_arrays.scan_inputs`."""
     most = places.size // 3
     data = int64(_DATA)
     return _scan(address_of(view), view.size, int64(INPUT_DEPTH), data, data, address_of(places), most)
@@ -230,7 +227,7 @@ def scan_inputs(view: Bytes, places: Integers) -> tuple[bool, int, int, int]:
 
 @entry
 def scan_features(view: Bytes, places: Integers) -> tuple[bool, int, int, int]:
-    """The first four fields of `FoundArrays` for a lookup; `places` is filled as `_scan` does."""
+    """See `app.wire.json.find_arrays.scan_features`."""
     most = places.size // 3
     return _scan(
         address_of(view), view.size, int64(FEATURE_DEPTH), int64(_VALUES), int64(_BASE64), address_of(places), most

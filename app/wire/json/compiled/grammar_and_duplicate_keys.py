@@ -163,11 +163,7 @@ def _after_number(base: Address, place: int, end: int) -> int:
 
 @entry
 def check(view: Bytes, end: int, stack: Integers, keys: Integers, bare: bool) -> tuple[int, int]:
-    """(place of a fault or -1, members of all objects); a hash of each key and its object goes to `keys`, if long.
-
-    The document is the first `end` bytes of `view`. It ends with a closing bracket or brace, or some byte follows that
-    is part of no number, name or text: so nothing runs over it.
-    """
+    """See `app.wire.json.grammar_and_duplicate_keys.check`."""
     base = address_of(view)
     zero = int64(0)
     depth = members = objects = zero

@@ -49,15 +49,7 @@ def read_elements(
     out: Bytes,
     bare: bool,
 ) -> tuple[bool, int, int, int, int, int]:
-    """(fine, place, element, used, leaf, inner): read the elements of the span [first, end) of `view` into `out`.
-
-    Elements stand `leaf` lists deep, the innermost lists have `inner` elements and the outer ones as many as the first
-    half of `dims` says, outermost first (the second half is working room). Where `inner` is -1 the first list sets it,
-    and where `leaf` is OPEN, too, the first lists set it and `dims`, which are -1. `room` is how many elements there
-    may be. Where not `fine`, the element at `place` or the nesting there is wrong. `bare` floats may be NaN and
-    infinities without quotes, which is not JSON.
-    Of strings the first `room` words of `out` say where each frame begins behind those, in as many bytes as `used` says
-    (see `strings_room`).
+    """See `app.wire.json.read_elements.read_elements`.
 
     It is one function, since nearly all of its variables go from each turn of the loop into the next.
     """

@@ -57,11 +57,7 @@ def _escape_marks(word: int) -> int:
 
 @entry
 def write_strings(octets: Bytes, starts: Integers, out: Bytes) -> int:
-    """Write the JSON list of the strings whose frames begin at `starts` to `out`: the bytes used.
-
-    Where `out` is empty nothing is written: the bytes are counted. -1 where a frame is not within `octets`, or the text
-    does not fit into all but the last ROOM bytes of `out`.
-    """
+    """See `app.wire.json.write_elements.write_strings`."""
     base, size = address_of(octets), octets.size
     limit = base + size
     write = out.size > 0

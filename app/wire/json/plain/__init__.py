@@ -1,1 +1,0 @@
-"""The JSON codec in Python: what requests use until the compiled one is ready, and where nothing is compiled."""
