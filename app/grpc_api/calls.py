@@ -35,7 +35,7 @@ from app.grpc_api.statuses import PROBLEM, problem_bytes, status_message
 from app.grpc_api.unsent_answers import UnsentAnswers
 from app.memory.error_tracebacks import drop_tracebacks, forget_failure
 from app.security.authorizer import Authorizer
-from app.server.eager_task import continued
+from app.server.start_request import continued
 from app.telemetry.request_metrics import Metrics
 
 logger = logging.getLogger("gathernd")

@@ -14,7 +14,7 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.server import ServerState
 
-from app.server.timed_flow_control import TimedFlowControl
+from app.server.connection_input import TimedFlowControl
 
 
 class Connection(Protocol):

@@ -2,11 +2,11 @@
 
 It refuses what ASGI never sees: headers that are too large, bad framing, requests beyond the limit on connections. Slow
 senders and readers are found by one sweep a second over all connections (`slow_and_idle_clients`), not by a timer for
-each request. The shorter ways are modules of their own: `request_header_cache`, `eager_task`, `body_reader`,
-`whole_answer_response` and `write_batch`.
+each request. The shorter ways are modules of their own: `request_header_cache`, `start_request`, `body_reader`
+and `write_batch`.
 
-Requests are parsed one at a time. What a client sends behind a request waits as bytes (`unparsed_input`) until that
-request is answered and the event loop has time (`input_turns`).
+Requests are parsed one at a time. What a client sends behind a request waits as bytes until that
+request is answered and the event loop has time (`connection_input`).
 """
 
 from __future__ import annotations
@@ -16,27 +16,25 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, ClassVar, Final
-from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.errors import GatherError
 from app.memory.budget import Budget
 from app.memory.error_tracebacks import drop_tracebacks
-from app.server import body_reader, eager_task, half_closed_connections, input_turns, request_header_cache
+from app.server import body_reader, client_presence, connection_input, request_header_cache
 from app.server.body_reader import BodyReader
+from app.server.connection_input import EMPTY_LINE, PIECE_BYTES, UNCHARGED_BYTES, TimedFlowControl, UnparsedInput
 from app.server.connection_limit import SPARE, ConnectionLimit
 from app.server.header_fields import TRAILER, check_transfer_coding, combined, header_too_large, too_many_fields
 from app.server.http_exchange import HttpExchange
 from app.server.lingering_close import MOST_BYTES, LingeringClose
 from app.server.refusal_response import ErrorRenderer, refusal_response
-from app.server.request_target import split_target, with_host
-from app.server.timed_flow_control import TimedFlowControl
-from app.server.unparsed_input import EMPTY_LINE, PIECE_BYTES, UNCHARGED_BYTES, UnparsedInput
+from app.server.request_scope import check_size, header_without_offer, request_scope
+from app.server.start_request import start_request
 from app.server.write_batch import flush
-from app.server.write_progress import WriteProgress
 from app.settings import Settings
 from app.telemetry.request_id import REQUEST_ID, random_id
 
@@ -72,6 +70,7 @@ class Http1Connection(HttpToolsProtocol):
     """
 
     flow: TimedFlowControl
+    cycle: HttpExchange
     settings: ClassVar[Settings]
     count_refusal: ClassVar[Callable[[GatherError, str, str | None], None]]
     render_error: ClassVar[ErrorRenderer]
@@ -92,7 +91,6 @@ class Http1Connection(HttpToolsProtocol):
         self.refused = False
         self.url = b""
         self.starting: HttpExchange | None = None
-        self.write_progress: WriteProgress | None = None
         self.beyond_limit = False
         self.lingering: LingeringClose | None = None
         self.known_headers = request_header_cache.Lookup()
@@ -149,8 +147,8 @@ class Http1Connection(HttpToolsProtocol):
         waiting = self.waiting
         try:
             while waiting.place < len(waiting.data) and self._takes_input():
-                if not first and (only or not input_turns.has_time()):
-                    input_turns.enqueue(self)
+                if not first and (only or not connection_input.has_time()):
+                    connection_input.enqueue(self)
                     break
                 first = False
                 self._feed_next(uncached)
@@ -174,7 +172,7 @@ class Http1Connection(HttpToolsProtocol):
 
     def _takes_input(self) -> bool:
         """Whether the parser may be fed: not while a request that has come whole is being answered."""
-        exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
+        exchange: HttpExchange | None = self.cycle
         if self.refused or self.transport.is_closing():
             return False
         return exchange is None or exchange.more_body or exchange.response_complete
@@ -198,7 +196,7 @@ class Http1Connection(HttpToolsProtocol):
                 return
         header_end = end_of_body = waiting.place
         if self.length is not None and not (self.at_request_start or self.in_header) and header_end < len(data):
-            exchange: HttpExchange = self.cycle  # type: ignore[assignment]
+            exchange = self.cycle
             end_of_body = min(len(data), header_end + self.length - exchange.received)
             self._feed(end_of_body)
         if self.at_request_start and self.starting is not None:
@@ -218,7 +216,8 @@ class Http1Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(self.waiting.take(end))
         except httptools.HttpParserUpgrade:
-            header = self._header_without_offer()
+            parser = self.parser
+            header = header_without_offer(self.url, self.headers, parser.get_method(), parser.get_http_version())
             self.parser = httptools.HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
             self.parser.feed_data(header)
@@ -227,7 +226,7 @@ class Http1Connection(HttpToolsProtocol):
         """Start the request whose header has come."""
         exchange, self.starting = self.starting, None
         assert exchange is not None
-        eager_task.start(self, exchange)
+        start_request(self, exchange)
 
     def _charge(self) -> None:
         """Charge what waits on this connection, and large headers; without room for it no more is taken."""
@@ -252,7 +251,7 @@ class Http1Connection(HttpToolsProtocol):
                 self.refuse(too_many_fields(self.settings))
                 return
         else:
-            exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
+            exchange: HttpExchange | None = self.cycle
             if exchange is None or not exchange.more_body or self.length is not None:
                 return
             if exchange.received != exchange.counted:
@@ -286,7 +285,7 @@ class Http1Connection(HttpToolsProtocol):
         exchange.body = body  # type: ignore[assignment]
         exchange.received = cached.length
         exchange.more_body = False
-        eager_task.start(self, exchange)
+        start_request(self, exchange)
 
     def _exchange(self, scope: dict[str, Any], *, keep_alive: bool) -> HttpExchange:
         """An exchange for the request of `scope`, to which the connection's own entries are added."""
@@ -299,16 +298,6 @@ class Http1Connection(HttpToolsProtocol):
         scope["extensions"] = {"gathernd": exchange}
         return exchange
 
-    def _header_without_offer(self) -> bytes:
-        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
-        for name, value in self.headers:
-            if name == b"connection":
-                tokens = [token for token in value.split(b",") if token.strip().lower() != b"upgrade"]
-                lines.append(b"connection:" + b",".join(tokens))
-            elif name != b"upgrade":
-                lines.append(b"%b: %b" % (name, value))
-        return b"\r\n".join((*lines, b"", b""))
-
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more: what has arrived whole is answered, the connection closes with the last answer.
 
@@ -317,13 +306,13 @@ class Http1Connection(HttpToolsProtocol):
         """
         flush()
         self.in_header = False
-        exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
+        exchange: HttpExchange | None = self.cycle
         if self.scheme == "https" or self.refused or exchange is None:
             return False
         if exchange.more_body or exchange.response_complete or exchange.disconnected:
             return False
         exchange.keep_alive = False
-        half_closed_connections.watch(self)
+        client_presence.watch(self)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -346,7 +335,7 @@ class Http1Connection(HttpToolsProtocol):
         if self.starting is not None:
             self.starting.scope.pop("extensions")  # a cycle, which would stay until garbage is collected
             self.starting = self.cycle = None  # type: ignore[assignment]
-        exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
+        exchange: HttpExchange | None = self.cycle
         if exchange is not None and not exchange.response_complete:
             exchange.disconnected = True
             exchange.message_event.set()
@@ -367,19 +356,8 @@ class Http1Connection(HttpToolsProtocol):
         """The header is whole: check its size, and make the request's exchange."""
         if self.beyond_limit:
             self._claim_place()
-        headers, url, parser = self.headers, self.url, self.parser
-        size = len(url)
-        length = b"0"
-        for name, value in headers:
-            size += len(name) + len(value)
-            if name == b"content-length":
-                length = value
-            elif name == b"transfer-encoding":
-                length = b""
-        if size > self.settings.max_header_bytes:
-            raise header_too_large(self.settings)
-        if len(headers) > self.settings.max_header_fields:
-            raise too_many_fields(self.settings)
+        headers, parser = self.headers, self.parser
+        size, length = check_size(self.url, headers, self.settings)
         version = parser.get_http_version()
         check_transfer_coding(headers, version)
         if parser.should_upgrade():
@@ -387,25 +365,11 @@ class Http1Connection(HttpToolsProtocol):
                 raise GatherError("malformed_request", "this is no proxy: CONNECT is not taken")
             return  # see `_feed`
         self.in_header = False
-        self.length = int(length) if length else None
+        self.length = length
         self.header_size = 0
         self.header_weight = size + _FIELD_BYTES * len(headers) if size > UNCHARGED_BYTES else 0
         self.headers = TRAILER
-        raw_path, query, authority = split_target(url)
-        if authority is not None:
-            headers = with_host(headers, authority, version)
-        path = raw_path.decode("ascii")
-        scope = {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": version,
-            "root_path": "",
-            "headers": headers,
-            "method": parser.get_method().decode("ascii"),
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": query,
-        }
+        scope = request_scope(self.url, headers, parser.get_method(), version, self.asgi_version)
         keep_alive = version != "1.0" and parser.should_keep_alive() and not self.leaving
         self.cycle = self.starting = self._exchange(scope, keep_alive=keep_alive)
 
@@ -430,7 +394,7 @@ class Http1Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body arrives."""
-        exchange: HttpExchange = self.cycle  # type: ignore[assignment]
+        exchange = self.cycle
         exchange.received += len(body)
         if exchange.response_complete:
             self._drop_rest(exchange)
@@ -477,7 +441,7 @@ class Http1Connection(HttpToolsProtocol):
         if self.feeding:
             return
         if self.waiting.data:
-            input_turns.enqueue(self)
+            connection_input.enqueue(self)
         elif self.waiting.charged:
             self._charge()
 
@@ -487,7 +451,7 @@ class Http1Connection(HttpToolsProtocol):
         self.refused = True
         request_id = self._request_id()
         path = self.url.partition(b"?")[0].decode("latin-1")
-        exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
+        exchange: HttpExchange | None = self.cycle
         added = b""
         if self.starting is None and exchange is not None and not exchange.response_complete:
             exchange.refusal, exchange.refusal_id = error.code, request_id
@@ -505,7 +469,7 @@ class Http1Connection(HttpToolsProtocol):
     def _close_behind_answer(self) -> None:
         """Close behind the last answer; slowly if some of what the client sends may not have been read."""
         flush()
-        exchange: HttpExchange = self.cycle  # type: ignore[assignment]
+        exchange = self.cycle
         waiting = self.waiting.left
         missing = exchange.missing() if exchange.more_body else None
         left = MOST_BYTES if missing is None else missing - waiting
@@ -529,7 +493,7 @@ class Http1Connection(HttpToolsProtocol):
 
     def _request_id(self) -> str:
         """The id of the request that is being read: its own, if it came with a valid one."""
-        exchange: HttpExchange | None = self.cycle  # type: ignore[assignment]
+        exchange: HttpExchange | None = self.cycle
         fields: Any = ()
         if self.in_header:
             fields = self.headers
@@ -544,13 +508,13 @@ class Http1Connection(HttpToolsProtocol):
             return False
         if self.transport.is_closing():
             return False
-        exchange: RequestResponseCycle | None = self.cycle
+        exchange: HttpExchange | None = self.cycle
         answered = exchange is None or (exchange.response_complete and not exchange.more_body)
         return answered and not self.transport.get_write_buffer_size()
 
     def close_when_quiet(self, now: float, quiet: float) -> None:
         """Close, unless a request is under way, which then is the last, or one came within `quiet` seconds."""
-        exchange: RequestResponseCycle | None = self.cycle
+        exchange: HttpExchange | None = self.cycle
         if self.lingering is not None:
             if now - self.last_received >= quiet:
                 self.transport.close()

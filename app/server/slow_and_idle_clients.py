@@ -13,27 +13,45 @@ import sys
 import termios
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from app.errors import GatherError
 from app.server.connection_limit import IDLE_S
 from app.server.http1_connection import Http1Connection
 from app.server.http_exchange import HttpExchange
-from app.server.write_progress import WriteProgress
+from app.settings import Settings
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 """For SO_LINGER: what has not been sent when the connection is closed is dropped, and the peer is sent a reset."""
 
 
+class _WriteProgress(NamedTuple):
+    """How far a client has read an answer that waits to be sent, as of the last look.
+
+    Since `began` it has read from byte `first` of the answer of `exchange` to byte `read`, the last of them at `moved`.
+    """
+
+    exchange: HttpExchange | None
+    began: float
+    moved: float
+    first: int
+    read: int
+
+
 async def sweep(connections: set[Any], interval: float = 1.0) -> None:
     """Look at all connections every `interval` seconds. Runs until it is cancelled."""
+    answers: dict[Http1Connection, _WriteProgress] = {}
     while True:
         await asyncio.sleep(interval)
         now = monotonic()
+        before, answers = answers, {}
         for connection in list(connections):
             if not isinstance(connection, Http1Connection):
                 continue
-            if _reads_too_slowly(connection, now):
+            progress = _progress(connection, now, before.get(connection))
+            if progress is not None:
+                answers[connection] = progress
+            if progress is not None and _is_too_slow(progress, now, connection.settings):
                 _cut_off(connection)
             elif connection.lingering is not None:
                 if connection.lingering.is_over(now):
@@ -46,28 +64,27 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
                     connection.transport.close()
 
 
-def _reads_too_slowly(connection: Http1Connection, now: float) -> bool:
-    """Whether the client has been too slow until `now` in reading its answer, which is held in memory meanwhile.
+def _progress(connection: Http1Connection, now: float, before: _WriteProgress | None) -> _WriteProgress | None:
+    """How far the client has read its answer, which is held in memory meanwhile; None if no answer waits to be sent.
 
     What it has read is the bytes written less those that still wait, here and in the kernel: that takes more from here
     only once a good part of its buffer is free, which may be megabytes.
     """
     left = connection.transport.get_write_buffer_size()
     if not left:
-        connection.write_progress = None
-        return False
-    exchange: HttpExchange | None = connection.cycle  # type: ignore[assignment]
-    settings, before = connection.settings, connection.write_progress
+        return None
+    exchange: HttpExchange | None = connection.cycle
     read = (0 if exchange is None else exchange.sent) - left - _unsent_in_kernel(connection)
     if before is None or before.exchange is not exchange:
-        connection.write_progress = WriteProgress(exchange, now, now, read, read)
-        return False
-    if read > before.read:
-        before = connection.write_progress = before._replace(moved=now, read=read)
-    waited = now - before.began
-    late = waited - settings.answer_timeout
-    too_little = late > 0 and read - before.first < late * settings.min_answer_rate
-    return too_little or now - before.moved > settings.answer_timeout
+        return _WriteProgress(exchange, now, now, read, read)
+    return before._replace(moved=now, read=read) if read > before.read else before
+
+
+def _is_too_slow(progress: _WriteProgress, now: float, settings: Settings) -> bool:
+    """Whether a client has stopped reading, or has read less than the least rate."""
+    late = now - progress.began - settings.answer_timeout
+    too_little = late > 0 and progress.read - progress.first < late * settings.min_answer_rate
+    return too_little or now - progress.moved > settings.answer_timeout
 
 
 def _unsent_in_kernel(connection: Http1Connection) -> int:
@@ -80,7 +97,7 @@ def _unsent_in_kernel(connection: Http1Connection) -> int:
 
 def _cut_off(connection: Http1Connection) -> None:
     """End a connection whose client does not read; what was to be sent is let go of, by the kernel too."""
-    exchange: HttpExchange | None = connection.cycle  # type: ignore[assignment]
+    exchange: HttpExchange | None = connection.cycle
     if exchange is not None and not exchange.response_complete:
         exchange.refusal = "request_timeout"
     connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -90,7 +107,7 @@ def _cut_off(connection: Http1Connection) -> None:
 def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
     """The refusal of a sender that has been too slow until `now`, None for any other."""
     settings = connection.settings
-    exchange: HttpExchange | None = connection.cycle  # type: ignore[assignment]
+    exchange: HttpExchange | None = connection.cycle
     began = connection.request_began
     if connection.beyond_limit and exchange is None and connection.limit is not None and now - began > IDLE_S:
         return connection.limit.refusal()
@@ -120,7 +137,7 @@ def _idles_too_long(connection: Http1Connection, now: float) -> bool:
     The rest of a body that was answered before it was whole is read and dropped for a while, so that the client comes
     to read the answer instead of finding the connection reset.
     """
-    exchange: HttpExchange | None = connection.cycle  # type: ignore[assignment]
+    exchange: HttpExchange | None = connection.cycle
     if connection.in_header or (exchange is not None and not exchange.response_complete):
         return False
     if exchange is not None and exchange.more_body:

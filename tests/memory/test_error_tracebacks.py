@@ -18,7 +18,7 @@ from app.api.disk_threads import DiskThreads
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.memory.error_tracebacks import drop_tracebacks, forget_failure
-from app.server.eager_task import continued
+from app.server.start_request import continued
 
 Kept = list[weakref.ref[Any]]
 

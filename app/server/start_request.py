@@ -17,7 +17,7 @@ from app.server.http_exchange import HttpExchange
 T = TypeVar("T")
 
 
-def start(connection: Connection, exchange: HttpExchange) -> None:
+def start_request(connection: Connection, exchange: HttpExchange) -> None:
     """Run the application up to its first wait; a task carries on with the rest, if there is one."""
     coroutine: Any = exchange.run_asgi(connection.app)
     if not exchange.more_body:

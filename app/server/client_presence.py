@@ -1,0 +1,57 @@
+"""Whether a client is still there: a connection that is not read does not say so by itself.
+
+The kernel is asked. Of a client that sends no more (a half-closed connection) it cannot tell whether it still reads:
+one that has closed its connection looks the same until it is sent something, which it answers with a reset. So while
+its request waits for a thread it is sent `100 Continue`, which every client of HTTP/1.1 takes and drops.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from enum import Enum
+from typing import Final
+
+from app.server.connection_interface import Connection
+
+FIRST_S: Final = 0.1
+LONGEST_S: Final = 5.0
+"""First and longest time between two looks at a client; each is twice the one before."""
+
+
+class Presence(Enum):
+    """What the other side of a connection has done."""
+
+    OPEN = "it may send and read"
+    SENDS_NO_MORE = "it has sent its end, which may stand behind bytes that were not read yet"
+    GONE = "nobody is there to read an answer: it has reset the connection or, of a Unix socket, closed it"
+
+
+def presence(connection: socket.socket) -> Presence:
+    """Ask poll(2), which knows TCP and Unix sockets. A connection of TCP that the other side has closed looks like one
+    that is half-closed until it is sent something.
+    """
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLRDHUP)  # it tells of POLLHUP unasked
+    found = poll.poll(0)
+    events = found[0][1] if found else 0
+    if events & select.POLLHUP:
+        return Presence.GONE
+    return Presence.SENDS_NO_MORE if events & select.POLLRDHUP else Presence.OPEN
+
+
+def watch(connection: Connection, interval: float = FIRST_S) -> None:
+    """Look at a client that sends no more after `interval` seconds and from then on, until its request is answered."""
+    connection.loop.call_later(interval, _probe, connection, min(2 * interval, LONGEST_S))
+
+
+def _probe(connection: Connection, interval: float) -> None:
+    running = connection.cycle
+    if connection.transport.is_closing() or running is None or running.response_complete:
+        return
+    if running.on_disconnect is not None and not running.response_started and running.scope["http_version"] == "1.1":
+        if presence(connection.transport.get_extra_info("socket")) is Presence.GONE:
+            connection.transport.abort()
+            return
+        running.send_continue()
+    watch(connection, interval)

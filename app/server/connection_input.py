@@ -1,0 +1,175 @@
+"""What a client has sent and the parser has not had: how it waits, when it goes on, and when no more is read.
+
+The parser would go on from one request to the next by itself, and one read brings up to 256 KiB: thousands of pipelined
+requests, or tens of thousands of chunks. To feed the parser all of it at once would keep every other client waiting. So
+it is fed pieces that end where a request may end (`UnparsedInput`, at most one read, charged to the memory budget). A
+connection stops when the time of the event loop's turn is over, and goes on in the next turn, one request or piece at a
+time, in line with the others (`InputTurns`). Meanwhile nothing more is read (`TimedFlowControl`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from time import monotonic, perf_counter
+from typing import Final, Protocol
+
+from uvicorn.protocols.http.flow_control import FlowControl
+
+from app.memory.budget import Budget
+
+TURN_S: Final = 2e-3
+"""Seconds of one turn of the event loop that input beyond a first, short request of each connection may take."""
+EMPTY_LINE: Final = b"\r\n\r\n"
+"""The end of a header, and of a chunked body."""
+PIECE_BYTES: Final = 1 << 13
+"""Most bytes of a header or of a chunked body that the parser is fed at once: 1,365 chunks of one byte take a
+millisecond."""
+UNCHARGED_BYTES: Final = 1 << 11
+"""Each connection may hold this much outside of requests uncharged."""
+
+
+class UnparsedInput:
+    """The bytes of `data`, of which the parser has had the first `place`.
+
+    `charged` is how many bytes are charged to the budget for them and for the header that is being read.
+    """
+
+    __slots__ = ("_last_fed", "charged", "data", "place")
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.place = 0
+        self.charged = 0
+        self._last_fed = b""
+
+    def hold(self, data: bytes, place: int) -> None:
+        """Hold new input, of which the first `place` bytes are dealt with. Nothing else may be left."""
+        self.data, self.place = data, place
+
+    def add(self, data: bytes) -> None:
+        """Add input behind what is left."""
+        self.data = self.data[self.place :] + data
+        self.place = 0
+
+    def clear(self) -> None:
+        """Drop what is left."""
+        self.data, self.place = b"", 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes the parser has not had."""
+        return len(self.data) - self.place
+
+    def end_of_piece(self) -> int:
+        """Return where a header, or a body of unknown length, may end: behind its first empty line, in a piece at
+        most.
+        """
+        data, place, last_fed = self.data, self.place, self._last_fed
+        for known in (3, 2, 1) if last_fed[-1:] in EMPTY_LINE else ():
+            if last_fed.endswith(EMPTY_LINE[:known]) and data.startswith(EMPTY_LINE[known:], place):
+                return place + 4 - known
+        end = data.find(EMPTY_LINE, place, place + PIECE_BYTES + 3) + 4
+        return end if end > 3 else min(len(data), place + PIECE_BYTES)
+
+    def take(self, end: int) -> bytes | memoryview:
+        """Return the bytes up to `end`, which the parser is fed next."""
+        data, place = self.data, self.place
+        self.place = end
+        self._last_fed = (self._last_fed + data[max(place, end - 3) : end])[-3:]
+        return data if end - place == len(data) else memoryview(data)[place:end]
+
+    def charge(self, header_bytes: int, budget: Budget) -> bool:
+        """Charge what is held, and so many bytes of a header. Returns False, having charged nothing, without room."""
+        size = max(0, len(self.data) + header_bytes - UNCHARGED_BYTES)
+        if size == self.charged:
+            return True
+        if not budget.charge_connection(size - self.charged):
+            return False
+        self.charged = size
+        return True
+
+
+class TimedFlowControl(FlowControl):
+    """`resumed` is when reading went on after a pause, in seconds of `monotonic`: 0.0 before the first one.
+
+    Nothing is read while it `holds`, since what came before waits to be parsed, or is `paused`, since what was parsed
+    waits for the application.
+    """
+
+    resumed = 0.0
+    holds = False
+    paused = False
+
+    def hold(self) -> None:
+        """Read no more until `let_go`."""
+        self.holds = True
+        super().pause_reading()
+
+    def let_go(self) -> None:
+        """End what `hold` began; read on unless reading is paused, too."""
+        self.holds = False
+        self._read_on()
+
+    def pause_reading(self) -> None:
+        """Read no more until `resume_reading`."""
+        self.paused = True
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        """End what `pause_reading` began; read on unless input waits to be parsed."""
+        self.paused = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if self.holds or self.paused:
+            return
+        if self.read_paused:
+            self.resumed = monotonic()  # what did not come while nothing was read is not the client's slowness
+        super().resume_reading()
+
+
+class InputConnection(Protocol):
+    """What this module uses of a connection."""
+
+    def read_on(self, *, first: bool, only: bool = False) -> None:
+        """Feed the parser; with `first` and `only` one request or piece of one. Enqueues itself if more is left."""
+        ...
+
+
+class InputTurns:
+    """The connections that wait for the next turn of the event loop, and the time that is left of this one."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[InputConnection, None] = OrderedDict()
+        self._ends = 0.0
+        self._is_open = False
+
+    def has_time(self) -> bool:
+        """Return whether this turn of the event loop has time for more input."""
+        now = perf_counter()
+        if not self._is_open:
+            self._is_open = True
+            self._ends = now + TURN_S
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        return now < self._ends
+
+    def enqueue(self, connection: InputConnection) -> None:
+        """Have `connection` read on in the next turn."""
+        self._waiting[connection] = None
+        if not self._is_open:
+            self._is_open = True
+            self._ends = 0.0
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        """Let the connections read on, one request or piece each, round after round, until the time is over."""
+        self._is_open = False
+        while self._waiting and self.has_time():
+            connection, _ = self._waiting.popitem(last=False)
+            connection.read_on(first=True, only=True)
+
+
+_turns: Final = InputTurns()
+has_time: Final = _turns.has_time
+enqueue: Final = _turns.enqueue
