@@ -16,7 +16,7 @@ from typing import Final
 
 from tests.http.server import ROOT
 from tests.http.test_raw import BAD_FRAMING
-from tests.security.hostile_bodies import BODIES, JSON_BYTES, RESIDENT, Body, flipped
+from tests.security.hostile_bodies import BODIES, RESIDENT, Body, asked_body, flipped
 
 SMUGGLED: Final = "smuggled"
 _MAKERS: Final = [maker for maker, _ in BODIES]
@@ -105,7 +105,7 @@ def _routed(source: Random) -> Body:
         target = target.replace("{}", source.choice(_NAMES), 1)
     if source.random() < 0.4:
         target += source.choice(_QUERIES)
-    content = source.choice(JSON_BYTES)[1] if source.random() < 0.3 else b""
+    content = asked_body(source).content if source.random() < 0.3 else b""
     return Body(source.choice(_METHODS), target, content)
 
 
