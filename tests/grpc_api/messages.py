@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from app.errors.catalogue import CATALOGUE
 from tests.oip.bodies import Array, octets
 
 with warnings.catch_warnings():
@@ -107,6 +108,7 @@ def judged(error: Any) -> tuple[str, dict[str, Any]]:
     problem: dict[str, Any] = json.loads(raw)
     assert problem["request_id"] == trailing["x-request-id"]
     assert problem["hint"]
+    assert error.code().name == CATALOGUE[problem["code"]].grpc_status
     return error.code().name, problem
 
 
