@@ -8,9 +8,8 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
@@ -20,7 +19,7 @@ from app.errors import CODES
 from app.operators.backward_registry import BACKWARDS
 from app.operators.lookup import CODES as LOOKUP_CODES
 from app.operators.registry import OPERATORS
-from tests.cluster.running import Placed, put, routing, shards
+from tests.cluster.running import put
 from tests.conformance import reference
 from tests.conformance.answered import ANSWERED
 from tests.conformance.cases import Case, Error, as_resident, into_resident, strings
@@ -29,9 +28,9 @@ from tests.conformance.reference import check_said
 from tests.conformance.refused import REFUSED
 from tests.conformance.servers import asking
 from tests.conformance.transports import TRANSPORTS, Json, Safetensors, Target, Transport
-from tests.conftest import TEST_ALL, slow_but_for
+from tests.conftest import SOAK, TEST_ALL, slow_but_for
 from tests.grpc_api.conftest import StartGrpc, start_grpc
-from tests.http.conftest import KERNELS, Start, start
+from tests.http.conftest import KERNELS, start
 from tests.http.known_cases import own_cases
 from tests.http.tensors import RAW
 from tests.parity.items import Array, same
@@ -46,12 +45,21 @@ CHANGING = [each for each in TRANSPORTS if isinstance(each, Json | Safetensors) 
 """Transports that can ask for a change of a resident tensor."""
 SHARE = 1 if TEST_ALL else 50
 """`make test` takes one cell in so many, others for each transport; `make test-all` every one."""
+FEWER = SHARE if SOAK else 5 * SHARE
+"""NumPy's kernel and a router take one in so many: nine in ten cases come to each by one transport or another."""
 PATHS: dict[str, Any] = {row.path: row for row in OPERATORS.values()} | {row.path: row for row in BACKWARDS.values()}
 
 
-def chosen(cases: Iterable[Case], transport: Transport) -> list[Case]:
+class Machine(NamedTuple):
+    """A service, and how many cells there are for each that it is asked."""
+
+    target: Target
+    share: int = SHARE
+
+
+def chosen(cases: Iterable[Case], transport: Transport, share: int = SHARE) -> list[Case]:
     """The cells of a transport that this run takes."""
-    return [each for each in cases if not zlib.crc32(f"{transport.name} {each.name}".encode()) % SHARE]
+    return [each for each in cases if not zlib.crc32(f"{transport.name} {each.name}".encode()) % share]
 
 
 def tables_of(cases: Iterable[Case]) -> Mapping[str, Array]:
@@ -62,24 +70,12 @@ SOME = [each for transport in TRANSPORTS for each in chosen(CASES, transport)]
 
 
 @pytest.fixture(scope="module", params=slow_but_for(("numba",), KERNELS))
-def one_machine(request: pytest.FixtureRequest, start_grpc: StartGrpc) -> Iterator[Target]:
+def one_machine(request: pytest.FixtureRequest, start_grpc: StartGrpc) -> Iterator[Machine]:
     """A service with each CPU kernel in turn, which has every table."""
     with start_grpc("--kernel", request.param) as server, asking(server.http) as target:
         for name, table in tables_of(SOME).items():
             put(target.client, name, table)
-        yield target
-
-
-@pytest.fixture(scope="module")
-def router(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """A router to three services, each of which has some row ranges of every table."""
-    path = tmp_path_factory.mktemp("map") / "map.json"
-    with ExitStack() as stack:
-        placed = Placed(stack.enter_context(shards(start, 3)))
-        for name, table in tables_of(SOME).items():
-            placed.add(name, table, ranges=3, replicas=1)
-        placed.write(path)
-        yield stack.enter_context(asking(stack.enter_context(routing(start, path, "--grpc-port", "0"))))
+        yield Machine(target, SHARE if request.param == "numba" else FEWER)
 
 
 def failures(cases: Iterable[Case], check: Callable[[Case], None]) -> None:
@@ -99,47 +95,23 @@ def failures(cases: Iterable[Case], check: Callable[[Case], None]) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda each: each.name)
-def test_one_machine_answers_every_case(transport: Transport, one_machine: Target) -> None:
-    failures(chosen(CASES, transport), lambda case: check(transport, one_machine, case))
-
-
-def not_for_routers(case: Case) -> bool:
-    """Whether a router would change a copy of a whole table. What is wrong but for the index values is told first."""
-    in_bounds = case.error is None or case.error.code == "index_out_of_bounds"
-    return case.path.startswith("/scatter") and case.resident is not None and in_bounds
-
-
-def can_be_said(transport: Transport, case: Case) -> bool:
-    """Whether a request of this form reaches the operator: what is wrong with an answer's form is told after that."""
-    gap = gap_of(transport, case)
-    other_answer = isinstance(transport, Json) and transport.accept is not None
-    return gap is None or (gap.error is not None and other_answer)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda each: each.name)
-def test_a_router_answers_every_case_as_one_machine(transport: Transport, router: Target) -> None:
-    def routed(case: Case) -> None:
-        if not_for_routers(case) and can_be_said(transport, case):
-            problem = transport.send(router, case).problem
-            assert problem is not None
-            assert problem["code"] == "not_implemented", problem
-        else:
-            check(transport, router, case)
-
-    failures(chosen(CASES, transport), routed)
+def test_one_machine_answers_every_case(transport: Transport, one_machine: Machine) -> None:
+    target, share = one_machine
+    failures(chosen(CASES, transport, share), lambda case: check(transport, target, case))
 
 
 @pytest.mark.parametrize("transport", CHANGING, ids=lambda each: each.name)
-def test_a_resident_tensor_is_changed_as_scatternd_says(transport: Transport, one_machine: Target) -> None:
+def test_a_resident_tensor_is_changed_as_scatternd_says(transport: Transport, one_machine: Machine) -> None:
+    target = one_machine.target
+
     def changed(case: Case) -> None:
         before = case.arrays["data"].array
         assert case.resident is not None
-        put(one_machine.client, case.resident, before)
+        put(target.client, case.resident, before)
         gap = gap_of(transport, case)
         if gap is not None and gap.error is None:
             return
-        answer = transport.send(one_machine, case)
+        answer = transport.send(target, case)
         after = before
         if gap is not None and gap.error is not None:
             check_refused(answer.problem, gap.error(transport, case), lambda flat: flat)
@@ -148,7 +120,7 @@ def test_a_resident_tensor_is_changed_as_scatternd_says(transport: Transport, on
         else:
             assert answer.problem is None, answer.problem
             after = reference.changed(case)
-        found = one_machine.client.get(f"/tensors/{case.resident}/content", headers={"accept": RAW})
+        found = target.client.get(f"/tensors/{case.resident}/content", headers={"accept": RAW})
         assert same(unpacked(found, before), after)
 
     failures(chosen(IN_PLACE, transport), changed)

@@ -169,13 +169,13 @@ def test_a_compressed_body_takes_no_memory_untold(coding: str) -> None:
 @pytest.mark.parametrize("coding", CODINGS)
 def test_compressed_bodies_of_every_group_take_no_memory_untold(group: str, coding: str) -> None:
     start = list(CODINGS).index(coding)
-    assert not coded_wrongs(of_at_most((60 if SOAK else 30) * LARGE, group, LARGE // 2, start), coding)
+    assert not coded_wrongs(of_at_most((60 if SOAK else 10) * LARGE, group, LARGE // 2, start), coding)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("coding", CODINGS)
 def test_no_bomb_takes_memory_untold(coding: str) -> None:
-    assert not coded_wrongs(bombs((20 if SOAK else 10) * LARGE), coding)
+    assert not coded_wrongs(bombs((20 if SOAK else 5) * LARGE), coding)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "raw deflate"])
@@ -198,7 +198,7 @@ def test_bodies_of_every_size_take_no_memory_untold(group: str, size: int) -> No
     if group in ("query", "query of operators", "npy"):
         size = min(size, HEADER)
     wrong = []
-    total = 100 if group in OPERATOR_MAKERS or not SOAK else 400
+    total = 30 if not SOAK else 100 if group in OPERATOR_MAKERS else 400
     for body in of_at_most(total * LARGE, group, size):
         wrong += [found for found in (untold(body),) if found]
     assert not wrong
