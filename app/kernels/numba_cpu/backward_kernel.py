@@ -57,7 +57,7 @@ from app.kernels.numba_cpu.backward_job import (
     WIDTH,
 )
 from app.kernels.numba_cpu.gather_job import INDEX_TYPE, OWN_INDEX_TYPE, write_job
-from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, CHUNKS_PER_THREAD, ENTRY_OPTIONS, REFUSED
+from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, ENTRY_OPTIONS, REFUSED
 from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, stack_scratch, store_item
 from app.kernels.numba_cpu.ndarray_abi import (
     ArrayHeader,
@@ -71,6 +71,7 @@ from app.kernels.numba_cpu.ndarray_abi import (
     length,
 )
 from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, ZEROS_PAST_CACHES_FROM, carry_out
+from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
 from app.kernels.numba_cpu.sort_tuples import (
     NOT_IN_ORDER,
     bit_length,

@@ -148,15 +148,13 @@ def copy_rows_nontemporal(
 
 
 @spliced
-def copy_block(
-    target: Address, sources: Address, count: int, ahead: int, width: int, nontemporal: bool, joint: Address
-) -> None:
-    """The loop for slices of `width` bytes; `joint` is a line of memory for `nontemporal` rows."""
+def copy_block(target: Address, sources: Address, count: int, width: int, ahead: int, joint: Address) -> None:
+    """The loop for slices of `width` bytes; `joint` is a line of memory for rows past the caches, else 0."""
     if width <= 16 and width & (width - 1) == 0:
         copy_items(target, sources, count, ahead, width)
     elif width < LINE:
         _copy_short_slices(target, sources, count, ahead, width)
-    elif nontemporal:
+    elif joint != 0:
         copy_rows_nontemporal(target, sources, count, ahead, width, joint)
     else:
         copy_rows(target, sources, count, ahead, width)

@@ -1,192 +1,302 @@
-"""A chunk of a gather, compiled by Numba: what a CPU does for most of its time here.
+"""A chunk of a gather: what a CPU does for most of its time here.
 
-It goes over the tuples of indices in blocks. It checks a block and writes the addresses of its slices
-(`write_offsets`); while it copies the slices of one block (`copy_slices`) it asks for the memory that the next one
-needs, so that the waits overlap.
+It goes over the slices of the output in blocks. For each block it reads the tuples of indices (as int64), checks them
+and numbers the slices that they name within their batch (`_write_block`), makes addresses of the numbers
+(`_write_addresses`), and copies the slices (`copy_slices`), asking for each some time before its copy.
 
-Figures that stand here and in those two were measured as `benchmarks/README.md` says, under "CPU kernel: what was
-tried".
+Figures that stand here were measured as `benchmarks/README.md` says, under "CPU kernel: what was tried".
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from app.kernels.numba_cpu.copy_slices import NEIGHBOURS_BYTES, copy_block
-from app.kernels.numba_cpu.gather_job import (
-    AXES,
-    BATCHES,
-    BLOCK,
-    BROADCAST_INDICES,
-    CHUNK_SIZE,
-    COMPONENTS,
-    DATA,
-    DEPTH,
-    FILLS,
-    FLAGS,
-    NONTEMPORAL,
-    NOT_AHEAD,
-    OUTPUT,
-    START,
-    STRIDE,
-    TOTAL,
-    TUPLES,
-    WHOLE_BATCHES,
-    WIDTH,
-    WRAP_NEGATIVE,
-)
 from app.kernels.numba_cpu.memory_intrinsics import (
     LINE,
+    add_atomically,
     aligned_line,
     fence,
+    load_invariant,
     load_item,
     prefetch,
-    stack_scratch,
     store_item,
 )
-from app.kernels.numba_cpu.write_offsets import fill_bad_tuples, first_bad_component, write_block_offsets
-from app.llvm_intrinsics import Address
+from app.kernels.numba_cpu.records import record_at
+from app.kernels.numba_cpu.shared_job import Job, end_of_chunk, first_of_chunk
+from app.kernels.numba_cpu.widen_indices import widen_components
+from app.llvm_intrinsics import Address, inlined, inner, stack_words
 
+BLOCK: Final = 1024
+"""Most slices of a block: with their components they fit into a first cache of 32 KiB."""
+_COMPONENTS: Final = 2 * BLOCK
+"""Most components of a block."""
 _ITEMS_AHEAD: Final = 128
 """How many slices before its copy a slice is asked for; measured with `benchmarks.kernels`, as the next two."""
 _ROWS_AHEAD: Final = 16
 _ROW_BYTES_AHEAD: Final = 4096
 """The same for slices of a line or more: at most so many of them, and so many bytes."""
 
+_stack_addresses: Final = stack_words(BLOCK + _ITEMS_AHEAD)
+_stack_bases: Final = stack_words(BLOCK)
+_stack_components: Final = stack_words(_COMPONENTS)
 
-def gather_chunk(job: Address, number: int) -> int:
+
+class GatherJob(Job):
+    """A gather: its units are the slices of the output."""
+
+    data: Address
+    indices: Address
+    out: Address
+    sizes: Address
+    """Of the sizes of the indexed axes, int64."""
+    depth: int
+    """Components of a tuple."""
+    index_type: int
+    """See `array_header.index_type`."""
+    tuples: int
+    """Of a batch."""
+    batches_per_set: int
+    """How many consecutive batches use the same tuples; 0 if all do."""
+    stride: int
+    """Bytes of a batch of data."""
+    width: int
+    """Bytes of a slice."""
+    fill: Address
+    """The slice that a tuple out of bounds picks; 0 if such a tuple is an error."""
+    replaced: Address
+    """Of the number of components out of bounds that `fill` stands for."""
+    wrap: bool
+    """Negative components count from the end."""
+    prefetches: bool
+    """Slices are asked for ahead of their copy: no cache holds the data."""
+    nontemporal: bool
+    """Slices are stored past the caches, which would not hold the output."""
+
+
+gather_job_at: Final = record_at(GatherJob)
+
+
+def gather_chunk(job_address: Address, number: int) -> int:
     """Gather chunk `number` of a job: its first bad component, or -1.
 
-    Offsets are addresses of slices. The scratch memory has those of the block in hand, then those of the next block,
-    then how far from the first tuple's batch the batch of each tuple of a block begins.
-
-    It is one function, since nearly all of its variables go from each step of the loop into the next.
+    A block has whole batches, as many in each block, or is a part of one batch. So `bases`, how far from the batch of
+    the first tuple of a block the batch of each of its tuples begins, are the same for all blocks.
     """
-    source, target, components = load_item(job, DATA), load_item(job, OUTPUT), load_item(job, COMPONENTS)
-    axes, depth, width = load_item(job, AXES), load_item(job, DEPTH), load_item(job, WIDTH)
-    batches, tuples, stride = load_item(job, BATCHES), load_item(job, TUPLES), load_item(job, STRIDE)
-    flags = load_item(job, FLAGS)
-    broadcast = flags & BROADCAST_INDICES != 0
-    wrap, nontemporal = flags & WRAP_NEGATIVE != 0, flags & NONTEMPORAL != 0
-    low = load_item(job, START) + number * load_item(job, CHUNK_SIZE)
-    high = min(low + load_item(job, CHUNK_SIZE), load_item(job, TOTAL))
-    if flags & WHOLE_BATCHES != 0:
-        batches = high - low
-        source += low * stride
-        target += low * tuples * width
-        low = 0
-        high = tuples
-    copies = batches > 0 and tuples > 0 and width > 0
-    offsets = stack_scratch()
-    bases = offsets + 16 * BLOCK
-    reach = 0
-    if flags & NOT_AHEAD == 0:
-        reach = _ITEMS_AHEAD if width < LINE else max(1, min(_ROWS_AHEAD, _ROW_BYTES_AHEAD // width))
-    joint = aligned_line()
-
-    size_0 = load_item(axes, 0) if depth > 0 else 1
-    size_1 = load_item(axes, 1) if depth > 1 else 1
-    size_2 = load_item(axes, 2) if depth > 2 else 1
-    size_3 = load_item(axes, 3) if depth > 3 else 1
-    size_4 = load_item(axes, 4) if depth > 4 else 1
-    sizes = size_0, size_1, size_2, size_3, size_4
-    lasts = size_0 - 1, size_1 - 1, size_2 - 1, size_3 - 1, size_4 - 1
-    wraps = sizes if wrap else (0, 0, 0, 0, 0)
-    step_3 = width * size_4
-    step_2 = step_3 * size_3
-    step_1 = step_2 * size_2
-    steps = step_1 * size_1, step_1, step_2, step_3, width
-
-    done = low  # tuples whose offsets are written
-    base = 0  # where the batch of the next tuple begins
-    left = tuples  # tuples that remain in that batch
-    most = min(BLOCK, high - low)  # tuples of a block
-    place = target  # of the first slice of the block in hand
-    step = 0  # bytes of the batches of a block
-    if broadcast or batches == 1 or tuples >= BLOCK:
-        for t in range(most):
-            store_item(bases, t, 0)
-    elif tuples > 0:
-        most = 0
-        while most + tuples <= BLOCK and most < high - low:
-            for t in range(tuples):
-                store_item(bases, most + t, step)
-            most += tuples
-            step += stride
-    if not broadcast and low > 0:
-        passed = low // tuples
-        base = passed * stride
-        left -= low - passed * tuples
-        place += low * width
-    repeats = 0  # batches for which the block in hand is still to be repeated
-    repeated = 0  # offsets that are repeated
-    group = 1  # batches that one repetition covers
-    count = 0  # slices of the block in hand
-    ahead = 0  # how many slices before its copy a slice of it is asked for
-    while True:
-        # Write the offsets of the next block behind those of the block in hand.
-        more = 0
-        next_place = place + count * width
-        if repeats > 0:
-            taken = min(repeats, group)
-            more = taken * repeated
-            for t in range(more):
-                store_item(offsets, count + t, load_item(offsets, t) + step)
-            repeats -= taken
-            next_place = place + group * tuples * width
-        elif done < high:
-            more = min(most, high - done)
-            if tuples >= BLOCK:
-                more = min(more, left)  # of one batch
-            first = done * depth
-            origin, fresh = source + base, offsets + 8 * count
-            signs = write_block_offsets(
-                fresh, bases, origin, components, first, more, lasts, wraps, steps, depth, axes, wrap, stride
-            )
-            if signs < 0 and flags & FILLS != 0:
-                fill_bad_tuples(fresh, components, first, more, depth, axes, wrap)
-            elif signs < 0:
-                bad = first_bad_component(components, first, more, depth, axes, wrap)
-                if bad >= 0:
-                    return bad
-            done += more
-            if broadcast:
-                next_place = target + (done - more) * width
-                if copies:
-                    repeated = more
-                    group = min(batches, max(1, BLOCK // tuples)) if more == tuples else 1
-                    step = group * stride
-                    for t in range(more, more * group):
-                        store_item(offsets, count + t, load_item(offsets, count + t - repeated) + stride)
-                    more *= group
-                    repeats = batches - group
-            elif tuples < BLOCK:
-                base += step
-            else:
-                left -= more
-                if left == 0:
-                    left = tuples
-                    base += stride
-        for t in range(count + more, count + reach):
-            # There is nothing more to ask for: what is copied last is asked for again.
-            store_item(offsets, t, load_item(offsets, t - 1) if t > 0 else source)
-        if copies:
-            if count == 0:
-                ahead = reach
-                for t in range(ahead):
-                    prefetch(load_item(offsets, t))
-            else:
-                copy_block(place, offsets, count, ahead, width, nontemporal, joint)
-        if more == 0:
-            break
-        for t in range(more):
-            store_item(offsets, t, load_item(offsets, count + t))
-        count = more
-        place = next_place
-        # Items that share cache lines are found by the hardware, which asking by hand only disturbs.
-        ahead = reach
-        if width < LINE and abs(load_item(offsets, count - 1) - load_item(offsets, 0)) < NEIGHBOURS_BYTES * count:
-            ahead = 0
-    if nontemporal:
+    job = gather_job_at(job_address)
+    first, end = first_of_chunk(job_address, number), end_of_chunk(job_address, number)
+    if first >= end:
+        return -1
+    width, tuples, stride = job.width, job.tuples, job.stride
+    ahead = 0
+    if job.prefetches:
+        ahead = _ITEMS_AHEAD if width < LINE else max(1, min(_ROWS_AHEAD, _ROW_BYTES_AHEAD // width))
+    most = max(1, min(BLOCK, _COMPONENTS // job.depth))
+    several = tuples <= most  # batches in a block
+    if several:
+        most = most // tuples * tuples
+    addresses, bases, joint = _stack_addresses(), _stack_bases(), aligned_line()
+    batch = first // tuples
+    place = first - batch * tuples
+    left = tuples - place if several else tuples  # the bases of a part of a batch are 0
+    _write_bases(bases, min(most, end - first), left, tuples, stride)
+    done = first
+    while done < end:
+        count = min(most, end - done)
+        if not several:
+            count = min(count, tuples - place)
+        if several and job.batches_per_set == 0 and done > first:  # the same tuples as in the block before
+            for t in range(count):
+                store_item(addresses, t, load_item(addresses, t) + most // tuples * stride)
+        else:
+            bad = _write_addresses(job_address, batch, place, count, bases, addresses)
+            if bad >= 0:
+                return bad
+        if width > 0:
+            _copy(job.out + done * width, addresses, count, width, ahead, joint if job.nontemporal else 0)
+        done += count
+        if several:
+            batch += most // tuples
+        else:
+            place += count
+            if place == tuples:
+                place = 0
+                batch += 1
+    if job.nontemporal:
         fence()
     return -1
+
+
+@inlined
+def _write_bases(bases: Address, count: int, left: int, tuples: int, stride: int) -> None:
+    """Write the `bases` of `count` tuples, of which `left` are those of the first batch."""
+    base = 0
+    for t in range(count):
+        store_item(bases, t, base)
+        left -= 1
+        if left == 0:
+            left = tuples
+            base += stride
+
+
+@inlined
+def _copy(target: Address, addresses: Address, count: int, width: int, ahead: int, joint: Address) -> None:
+    """Copy the slices of a block, each of which is asked for `ahead` slices before; 0 for never.
+
+    `joint` is 0, or a line of memory for slices that are stored past the caches.
+    """
+    last = load_item(addresses, count - 1)
+    # Items that share cache lines are found by the hardware, which asking by hand only disturbs.
+    if width < LINE and abs(last - load_item(addresses, 0)) < NEIGHBOURS_BYTES * count:
+        ahead = 0
+    for t in range(min(count, ahead)):
+        prefetch(load_item(addresses, t))
+    for t in range(count, count + ahead):
+        store_item(addresses, t, last)  # behind the block there is nothing to ask for
+    copy_block(target, addresses, count, width, ahead, joint)
+
+
+@inlined
+def _write_addresses(
+    job_address: Address, batch: int, place: int, count: int, bases: Address, addresses: Address
+) -> int:
+    """Write the addresses of the slices that `count` tuples from tuple `place` of a batch on name: their first bad
+    component, or -1.
+    """
+    job = gather_job_at(job_address)
+    components = _block_of_components(job_address, batch, place, count)
+    signs = _write_block(job_address, components, count, job.data + batch * job.stride, bases, addresses)
+    if signs >= 0:
+        return -1
+    if job.fill != 0:
+        _fill_bad_tuples(components, count, job_address, addresses)
+        return -1
+    bad = _first_bad_component(components, count, job_address)
+    at = place + bad // job.depth
+    return _first_tuple(job_address, batch + at // job.tuples, at % job.tuples) * job.depth + bad % job.depth
+
+
+@inlined
+def _first_tuple(job_address: Address, batch: int, place: int) -> int:
+    """Which tuple of indices is tuple number `place` of a batch."""
+    job = gather_job_at(job_address)
+    if job.batches_per_set == 0:
+        return place
+    return batch // job.batches_per_set * job.tuples + place
+
+
+@inlined
+def _block_of_components(job_address: Address, batch: int, place: int, count: int) -> Address:
+    """The address of the components, as int64, of `count` tuples from tuple `place` of a batch on."""
+    job = gather_job_at(job_address)
+    tuples, depth = job.tuples, job.depth
+    own = job.batches_per_set == 1 or place + count <= tuples
+    if own and job.index_type == 8:
+        return job.indices + 8 * depth * _first_tuple(job_address, batch, place)
+    components = _stack_components()
+    done = 0
+    while done < count:
+        stretch = count if own else min(tuples - place, count - done)
+        first = _first_tuple(job_address, batch, place)
+        widen_components(job.index_type, job.indices, first * depth, stretch * depth, components + 8 * done * depth)
+        done += stretch
+        place = 0
+        batch += 1
+    return components
+
+
+def _address_writer(depth: int) -> Callable[[Address, Address, int, Address, Address, Address], int]:
+    """A loop that writes the addresses of the slices that tuples of `depth` components name.
+
+    `origin` is the address of the first tuple's batch. Returns the sign of all components: a bad one makes itself, or
+    its distance to the last good one, negative.
+    """
+
+    @inner
+    def loop(
+        job_address: Address, components: Address, count: int, origin: Address, bases: Address, addresses: Address
+    ) -> int:
+        job = gather_job_at(job_address)
+        sizes, width, wrap = job.sizes, job.width, job.wrap
+        signs = 0
+        for t in range(count):
+            number = 0
+            for axis in range(depth):  # LLVM writes it out: the depth is a constant
+                size = load_invariant(sizes, axis)
+                index = load_invariant(components, depth * t + axis)
+                index += (index >> 63) & (size if wrap else 0)
+                signs |= index | (size - 1 - index)
+                number = number * size + index
+            store_item(addresses, t, origin + load_item(bases, t) + number * width)
+        return signs
+
+    return loop
+
+
+_write_1: Final = _address_writer(1)
+_write_2: Final = _address_writer(2)
+_write_3: Final = _address_writer(3)
+_write_4: Final = _address_writer(4)
+_write_5: Final = _address_writer(5)
+
+
+@inlined
+def _write_block(
+    job_address: Address, components: Address, count: int, origin: Address, bases: Address, addresses: Address
+) -> int:
+    """The loop for the job's tuples, see `_address_writer`; deeper ones are numbered axis by axis, in vectors."""
+    job = gather_job_at(job_address)
+    depth = job.depth
+    if depth == 1:
+        return _write_1(job_address, components, count, origin, bases, addresses)
+    if depth == 2:
+        return _write_2(job_address, components, count, origin, bases, addresses)
+    if depth == 3:
+        return _write_3(job_address, components, count, origin, bases, addresses)
+    if depth == 4:
+        return _write_4(job_address, components, count, origin, bases, addresses)
+    if depth == 5:
+        return _write_5(job_address, components, count, origin, bases, addresses)
+    signs = 0
+    for t in range(count):
+        store_item(addresses, t, 0)
+    for axis in range(depth):
+        size = load_item(job.sizes, axis)
+        added = size if job.wrap else 0
+        for t in range(count):
+            index = load_invariant(components, depth * t + axis)
+            index += (index >> 63) & added
+            signs |= index | (size - 1 - index)
+            store_item(addresses, t, load_item(addresses, t) * size + index)
+    for t in range(count):
+        store_item(addresses, t, origin + load_item(bases, t) + load_item(addresses, t) * job.width)
+    return signs
+
+
+@inner
+def _first_bad_component(components: Address, count: int, job_address: Address) -> int:
+    """The first component out of bounds of `count` tuples, or -1."""
+    job = gather_job_at(job_address)
+    for t in range(count):
+        for axis in range(job.depth):
+            index, size = load_item(components, t * job.depth + axis), load_item(job.sizes, axis)
+            if index >= size or index < (-size if job.wrap else 0):
+                return t * job.depth + axis
+    return -1
+
+
+@inner
+def _fill_bad_tuples(components: Address, count: int, job_address: Address, addresses: Address) -> None:
+    """Have each of `count` tuples with a component out of bounds pick the slice `fill`; count those components."""
+    job = gather_job_at(job_address)
+    replaced = 0
+    for t in range(count):
+        before = replaced
+        for axis in range(job.depth):
+            index, size = load_item(components, t * job.depth + axis), load_item(job.sizes, axis)
+            if index >= size or index < (-size if job.wrap else 0):
+                replaced += 1
+        if replaced > before:
+            store_item(addresses, t, job.fill)
+    add_atomically(job.replaced, replaced)

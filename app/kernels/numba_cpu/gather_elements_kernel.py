@@ -43,7 +43,6 @@ from app.kernels.numba_cpu.gather_job import (
 from app.kernels.numba_cpu.gather_kernel import (
     CACHED_BYTES,
     CHUNK_OPTIONS,
-    CHUNKS_PER_THREAD,
     ENTRY_OPTIONS,
     REFUSED,
 )
@@ -62,6 +61,7 @@ from app.kernels.numba_cpu.ndarray_abi import (
     length,
 )
 from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
+from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
     UnfinishedGather,

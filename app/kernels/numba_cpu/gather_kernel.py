@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numba
 import numpy as np
@@ -27,24 +27,8 @@ from app.kernels import ALWAYS_AHEAD, check_lookup
 from app.kernels.check_arrays import check_arrays, check_fill
 from app.kernels.numba_cpu.cache_sizes import largest_cache
 from app.kernels.numba_cpu.copy_slices import NONTEMPORAL_BYTES
-from app.kernels.numba_cpu.gather_chunk import gather_chunk
-from app.kernels.numba_cpu.gather_job import (
-    BATCHES,
-    BATCHES_PER_SET,
-    BLOCK,
-    BROADCAST_INDICES,
-    FILLS,
-    INDEX_TYPE,
-    NONTEMPORAL,
-    NOT_AHEAD,
-    REPEATED_INT64,
-    STRIDE,
-    TUPLES,
-    WHOLE_BATCHES,
-    WRAP_NEGATIVE,
-    write_job,
-)
-from app.kernels.numba_cpu.memory_intrinsics import load_item, stack_scratch, store_item
+from app.kernels.numba_cpu.gather_chunk import gather_chunk, gather_job_at
+from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, store_item
 from app.kernels.numba_cpu.ndarray_abi import (
     ArrayHeader,
     address,
@@ -61,23 +45,21 @@ from app.kernels.numba_cpu.run_job import (
     LEAST_TUPLES,
     NONTEMPORAL_FROM,
     WAKE_FROM,
-    carry_out,
     take_chunks,
 )
+from app.kernels.numba_cpu.shared_job import run as run_job
+from app.kernels.numba_cpu.shared_job import stack_job
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
     ThreadTeam,
     UnfinishedGather,
-    acquire,
-    is_worth_sharing,
-    job_of,
     join,
     leave,
     setting,
     shut_down,
     wait_for_helpers,
 )
-from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, gather_narrow_chunk
+from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
 from app.llvm_intrinsics import Address
 from app.operators import backward_plan, scatter_plan
 from app.operators.gather_plan import GatherPlan, Plan
@@ -103,15 +85,15 @@ _COMPILED_FROM: Final = (
 CACHED_BYTES: Final = 1 << 21
 """Data of so many bytes are in a cache anyway: to ask for them ahead takes more than it brings (`benchmarks/README.md`,
 as for all figures here)."""
-CHUNKS_PER_THREAD: Final = 4
-"""So that all end together: a helper that the system puts aside keeps all waiting for one chunk."""
 _LONG_CHUNK_BYTES: Final = 1 << 14
 """Of output, from which on a chunk need not have the least number of tuples: it takes much longer than to be taken."""
 REFUSED: Final = -2
 """In place of a component: the arrays are not as the plan says."""
 
+_LEAST_TUPLES: Final = 256
+
 # What the settings of the team are unless they are changed.
-_SETTINGS: Final = (BLOCK, NONTEMPORAL_BYTES)
+_SETTINGS: Final = (_LEAST_TUPLES, NONTEMPORAL_BYTES)
 USUAL_WAKE_FROM: Final = 200_000
 """Until the machine is measured: some 80 µs on an EPYC."""
 _TIMEOUT_NS: Final = 500_000
@@ -172,40 +154,32 @@ def run(
     entry, team = _ready()
     if threads > 1:
         prepare(team, threads)
-    fills = further is not None
-    sizes = _sizes.get(plan.dims)
-    if further is not None:
-        sizes = _sizes_and_fill(plan, **further)
-    elif sizes is None:
-        sizes = _sizes[plan.dims] = np.array(plan.dims, dtype=np.int64)
-    first: int = entry(
-        data,
-        indices,
-        out,
-        sizes,
+    dims = _dims.get(plan.dims)
+    if dims is None:
+        dims = _dims[plan.dims] = np.array(plan.dims, dtype=np.int64)
+    fill, replaced = (0, 0) if further is None else _fill_addresses(plan, **further)
+    sizes = (
         plan.batches,
         plan.tuples,
         plan.slice_items,
         plan.item_size,
         plan.batches_per_set,
         plan.wrap,
-        fills,
-        team.address,
-        threads - 1,
-        may_leave_unfinished,
+        fill,
+        replaced,
     )
+    first: int = entry(data, indices, out, dims, sizes, team.address, threads - 1, may_leave_unfinished)
     if first < -1:
         if first == UNFINISHED:
-            raise UnfinishedGather(team, (data, indices, out, sizes, further))
+            raise UnfinishedGather(team, (data, indices, out, dims, further))
         check_arrays(plan, data, indices, out)
         raise TypeError("the plan has a size that no array can have")
     return first
 
 
-def _sizes_and_fill(plan: GatherPlan, fill: NDArray[Any], replaced: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`dims`, and behind them the addresses that FILLS asks for."""
+def _fill_addresses(plan: GatherPlan, fill: NDArray[Any], replaced: NDArray[np.int64]) -> tuple[Address, Address]:
     check_fill(plan, fill, replaced)
-    return np.array((*plan.dims, fill.ctypes.data, replaced.ctypes.data), dtype=np.int64)
+    return fill.ctypes.data, replaced.ctypes.data
 
 
 def _run_other(plan: Plan, *arguments: Any, **further: NDArray[Any]) -> int:
@@ -237,7 +211,7 @@ def thread_team() -> ThreadTeam:
     return _ready()[1]
 
 
-_sizes: Final[BoundedCache[tuple[int, ...], NDArray[np.int64]]] = BoundedCache(4096)
+_dims: Final[BoundedCache[tuple[int, ...], NDArray[np.int64]]] = BoundedCache(4096)
 """`dims` of plans, as the compiled code takes them."""
 
 
@@ -261,19 +235,21 @@ def compile_chunk() -> Any:
 
 
 @cache
-def compile_others() -> tuple[Any, Any, Any]:
-    """`gather_narrow_chunk`, `_gather` and `_attend`, compiled.
+def compile_others() -> tuple[Any, Any]:
+    """`_gather` and `_attend`, compiled.
 
     Raises RuntimeError where arrays are not laid out as they take it.
     """
     check_layout()
     integer, flag = types.int64, types.boolean
     gather, attend = _dispatchers()
-    gather.compile((*(header,) * 4, *(integer,) * 5, flag, flag, integer, integer, flag))
+    named_tuple: Any = types.NamedTuple
+    sizes = named_tuple((*(integer,) * 5, flag, integer, integer), _Sizes)
+    gather.compile((*(header,) * 4, sizes, integer, integer, flag))
     attend.compile((integer, integer))
     for dispatcher in (gather, attend):
         dispatcher.disable_compile()
-    return _compile_chunk_function(gather_narrow_chunk), gather, attend
+    return gather, attend
 
 
 @cache
@@ -283,99 +259,96 @@ def _ready() -> tuple[Any, ThreadTeam]:
     There is one signature, and it takes any object: so `_gather` itself looks at what it is handed.
     """
     chunk = compile_chunk()
-    narrow, gather, attend = compile_others()
+    gather, attend = compile_others()
     zeros_past_caches_from = max(NONTEMPORAL_BYTES, largest_cache() // 2)
     usual = _TIMEOUT_NS, USUAL_WAKE_FROM, ALWAYS_AHEAD, zeros_past_caches_from
     team = ThreadTeam(
         lambda team: attend(team, _HELP),
         lambda team: attend(team, _SHUT_DOWN),
         lambda team: attend(team, _POLL),
-        (*_SETTINGS, chunk.address, narrow.address, id(np.ndarray), *usual),
+        (*_SETTINGS, chunk.address, id(np.ndarray), *usual),
     )
     return gather.overloads[gather.signatures[0]].entry_point, team
+
+
+class _Sizes(NamedTuple):
+    """What `_gather` takes of a plan, and the addresses of a slice and of a count, or 0 (see `GatherJob.fill`)."""
+
+    batches: int
+    tuples: int
+    slice_items: int
+    item_size: int
+    batches_per_set: int
+    wrap: bool
+    fill: Address
+    replaced: Address
 
 
 def _gather(
     data: ArrayHeader,
     indices: ArrayHeader,
     out: ArrayHeader,
-    sizes: ArrayHeader,
-    batches: int,
-    tuples: int,
-    slice_items: int,
-    item_size: int,
-    batches_per_set: int,
-    wrap: bool,
-    fills: bool,
+    dims: ArrayHeader,
+    plan: _Sizes,
     team: Address,
     helpers: int,
     may_leave_unfinished: bool,
 ) -> int:
     """The whole gather, with up to so many helpers: its first bad component, -1 or REFUSED.
 
-    If it `may_leave_unfinished`, perhaps UNFINISHED.
+    If it `may_leave_unfinished`, perhaps UNFINISHED. The addresses in `plan` are those of arrays that were checked.
     """
-    kind = index_type_if_usable(data, indices, out, item_size, setting(team, ARRAY_TYPE))
-    if kind == 0:
+    index_type = index_type_if_usable(data, indices, out, plan.item_size, setting(team, ARRAY_TYPE))
+    if index_type == 0:
         return REFUSED
-    depth = length(sizes) - (2 if fills else 0)
-    axes = address(sizes)
-    negative = batches | tuples | slice_items | batches_per_set
-    items = checked_product(batches, slice_items)  # of data
+    depth = length(dims)
+    negative = plan.batches | plan.tuples | plan.slice_items | plan.batches_per_set
+    items = checked_product(plan.batches, plan.slice_items)  # of data
     for axis in range(depth):
-        negative |= load_item(axes, axis)
-        items = checked_product(items, load_item(axes, axis))
-    slices = checked_product(batches, tuples)
-    broadcast = batches_per_set == 0
-    total = tuples if broadcast else slices
-    given = total  # tuples in indices
-    if batches_per_set > 1:
-        if batches % batches_per_set != 0:
-            return REFUSED
-        given = checked_product(batches // batches_per_set, tuples)
+        size = load_item(address(dims), axis)
+        negative |= size
+        items = checked_product(items, size)
     if negative < 0 or not 1 <= depth <= MAX_DEPTH or length(data) != items:
         return REFUSED
-    if length(indices) != checked_product(given, depth) or length(out) != checked_product(slices, slice_items):
+    sets = 1
+    if plan.batches_per_set > 0:
+        sets = plan.batches // plan.batches_per_set
+        if sets * plan.batches_per_set != plan.batches:
+            return REFUSED
+    slices = checked_product(plan.batches, plan.tuples)
+    if length(indices) != checked_product(checked_product(sets, plan.tuples), depth):
         return REFUSED
-    width = slice_items * item_size
-    data_bytes = items * item_size
-    out_bytes = length(out) * item_size
-    flags = 0
-    if data_bytes <= CACHED_BYTES:
-        flags |= NOT_AHEAD
-    if broadcast:
-        flags |= BROADCAST_INDICES
-    if wrap:
-        flags |= WRAP_NEGATIVE
-    if fills:
-        flags |= FILLS
-        store_item(load_item(axes, depth + 1), 0, 0)
-    if out_bytes > setting(team, NONTEMPORAL_FROM):
-        flags |= NONTEMPORAL
-    elif width > setting(team, AHEAD_BYTES):
-        flags |= NOT_AHEAD
-    size = total
-    long = length(indices) + slices + out_bytes // 16 > setting(team, WAKE_FROM)
-    split = helpers > 0 and total > 0 and is_worth_sharing(team, long) and acquire(team)
-    job = stack_scratch()
-    if split:
-        job = job_of(team)
-        if broadcast and batches > 0 and tuples < BLOCK * helpers:
-            flags |= WHOLE_BATCHES
-            total = batches
-        size = max(total // (CHUNKS_PER_THREAD * (helpers + 1)), 1)
-        if flags & WHOLE_BATCHES == 0:
-            size = max(size, min(setting(team, LEAST_TUPLES), max(1, _LONG_CHUNK_BYTES // max(width, 1))))
-            if not broadcast and batches > 1 and tuples < BLOCK:
-                size = (size + tuples - 1) // tuples * tuples
-    addresses = address(data), address(out), address(indices), axes
-    write_job(job, addresses, depth, width, total, size, flags, setting(team, GATHER_CHUNK_ADDRESS))
-    store_item(job, BATCHES, batches)
-    store_item(job, TUPLES, tuples)
-    store_item(job, STRIDE, data_bytes // batches if out_bytes > 0 else 0)
-    store_item(job, BATCHES_PER_SET, batches_per_set if batches_per_set > 1 else 0)
-    store_item(job, INDEX_TYPE, REPEATED_INT64 if kind == 8 and batches_per_set > 1 else kind)
-    return carry_out(team, job, split, helpers, long, may_leave_unfinished)
+    if length(out) != checked_product(slices, plan.slice_items):
+        return REFUSED
+    width = plan.slice_items * plan.item_size
+    out_bytes, data_bytes = length(out) * plan.item_size, items * plan.item_size
+    if plan.fill != 0:
+        store_item(plan.replaced, 0, 0)
+    job_address = stack_job()
+    job = gather_job_at(job_address)
+    job.run_chunk = setting(team, GATHER_CHUNK_ADDRESS)
+    # Nothing is copied to an output without items, but all components are checked.
+    job.total = slices if plan.batches > 0 else sets * plan.tuples
+    job.chunk_size = min(setting(team, LEAST_TUPLES), max(1, _LONG_CHUNK_BYTES // max(width, 1)))
+    job.data = address(data)
+    job.indices = address(indices)
+    job.out = address(out)
+    job.sizes = address(dims)
+    job.depth = depth
+    job.index_type = index_type
+    job.tuples = plan.tuples
+    job.batches_per_set = plan.batches_per_set
+    job.stride = data_bytes // plan.batches if plan.batches > 0 else 0
+    job.width = width if out_bytes > 0 else 0
+    job.fill = plan.fill
+    job.replaced = plan.replaced
+    job.wrap = plan.wrap
+    job.nontemporal = width >= LINE and out_bytes > setting(team, NONTEMPORAL_FROM)
+    job.prefetches = out_bytes > 0 and data_bytes > CACHED_BYTES
+    if width > setting(team, AHEAD_BYTES) and not job.nontemporal:
+        job.prefetches = False
+    work = length(indices) + slices + out_bytes // 16
+    return run_job(team, job_address, helpers, work, may_leave_unfinished)
 
 
 def _attend(team: Address, what: int) -> int:

@@ -22,7 +22,7 @@ from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.gather_job import CHUNK_SIZE as JOB_CHUNK_SIZE
 from app.kernels.numba_cpu.gather_job import COMPONENTS, DEPTH, INDEX_TYPE, OWN_INDEX_TYPE, write_job
 from app.kernels.numba_cpu.gather_job import TOTAL as JOB_TOTAL
-from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, CHUNKS_PER_THREAD, ENTRY_OPTIONS, REFUSED
+from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, ENTRY_OPTIONS, REFUSED
 from app.kernels.numba_cpu.memory_intrinsics import (
     LINE,
     copy_1,
@@ -50,6 +50,7 @@ from app.kernels.numba_cpu.ndarray_abi import (
 )
 from app.kernels.numba_cpu.pool_rows import load_index, pool_columns
 from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
+from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
 from app.kernels.numba_cpu.split_over_threads import acquire, is_worth_sharing, job_of, setting
 from app.llvm_intrinsics import Address, inlined, inner, intrinsic
 from app.operators.lookup import FeaturePlan

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.kernels.numba_cpu.gather_job import CHUNK_SIZE, CHUNKS, GATHER_CHUNK, INDEX_TYPE, OWN_INDEX_TYPE, TOTAL
+from app.kernels.numba_cpu.gather_job import CHUNK_SIZE, CHUNKS, GATHER_CHUNK, TOTAL
 from app.kernels.numba_cpu.memory_intrinsics import call_address, load_item, store_item
 from app.kernels.numba_cpu.split_over_threads import (
     close,
@@ -29,27 +29,18 @@ LEAST_TUPLES: Final = 0
 NONTEMPORAL_FROM: Final = 1
 """Bytes of output, from which on it is stored past the caches, which would not hold it."""
 GATHER_CHUNK_ADDRESS: Final = 2
-NARROW_CHUNK_ADDRESS: Final = 3
-"""Of `gather_chunk` and `gather_narrow_chunk`."""
-ARRAY_TYPE: Final = 4
+"""Of `gather_chunk`."""
+ARRAY_TYPE: Final = 3
 """The address of `numpy.ndarray`."""
-TIMEOUT: Final = 5
+TIMEOUT: Final = 4
 """Nanoseconds for which an owner waits before it leaves a gather unfinished: its event loop has other requests."""
-WAKE_FROM: Final = 6
+WAKE_FROM: Final = 5
 """Components, slices and 16 bytes of output, from which on a sleeping helper is worth waking (`gather_kernel.tune`)."""
-AHEAD_BYTES: Final = 7
+AHEAD_BYTES: Final = 6
 """The longest slices that are asked for ahead, in bytes (`gather_kernel.tune`)."""
-ZEROS_PAST_CACHES_FROM: Final = 8
+ZEROS_PAST_CACHES_FROM: Final = 7
 """Bytes of a gradient, from which on its zeros are stored past the caches: where those hold them, to add to them takes
 less."""
-
-
-@inlined
-def _chunk_function(team: Address, job: Address) -> Address:
-    """The address of the function for the job's chunks."""
-    if load_item(job, INDEX_TYPE) in (8, OWN_INDEX_TYPE):
-        return load_item(job, GATHER_CHUNK)
-    return setting(team, NARROW_CHUNK_ADDRESS)
 
 
 @inlined
@@ -59,7 +50,7 @@ def carry_out(team: Address, job: Address, split: bool, helpers: int, long: bool
     The first bad component, -1, or UNFINISHED.
     """
     if not split:
-        bad = call_address(_chunk_function(team, job), job, 0)
+        bad = call_address(load_item(job, GATHER_CHUNK), job, 0)
         if helpers > 0:
             record_end(team)
         return bad
@@ -74,7 +65,7 @@ def carry_out(team: Address, job: Address, split: bool, helpers: int, long: bool
 def take_chunks(team: Address, owning: bool) -> None:
     """Take chunks of the team's job until none is left."""
     job = job_of(team)
-    function = _chunk_function(team, job)
+    function = load_item(job, GATHER_CHUNK)
     chunks = load_item(job, CHUNKS)
     front = 0
     since = nanoseconds()

@@ -42,7 +42,6 @@ from app.kernels.numba_cpu.gather_job import (
 from app.kernels.numba_cpu.gather_kernel import (
     CACHED_BYTES,
     CHUNK_OPTIONS,
-    CHUNKS_PER_THREAD,
     ENTRY_OPTIONS,
     REFUSED,
 )
@@ -70,6 +69,7 @@ from app.kernels.numba_cpu.scatter_chunk import (
     PIECE_BYTES,
     scatter_chunk,
 )
+from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
     UnfinishedGather,

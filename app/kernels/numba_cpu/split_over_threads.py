@@ -61,7 +61,6 @@ from llvmlite import ir
 from numba import types
 
 from app.kernels import Unfinished
-from app.kernels.numba_cpu.gather_job import JOB_ITEMS
 from app.kernels.numba_cpu.memory_intrinsics import item_pointer
 from app.llvm_intrinsics import Address, Builder, Integers, inner, intrinsic
 
@@ -87,17 +86,20 @@ _APART: Final = _APART_BYTES // 8
     _HELPERS,
     _TAKEN_BY_HELPERS,
     _GIVES_WAY,
-    _JOB,
     _SETTINGS,
+    _JOB,
+    _,
     _ITEMS,
-) = range(0, 16 * _APART, _APART)
+) = range(0, 17 * _APART, _APART)
 """Places in the team's memory, in int64. _TAKEN counts the chunks that were asked for, _TAKEN_BY_HELPERS those of them
 that helpers had; _JOINED the helpers that joined, less those that may; _INSIDE the helpers that may be reading the job;
 _ASLEEP those that watch again only when they are woken, on the C library's semaphore at _SEMAPHORE. _FIRST_BAD is the
 first bad component or -1, the largest when taken as unsigned; _LAST_END the clock when the last gather was over; _SPIN
 the nanoseconds for which a helper watches before it sleeps; _HELPERS how many there are; _GIVES_WAY whether those who
 take chunks of the job give way to other threads in between, 1 or 0; _SETTINGS the owners'."""
-assert max(JOB_ITEMS, 32 // 8) <= _APART  # a sem_t has 32 bytes (glibc, musl)
+assert _APART >= 32 // 8  # a sem_t has 32 bytes (glibc, musl)
+JOB_WORDS: Final = 2 * _APART
+"""int64 of the longest job."""
 
 _SPIN_NS: Final = 15_000
 """A helper that sleeps costs its waker 13 to 23 µs and comes after 10 to 40; with 50 µs the event loop was slower
@@ -378,7 +380,7 @@ def report_bad(team: Address, component: int) -> None:
 
 @inner
 def job_of(team: Address) -> Address:
-    """Where the owner describes its gather, in JOB_ITEMS int64."""
+    """Where the owner describes its gather, in JOB_WORDS int64."""
     return team + 8 * _JOB
 
 
