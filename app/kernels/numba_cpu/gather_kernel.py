@@ -64,7 +64,7 @@ from app.llvm_intrinsics import Address
 from app.operators import backward_plan, scatter_plan
 from app.operators.gather_plan import GatherPlan, Plan
 from app.remembered_call_types import RememberingCompiler
-from app.tensors import dtypes, scatter_call
+from app.tensors import dtypes, operator_signature
 
 name = "numba"
 splits = True
@@ -78,7 +78,7 @@ _COMPILED_FROM: Final = (
     backward_plan,
     scatter_plan,
     dtypes,
-    scatter_call,
+    operator_signature,
 )
 """What is compiled has functions and numbers of these, beside those of the files of this folder."""
 
