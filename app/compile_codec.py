@@ -1,8 +1,7 @@
 """Compiling, or loading from the cache, the functions that requests use beside the kernel.
 
-Those are the readers and writers of JSON, of strings in frames, the counting of requests, what replaces indices that
-are out of bounds, and what splits them by ranges of rows. Each takes over from its sibling in Python (see
-`app.compiled_later`).
+Those are the readers and writers of JSON, of strings in frames, and the counting of requests. Each takes over from its
+sibling in Python (see `app.compiled_later`).
 """
 
 from __future__ import annotations
@@ -16,14 +15,6 @@ from numba import types
 
 from app import llvm_intrinsics
 from app.compiled_later import CompiledLater
-from app.kernels import (
-    compiled_out_of_bounds,
-    compiled_split_by_range,
-    out_of_bounds,
-    plain_out_of_bounds,
-    plain_split_by_range,
-    split_by_range,
-)
 from app.llvm_intrinsics import Compiled
 from app.telemetry import compiled_increments, increment_layout, increments, metric_definitions, request_id
 from app.tensors import (
@@ -94,21 +85,9 @@ FUNCTIONS: Final[tuple[_Function, ...]] = (
     _Function(string_frames.first_longer, compiled_string_frames.first_longer, (_bytes, _integers, _integer)),
     _Function(string_frames.copy_frames, compiled_string_frames.copy_frames, (_bytes, _integers, _octets_out)),
     _Function(write_elements.write_strings, write_strings.write_strings, (_bytes, _integers, _octets_out)),
-    _Function(
-        out_of_bounds.replace_components,
-        compiled_out_of_bounds.replace_components,
-        (_integers, _integers, _flag, _integer, _integers_out, _octets_out),
-    ),
-    _Function(
-        split_by_range.split_by_range,
-        compiled_split_by_range.split_by_range,
-        (_integers, _integers, _flag, _integers, *(_integers_out,) * 3),
-    ),
 )
 _SOURCES: Final = (
     llvm_intrinsics,
-    plain_out_of_bounds,
-    plain_split_by_range,
     metric_definitions,
     request_id,
     increment_layout,

@@ -41,7 +41,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.kernels.gpu_interface import Device, NoDevice
 from app.kernels.numba_cpu import gather_kernel
 from app.operators.gather_plan import GatherPlan
@@ -117,7 +117,7 @@ def check(devices: Sequence[Device], cases: int, seed: int) -> int:
         data: NDArray[Any] = np.frombuffer(source.randbytes(plan.data_items * plan.item_size), carrier)
         indices = random_indices(plan, source, source.choice((0, 0, 1, 3)))
         outputs: list[NDArray[Any]] = [np.zeros(plan.output_items, carrier) for _ in range(2)]
-        expected = numpy_cpu.run(plan, data, indices, outputs[0])
+        expected = reference.run(plan, data, indices, outputs[0])
         device = devices[number // 2 % len(devices)]
         given = device.upload(data) if number % 2 else data
         found = device.run(plan, given, indices, outputs[1])

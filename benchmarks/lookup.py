@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
 from app import warmup
-from app.kernels import numba_cpu, numpy_cpu
+from app.kernels import numba_cpu, reference
 from app.kernels.check_lookup import FeatureArrays
 from app.operators.lookup import FeaturePlan
 from benchmarks import common
@@ -212,7 +212,7 @@ def main() -> None:
     ways: dict[str, Callable[[list[Array]], Any]] = {"lookup": kernel_way(numba_cpu, data, options.threads)}
     ways |= dict(torch_ways(data, options.threads))
     ways["NumPy take, add.reduceat"] = numpy_way(data)
-    ways["lookup in NumPy"] = kernel_way(numpy_cpu, data, 1)
+    ways["lookup in NumPy"] = kernel_way(reference, data, 1)
     show(f"Kernel, {options.threads} threads, {sum(BAGS) * BATCH:,} rows", measure(ways, options.rounds))
     if not options.no_http:
         show("Over HTTP", over_http(data, options.rounds))

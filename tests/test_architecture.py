@@ -35,7 +35,7 @@ MOST = {"JSON": 16, "safetensors": 14, "gRPC": 18}
 SIBLINGS = (
     ("/compiled/parse_number_arrays.py", "/read_elements.py"),
     ("/compiled/", "/"),
-    ("/kernels/numba_cpu/gather_kernel.py", "/kernels/numpy_cpu.py"),
+    ("/kernels/numba_cpu/gather_kernel.py", "/kernels/reference/__init__.py"),
 )
 """Files of compiled code, and those in Python that stand in for them here."""
 Called = list[tuple[str, str]]

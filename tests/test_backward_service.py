@@ -11,7 +11,7 @@ import pytest
 
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.memory.budget import Budget, MemoryReservation
 from app.services.gradients import Gradients
 from app.services.service import Service
@@ -36,7 +36,7 @@ def test_many_places_of_a_sparse_gradient_become_tuples_in_a_thread_of_the_pool(
 
     pool = RequestThreadPool(2, 8)
     chooser = BackendChooser(threads=1, force_route="loop")
-    service = Service(Limits(), EmptyStore(), numpy_cpu, pool, chooser, Budget(2**30))
+    service = Service(Limits(), EmptyStore(), reference, pool, chooser, Budget(2**30))
     indices = np.stack([np.arange(tuples), np.arange(tuples) % 3], 1)
     call = BackwardCall(
         "gathernd_backward",

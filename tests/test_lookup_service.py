@@ -12,7 +12,7 @@ import pytest
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.memory.budget import Budget, MemoryReservation
 from app.services.lookups import Lookups
 from app.services.service import Service
@@ -39,10 +39,10 @@ def look_up(store: Store, *features: Feature) -> Answer:
     """The answer of a lookup that fills, decided for the event loop."""
     pool = RequestThreadPool(2, 8)
     chooser = BackendChooser(threads=2, force_route="loop")
-    service = Service(Limits(), store, numpy_cpu, pool, chooser, Budget(2**30))
+    service = Service(Limits(), store, reference, pool, chooser, Budget(2**30))
     call = LookupCall(features, concat=len(features) == 1, out_of_bounds="fill")
     try:
-        service.runners[LookupCall] = Lookups(service, numpy_cpu)
+        service.runners[LookupCall] = Lookups(service, reference)
         asked = service.run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
         return asyncio.run(asked)
     finally:
@@ -128,9 +128,9 @@ def test_the_plan_of_a_lookup_with_very_many_features_is_not_remembered(features
     pool = RequestThreadPool(2, 8)
     table = Tensor(DTYPES["float32"], (2, 1), np.ones(2, np.float32))
     service = Service(
-        Limits(), _OneTable(table), numpy_cpu, pool, BackendChooser(threads=2, force_route="loop"), Budget(2**30)
+        Limits(), _OneTable(table), reference, pool, BackendChooser(threads=2, force_route="loop"), Budget(2**30)
     )
-    service.runners[LookupCall] = lookups = Lookups(service, numpy_cpu)
+    service.runners[LookupCall] = lookups = Lookups(service, reference)
     rows = Tensor(DTYPES["int64"], (1,), np.zeros(1, np.int64))
     try:
         asked = service.run(

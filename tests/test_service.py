@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
-from app.kernels import Unfinished, numpy_cpu
+from app.kernels import Unfinished, reference
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import Plan
 from app.services.service import Service
@@ -36,7 +36,7 @@ RANDOM = np.random.default_rng(1).integers(0, ROWS, 5_000)
 
 def service(budget: int = 2**30, **chooser: Any) -> Service:
     return Service(
-        Limits(), EmptyStore(), numpy_cpu, RequestThreadPool(2, 8), BackendChooser(threads=2, **chooser), Budget(budget)
+        Limits(), EmptyStore(), reference, RequestThreadPool(2, 8), BackendChooser(threads=2, **chooser), Budget(budget)
     )
 
 
@@ -88,7 +88,7 @@ class _Counting:
     ) -> int:
         self.threads.append(threads)
         self.callers.append(threading.current_thread().name)
-        return numpy_cpu.run(plan, data, indices, out)
+        return reference.run(plan, data, indices, out)
 
 
 @pytest.mark.parametrize(("loop_max_us", "led_by"), [(1e9, "MainThread"), (0, "gather-")])
@@ -137,11 +137,11 @@ class _Late(_Counting):
     ) -> int:
         def finish() -> int:
             assert self.back.wait(60)
-            return numpy_cpu.run(plan, data, indices, out)
+            return reference.run(plan, data, indices, out)
 
         self.callers.append(threading.current_thread().name)
         if not may_leave_unfinished:
-            return finish() if threads > 1 else numpy_cpu.run(plan, data, indices, out)
+            return finish() if threads > 1 else reference.run(plan, data, indices, out)
         left = Unfinished()
         left.wait = finish  # type: ignore[method-assign]
         raise left

@@ -17,6 +17,6 @@ def kernel_named(name: str) -> CpuKernel:
         from app.kernels import numba_cpu  # noqa: PLC0415
 
         return numba_cpu
-    from app.kernels import numpy_cpu  # noqa: PLC0415
+    from app.kernels import reference  # noqa: PLC0415
 
-    return numpy_cpu
+    return reference

@@ -5,15 +5,12 @@ Whatever kernel runs then sees valid indices only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.compiled_later import CompiledLater
-from app.kernels import plain_out_of_bounds
-from app.kernels.plain_out_of_bounds import CLIP, FILL, WRAP
 from app.operators.gather_plan import Plan
 from app.tensors.dtypes import DType
 from app.tensors.frame_format import HEAD
@@ -23,14 +20,11 @@ from app.tensors.tensor import Tensor
 
 REPLACED_BYTES: Final = 17
 """What `replace_out_of_bounds` takes for each component at most: twice an int64, and a byte for its tuple."""
-_TUPLES_PER_BLOCK: Final = 1 << 16
-"""Tuples whose slices are filled together, which bounds the memory that NumPy takes for their numbers."""
+_TUPLES_PER_BLOCK: Final = 1 << 14
+"""Tuples that are replaced, or whose slices are filled, together: that bounds NumPy's memory for what lies between."""
 _SHORT_SLICE: Final = 1 << 10
 """Bytes of a slice that is written as one item."""
-_MODES: Final[Mapping[OutOfBounds, int]] = {"clip": CLIP, "wrap": WRAP, "fill": FILL}
 _BEYOND_INT64: Final = np.uint64(2**63)
-
-replace_components: Final = CompiledLater(plain_out_of_bounds.replace_components)
 
 
 class Replacement(NamedTuple):
@@ -50,23 +44,33 @@ def replace_out_of_bounds(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) 
 
     Components are judged one by one, after the dialect's own wrap (`plan.wrap`).
     """
-    components = _as_int64(plan, indices, mode)
+    components = _as_int64(plan, indices, mode).reshape(-1, plan.depth)
     sizes = np.array(plan.dims, np.int64)
-    components.flags.writeable = sizes.flags.writeable = False  # a function is compiled for one type of array
-    valid = np.empty(components.size, np.int64)
-    filled = np.empty(components.size // plan.depth if mode == "fill" else 0, np.uint8)
-    replaced = replace_components.run(components, sizes, plan.wrap, _MODES[mode], valid, filled)
-    if replaced < 0:
-        raise TypeError("the indices are not as the plan says")
+    empty = sizes == 0
+    valid = np.empty_like(components)
+    filled = np.zeros(len(components), np.bool_)
+    replaced = 0
+    for start in range(0, len(components), _TUPLES_PER_BLOCK):
+        block = slice(start, start + _TUPLES_PER_BLOCK)
+        values = components[block]
+        if plan.wrap:
+            values = np.where((values < 0) & (values >= -sizes), values + sizes, values)
+        outside = (values < 0) | (values >= sizes)
+        near = values % np.maximum(sizes, 1) if mode == "wrap" else values.clip(0, np.maximum(sizes - 1, 0))
+        if mode != "fill":  # on an axis of size 0 they stay
+            near[:, empty] = values[:, empty]
+            outside[:, empty] = False
+        valid[block] = near
+        filled[block] = outside.any(axis=1)
+        replaced += int(np.count_nonzero(outside))
     if replaced == 0:
         return Replacement(indices, 0, None)
     if mode != "fill" and 0 in plan.dims and indices.dtype == np.uint64:
         # None is negative now, and those that stay may be no int64: an error says what the request has.
         unsigned = valid.view(np.uint64)
-        for axis in [number for number, size in enumerate(plan.dims) if size == 0]:
-            unsigned[axis :: plan.depth] = indices[axis :: plan.depth]
-        return Replacement(unsigned, replaced, None)
-    return Replacement(valid, replaced, filled.view(np.bool_) if mode == "fill" else None)
+        unsigned[:, empty] = indices.reshape(-1, plan.depth)[:, empty]
+        return Replacement(unsigned.reshape(-1), replaced, None)
+    return Replacement(valid.reshape(-1), replaced, filled if mode == "fill" else None)
 
 
 def _as_int64(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) -> NDArray[np.int64]:

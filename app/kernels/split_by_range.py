@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from app.compiled_later import CompiledLater
-from app.kernels import plain_split_by_range
-from app.kernels.plain_split_by_range import FITS, OUT_OF_BOUNDS
-
-split_by_range: Final = CompiledLater(plain_split_by_range.split_by_range)
 
 
 class Parts(NamedTuple):
@@ -34,20 +28,20 @@ def split(indices: NDArray[np.int64], dims: Sequence[int], wrap: bool, stops: ND
     `stops` is read-only. Raises IndexError where a component is out of bounds: outside [-size, size - 1], without
     `wrap` [0, size - 1].
     """
-    components, sizes = indices.view(), np.array(dims, np.int64)
-    components.flags.writeable = sizes.flags.writeable = False  # a function is compiled for one type of array
-    order = np.empty(components.size // len(dims), np.int64)
-    moved = np.empty(components.size, np.int64)
-    ends = np.empty(stops.size, np.int64)
-    found = split_by_range.run(components, sizes, wrap, stops, order, moved, ends)
-    if found == OUT_OF_BOUNDS:
+    tuples, sizes = indices.reshape(-1, len(dims)), np.array(dims, np.int64)
+    if len(tuples) == 0:
+        return Parts([], [0], np.empty(0, np.int64), np.empty(0, np.int64))
+    lowest, highest = tuples.min(axis=0), tuples.max(axis=0)
+    if (highest >= sizes).any() or (lowest < (-sizes if wrap else 0)).any():
         raise IndexError("a component is out of bounds")
-    if found != FITS:
-        raise TypeError("the indices are not as the sizes say")
-    ranges, bounds, begin = [], [0], 0
-    for number, end in enumerate(ends.tolist()):
-        if end > begin:
-            ranges.append(number)
-            bounds.append(end)
-            begin = end
-    return Parts(ranges, bounds, order, moved)
+    rows = tuples[:, 0]
+    if lowest[0] < 0:
+        rows = np.where(rows < 0, rows + sizes[0], rows)
+    numbers = np.searchsorted(stops, rows, "right").astype(np.uint16)  # 16 bits are sorted by counting
+    order = np.argsort(numbers, kind="stable")
+    counts = np.bincount(numbers, minlength=stops.size)
+    starts = stops - np.diff(stops, prepend=0)
+    moved = tuples[order]
+    moved[:, 0] = (rows - starts[numbers])[order]
+    ranges = np.flatnonzero(counts)
+    return Parts(ranges.tolist(), [0, *np.cumsum(counts[ranges]).tolist()], order, moved.reshape(-1))

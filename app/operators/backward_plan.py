@@ -130,7 +130,7 @@ class BackwardPlan:
     def has_long_pairs(self) -> bool:
         """Whether a place of grad_data times the number of tuples, plus that of a tuple, can be too large for int64.
 
-        To sort such pairs `numpy_backward` takes memory beside scratch, of another item for each tuple.
+        To sort such pairs the reference takes memory beside scratch, of another item for each tuple.
         """
         places = prod(self.dims) * (1 if self.broadcast_indices else self.batches)
         return places * self.index_tuples >= 1 << 63

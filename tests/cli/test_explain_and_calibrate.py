@@ -14,7 +14,7 @@ from app.api.schemas.gather_answer import GatherAnswer
 from app.cli import calibrate_command, offline_service
 from app.dispatch import measured_rates
 from app.dispatch.choose_backend import TYPICAL, BackendChooser, Rates
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.operators.registry import OPERATORS
 from gathernd_cli.command_line import app
 
@@ -31,7 +31,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return TYPICAL
 
     monkeypatch.setattr(measured_rates, "measure", stand_in)
-    monkeypatch.setattr(numpy_cpu, "splits", True)
+    monkeypatch.setattr(reference, "splits", True)
     monkeypatch.setattr(offline_service, "keep_freed_memory", lambda size: True)
     monkeypatch.setenv("GATHERND_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("GATHERND_KERNEL", "numpy")

@@ -16,7 +16,7 @@ from app.cluster.router.sharded_lookups import ShardedLookups
 from app.cluster.router.sharded_tensors import ShardedTensors
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.memory.budget import Budget, MemoryReservation
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
@@ -36,7 +36,7 @@ async def explained_gather(router: Router, rows: Tensor, reservation: MemoryRese
 
 
 async def explained_lookup(router: Router, rows: Tensor, reservation: MemoryReservation) -> Any:
-    router.runners[LookupCall] = ShardedLookups(router, numpy_cpu)
+    router.runners[LookupCall] = ShardedLookups(router, reference)
     found = router.explain(LookupCall([Feature("t", rows)]), reservation)
     explained = await router.with_shards(found, RequestTimings(0.0, 1e12), reservation)
     return explained.shards[0]
@@ -58,7 +58,7 @@ def test_the_rows_of_many_indices_are_counted_in_a_thread_of_the_pool(
     pool = RequestThreadPool(2, 8)
     budget = Budget(2**30)
     tables = ShardedTensors(map_of("127.0.0.1:1", 1))
-    router = Router(Limits(), tables, numpy_cpu, pool, BackendChooser(threads=2), budget)
+    router = Router(Limits(), tables, reference, pool, BackendChooser(threads=2), budget)
     shape = (count, 1) if explained is explained_gather else (count,)
     reservation = MemoryReservation(budget)
     try:

@@ -15,7 +15,7 @@ from app.dispatch.choose_backend import NO_STRINGS, TYPICAL, BackendChooser, Dec
 from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import Plan
 from app.operators.lookup import LookupPlan
@@ -82,7 +82,7 @@ class Situation:
             force_route=self.force,
             rates=self.rates,
         )
-        made = Service(Limits(), self.store, numpy_cpu, RequestThreadPool(2, 8), chooser, Budget(1 << 30))
+        made = Service(Limits(), self.store, reference, RequestThreadPool(2, 8), chooser, Budget(1 << 30))
         if self.gpu:
             made.use_gpu(Gpu(FakeDevice(self.memory), self.gpu_from, 10), always=self.always)
         return made

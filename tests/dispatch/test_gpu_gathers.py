@@ -17,7 +17,7 @@ from app.dispatch.choose_backend import NEVER, BackendChooser, Facts, Size
 from app.dispatch.gpu_gathers import Gpu, Outcome, name_of
 from app.dispatch.measured_rates import measure_gpu
 from app.errors import GatherError
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.kernels.gpu_interface import DeviceFailed, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 from app.store import LocalStore, Resident
@@ -598,4 +598,4 @@ class SlowKernel:
 
     def run(self, *arguments: Any, **further: Any) -> int:
         sleep(self.seconds)
-        return numpy_cpu.run(*arguments, **further)
+        return reference.run(*arguments, **further)

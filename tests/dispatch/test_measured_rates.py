@@ -12,7 +12,7 @@ from app import kernels
 from app.dispatch import measured_rates
 from app.dispatch.choose_backend import TYPICAL, Rates
 from app.dispatch.measured_rates import machine_rates, measure
-from app.kernels import numpy_cpu
+from app.kernels import reference
 
 
 @pytest.fixture
@@ -29,31 +29,31 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_measurement_is_whole() -> None:
-    found = measure(numpy_cpu, 2)
+    found = measure(reference, 2)
     assert min(astuple(found)) > 0
     assert found.near_item_s <= found.far_item_s
 
 
 def test_a_second_start_reads_what_the_first_measured(tmp_path: Path, measured: list[int]) -> None:
-    first = machine_rates(numpy_cpu, tmp_path / "new", threads=2)
-    assert machine_rates(numpy_cpu, tmp_path / "new", threads=2) == first
+    first = machine_rates(reference, tmp_path / "new", threads=2)
+    assert machine_rates(reference, tmp_path / "new", threads=2) == first
     assert measured == [2]
     assert [path.suffix for path in (tmp_path / "new").iterdir()] == [".json"]
 
 
 def test_refresh_measures_again_and_keeps_that(tmp_path: Path, measured: list[int]) -> None:
-    machine_rates(numpy_cpu, tmp_path, threads=2)
-    assert machine_rates(numpy_cpu, tmp_path, threads=2, refresh=True).byte_s == 2
-    assert machine_rates(numpy_cpu, tmp_path, threads=2).byte_s == 2
+    machine_rates(reference, tmp_path, threads=2)
+    assert machine_rates(reference, tmp_path, threads=2, refresh=True).byte_s == 2
+    assert machine_rates(reference, tmp_path, threads=2).byte_s == 2
 
 
 def test_another_machine_does_not_use_this_ones_figures(
     tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine_rates(numpy_cpu, tmp_path, threads=2)
-    machine_rates(numpy_cpu, tmp_path, threads=3)
+    machine_rates(reference, tmp_path, threads=2)
+    machine_rates(reference, tmp_path, threads=3)
     monkeypatch.setattr(measured_rates, "cpu_model", lambda: "another")
-    machine_rates(numpy_cpu, tmp_path, threads=2)
+    machine_rates(reference, tmp_path, threads=2)
     assert len(measured) == 3
 
 
@@ -65,16 +65,16 @@ def test_another_kernel_does_not_use_this_ones_figures(
     monkeypatch.setattr(kernels, "__file__", str(sources / "__init__.py"))
     for text in ("one", "one", "another"):
         (sources / "gather.cu").write_text(text)
-        machine_rates(numpy_cpu, tmp_path / "cache", threads=2)
+        machine_rates(reference, tmp_path / "cache", threads=2)
     assert len(measured) == 2
 
 
 def test_another_version_with_other_rates_has_a_file_of_its_own(
     tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine_rates(numpy_cpu, tmp_path, threads=2)
+    machine_rates(reference, tmp_path, threads=2)
     monkeypatch.setattr(measured_rates, "fields", lambda of: fields(of)[1:])
-    machine_rates(numpy_cpu, tmp_path, threads=2)
+    machine_rates(reference, tmp_path, threads=2)
     assert len(measured) == len([*tmp_path.iterdir()]) == 2
 
 
@@ -86,7 +86,7 @@ def test_another_version_with_other_rates_has_a_file_of_its_own(
     ],
 )
 def test_a_damaged_file_is_measured_again(tmp_path: Path, measured: list[int], content: str) -> None:
-    machine_rates(numpy_cpu, tmp_path, threads=2)
+    machine_rates(reference, tmp_path, threads=2)
     (path,) = tmp_path.iterdir()
     whole = json.loads(path.read_text())
     spoiled = {
@@ -100,8 +100,8 @@ def test_a_damaged_file_is_measured_again(tmp_path: Path, measured: list[int], c
         "free": {**whole, "far_item_s": 0.0},
     }
     path.write_text(json.dumps(spoiled[content]) if content in spoiled else content)
-    assert machine_rates(numpy_cpu, tmp_path, threads=2).byte_s == 2
-    assert machine_rates(numpy_cpu, tmp_path, threads=2).byte_s == 2
+    assert machine_rates(reference, tmp_path, threads=2).byte_s == 2
+    assert machine_rates(reference, tmp_path, threads=2).byte_s == 2
     assert len(measured) == 2
 
 
@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_written_is_logged_and_does_no_harm(
 ) -> None:
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING, "gathernd"):
-        assert machine_rates(numpy_cpu, tmp_path / "file", threads=2).byte_s == 1
+        assert machine_rates(reference, tmp_path / "file", threads=2).byte_s == 1
     assert "could not be kept" in caplog.text
 
 

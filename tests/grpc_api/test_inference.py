@@ -20,7 +20,7 @@ from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.grpc_api.infer import RpcInference
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.memory.budget import Budget, MemoryReservation
 from app.services.service import Service
 from app.store import EmptyStore
@@ -85,7 +85,7 @@ class Asked:
         self.store = OneTensor()
         self.budget = Budget(1 << 24)
         self.service = Service(
-            Limits(), self.store, numpy_cpu, RequestThreadPool(1, 8), BackendChooser(threads=1), self.budget
+            Limits(), self.store, reference, RequestThreadPool(1, 8), BackendChooser(threads=1), self.budget
         )
         self.statistics = Statistics()
         anything: Any = None
@@ -125,7 +125,7 @@ class Disturbed:
         """See `Kernel`."""
         self._meanwhile(self.runs)
         self.runs += 1
-        return numpy_cpu.run(*arguments, **options)
+        return reference.run(*arguments, **options)
 
 
 Make = Callable[[], Asked]

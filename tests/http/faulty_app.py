@@ -22,7 +22,7 @@ from app.api.asgi_request import Handler, RequestContext
 from app.api.error_responses import JSON
 from app.api.route_rows.operation import CONTROL, Operation, Route
 from app.api.route_table import TABLE
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.main import Application, create_app
 from app.operators.gather_plan import Plan
 from app.security.authorizer import Access
@@ -54,7 +54,7 @@ class Held:
 
     def run(self, plan: Plan, data: Array, indices: Array, out: Array, *args: Any, **kwargs: Any) -> int:
         _wait_for_end(self.file)
-        return numpy_cpu.run(plan, data, indices, out)
+        return reference.run(plan, data, indices, out)
 
 
 def make(how: str, settings: Settings) -> Application:

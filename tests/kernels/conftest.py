@@ -8,7 +8,7 @@ import pytest
 from app.kernels.gpu_interface import NoDevice
 
 KERNELS = (
-    "app.kernels.numpy_cpu",
+    "app.kernels.reference",
     "app.kernels.numba_cpu.gather_kernel",
     "tests.kernels.cupy_kernel",
     "tests.kernels.emulated",

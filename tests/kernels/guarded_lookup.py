@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.kernels.numba_cpu import gather_kernel, lookup_kernel
 from tests.kernels.guarded import Guarded
 from tests.kernels.test_lookup import Case
@@ -46,7 +46,7 @@ def main(cases: int, seed: int, cache: Path | None) -> None:
     if cache is not None:
         gather_kernel.configure(cache)
         lookup_kernel.warm()
-    kernel: Any = numpy_cpu if cache is None else lookup_kernel
+    kernel: Any = reference if cache is None else lookup_kernel
     memory = Memory()
     for number in range(cases):
         source = random.Random(seed * 1_000_003 + number)

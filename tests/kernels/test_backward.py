@@ -19,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.kernels import ALWAYS_AHEAD, Kernel, numpy_backward
+from app.kernels import ALWAYS_AHEAD, Kernel
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.backward_job import COLUMN_BLOCKS, INTO_OWN_ZEROS, INTO_ZEROS, ROW_BLOCKS, UNSORTED
 from app.kernels.numba_cpu.run_job import ZEROS_PAST_CACHES_FROM
+from app.kernels.reference import backward as backward_reference
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import DTYPES
@@ -43,7 +44,7 @@ UNTOUCHED = -7
 Result = tuple[int, NDArray[Any], NDArray[np.int64] | None]
 
 
-@pytest.fixture(params=["app.kernels.numba_cpu", "app.kernels.numpy_cpu"])
+@pytest.fixture(params=["app.kernels.numba_cpu", "app.kernels.reference"])
 def kernel(request: pytest.FixtureRequest) -> Any:
     if request.param == "app.kernels.numba_cpu":
         request.getfixturevalue("compiled")
@@ -52,7 +53,7 @@ def kernel(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(scope="module")
 def every_kernel(compiled: None) -> list[Kernel]:
-    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.numpy_cpu")]
+    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.reference")]
 
 
 def run(
@@ -573,7 +574,7 @@ def test_a_plan_of_another_float_type_is_refused(kernel: Kernel) -> None:
             run_with(kernel, replace(PLAN, float_type=cast(FloatType, wrong)), arrays(PLAN))
 
 
-@pytest.mark.parametrize(("name", "cases"), [("app.kernels.numba_cpu", 12_000), ("app.kernels.numpy_cpu", 4_000)])
+@pytest.mark.parametrize(("name", "cases"), [("app.kernels.numba_cpu", 12_000), ("app.kernels.reference", 4_000)])
 def test_nothing_is_touched_beyond_the_arrays(name: str, cases: int, compiled: Path) -> None:
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded_backward", name]
     command += [str(samples(cases)), str(random.SystemRandom().getrandbits(32) if SOAK else 20_261_123)]
@@ -601,7 +602,7 @@ def test_numpys_sorting_takes_no_more_memory_for_a_tuple_than_is_charged(rows: i
     further = {"scratch": np.zeros(plan.scratch_items, np.int64)}
     if sparse:
         further |= {"places": np.zeros(plan.rows, np.int64), "count": np.zeros(1, np.int64)}
-    peak = peak_of(lambda: numpy_backward.run(plan, grad_output, indices, out, **further))
+    peak = peak_of(lambda: backward_reference.run(plan, grad_output, indices, out, **further))
     blocks = 16 << 20  # of sums and of tuples, however many there are
     assert peak < blocks + plan.scratch_bytes - further["scratch"].nbytes
     named, group = np.unique(indices % rows, return_inverse=True)

@@ -28,7 +28,7 @@ CARRIED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64", 16: "complex128"}
 INDEX_TYPES = [np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)]
 
 
-@pytest.fixture(params=["app.kernels.numba_cpu", "app.kernels.numpy_cpu"])
+@pytest.fixture(params=["app.kernels.numba_cpu", "app.kernels.reference"])
 def kernel(request: pytest.FixtureRequest) -> Any:
     if request.param == "app.kernels.numba_cpu":
         request.getfixturevalue("compiled")
@@ -129,7 +129,7 @@ def test_the_first_bad_entry_is_found(
 
 @pytest.fixture(scope="module")
 def every_kernel(compiled: None) -> list[Kernel]:
-    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.numpy_cpu")]
+    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.reference")]
 
 
 @for_each("item_size", CARRIERS)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.operators.gather_plan import Plan
 from tests.conftest import SOAK, slow_but_for
 from tests.for_each import for_each
@@ -23,7 +23,7 @@ from tests.kernels.guarded import PLANS, Fuzz
 from tests.kernels.loops import gather_by_loops
 from tests.kernels.reference import gather, make_case, random_plan
 
-NUMBA, NUMPY, EMULATED = "app.kernels.numba_cpu", "app.kernels.numpy_cpu", "tests.kernels.emulated"
+NUMBA, NUMPY, EMULATED = "app.kernels.numba_cpu", "app.kernels.reference", "tests.kernels.emulated"
 SAMPLES = {
     (NUMBA, "gather"): 50_000,
     (NUMBA, "fill"): 20_000,
@@ -128,7 +128,7 @@ class Faulty:
         threads: int,
         further: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
-        return self._spoil(out, numpy_cpu.run(plan, data, indices, out, further=further))
+        return self._spoil(out, reference.run(plan, data, indices, out, further=further))
 
 
 def flip(out: NDArray[Any], first: int, at: int) -> int:

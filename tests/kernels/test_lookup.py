@@ -31,7 +31,7 @@ GAP = 0xA5
 
 @pytest.fixture(scope="module")
 def kernels(compiled: object) -> list[Any]:
-    return [lookup_kernel, import_module("app.kernels.numpy_cpu")]
+    return [lookup_kernel, import_module("app.kernels.reference")]
 
 
 def values(items: int, dtype: str, source: random.Random) -> NDArray[Any]:

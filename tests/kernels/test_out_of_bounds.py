@@ -1,8 +1,7 @@
-"""What replaces indices that are out of bounds, in NumPy and compiled, against the rules one component at a time."""
+"""What replaces indices that are out of bounds, against the rules one component at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from random import Random
 from typing import Any
@@ -13,78 +12,57 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.kernels import Kernel, compiled_out_of_bounds, plain_out_of_bounds
+from app.kernels import Kernel
 from app.kernels.out_of_bounds import Replacement, fill_slices, replace_out_of_bounds
-from app.kernels.plain_out_of_bounds import CLIP, FILL, WRAP
 from app.operators.gather_plan import GatherPlan
 from app.tensors.gather_call import OutOfBounds
 from tests.conftest import samples
 from tests.for_each import for_each
 
-Replace = Callable[..., int]
 INDEX_TYPES = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 ODD = [0, 1, -1, 2, -2, 3, 127, -128, 2**31, -(2**31), 2**63 - 1, -(2**63)]
 
-
-@pytest.fixture(params=[plain_out_of_bounds, compiled_out_of_bounds], ids=["NumPy", "compiled"])
-def replace(request: pytest.FixtureRequest) -> Replace:
-    function: Replace = request.param.replace_components
-    return function
+READ_ONLY = np.zeros(1, np.int64)
+READ_ONLY.flags.writeable = False
 
 
-def int64(values: Any) -> NDArray[np.int64]:
-    """Read-only, as the compiled function takes it."""
-    array = np.array(values, np.int64)
-    array.flags.writeable = False
-    return array
-
-
-def judged(component: int, size: int, wrap: bool, mode: int) -> tuple[int, bool]:
+def judged(component: int, size: int, wrap: bool, mode: OutOfBounds) -> tuple[int, bool]:
     if wrap and -size <= component < 0:
         component += size
     if 0 <= component < size:
         return component, False
     if size == 0:
-        return (0, True) if mode == FILL else (component, False)
-    return (component % size if mode == WRAP else 0 if component < 0 else size - 1), True
+        return (0, True) if mode == "fill" else (component, False)
+    return (component % size if mode == "wrap" else 0 if component < 0 else size - 1), True
 
 
-@pytest.mark.parametrize("mode", [CLIP, WRAP, FILL])
+def assert_judged(components: list[int], sizes: list[int], wrap: bool, mode: OutOfBounds) -> None:
+    """Each of the tuples' components has become what the rules say."""
+    pairs = [judged(component, sizes[at % len(sizes)], wrap, mode) for at, component in enumerate(components)]
+    wrong = [any(outside for _, outside in pairs[at : at + len(sizes)]) for at in range(0, len(pairs), len(sizes))]
+    given = np.array(components, np.int64)
+    found = replace_out_of_bounds(GatherPlan(1, len(wrong), tuple(sizes), 1, 4, False, wrap), given, mode)
+    assert found.replaced == sum(outside for _, outside in pairs)
+    if found.replaced:
+        assert found.indices.tolist() == [component for component, _ in pairs]
+    if found.replaced and mode == "fill":
+        assert found.filled is not None
+        assert found.filled.tolist() == wrong
+    assert given.tolist() == components
+
+
+@pytest.mark.parametrize("mode", ["clip", "wrap", "fill"])
 @pytest.mark.parametrize("wrap", [False, True])
-def test_each_component_is_judged_by_itself(replace: Replace, mode: int, wrap: bool) -> None:
+def test_each_component_is_judged_by_itself(wrap: bool, mode: OutOfBounds) -> None:
     rng = Random(mode)
     for _ in range(samples(200)):
         sizes = [rng.choice([0, 1, 2, 3, 5, 2**40]) for _ in range(rng.randrange(1, 4))]
         rows = rng.choice([0, 1, 2, 7])
-        components = [rng.choice([*ODD, rng.randrange(-6, 6)]) for _ in range(rows * len(sizes))]
-        pairs = [judged(component, sizes[at % len(sizes)], wrap, mode) for at, component in enumerate(components)]
-        wrong = np.array([outside for _, outside in pairs], bool).reshape(rows, len(sizes)).any(axis=1)
-        valid, filled = np.empty(len(components), np.int64), np.full(rows if mode == FILL else 0, 7, np.uint8)
-        count = replace(int64(components), int64(sizes), wrap, mode, valid, filled)
-        assert count == sum(outside for _, outside in pairs)
-        assert valid.tolist() == [component for component, _ in pairs]
-        if mode == FILL:
-            assert filled.tolist() == wrong.tolist()
+        assert_judged([rng.choice([*ODD, rng.randrange(-6, 6)]) for _ in range(rows * len(sizes))], sizes, wrap, mode)
 
 
-def test_more_tuples_than_a_block(replace: Replace) -> None:
-    components = np.random.default_rng(1).integers(-9, 9, 100_000)
-    valid, filled = np.empty_like(components), np.empty(50_000, np.uint8)
-    count = replace(int64(components), int64([3, 5]), True, FILL, valid, filled)
-    pairs = [judged(int(component), (3, 5)[at % 2], True, FILL) for at, component in enumerate(components)]
-    assert count == sum(outside for _, outside in pairs)
-    assert valid.tolist() == [component for component, _ in pairs]
-    assert filled.tolist() == [pairs[at][1] or pairs[at + 1][1] for at in range(0, len(pairs), 2)]
-
-
-@pytest.mark.parametrize(
-    ("components", "sizes", "valid", "filled"), [(4, 0, 4, 0), (5, 2, 5, 2), (4, 2, 3, 2), (4, 2, 4, 1), (4, 2, 5, 2)]
-)
-def test_arrays_that_do_not_fit_each_other_are_refused(
-    replace: Replace, components: int, sizes: int, valid: int, filled: int
-) -> None:
-    arrays = np.zeros(valid, np.int64), np.zeros(filled, np.uint8)
-    assert replace(int64([0] * components), int64([1] * sizes), True, FILL, *arrays) == -1
+def test_more_tuples_than_a_block() -> None:
+    assert_judged(np.random.default_rng(1).integers(-9, 9, 100_000).tolist(), [3, 5], True, "fill")
 
 
 def replaced(indices: NDArray[Any], mode: OutOfBounds, dims: tuple[int, ...] = (3,)) -> Replacement:
@@ -162,7 +140,7 @@ def test_indices_that_are_all_valid_are_not_copied() -> None:
 
 @pytest.fixture(scope="module")
 def every_kernel(compiled: None) -> list[Kernel]:
-    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.numpy_cpu")]
+    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.reference")]
 
 
 def filled_by_loops(
@@ -238,7 +216,7 @@ FILL_PLAN = GatherPlan(1, 4, (3,), 2, 4, False, True)
         (FILL_PLAN, None, np.zeros(1, np.int64)),
         (FILL_PLAN, np.zeros(2, np.uint32), np.zeros(0, np.int64)),
         (FILL_PLAN, np.zeros(2, np.uint32), np.zeros(1, np.int32)),
-        (FILL_PLAN, np.zeros(2, np.uint32), int64([0])),
+        (FILL_PLAN, np.zeros(2, np.uint32), READ_ONLY),
         (FILL_PLAN, np.zeros(2, np.uint32), None),
         (GatherPlan(2, 4, (3,), 2, 4, True, True), np.zeros(2, np.uint32), np.zeros(1, np.int64)),
         (GatherPlan(4, 4, (3,), 2, 4, False, True, 2), np.zeros(2, np.uint32), np.zeros(1, np.int64)),

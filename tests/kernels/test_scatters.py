@@ -43,7 +43,7 @@ ALL_CASES = [("none", name) for name in TYPES] + [(each, name) for each in REDUC
 THREADS = (1, 2, 3, 7)
 
 
-@pytest.fixture(params=["app.kernels.numba_cpu", "app.kernels.numpy_cpu"])
+@pytest.fixture(params=["app.kernels.numba_cpu", "app.kernels.reference"])
 def kernel(request: pytest.FixtureRequest) -> Any:
     if request.param == "app.kernels.numba_cpu":
         request.getfixturevalue("compiled")
@@ -52,7 +52,7 @@ def kernel(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(scope="module")
 def every_kernel(compiled: None) -> list[Kernel]:
-    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.numpy_cpu")]
+    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.reference")]
 
 
 def _call(shape: tuple[int, ...], indices: Array, updates_shape: tuple[int, ...], dtype: str, reduction: str) -> Call:

@@ -1,8 +1,7 @@
-"""Tuples of indices by the range that has their row, in NumPy and compiled, against the rules one tuple at a time."""
+"""Tuples of indices by the range that has their row, against the rules one tuple at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,29 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.kernels import compiled_split_by_range, plain_split_by_range, split_by_range
 from app.kernels.split_by_range import split
 from tests.for_each import for_each
 
-Split = Callable[..., int]
-FUNCTIONS: dict[str, Split] = {
-    "NumPy": plain_split_by_range.split_by_range,
-    "compiled": compiled_split_by_range.split_by_range,
-}
-
 
 def int64(values: Any) -> NDArray[np.int64]:
-    """Read-only, as the compiled function takes it."""
-    array = np.array(values, np.int64)
-    array.flags.writeable = False
-    return array
-
-
-@pytest.fixture(params=FUNCTIONS)
-def function(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Split:
-    found: Split = FUNCTIONS[request.param]
-    monkeypatch.setattr(split_by_range.split_by_range, "run", found)
-    return found
+    return np.array(values, np.int64)
 
 
 def expected(tuples: list[tuple[int, ...]], stops: list[int]) -> dict[int, list[tuple[int, ...]]]:
@@ -46,23 +28,18 @@ def expected(tuples: list[tuple[int, ...]], stops: list[int]) -> dict[int, list[
     return found
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=7), st.lists(st.integers(1, 9), max_size=2), st.booleans(),
     st.data(),
 )  # fmt: skip
 def test_tuples_are_split_by_range_in_their_order(
-    name: str, sizes: list[int], others: list[int], wrap: bool, data: st.DataObject
+    sizes: list[int], others: list[int], wrap: bool, data: st.DataObject
 ) -> None:
     stops = np.cumsum(sizes).tolist()
     dims = (stops[-1], *others)
     components = [st.integers(-size if wrap else 0, size - 1) for size in dims]
     tuples = data.draw(st.lists(st.tuples(*components), max_size=30))
-    split_by_range.split_by_range.run, before = FUNCTIONS[name], split_by_range.split_by_range.run
-    try:
-        parts = split(np.array(tuples, np.int64).reshape(-1), dims, wrap, int64(stops))
-    finally:
-        split_by_range.split_by_range.run = before
+    parts = split(np.array(tuples, np.int64).reshape(-1), dims, wrap, int64(stops))
     assert parts.bounds[0] == 0
     assert parts.bounds[-1] == len(tuples)
     moved = parts.moved.reshape(-1, len(dims)).tolist()
@@ -81,33 +58,19 @@ def test_tuples_are_split_by_range_in_their_order(
         ([0, 0, 5, 2, 6, 2], True), ([2**63 - 1, 0], True), ([-(2**63), 0], True), ([0, -(2**63)], False),
     ],
 )  # fmt: skip
-def test_a_component_that_is_out_of_bounds_is_found(function: Split, components: list[int], wrap: bool) -> None:
+def test_a_component_that_is_out_of_bounds_is_found(components: list[int], wrap: bool) -> None:
     with pytest.raises(IndexError):
         split(int64(components), (6, 3), wrap, int64([2, 6]))
 
 
-def test_a_table_without_rows_has_no_valid_index(function: Split) -> None:
+def test_a_table_without_rows_has_no_valid_index() -> None:
     assert split(int64([]), (0,), True, int64([])).ranges == []
     with pytest.raises(IndexError):
         split(int64([0]), (0,), True, int64([]))
 
 
-def test_the_indices_are_left_as_they_are(function: Split) -> None:
+def test_the_indices_are_left_as_they_are() -> None:
     indices = np.array([-1, 0, -6])
     split(indices, (6,), True, int64([2, 6]))
     assert indices.tolist() == [-1, 0, -6]
     assert indices.flags.writeable
-
-
-@for_each(
-    ("components", "sizes", "stops", "order", "moved", "ends"),
-    [
-        (4, [], [6], 4, 4, 1), (5, [6, 3], [6], 2, 5, 1), (4, [6], [2, 5], 4, 4, 2), (4, [6], [], 4, 4, 0),
-        (4, [6], [6], 3, 4, 1), (4, [6], [6], 5, 4, 1), (4, [6], [6], 4, 3, 1), (4, [6], [6], 4, 4, 2),
-    ],
-)  # fmt: skip
-def test_arrays_that_do_not_fit_each_other_are_refused(
-    function: Split, components: int, sizes: list[int], stops: list[int], order: int, moved: int, ends: int
-) -> None:
-    outputs = (np.zeros(count, np.int64) for count in (order, moved, ends))
-    assert function(int64([0] * components), int64(sizes), True, int64(stops), *outputs) == -1

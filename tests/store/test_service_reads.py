@@ -16,7 +16,7 @@ from app.api.disk_threads import DiskThreads
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import GatherPlan
 from app.services.service import Service
@@ -46,7 +46,7 @@ class Overtaken:
         self.threads: list[threading.Thread] = []
 
     def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, *more: Any) -> int:
-        bad = numpy_cpu.run(plan, data, indices, out, *more)
+        bad = reference.run(plan, data, indices, out, *more)
         if self.times:
             self.times -= 1
             add = partial(scatter, self.other, "x", [[row] for row in range(4)], np.ones(4, np.int64), "add")
@@ -75,7 +75,7 @@ class Cold(EmptyStore):
         return self.store.names()
 
 
-def gather(store: Any, rows: list[int], kernel: Any = numpy_cpu, **options: Any) -> tuple[Answer, RequestTimings]:
+def gather(store: Any, rows: list[int], kernel: Any = reference, **options: Any) -> tuple[Answer, RequestTimings]:
     limits = Limits(**options)
     budget = Budget(2**30)
     pool = RequestThreadPool(2, 8)
@@ -140,7 +140,7 @@ def test_a_scatter_that_is_half_done_is_waited_out(
         """NumPy's kernel, which lets the scatter go on once it has read."""
 
         def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, *more: Any) -> int:
-            bad = numpy_cpu.run(plan, data, indices, out, *more)
+            bad = reference.run(plan, data, indices, out, *more)
             seen.append(out.tolist())
             go_on.set()
             return bad
@@ -166,7 +166,7 @@ def test_a_split_of_a_cold_content_is_not_led_by_the_event_loop(store: LocalStor
     class Noting:
         def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, *args: Any, **kwargs: Any) -> int:
             leaders.append(threading.current_thread())
-            return numpy_cpu.run(plan, data, indices, out, *args, **kwargs)
+            return reference.run(plan, data, indices, out, *args, **kwargs)
 
     _, timings = gather(Cold(store) if cold else store, [1] * 100_000, Noting())
     assert timings.route == "split"
@@ -198,7 +198,7 @@ def test_gathers_that_wait_for_one_stalled_tensor_leave_the_threads_to_others(st
     assert resident is not None
     stalled = StalledStore(store)
     budget, pool, threads = Budget(2**30), RequestThreadPool(2, 100), DiskThreads()
-    service = Service(Limits(), stalled, numpy_cpu, pool, BackendChooser(threads=2), budget)
+    service = Service(Limits(), stalled, reference, pool, BackendChooser(threads=2), budget)
     service.run_in_lock_thread = threads.change
 
     async def look_up(name: str) -> list[int]:

@@ -28,7 +28,7 @@ from app.formats.json.write_answer import write_answer
 from app.formats.oip.infer_answer import write_answer as write_infer_answer
 from app.formats.oip.infer_document import Model
 from app.formats.oip.read_body import read_body
-from app.kernels import numpy_cpu
+from app.kernels import reference
 from app.kernels.numba_cpu import gather_kernel
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.registry import OPERATORS
@@ -67,7 +67,7 @@ def reading(octets: bytes, count: int) -> Any:
         return error.item
 
 
-def reference(octets: bytes, count: int) -> Any:
+def read_by_python(octets: bytes, count: int) -> Any:
     """The same by Python."""
     count = min(count, len(octets) + 1)  # an error names no more
     found: list[bytes] = []
@@ -104,7 +104,7 @@ def test_frames_are_read_as_python_reads_them(frames: list[bytes], more: int, da
     octets = b"".join(frames)
     octets = octets[: data.draw(st.sampled_from((len(octets), data.draw(st.integers(0, len(octets))))))]
     count = max(0, len(frames) + more)
-    assert reading(octets, count) == reference(octets, count)
+    assert reading(octets, count) == read_by_python(octets, count)
 
 
 @for_each(
@@ -240,7 +240,7 @@ def nested(texts: list[str], shape: tuple[int, ...]) -> str:
     return "[" + ", ".join(nested(texts[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])) + "]"
 
 
-@pytest.mark.parametrize("kernel", slow_but_for((gather_kernel,), (numpy_cpu, gather_kernel)), ids=["numpy", "numba"])
+@pytest.mark.parametrize("kernel", slow_but_for((gather_kernel,), (reference, gather_kernel)), ids=["numpy", "numba"])
 @given(TEXTS, st.randoms(use_true_random=False))
 def test_every_way_in_and_out_gives_what_lists_of_strings_give(
     kernel: ModuleType, texts: list[str], rng: random.Random
@@ -314,9 +314,9 @@ def test_a_lone_surrogate_is_told_by_its_place(text: str, place: int) -> None:
 def test_the_bytes_of_gathered_strings_are_limited_exactly(route: Any, count: int) -> None:
     indices = unpack(DTYPES["int64"], (count, 1), bytes(8 * count))
     call = Call("gathernd", packed(["é" * 5, ""]), indices, (0,), "onnx-13")
-    assert gathered(call, numpy_cpu, output_bytes=14 * count).output.shape == (count,)
+    assert gathered(call, reference, output_bytes=14 * count).output.shape == (count,)
     with pytest.raises(GatherError) as caught:
-        gathered(call, numpy_cpu, output_bytes=14 * count - 1)
+        gathered(call, reference, output_bytes=14 * count - 1)
     assert caught.value.code == "output_too_large"
     assert caught.value.detail == (f"the gathered strings would have {14 * count} bytes; the limit is {14 * count - 1}")
 
@@ -326,7 +326,7 @@ def test_a_content_whose_strings_reach_beyond_it_is_damaged_and_nothing_beyond_i
         table = PackedStrings(STRING, (1,), np.array(starts, np.int64), octets=np.frombuffer(octets, np.uint8))
         indices = unpack(DTYPES["int64"], (1, 1), bytes(8))
         with pytest.raises(GatherError) as caught:
-            gathered(Call("gathernd", "table", indices, (0,), "onnx-13"), numpy_cpu, table)
+            gathered(Call("gathernd", "table", indices, (0,), "onnx-13"), reference, table)
         assert caught.value.code == "tensor_damaged"
         for write in (values_text, packed_bytes):
             with pytest.raises(GatherError, match="tensor_damaged"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.compiled_later import CompiledLater
-from app.kernels import numpy_cpu, numpy_lookup
+from app.kernels import reference
 from app.kernels.check_lookup import FeatureArrays
 from app.kernels.numba_cpu import (
     backward_kernel,
@@ -37,7 +37,7 @@ _OTHERS: Final[dict[type, Any]] = {
     ScatterElementsPlan: scatter_kernel,
 }
 """The kernels of plans other than the gather's, in the order in which they are compiled."""
-_lookup: Final = CompiledLater(numpy_lookup.lookup)
+_lookup: Final = CompiledLater(reference.lookup)
 
 run = gather_kernel.run
 tune = gather_kernel.tune
@@ -70,7 +70,7 @@ def leave_others_to_numpy() -> None:
     """Have plans other than the gather's, and lookups, run by NumPy's kernel until `warm_others`."""
     _lookup.run = _lookup.plain
     for plan in _OTHERS:
-        gather_kernel.OTHER_PLANS[plan] = numpy_cpu.run_other
+        gather_kernel.OTHER_PLANS[plan] = reference.run_other
 
 
 def warm_others(progress: Callable[[str], None] | None = None) -> None:

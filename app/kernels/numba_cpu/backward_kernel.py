@@ -18,7 +18,6 @@ import numpy as np
 from numba import cfunc, njit, types
 from numpy.typing import NDArray
 
-from app.kernels import numpy_backward
 from app.kernels.backward_arrays import check_backward_arrays, sets_of
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.add_narrow_rows import (
@@ -82,6 +81,7 @@ from app.kernels.numba_cpu.sort_tuples import (
 )
 from app.kernels.numba_cpu.split_over_threads import acquire, is_worth_sharing, job_of, setting
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
+from app.kernels.reference import backward
 from app.llvm_intrinsics import Address, f64_from_bits, inner
 from app.operators.backward_plan import SCRATCH_HEAD, BackwardPlan
 
@@ -132,7 +132,7 @@ def run(
     places: NDArray[np.int64] | None = None,
     count: NDArray[np.int64] | None = None,
 ) -> int:
-    """See `numpy_backward.run`; it never leaves a gradient unfinished."""
+    """See `backward.run`; it never leaves a gradient unfinished."""
     entry, chunk = _ready()
     team = gather_kernel.thread_team()
     if threads > 1:
@@ -167,7 +167,7 @@ def run(
         threads - 1,
     )
     if first == _TOO_MANY_BITS:
-        return numpy_backward.run(plan, data, indices, out, scratch, places, count)
+        return backward.run(plan, data, indices, out, scratch, places, count)
     if first < -1:
         raise TypeError("the plan has a size that no array can have")
     return first

@@ -1,4 +1,4 @@
-"""Indices in plain NumPy, in blocks of bounded memory: the check of their components, and which items they name."""
+"""Indices in NumPy: which components are out of bounds, and which items the others name."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ BLOCK_COMPONENTS: Final = 1 << 16
 """Components that are looked at together: half a MiB of int64, and as much again for each temporary array."""
 
 
+def is_bad(plan: Plan, tuples: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which components of `tuples`, [count, depth], are out of bounds."""
+    components, sizes = widened(tuples), np.array(plan.dims, np.int64)
+    found: NDArray[np.bool_] = (components < (-sizes if plan.wrap else 0)) | (components >= sizes)
+    return found
+
+
 def first_bad(plan: Plan, components: NDArray[Any], step: int) -> int:
     """The first component out of bounds, or -1; `components` is [tuples, depth], looked at `step` tuples at a time."""
-    sizes = np.array(plan.dims, dtype=np.int64)
-    lowest = -sizes if plan.wrap else np.zeros_like(sizes)
     for start in range(0, len(components), step):
-        block = widened(components[start : start + step])
-        bad = (block < lowest) | (block >= sizes)
+        bad = is_bad(plan, components[start : start + step])
         if bad.any():
             return start * plan.depth + int(bad.argmax())
     return -1

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.kernels.check_arrays import check_scatter_arrays, check_scatter_elements_arrays
-from app.kernels.numpy_indices import BLOCK_COMPONENTS, element_offsets, first_bad, rows_of
+from app.kernels.reference.indices import BLOCK_COMPONENTS, element_offsets, first_bad, rows_of
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 from app.tensors.dtypes import DTYPES
 
