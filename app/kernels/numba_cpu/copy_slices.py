@@ -74,6 +74,32 @@ def copy_items(target: Address, sources: Address, count: int, ahead: int, width:
 
 
 @inlined
+def copy_slice(target: Address, source: Address, width: int) -> None:
+    """Copy a slice of so many bytes, by two copies that overlap if the width is no power of two."""
+    if width >= LINE:
+        for c in range(0, width - LINE, LINE):
+            copy_64(target + c, source + c)
+        copy_64(target + width - LINE, source + width - LINE)
+    elif width >= 32:
+        copy_32(target, source)
+        copy_32(target + width - 32, source + width - 32)
+    elif width >= 16:
+        copy_16(target, source)
+        copy_16(target + width - 16, source + width - 16)
+    elif width >= 8:
+        copy_8(target, source)
+        copy_8(target + width - 8, source + width - 8)
+    elif width >= 4:
+        copy_4(target, source)
+        copy_4(target + width - 4, source + width - 4)
+    elif width >= 2:
+        copy_2(target, source)
+        copy_2(target + width - 2, source + width - 2)
+    else:
+        copy_1(target, source)
+
+
+@inlined
 def _copy_short_slices(target: Address, sources: Address, count: int, ahead: int, width: int) -> None:
     """The same for slices of any width from 3 to 63: two copies each, which overlap.
 

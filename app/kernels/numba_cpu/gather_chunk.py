@@ -54,7 +54,7 @@ class GatherJob(Job):
     depth: int
     """Components of a tuple."""
     index_type: int
-    """See `array_header.index_type`."""
+    """See `ndarray_abi.index_type`."""
     tuples: int
     """Of a batch."""
     batches_per_set: int

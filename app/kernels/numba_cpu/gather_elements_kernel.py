@@ -1,8 +1,7 @@
-"""GatherElements in one function compiled by Numba, with the jobs, the widening and the threads of the gather's kernel.
+"""GatherElements in one function compiled by Numba, with the threads of the gather's kernel.
 
 A chunk goes over the entries of indices in blocks: it checks each entry and writes the address of its item, row by row
-along the last axis, and then copies the items. Where a row ends it counts on along the axes before, so that nothing is
-divided in the loop. The first bad component is the least of the chunks' own.
+along the last axis, and then copies the items.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, lru_cache
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import cfunc, njit, types
@@ -19,39 +18,8 @@ from numpy.typing import NDArray
 from app.kernels.check_arrays import check_elements_arrays
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.copy_slices import NEIGHBOURS_BYTES, copy_items
-from app.kernels.numba_cpu.element_places import enter_row, first_bad_entry, is_inside, write_rows_places
-from app.kernels.numba_cpu.gather_job import (
-    AXES,
-    BATCHES,
-    BLOCK,
-    CHUNK_SIZE,
-    COMPONENTS,
-    DATA,
-    DEPTH,
-    FLAGS,
-    INDEX_TYPE,
-    NOT_AHEAD,
-    OUTPUT,
-    OWN_INDEX_TYPE,
-    STRIDE,
-    TOTAL,
-    TUPLES,
-    WIDTH,
-    WRAP_NEGATIVE,
-    write_job,
-)
-from app.kernels.numba_cpu.gather_kernel import (
-    CACHED_BYTES,
-    CHUNK_OPTIONS,
-    ENTRY_OPTIONS,
-    REFUSED,
-)
-from app.kernels.numba_cpu.memory_intrinsics import (
-    load_item,
-    prefetch,
-    stack_scratch,
-    store_item,
-)
+from app.kernels.numba_cpu.gather_kernel import CACHED_BYTES, CHUNK_OPTIONS, ENTRY_OPTIONS, REFUSED
+from app.kernels.numba_cpu.memory_intrinsics import load_item, prefetch, store_item
 from app.kernels.numba_cpu.ndarray_abi import (
     ArrayHeader,
     address,
@@ -60,27 +28,44 @@ from app.kernels.numba_cpu.ndarray_abi import (
     index_type_if_usable,
     length,
 )
-from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
-from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
-from app.kernels.numba_cpu.split_over_threads import (
-    UNFINISHED,
-    UnfinishedGather,
-    acquire,
-    is_worth_sharing,
-    job_of,
-    setting,
-)
+from app.kernels.numba_cpu.records import record_at
+from app.kernels.numba_cpu.run_job import ARRAY_TYPE
+from app.kernels.numba_cpu.shared_job import Job, end_of_chunk, first_of_chunk, stack_job
+from app.kernels.numba_cpu.shared_job import run as run_job
+from app.kernels.numba_cpu.split_over_threads import UNFINISHED, UnfinishedGather, setting
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
-from app.llvm_intrinsics import Address, inner
+from app.llvm_intrinsics import Address, inlined, inner, stack_words
 from app.operators.gather_elements import GatherElementsPlan
 
-# Fields of the job that say something else here than in a gather.
-_INDEX_TYPE: Final = TUPLES
-"""The type of the entries (`ndarray_abi.index_type`): INDEX_TYPE says that the function looks for it itself."""
-_AXIS_SIZE: Final = BATCHES
-_AXIS_STEP: Final = STRIDE
-"""Bytes of data from one entry to the next."""
-# AXES has the address of DEPTH sizes of indices and then as many steps, in bytes of data; WIDTH the bytes of an item.
+_BLOCK: Final = 256
+"""Entries of a block."""
+
+_stack_addresses: Final = stack_words(_BLOCK)
+_stack_entries: Final = stack_words(_BLOCK)
+
+
+class ElementsJob(Job):
+    """A GatherElements: its units are the entries of indices."""
+
+    data: Address
+    indices: Address
+    out: Address
+    sizes: Address
+    """Of the sizes of indices, int64, and behind them the strides, items of data."""
+    depth: int
+    """How many sizes there are."""
+    index_type: int
+    """See `ndarray_abi.index_type`."""
+    axis_size: int
+    axis_step: int
+    """Bytes of data from one entry to the next."""
+    item_size: int
+    wrap: bool
+    prefetches: bool
+    """Items are asked for ahead of their copy: no cache holds the data."""
+
+
+_job_at: Final = record_at(ElementsJob)
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:
@@ -104,32 +89,19 @@ def run(
     team = gather_kernel.thread_team()
     if threads > 1:
         gather_kernel.prepare(team, threads)
-    axes = _axes(plan.sizes, plan.strides)
-    first: int = entry(
-        data,
-        indices,
-        out,
-        axes,
-        plan.axis_size,
-        plan.axis_stride,
-        plan.data_items,
-        plan.item_size,
-        plan.wrap,
-        chunk,
-        team.address,
-        threads - 1,
-        may_leave_unfinished,
-    )
+    sizes = _sizes(plan.sizes, plan.strides)
+    numbers = chunk, plan.axis_size, plan.axis_stride, plan.data_items, plan.item_size, plan.wrap
+    first: int = entry(data, indices, out, sizes, numbers, team.address, threads - 1, may_leave_unfinished)
     if first < -1:
         if first == UNFINISHED:
-            raise UnfinishedGather(team, (data, indices, out, axes))
+            raise UnfinishedGather(team, (data, indices, out, sizes))
         check_elements_arrays(plan, data, indices, out)
         raise TypeError("the plan has a size that no array can have")
     return first
 
 
 @lru_cache(maxsize=4096)
-def _axes(sizes: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.int64]:
+def _sizes(sizes: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.int64]:
     return np.array((*sizes, *strides), dtype=np.int64)
 
 
@@ -138,8 +110,9 @@ def _compiled() -> tuple[Any, Any]:
     """`_gather_elements` and `gather_elements_chunk`."""
     integer, flag = types.int64, types.boolean
     compiler: Any = njit(**ENTRY_OPTIONS)
+    named_tuple: Any = types.NamedTuple
     chunk, gather = cfunc(integer(integer, integer), **CHUNK_OPTIONS)(gather_elements_chunk), compiler(_gather_elements)
-    gather.compile((*(header,) * 4, *(integer,) * 4, flag, *(integer,) * 3, flag))
+    gather.compile((*(header,) * 4, named_tuple((*(integer,) * 5, flag), _Numbers), integer, integer, flag))
     gather.disable_compile()
     return gather, chunk
 
@@ -151,104 +124,153 @@ def _ready() -> tuple[Any, Address]:
     return gather.overloads[gather.signatures[0]].entry_point, chunk.address
 
 
+class _Numbers(NamedTuple):
+    """What `_gather_elements` takes of a plan."""
+
+    run_chunk: Address
+    axis_size: int
+    axis_stride: int
+    data_items: int
+    item_size: int
+    wrap: bool
+
+
 def _gather_elements(
     data: ArrayHeader,
     indices: ArrayHeader,
     out: ArrayHeader,
-    axes_array: ArrayHeader,
-    axis_size: int,
-    axis_stride: int,
-    data_items: int,
-    item_size: int,
-    wrap: bool,
-    chunk: Address,
+    sizes: ArrayHeader,
+    plan: _Numbers,
     team: Address,
     helpers: int,
     may_leave_unfinished: bool,
 ) -> int:
     """The whole gather, with up to so many helpers: its first bad component, -1 or REFUSED.
 
-    If it `may_leave_unfinished`, perhaps UNFINISHED.
+    If it `may_leave_unfinished`, perhaps UNFINISHED. `sizes` has the plan's strides, too.
     """
-    kind = index_type_if_usable(data, indices, out, item_size, setting(team, ARRAY_TYPE))
-    if kind == 0:
+    index_type = index_type_if_usable(data, indices, out, plan.item_size, setting(team, ARRAY_TYPE))
+    if index_type == 0:
         return REFUSED
-    depth = length(axes_array) // 2
-    axes = address(axes_array)
-    negative = axis_size | axis_stride
+    depth = length(sizes) // 2
+    negative = plan.axis_size | plan.axis_stride
     total = 1
     for axis in range(depth):
-        negative |= load_item(axes, axis) | load_item(axes, depth + axis)
-        total = checked_product(total, load_item(axes, axis))
+        negative |= load_item(address(sizes), axis) | load_item(address(sizes), depth + axis)
+        total = checked_product(total, load_item(address(sizes), axis))
     if negative < 0 or not 1 <= depth <= MAX_DEPTH or total < 0:
         return REFUSED
-    if length(data) != data_items or length(indices) != total or length(out) != total:
+    if length(data) != plan.data_items or length(indices) != total or length(out) != total:
         return REFUSED
-    if total > 0 and axis_size > 0 and not is_inside(axes, depth, axis_size, axis_stride, data_items):
+    if total > 0 and plan.axis_size > 0 and not _is_inside(address(sizes), depth, plan):
         return REFUSED
-    flags = 0
-    if data_items * item_size <= CACHED_BYTES:
-        flags |= NOT_AHEAD
-    if wrap:
-        flags |= WRAP_NEGATIVE
-    size = total
-    long = 2 * total + total * item_size // 16 > setting(team, WAKE_FROM)
-    split = helpers > 0 and total > 0 and is_worth_sharing(team, long) and acquire(team)
-    job = stack_scratch()
-    if split:
-        job = job_of(team)
-        size = max(total // (CHUNKS_PER_THREAD * (helpers + 1)), BLOCK)
-    addresses = address(data), address(out), address(indices), axes
-    write_job(job, addresses, depth, item_size, total, size, flags, chunk)
-    store_item(job, _AXIS_SIZE, axis_size)
-    store_item(job, _INDEX_TYPE, kind)
-    store_item(job, _AXIS_STEP, axis_stride * item_size if total > 0 and axis_size > 0 else 0)
-    store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
-    return carry_out(team, job, split, helpers, long, may_leave_unfinished)
+    job_address = stack_job()
+    job = _job_at(job_address)
+    job.run_chunk = plan.run_chunk
+    job.total = total
+    job.chunk_size = _BLOCK
+    job.data = address(data)
+    job.indices = address(indices)
+    job.out = address(out)
+    job.sizes = address(sizes)
+    job.depth = depth
+    job.index_type = index_type
+    job.axis_size = plan.axis_size
+    job.axis_step = plan.axis_stride * plan.item_size if total > 0 and plan.axis_size > 0 else 0
+    job.item_size = plan.item_size
+    job.wrap = plan.wrap
+    job.prefetches = plan.data_items * plan.item_size > CACHED_BYTES
+    work = 2 * total + total * plan.item_size // 16
+    return run_job(team, job_address, helpers, work, may_leave_unfinished)
 
 
-def gather_elements_chunk(job: Address, number: int) -> int:
-    """Gather chunk `number` of a job: its first bad component, or -1.
+@inner
+def _is_inside(sizes: Address, depth: int, plan: _Numbers) -> bool:
+    """Whether all places that the plan can make are among the items of data."""
+    last = checked_product(plan.axis_size - 1, plan.axis_stride)
+    for axis in range(depth):
+        if last < 0 or last >= plan.data_items:
+            return False
+        step = checked_product(load_item(sizes, axis) - 1, load_item(sizes, depth + axis))
+        if step < 0 or step >= plan.data_items:
+            return False
+        last += step  # both below `data_items`: their sum overflows at most into the sign
+    return 0 <= last < plan.data_items
 
-    The scratch memory has the addresses of the items of a block, the entries of a block where they have to be widened,
-    and the place along each axis of the entry that comes next.
-    """
-    target, components, axes = load_item(job, OUTPUT), load_item(job, COMPONENTS), load_item(job, AXES)
-    depth, width, kind = load_item(job, DEPTH), load_item(job, WIDTH), load_item(job, _INDEX_TYPE)
-    axis_size, axis_step, flags = load_item(job, _AXIS_SIZE), load_item(job, _AXIS_STEP), load_item(job, FLAGS)
-    wrapped = axis_size if flags & WRAP_NEGATIVE != 0 else 0
-    low = number * load_item(job, CHUNK_SIZE)
-    high = min(low + load_item(job, CHUNK_SIZE), load_item(job, TOTAL))
-    if low >= high:
-        return -1
-    sources = stack_scratch()
-    entries = sources + 8 * BLOCK
-    places = sources + 16 * BLOCK
-    row_number = low // load_item(axes, depth - 1)
-    column = low - row_number * load_item(axes, depth - 1)
-    # The address of the item that an entry of 0 at the beginning of the row would pick.
-    origin = load_item(job, DATA) + enter_row(axes, places, depth, row_number, width)
-    done = low
-    while done < high:
-        count = min(BLOCK, high - done)
-        given = components + 8 * done
-        if kind != 8:
-            widen_components(kind, components, done, count, entries)
-            given = entries
-        signs, origin, column = write_rows_places(
-            sources, origin, column, axes, places, depth, width, given, count, axis_size, wrapped, axis_step
-        )
-        if signs < 0:
-            return done + first_bad_entry(given, count, axis_size, wrapped)
-        _copy_items(target + width * done, sources, count, width, flags & NOT_AHEAD != 0)
+
+def gather_elements_chunk(job_address: Address, number: int) -> int:
+    """Gather chunk `number` of a job: its first bad component, or -1."""
+    job = _job_at(job_address)
+    done, end = first_of_chunk(job_address, number), end_of_chunk(job_address, number)
+    addresses = _stack_addresses()
+    while done < end:
+        count = min(_BLOCK, end - done)
+        entries = job.indices + 8 * done
+        if job.index_type != 8:
+            entries = _stack_entries()
+            widen_components(job.index_type, job.indices, done, count, entries)
+        if _write_addresses(job_address, done, count, entries, addresses) < 0:
+            return done + _first_bad_entry(job_address, count, entries)
+        _copy_items(job.out + job.item_size * done, addresses, count, job.item_size, job.prefetches)
         done += count
     return -1
 
 
 @inner
-def _copy_items(target: Address, sources: Address, count: int, width: int, cached: bool) -> None:
+def _write_addresses(job_address: Address, first: int, count: int, entries: Address, addresses: Address) -> int:
+    """Write the addresses of the items that `count` entries from number `first` on name.
+
+    Returns their sign, negative if one is out of bounds.
+    """
+    job = _job_at(job_address)
+    axis_size, axis_step, wrapped = job.axis_size, job.axis_step, job.axis_size if job.wrap else 0
+    row = load_item(job.sizes, job.depth - 1)
+    step = load_item(job.sizes, 2 * job.depth - 1) * job.item_size
+    signs = 0
+    done = 0
+    while done < count:
+        number = (first + done) // row
+        column = first + done - number * row
+        stretch = min(row - column, count - done)
+        origin = job.data + _row_offset(job_address, number) * job.item_size + column * step
+        for t in range(stretch):
+            entry = load_item(entries, done + t)
+            entry += (entry >> 63) & wrapped
+            signs |= entry | (axis_size - 1 - entry)
+            store_item(addresses, done + t, origin + t * step + entry * axis_step)
+        done += stretch
+    return signs
+
+
+@inlined
+def _row_offset(job_address: Address, number: int) -> int:
+    """Items of data before what an entry of 0 at the beginning of row `number` of indices names."""
+    job = _job_at(job_address)
+    offset = 0
+    for back in range(job.depth - 1):
+        axis = job.depth - 2 - back
+        size = load_item(job.sizes, axis)
+        offset += number % size * load_item(job.sizes, job.depth + axis)
+        number //= size
+    return offset
+
+
+@inner
+def _first_bad_entry(job_address: Address, count: int, entries: Address) -> int:
+    """The first of so many entries that is out of bounds, or -1."""
+    job = _job_at(job_address)
+    for t in range(count):
+        entry = load_item(entries, t)
+        if entry >= job.axis_size or entry < (-job.axis_size if job.wrap else 0):
+            return t
+    return -1
+
+
+@inner
+def _copy_items(target: Address, addresses: Address, count: int, item_size: int, prefetches: bool) -> None:
     """Copy the items of a block, all asked for at first unless caches hold them or they lie close together."""
-    if not cached and abs(load_item(sources, count - 1) - load_item(sources, 0)) >= NEIGHBOURS_BYTES * count:
+    far = abs(load_item(addresses, count - 1) - load_item(addresses, 0)) >= NEIGHBOURS_BYTES * count
+    if prefetches and far:
         for t in range(count):
-            prefetch(load_item(sources, t))
-    copy_items(target, sources, count, 0, width)
+            prefetch(load_item(addresses, t))
+    copy_items(target, addresses, count, 0, item_size)

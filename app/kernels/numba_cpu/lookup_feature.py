@@ -1,0 +1,106 @@
+"""A feature of a lookup as compiled code knows it, and where its bags and rows are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, prefetch
+from app.kernels.numba_cpu.records import record_at
+from app.llvm_intrinsics import Address, inlined, load_u32
+
+NONE, SUM, MEAN, MAX = range(4)
+POOLINGS: Final = {"none": NONE, "sum": SUM, "mean": MEAN, "max": MAX}
+FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(1, 5)
+TYPES: Final = {"float32": FLOAT32, "float64": FLOAT64, "float16": FLOAT16, "bfloat16": BFLOAT16}
+_ROWS_AHEAD: Final = 16
+"""How many rows before it is read a row is asked for; measured with `benchmarks.lookup`, as the next one."""
+_BYTES_AHEAD: Final = 1 << 14
+"""At most so many bytes of rows are asked for ahead."""
+
+
+class Feature:
+    """A feature: its plan and arrays as `lookup` writes them, and what `_lookup` finds of these."""
+
+    table_object: Address
+    """Of the object of an array, as the next five; 0 for none."""
+    indices_object: Address
+    offsets_object: Address
+    weights_object: Address
+    fill_object: Address
+    out_object: Address
+    rows: int
+    row_items: int
+    item_size: int
+    type: int
+    """One of TYPES, 0 for others."""
+    pooling: int
+    """One of POOLINGS."""
+    count: int
+    """Indices."""
+    bags: int
+    group: int
+    stride: int
+    column: int
+
+    table: Address
+    """Of the first item, as the next five; 0 for none."""
+    indices: Address
+    offsets: Address
+    weights: Address
+    fill: Address
+    out: Address
+    index_bytes: int
+    """4 or 8; offsets have as many."""
+    row_bytes: int
+    ahead: int
+    """How many rows before it is read a row is asked for."""
+    unit: int
+    """The work of a row: lines that it lies on, as of a bag."""
+    begin: int
+    """Where the work of the feature begins and ends among that of all features."""
+    end: int
+
+
+GIVEN: Final = 16
+"""Fields that `lookup` writes."""
+feature_at: Final = record_at(Feature)
+
+
+@inlined
+def load_index(indices: Address, index_bytes: int, at: int) -> int:
+    """Index number `at` of those at an address, of 4 or 8 bytes."""
+    if index_bytes == 8:
+        return load_item(indices, at)
+    value = load_u32(indices + 4 * at)
+    return value - ((value >> 31) << 32)
+
+
+@inlined
+def rows_ahead(row_bytes: int) -> int:
+    """How many rows ahead rows of so many bytes are asked for."""
+    return max(1, min(_ROWS_AHEAD, _BYTES_AHEAD // max(row_bytes, 1)))
+
+
+@inlined
+def row_of(feature_address: Address, at: int) -> Address:
+    """The address of the row of index number `at`."""
+    feature = feature_at(feature_address)
+    index = load_index(feature.indices, feature.index_bytes, at)
+    return feature.fill if index == feature.rows else feature.table + index * feature.row_bytes
+
+
+@inlined
+def ask_for_row(feature_address: Address, at: int) -> None:
+    """Have the row of index number `at` fetched into a cache."""
+    row = row_of(feature_address, at)
+    for place in range(0, min(feature_at(feature_address).row_bytes, _BYTES_AHEAD), LINE):
+        prefetch(row + place)
+
+
+@inlined
+def start_of_bag(feature_address: Address, bag: int) -> int:
+    """Where a bag begins, or for the one behind the last where that ends."""
+    feature = feature_at(feature_address)
+    if bag >= feature.bags:
+        return feature.count
+    return load_index(feature.offsets, feature.index_bytes, bag)

@@ -1,0 +1,128 @@
+"""Bags of rows added up, or the largest of their items, without a copy of the rows.
+
+Items are added one row after the other, in float32 (float64 for float64), each product rounded before it is added. The
+sums of some columns stay in registers while row after row is added to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from numba import types
+
+from app.kernels.numba_cpu.float_items import load_bf16, load_f16, load_f32, load_f64
+from app.kernels.numba_cpu.lookup_feature import (
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    MAX,
+    MEAN,
+    ask_for_row,
+    feature_at,
+    load_index,
+    start_of_bag,
+)
+from app.kernels.numba_cpu.memory_intrinsics import LINE, prefetch
+from app.kernels.numba_cpu.vectors import vector_functions
+from app.llvm_intrinsics import Address, inner
+
+_LOADS: Final = {"float16": load_f16, "bfloat16": load_bf16, "float32": load_f32, "float64": load_f64}
+_LANES: Final = (64, 16, 4, 1)
+"""Columns of the blocks: the widest of them keep 8 of the 16 registers of AVX2 busy."""
+
+PoolBlock = Callable[[Address, Address, int, int, int, int], None]
+Pool = Callable[[Address, Address, int, int, int], None]
+
+
+def _block_pooler(dtype: str, lanes: int) -> PoolBlock:
+    """A function that pools `lanes` columns from `column` on, see `_pooler`."""
+    zeros, load, add_product, larger, divide, store = vector_functions(dtype, lanes)
+    load_weight = _LOADS[dtype]
+    wide: Any = types.float64 if dtype == "float64" else types.float32
+    block_bytes = lanes * {"float64": 8, "float32": 4}.get(dtype, 2)
+
+    @inner
+    def pool_block(feature_address: Address, target: Address, begin: int, end: int, last: int, column: int) -> None:
+        feature = feature_at(feature_address)
+        offset = column * feature.item_size
+        indices, index_bytes, rows, row_bytes = feature.indices, feature.index_bytes, feature.rows, feature.row_bytes
+        table, fill = feature.table + offset, feature.fill + offset
+        weights, largest, ahead = feature.weights, feature.pooling == MAX, feature.ahead
+        sums = zeros()
+        for at in range(begin, end):
+            later = load_index(indices, index_bytes, min(at + ahead, last))
+            later = fill if later == rows else table + later * row_bytes
+            for place in range(0, block_bytes, LINE):
+                prefetch(later + place)
+            row = load_index(indices, index_bytes, at)
+            items = load(fill if row == rows else table + row * row_bytes)
+            if not largest:
+                sums = add_product(sums, items, load_weight(weights, at) if weights != 0 else wide(1.0))
+            elif at > begin:
+                sums = larger(sums, items)
+            else:
+                sums = items
+        if feature.pooling == MEAN and begin < end:
+            sums = divide(sums, wide(end - begin))
+        store(target + offset, sums)
+
+    return pool_block
+
+
+def _pooler(dtype: str) -> Pool:
+    """A function that pools the rows of indices [begin, end) of a feature into the row at `target`.
+
+    It asks for rows ahead, up to that of index number `last`. A block of columns that reaches beyond the last one is
+    moved back, and works some columns out again.
+    """
+    block_64, block_16, block_4, block_1 = (_block_pooler(dtype, lanes) for lanes in _LANES)
+
+    @inner
+    def pool(feature_address: Address, target: Address, begin: int, end: int, last: int) -> None:
+        items = feature_at(feature_address).row_items
+        column = 0
+        while column < items:
+            if items >= 64:
+                block_64(feature_address, target, begin, end, last, min(column, items - 64))
+                column += 64
+            elif items >= 16:
+                block_16(feature_address, target, begin, end, last, min(column, items - 16))
+                column += 16
+            elif items >= 4:
+                block_4(feature_address, target, begin, end, last, min(column, items - 4))
+                column += 4
+            else:
+                block_1(feature_address, target, begin, end, last, column)
+                column += 1
+
+    return pool
+
+
+_pool_float32: Final = _pooler("float32")
+_pool_float64: Final = _pooler("float64")
+_pool_float16: Final = _pooler("float16")
+_pool_bfloat16: Final = _pooler("bfloat16")
+
+
+@inner
+def pool_bags(feature_address: Address, first: int, end: int) -> None:
+    """Pool these bags of a feature into their rows of the output."""
+    feature = feature_at(feature_address)
+    target = feature.out + first * feature.stride
+    begin = start_of_bag(feature_address, first)
+    last = max(start_of_bag(feature_address, end) - 1, begin)
+    for at in range(begin, min(begin + feature.ahead, last)):
+        ask_for_row(feature_address, at)
+    for bag in range(first, end):
+        stop = start_of_bag(feature_address, bag + 1)
+        if feature.type == FLOAT32:
+            _pool_float32(feature_address, target, begin, stop, last)
+        elif feature.type == FLOAT64:
+            _pool_float64(feature_address, target, begin, stop, last)
+        elif feature.type == FLOAT16:
+            _pool_float16(feature_address, target, begin, stop, last)
+        else:
+            _pool_bfloat16(feature_address, target, begin, stop, last)
+        target += feature.stride
+        begin = stop

@@ -1,0 +1,89 @@
+"""Vectors of floats as values of compiled code: some items of a row, in registers, as float32 or float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numba.extending
+from llvmlite import ir
+from numba import types
+
+from app.kernels.numba_cpu.half_floats import bfloat16_of_float, float_of_bfloat16, float_of_half, half_of_float
+from app.llvm_intrinsics import Address, Builder, intrinsic
+
+Vector: TypeAlias = Any
+"""Of so many lanes, float64 for items of that type, else float32."""
+
+_extending: Any = numba.extending
+_INT: Final = ir.IntType(32)
+_SHORT: Final = ir.IntType(16)
+
+
+class _VectorType(types.Type):
+    def __init__(self, element: Any, lanes: int) -> None:
+        super().__init__(name=f"Vector({element}, {lanes})")
+        self.vector = ir.VectorType(element, lanes)
+
+
+@_extending.register_model(_VectorType)
+class _VectorModel(_extending.models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, kind.vector)
+
+
+class VectorFunctions(NamedTuple):
+    """Functions for the items of one type, so many at a time."""
+
+    zeros: Callable[[], Vector]
+    load: Callable[[Address], Vector]
+    """The items at an address, which need not be aligned."""
+    add_product: Callable[[Vector, Vector, float], Vector]
+    """(sums, items, weight): the product is rounded before it is added."""
+    larger: Callable[[Vector, Vector], Vector]
+    """The larger one of each pair, the first if they are equal or it is a NaN."""
+    divide: Callable[[Vector, float], Vector]
+    store: Callable[[Address, Vector], None]
+    """Store items at an address, rounded to their type, half to even."""
+
+
+def vector_functions(dtype: str, lanes: int) -> VectorFunctions:
+    """The functions for items of a type, float16, bfloat16, float32 or float64."""
+    double = dtype == "float64"
+    vector = _VectorType(ir.DoubleType() if double else ir.FloatType(), lanes)
+    number = types.float64 if double else types.float32
+    stored = vector.vector if dtype in ("float32", "float64") else ir.VectorType(_SHORT, lanes)
+
+    def spread(builder: Builder, value: Any) -> Any:
+        one = builder.insert_element(ir.Constant(vector.vector, ir.Undefined), value, _INT(0))
+        return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_INT, lanes), [0] * lanes))
+
+    def load(builder: Builder, address: Any) -> Any:
+        found = builder.load(builder.inttoptr(address, stored.as_pointer()), align=1, typ=stored)
+        if dtype == "bfloat16":
+            return float_of_bfloat16(builder, found)
+        return float_of_half(builder, found) if dtype == "float16" else found
+
+    def larger(builder: Builder, first: Any, second: Any) -> Any:
+        keeps = builder.or_(builder.fcmp_ordered(">=", first, second), builder.fcmp_unordered("uno", first, first))
+        return builder.select(keeps, first, second)
+
+    def store(builder: Builder, address: Any, value: Any) -> None:
+        if dtype == "bfloat16":
+            value = bfloat16_of_float(builder, value)
+        elif dtype == "float16":
+            value = half_of_float(builder, value)
+        builder.store(value, builder.inttoptr(address, stored.as_pointer()), align=1)
+
+    return VectorFunctions(
+        intrinsic(vector, (), lambda builder: ir.Constant(vector.vector, None)),
+        intrinsic(vector, (types.int64,), load),
+        intrinsic(
+            vector,
+            (vector, vector, number),
+            lambda builder, sums, items, weight: builder.fadd(sums, builder.fmul(items, spread(builder, weight))),
+        ),
+        intrinsic(vector, (vector, vector), larger),
+        intrinsic(vector, (vector, number), lambda builder, value, by: builder.fdiv(value, spread(builder, by))),
+        intrinsic(types.none, (types.int64, vector), store),
+    )
