@@ -73,8 +73,7 @@ FUNCTIONS: Final[tuple[_Function, ...]] = (
     _Function(write_elements.write_singles, format_float.write_singles, (_bytes, _flag, _octets_out)),
     _Function(increments.answer, compiled_increments.answer, (_integer, _integer, _integer, *_counted)),
     _Function(increments.add, compiled_increments.add, (_integer, *_counted)),
-    _Function(find_arrays.scan_inputs, compiled_find_arrays.scan_inputs, (_bytes, _integers_out)),
-    _Function(find_arrays.scan_features, compiled_find_arrays.scan_features, (_bytes, _integers_out)),
+    _Function(find_arrays.scan_arrays, compiled_find_arrays.scan_arrays, (_bytes, _integer, _integers_out)),
     _Function(
         grammar_and_duplicate_keys.check,
         compiled_grammar.check,

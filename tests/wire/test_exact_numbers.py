@@ -32,8 +32,8 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from app.wire.json import lossless_json
 from app.wire.json.body_without_arrays import parse_envelope
-from app.wire.json.codec_constants import OTHER_NUMBERS, PLAIN_NUMBERS, SHORT_FRACTIONS
-from app.wire.json.find_arrays import FoundArrays, find_features, find_inputs, scan_tensors
+from app.wire.json.codec_constants import ARRAY_KEYS, OTHER_NUMBERS, PLAIN_NUMBERS, SHORT_FRACTIONS
+from app.wire.json.find_arrays import FoundArrays, find_arrays, scan_tensors
 from app.wire.json.lossless_json import MAX_DIGITS, Number, integer
 from tests.for_each import for_each
 from tests.wire.json_requests import call, made, refused, request, tensor
@@ -260,8 +260,8 @@ def test_how_numbers_outside_arrays_are_written(text: str, numbers: int) -> None
         numbers = OTHER_NUMBERS
     for body in (f"[{text}]", f'{{"a":{text}}}', text):
         view = np.frombuffer(body.encode(), np.uint8)
-        assert find_inputs(view, 4).numbers == numbers
-        assert find_features(view, 4).numbers == numbers
+        for depth in ARRAY_KEYS:
+            assert find_arrays(view, depth, 4).numbers == numbers
         assert scan_tensors.run(view)[2] == numbers
     body = f'{{"x": [{text}], "data": {{"y": [{text}], "values": [1e9]}}}}'
     assert scan_tensors.run(np.frombuffer(body.encode(), np.uint8))[2] == numbers

@@ -21,6 +21,7 @@ from app.tensors.frame_format import ROOM
 from app.tensors.string_frames import copy_frames, first_longer, frames_size, read_frames
 from app.wire.json import grammar_and_duplicate_keys
 from app.wire.json.codec_constants import (
+    ARRAY_KEYS,
     BOOL,
     FIRST_FLOAT,
     MAX_DEPTH,
@@ -31,7 +32,7 @@ from app.wire.json.codec_constants import (
     WIDEST,
     strings_room,
 )
-from app.wire.json.find_arrays import scan_inputs, scan_tensors
+from app.wire.json.find_arrays import scan_arrays, scan_tensors
 from app.wire.json.read_elements import read_elements
 from app.wire.json.write_elements import write_singles, write_strings
 from tests.conftest import samples
@@ -82,10 +83,11 @@ def test_both_make_the_same_of_every_request(seed: int) -> None:
 
     def found(body: bytes, operator: str) -> Any:
         view = np.frombuffer(body, np.uint8)
-        places = np.full(12, -7, np.int64)
+        places = np.full((len(ARRAY_KEYS), 12), -7, np.int64)
         faults = [grammar_and_duplicate_keys.fault(body, bare=bare) for bare in (False, True)]
-        scanned = arrays_of(scan_tensors.run(view)), arrays_of(scan_inputs.run(view, places)), places.tolist()
-        return outcome(read_call, body, operator), scanned if scanned[1] else (), faults
+        others = [arrays_of(scan_arrays.run(view, depth, row)) for depth, row in zip(ARRAY_KEYS, places, strict=True)]
+        scanned = arrays_of(scan_tensors.run(view)), others, places.tolist()
+        return outcome(read_call, body, operator), scanned if scanned[0] else (), faults
 
     for number in range(samples(2000)):
         body, operator = requests.body()

@@ -38,8 +38,8 @@ from app.wire.json.body_without_arrays import (
     cut_arrays,
     parse_envelope,
 )
-from app.wire.json.codec_constants import ESCAPED, QUOTED
-from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_features, scan_tensors
+from app.wire.json.codec_constants import ESCAPED, FEATURE_DEPTH, QUOTED
+from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_arrays, scan_tensors
 from app.wire.json.grammar_and_duplicate_keys import FramingFault, check_framing
 from app.wire.json.read_base64 import Packed, base64_bytes
 from app.wire.json.read_values import FlatList, Values, flat_list, reading_memory
@@ -114,7 +114,7 @@ def _find_arrays(
         return FoundArrays._make(scan_tensors.run(view)), MAX_BYTES
     most = min(2 * len(ARRAYS) * limits.features, len(body) // _LEAST_ARRAY + 1)
     memory.charge(PLACE_BYTES * most)
-    found = find_features(view, most)
+    found = find_arrays(view, FEATURE_DEPTH, most)
     size = len(body) - sum(end - first for first, end, _ in found.places)
     memory.charge(OBJECT_BYTES * min(size, MAX_FEATURE_BYTES * limits.features))
     return found, MAX_FEATURE_BYTES * limits.features

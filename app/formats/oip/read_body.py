@@ -44,7 +44,8 @@ from app.wire.json.body_without_arrays import (
     cut_arrays,
     parse_envelope,
 )
-from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_inputs
+from app.wire.json.codec_constants import INPUT_DEPTH
+from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_arrays
 from app.wire.little_endian_items import view_of
 
 _LEAST_DATA: Final = 8
@@ -206,7 +207,7 @@ def _renewed(known: KnownDocument, variables: Sequence[bytes]) -> InferDocument:
 def _find_arrays(text: Buffer, model: AnyModel, limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
     """The arrays in the JSON, and how many bytes all else may take. Raises limit_exceeded."""
     if isinstance(model, Model):
-        found = find_inputs(view_of(text), MOST_ARRAYS)
+        found = find_arrays(view_of(text), INPUT_DEPTH, MOST_ARRAYS)
         if found.closed and found.arrays > MOST_ARRAYS:
             raise GatherError(
                 "limit_exceeded",
@@ -217,7 +218,7 @@ def _find_arrays(text: Buffer, model: AnyModel, limits: Limits, memory: Memory) 
         return found, MAX_BYTES
     most = min(len(ARRAYS) * limits.features, len(text) // _LEAST_DATA) + 1
     memory.charge(PLACE_BYTES * most + OBJECT_BYTES * min(len(text), MAX_FEATURE_BYTES * limits.features))
-    return find_inputs(view_of(text), most), MAX_FEATURE_BYTES * limits.features
+    return find_arrays(view_of(text), INPUT_DEPTH, most), MAX_FEATURE_BYTES * limits.features
 
 
 def _read_raw(body: Buffer, model: AnyModel, limits: Limits, memory: Memory) -> AskedInference:

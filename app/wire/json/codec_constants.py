@@ -35,6 +35,12 @@ FEATURE_DEPTH: Final = 4
 """Of the members of a feature's tensors in a lookup: {"features": [{"indices": {"values": ..."""
 INPUT_DEPTH: Final = 3
 """Of an input's members in an inference request: {"inputs": [{"data": ..."""
+ARRAY_KEYS: Final[Mapping[int, tuple[str, ...]]] = {
+    TENSOR_DEPTH: ("values", "base64"),
+    FEATURE_DEPTH: ("values", "base64"),
+    INPUT_DEPTH: ("data",),
+}
+"""The names of the members that hold arrays, by their depth."""
 
 SKIP: Final = 0
 _OWN_KINDS: Final = [

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from app.compiled_later import CompiledLater
 from app.errors import GatherError
 from app.wire.json.codec_constants import (
+    ARRAY_KEYS,
     ESCAPED,
-    FEATURE_DEPTH,
-    INPUT_DEPTH,
     MAX_DEPTH,
     MOST_ARRAYS,
     OTHER_NUMBERS,
@@ -61,46 +60,27 @@ class FoundArrays(NamedTuple):
     places: Sequence[ArrayPlace]
 
 
-def find_inputs(view: NDArray[np.uint8], most: int) -> FoundArrays:
-    """The arrays of an inference request, the places of so many of them at most."""
+def find_arrays(view: NDArray[np.uint8], depth: int, most: int) -> FoundArrays:
+    """The arrays of a body whose arrays are members of `depth`, with the places of `most` of them at most."""
     words = np.empty((most, 3), np.int64)
-    closed, members, numbers, arrays = scan_inputs.run(view, words.reshape(-1))
-    return FoundArrays(closed, members, numbers, arrays, words[: min(arrays, most)].tolist())
-
-
-def find_features(view: NDArray[np.uint8], most: int) -> FoundArrays:
-    """The arrays of a lookup, the places of so many of them at most."""
-    words = np.empty((most, 3), np.int64)
-    closed, members, numbers, arrays = scan_features.run(view, words.reshape(-1))
+    closed, members, numbers, arrays = scan_arrays.run(view, depth, words.reshape(-1))
     return FoundArrays(closed, members, numbers, arrays, words[: min(arrays, most)].tolist())
 
 
 @CompiledLater
 def scan_tensors(view: NDArray[np.uint8]) -> tuple[bool, int, int, int, Sequence[ArrayPlace]]:
     """The fields of `FoundArrays` for the body of a gather or a scatter: MOST_ARRAYS places, unused ones are zeros."""
-    closed, members, numbers, arrays, places = _scan(view, TENSOR_DEPTH, ("values", "base64"), MOST_ARRAYS)
+    closed, members, numbers, arrays, places = _scan(view, TENSOR_DEPTH, MOST_ARRAYS)
     return closed, members, numbers, min(arrays, MOST_ARRAYS), (*places, *[(0, 0, 0)] * (MOST_ARRAYS - len(places)))
 
 
 @CompiledLater
-def scan_inputs(view: NDArray[np.uint8], places: NDArray[np.int64]) -> tuple[bool, int, int, int]:
-    """The first four fields of `FoundArrays` for an inference request; `places` has three words for each array.
+def scan_arrays(view: NDArray[np.uint8], depth: int, places: NDArray[np.int64]) -> tuple[bool, int, int, int]:
+    """The first four fields of `FoundArrays` for any body; `places` has room for three words of each array.
 
-    There may be any number of arrays, as a request has objects that the protocol ignores.
+    There may be any number of arrays: in an inference request also in objects that the protocol ignores.
     """
-    return _scan_into(places, view, INPUT_DEPTH, ("data",))
-
-
-@CompiledLater
-def scan_features(view: NDArray[np.uint8], places: NDArray[np.int64]) -> tuple[bool, int, int, int]:
-    """The first four fields of `FoundArrays` for a lookup; `places` has three words for each array."""
-    return _scan_into(places, view, FEATURE_DEPTH, ("values", "base64"))
-
-
-def _scan_into(
-    places: NDArray[np.int64], view: NDArray[np.uint8], level: int, keys: tuple[str, ...]
-) -> tuple[bool, int, int, int]:
-    found = _scan(view, level, keys, places.size // 3)
+    found = _scan(view, depth, places.size // 3)
     places[: 3 * len(found.places)] = np.array(found.places, np.int64).reshape(-1)
     return found[:4]
 
@@ -109,12 +89,12 @@ class _NotClosed(Exception):
     """A string does not end, or lists and objects are nested too deeply."""
 
 
-def _scan(view: NDArray[np.uint8], level: int, keys: tuple[str, ...], most: int) -> FoundArrays:
-    """The arrays that members of depth `level` named by one of `keys` hold, with the places of `most` of them.
+def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
+    """The arrays that members of depth `level` hold, with the places of `most` of them.
 
     Raises not_ready for a long body that the compiled readers will soon read.
     """
-    body = view.data
+    body, keys = view.data, ARRAY_KEYS[level]
     if CompiledLater.are_due and len(body) > _MOST_WHILE_COMPILING:
         detail = f"what reads JSON of more than {_MOST_WHILE_COMPILING} bytes is being compiled"
         raise GatherError("not_ready", detail, retry_after=_RETRY_AFTER_S)

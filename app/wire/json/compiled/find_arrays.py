@@ -22,7 +22,6 @@ from app.llvm_intrinsics import (
 )
 from app.wire.json.codec_constants import (
     ESCAPED,
-    FEATURE_DEPTH,
     INPUT_DEPTH,
     MAX_DEPTH,
     MOST_ARRAYS,
@@ -218,17 +217,9 @@ def scan_tensors(view: Bytes) -> tuple[bool, int, int, int, tuple[Place, Place, 
 
 
 @entry
-def scan_inputs(view: Bytes, places: Integers) -> tuple[bool, int, int, int]:
-    """See `app.wire.json.find_arrays.scan_inputs`."""
-    most = places.size // 3
-    data = int64(_DATA)
-    return _scan(address_of(view), view.size, int64(INPUT_DEPTH), data, data, address_of(places), most)
-
-
-@entry
-def scan_features(view: Bytes, places: Integers) -> tuple[bool, int, int, int]:
-    """See `app.wire.json.find_arrays.scan_features`."""
-    most = places.size // 3
-    return _scan(
-        address_of(view), view.size, int64(FEATURE_DEPTH), int64(_VALUES), int64(_BASE64), address_of(places), most
-    )
+def scan_arrays(view: Bytes, depth: int, places: Integers) -> tuple[bool, int, int, int]:
+    """See `app.wire.json.find_arrays.scan_arrays`."""
+    key, other_key = int64(_VALUES), int64(_BASE64)
+    if depth == INPUT_DEPTH:
+        key = other_key = int64(_DATA)
+    return _scan(address_of(view), view.size, depth, key, other_key, address_of(places), places.size // 3)
