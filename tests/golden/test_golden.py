@@ -29,9 +29,10 @@ NEEDS_A_STATE = {
 """Codes that a service without keys, limits, peers and damage does not give."""
 
 
-@pytest.fixture(scope="module")
-def asking(start: Start) -> Iterator[Service]:
-    with start(*FLAGS) as server, service(server.port) as made:
+@pytest.fixture(scope="module", params=["numba", pytest.param("numpy", marks=pytest.mark.slow)])
+def asking(request: pytest.FixtureRequest, start: Start) -> Iterator[Service]:
+    """A service that compiles, and one whose answers come from the plain functions and NumPy."""
+    with start(*FLAGS, "--kernel", request.param) as server, service(server.port) as made:
         yield made
 
 

@@ -188,6 +188,14 @@ def test_a_decimal_just_beside_the_middle_of_two_float32_is_not_written_for_the_
     assert text == "[7.0385307e-26]"
 
 
+@pytest.mark.usefixtures("every_codec")
+def test_the_longest_texts_of_complex_items_fit_their_room() -> None:
+    items = np.full(2000, -1e15 - 1e15j, np.complex64)
+    text = values("complex64", items)
+    assert len(text) == 2000 * len("[-1000000000000000.0,-1000000000000000.0],") + 1
+    assert json.loads(text) == [[-1e15, -1e15]] * 2000
+
+
 @st.composite
 def tensors(draw: st.DrawFn) -> tuple[str, NDArray[Any], tuple[int, ...]]:
     dtype = DTYPES[draw(st.sampled_from(list(DTYPES)))]

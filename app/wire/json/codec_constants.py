@@ -66,8 +66,8 @@ FIRST_FLOAT: Final = min(FLOATS)
 OPEN: Final = MAX_DEPTH + 1
 """The depth of the elements where the first one is to set it."""
 
-WIDEST: Final = 20
-"""Bytes of the longest text of a float32, with its sign, comma and brackets."""
+WIDEST: Final = 21
+"""Bytes of the longest text of a float32: a sign, 16 digits and `.0`, a comma, and a bracket if it is of a pair."""
 TEXT_ROOM: Final = 32
 """Bytes that must be there behind the text of float32."""
 _WORD: Final = 8

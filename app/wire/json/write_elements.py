@@ -6,7 +6,6 @@ The writers here are the plain ones, in whose place the compiled ones are used o
 from __future__ import annotations
 
 import json
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +13,6 @@ from numpy.typing import NDArray
 from app.compiled_later import CompiledLater
 from app.tensors.frame_format import ROOM
 from app.tensors.string_frames import frame_text
-
-_LONGEST: Final = 15
-"""Characters of a float32 with nine digits and an exponent."""
 
 
 @CompiledLater
@@ -60,5 +56,6 @@ def write_singles(items: NDArray[np.uint8], pairs: bool, text: NDArray[np.uint8]
 def _decimal(number: np.float32) -> str:
     if not np.isfinite(number):
         return '"NaN"' if np.isnan(number) else '"Infinity"' if number > 0 else '"-Infinity"'
-    texts = str(number), f"{float(number):.7e}", f"{float(number):.8e}"
-    return next(text for text in texts if len(text) <= _LONGEST and np.float32(float(text)) == number)
+    decimals = (float(text) for text in (str(number), f"{float(number):.7e}", f"{float(number):.8e}"))
+    nearest = next(decimal for decimal in decimals if np.float32(decimal) == number)
+    return repr(nearest).replace("e+", "e").replace("e-0", "e-")
