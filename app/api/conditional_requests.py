@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from app.api.asgi_request import RequestContext
+from app.api.asgi_request import Field, RequestContext
 from app.errors import GatherError, invalid_field
 from app.store import Conditions
 
@@ -30,17 +30,17 @@ def read_conditions(headers: Mapping[bytes, bytes]) -> Conditions:
     return Conditions(match, none_match)
 
 
-def etag_field(etag: str) -> tuple[bytes, bytes]:
+def etag_field(etag: str) -> Field:
     """The header field ETag."""
     return b"etag", etag.encode()
 
 
-def version_field(version: int) -> tuple[bytes, bytes]:
+def version_field(version: int) -> Field:
     """The header field that says which version of a tensor an answer is of."""
     return b"x-gathernd-data-version", b"%d" % version
 
 
-async def is_unchanged(context: RequestContext, etag: str, *further: tuple[bytes, bytes], kind: str = "tensor") -> bool:
+async def is_unchanged(context: RequestContext, etag: str, *further: Field, kind: str = "tensor") -> bool:
     """Judge the conditions of a GET, of a tensor or what `kind` names; True once 304 has been sent.
 
     `further` are header fields of that answer besides ETag.

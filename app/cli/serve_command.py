@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from app.cli.read_settings import read_settings, tell_misspelt_variables
 from app.settings import Settings, default_text, topics
-from gathernd_cli.import_for_good import import_for_good
+from gathernd_cli.uncollected_imports import uncollected_imports
 
 app = typer.Typer(add_completion=False)
 
@@ -24,7 +24,7 @@ def serve_command(**given: list[str] | None) -> None:
     arguments = [f"--{name.replace('_', '-')}={text}" for name, texts in given.items() for text in texts or ()]
     settings = read_settings(_cli_parse_args=arguments, _cli_prog_name="gathernd serve")
     tell_misspelt_variables(os.environ)
-    with import_for_good():
+    with uncollected_imports():
         from app.cli.run_service import run_service  # noqa: PLC0415  (imports the whole service)
     run_service(settings)
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydantic import Field
-
 from app.api.route_rows.operation import TENSORS, Operation, Route, header, in_path, parameter
 from app.api.route_rows.tensors import IF_CHANGED, LOCATION, UNCHANGED, limit
-from app.api.schemas.gather_answer import OpenModel
+from app.api.schemas.tensor_messages import AliasBody, AliasList
 from app.requests.schemas.alias_request import AliasRequest
-from app.requests.schemas.members import Size
 from app.security.authorizer import Access
 from app.tensors.tensor_name import PATTERN
 
@@ -18,26 +15,6 @@ _ALIAS: Final = in_path("alias", "Name of the alias, which no tensor has.", PATT
 _ETAG: Final = {"ETag": header("Names this alias as it is until it is moved.")}
 _IF_MATCH: Final = parameter("If-Match", "header", "ETags of the alias itself, of which it must have one, or *.")
 _IF_NONE_MATCH: Final = parameter("If-None-Match", "header", "* where there must be no such alias, or ETags.")
-
-
-class AliasBody(OpenModel):
-    """An alias, and the version of a tensor that it names."""
-
-    alias: str = Field(description="Its own name.")
-    tensor: str = Field(description="The version that it names, `NAME@7`.")
-    version: Size = Field(description="The number of that version.")
-    etag: str = Field(description="Another one after each move; in quotes as in the header.")
-    created: str = Field(
-        description="When the alias came into being (RFC 3339).", json_schema_extra={"format": "date-time"}
-    )
-    modified: str = Field(description="When it was last moved.", json_schema_extra={"format": "date-time"})
-
-
-class AliasList(OpenModel):
-    """Aliases in the order of their names."""
-
-    aliases: list[AliasBody]
-    next: str | None = Field(description="What to give as `after` for the aliases that follow; null at the end.")
 
 
 ALIAS_ROUTES: Final = (

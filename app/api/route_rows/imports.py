@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
-
-from pydantic import Field
+from typing import Final
 
 from app.api.route_rows.operation import TENSORS, Operation, Route, header, in_path, parameter
 from app.api.route_rows.tensors import IF_MATCH, IF_NONE_MATCH, MEMORY, NEW_NAME, keep, limit
-from app.api.schemas.gather_answer import OpenModel
-from app.api.schemas.tensor_messages import ResidentTensor
+from app.api.schemas.tensor_messages import ImportBody, ImportList
 from app.requests.schemas.import_request import ImportRequest
-from app.requests.schemas.members import Size
 from app.security.authorizer import Access
 
 _ID: Final = in_path("id", "Id of the import.")
-
-
-class ImportBody(OpenModel):
-    """An import: what it makes, how far it is, and how it ended."""
-
-    id: str
-    name: str = Field(description="The tensor of which it makes the next version.")
-    url: str = Field(description="Where it reads, without the URL's query.")
-    tensor: str | None = Field(description="The tensor of a safetensors file, where the request names one.")
-    state: Literal["running", "done", "failed", "cancelled"]
-    bytes_done: Size = Field(description="Bytes of items that were read.")
-    bytes_total: Size = Field(description="Bytes of items that there are.")
-    created: str = Field(description="When it began (RFC 3339).", json_schema_extra={"format": "date-time"})
-    ended: str | None = Field(
-        description="When it ended; null while it runs.", json_schema_extra={"format": "date-time"}
-    )
-    error: dict[str, Any] | None = Field(description="Why it failed, as the body of an error; null otherwise.")
-    metadata: ResidentTensor | None = Field(description="What it made, once it is done; null otherwise.")
-
-
-class ImportList(OpenModel):
-    """Imports in the order in which they began."""
-
-    imports: list[ImportBody]
-    next: str | None = Field(description="What to give as `after` for the imports that follow; null at the end.")
 
 
 IMPORT_ROUTES: Final = (

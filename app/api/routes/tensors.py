@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.api.asgi_request import Handler, RequestContext
+from app.api.asgi_request import Field, Handler, RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, read_conditions, version_field
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
@@ -32,7 +32,6 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 from app.wire.little_endian_items import packed_size_hint
 
-Field = tuple[bytes, bytes]
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _FORM: Final = "application/x-www-form-urlencoded"
 """What curl says of any body that it is not told of: nothing about the format."""

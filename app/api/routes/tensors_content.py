@@ -6,11 +6,12 @@ A small content is copied before it is sent; of a large one a snapshot is kept u
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from app.api.accept_header import admitted
-from app.api.asgi_request import RequestContext
+from app.api.asgi_request import Field, RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, version_field
 from app.api.disk_threads import DiskThreads
 from app.errors import GatherError, invalid_field
@@ -19,7 +20,6 @@ from app.store import LocalStore
 from app.store.files.mapped_tensor import MappedContent
 from app.tensors.dtypes import DTYPES
 
-Field = tuple[bytes, bytes]
 _FORMATS: Final = {name.encode(): codec for name, codec in TENSORS.items()}
 _RAW: Final = RAW.media_type.encode()
 BY_ACCEPT: Final[Field] = (b"vary", b"Accept")
@@ -53,16 +53,8 @@ class ContentRoute:
         head = codec.write_head(DTYPES[content.description.dtype], shape, end - begin)
         size = len(head) + end - begin
 
-        def fields_of(etag: str) -> tuple[Field, ...]:
-            return (
-                (b"content-type", codec.media_type.encode()),
-                (b"content-length", b"%d" % size),
-                etag_field(etag),
-                version_field(content.data_version),
-                BY_ACCEPT,
-                (b"x-gathernd-dtype", content.description.dtype.encode()),
-                (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
-            )
+        def fields_of(etag: str) -> list[Field]:
+            return content_fields(codec, content.description.dtype, shape, etag, content.data_version, size)
 
         if context.method == "HEAD":
             await context.begin_answer(200, *fields_of(etag))
@@ -91,6 +83,22 @@ class ContentRoute:
                 await context.sender({"type": "http.response.body", "body": piece, "more_body": last < end})
         finally:
             self.threads.streams.submit(snapshot.close)
+
+
+def content_fields(
+    codec: TensorCodec, dtype: str, shape: Sequence[int], etag: str, version: int, size: int | None
+) -> list[Field]:
+    """The header fields of a download of `size` bytes; None if the size is not known before."""
+    length = [] if size is None else [(b"content-length", b"%d" % size)]
+    return [
+        (b"content-type", codec.media_type.encode()),
+        *length,
+        etag_field(etag),
+        version_field(version),
+        BY_ACCEPT,
+        (b"x-gathernd-dtype", dtype.encode()),
+        (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
+    ]
 
 
 def codec_of(context: RequestContext, dtype: str) -> TensorCodec:

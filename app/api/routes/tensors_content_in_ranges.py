@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from app.api.asgi_request import RequestContext
-from app.api.conditional_requests import etag_field, is_unchanged, version_field
-from app.api.routes.tensors_content import BY_ACCEPT, codec_of, row_range
+from app.api.conditional_requests import is_unchanged
+from app.api.routes.tensors_content import BY_ACCEPT, codec_of, content_fields, row_range
 from app.memory.budget import MemoryReservation
 from app.services.service import Service
 from app.store import Metadata
@@ -44,13 +44,13 @@ class ShardedContentRoute:
 
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Answer with the rows. Raises GatherError for everything it refuses."""
-        fields = context.query_fields()
+        query = context.query_fields()
         metadata = self.store.metadata(name)
         if await is_unchanged(context, metadata.etag, BY_ACCEPT):
             return
         codec = codec_of(context, metadata.dtype)
         is_scalar = not metadata.shape
-        first, last = (0, 1) if is_scalar and "rows" not in fields else row_range(fields.get("rows"), metadata.shape)
+        first, last = (0, 1) if is_scalar and "rows" not in query else row_range(query.get("rows"), metadata.shape)
         dtype, shape = DTYPES[metadata.dtype], () if is_scalar else (last - first, *metadata.shape[1:])
         row_bytes = prod(shape[1:]) * (dtype.item_size or 8)
         size = prod(shape) * dtype.item_size
@@ -60,17 +60,9 @@ class ShardedContentRoute:
         # Before the answer begins, so that what is lost becomes an error.
         piece, held = await self._rows(context, metadata, first, min(first + step, last)) if starts else (b"", None)
         try:
-            headers = [
-                (b"content-type", codec.media_type.encode()),
-                etag_field(metadata.etag),
-                version_field(metadata.version),
-                BY_ACCEPT,
-                (b"x-gathernd-dtype", metadata.dtype.encode()),
-                (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
-            ]
-            if dtype.item_size:
-                headers.append((b"content-length", b"%d" % (len(head) + size)))
-            await context.begin_answer(200, *headers)
+            known = len(head) + size if dtype.item_size else None
+            fields = content_fields(codec, metadata.dtype, shape, metadata.etag, metadata.version, known)
+            await context.begin_answer(200, *fields)
             await context.sender({"type": "http.response.body", "body": head, "more_body": True})
             for start in starts:
                 if held is None:

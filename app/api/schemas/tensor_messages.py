@@ -1,12 +1,16 @@
-"""The answers of the routes of resident tensors, as OpenAPI and generated clients see them."""
+"""The answers of the routes of resident tensors, aliases and imports, as OpenAPI and generated clients see them."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any, Final, Literal
+
+from pydantic import Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
 from app.api.schemas.gather_answer import OpenModel
 from app.requests.schemas.members import DTypeName, Size
+
+_TIME: Final[dict[str, JsonValue]] = {"format": "date-time"}
 
 
 class ResidentTensor(OpenModel):
@@ -25,10 +29,8 @@ class ResidentTensor(OpenModel):
         description="SHA-256 of dtype, shape and items as uploaded, in hex: equal for every format of the upload, and "
         "not changed by scatters."
     )
-    created: str = Field(
-        description="When the name came into being (RFC 3339).", json_schema_extra={"format": "date-time"}
-    )
-    modified: str = Field(description="When the content last changed.", json_schema_extra={"format": "date-time"})
+    created: str = Field(description="When the name came into being (RFC 3339).", json_schema_extra=_TIME)
+    modified: str = Field(description="When the content last changed.", json_schema_extra=_TIME)
     prefault: bool = Field(description="Whether the content is read into memory ahead of requests.")
     lock: bool = Field(description="Whether the content is to be kept in memory.")
     damaged: bool | SkipJsonSchema[None] = Field(None, description="True, in lists, where the content is damaged.")
@@ -46,3 +48,44 @@ class ScatterAnswer(OpenModel):
 
     name: str = Field(description="Its name, as the path has it.")
     etag: str
+
+
+class AliasBody(OpenModel):
+    """An alias, and the version of a tensor that it names."""
+
+    alias: str = Field(description="Its own name.")
+    tensor: str = Field(description="The version that it names, `NAME@7`.")
+    version: Size = Field(description="The number of that version.")
+    etag: str = Field(description="Another one after each move; in quotes as in the header.")
+    created: str = Field(description="When the alias came into being (RFC 3339).", json_schema_extra=_TIME)
+    modified: str = Field(description="When it was last moved.", json_schema_extra=_TIME)
+
+
+class AliasList(OpenModel):
+    """Aliases in the order of their names."""
+
+    aliases: list[AliasBody]
+    next: str | None = Field(description="What to give as `after` for the aliases that follow; null at the end.")
+
+
+class ImportBody(OpenModel):
+    """An import: what it makes, how far it is, and how it ended."""
+
+    id: str
+    name: str = Field(description="The tensor of which it makes the next version.")
+    url: str = Field(description="Where it reads, without the URL's query.")
+    tensor: str | None = Field(description="The tensor of a safetensors file, where the request names one.")
+    state: Literal["running", "done", "failed", "cancelled"]
+    bytes_done: Size = Field(description="Bytes of items that were read.")
+    bytes_total: Size = Field(description="Bytes of items that there are.")
+    created: str = Field(description="When it began (RFC 3339).", json_schema_extra=_TIME)
+    ended: str | None = Field(description="When it ended; null while it runs.", json_schema_extra=_TIME)
+    error: dict[str, Any] | None = Field(description="Why it failed, as the body of an error; null otherwise.")
+    metadata: ResidentTensor | None = Field(description="What it made, once it is done; null otherwise.")
+
+
+class ImportList(OpenModel):
+    """Imports in the order in which they began."""
+
+    imports: list[ImportBody]
+    next: str | None = Field(description="What to give as `after` for the imports that follow; null at the end.")

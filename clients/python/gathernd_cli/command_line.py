@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .import_for_good import import_for_good
+from .uncollected_imports import uncollected_imports
 
 GROUP: Final = "gathernd.commands"
 OWN: Final = {
@@ -51,7 +51,7 @@ class LazyCommand(TyperCommand):
         """The context of the command itself, which takes the place of this one."""
         from pkgutil import resolve_name  # noqa: PLC0415  (not needed where no command is called)
 
-        with import_for_good():
+        with uncollected_imports():
             command = typer.main.get_command(resolve_name(self.target))
         command.name = self.name
         flags_without_type(command, command.get_params(typer.Context(command)))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def import_for_good() -> Iterator[None]:
+def uncollected_imports() -> Iterator[None]:
     """Spare the garbage collector what is imported within: a tenth of the start of the service."""
     collecting = gc.isenabled()
     gc.disable()
