@@ -19,7 +19,7 @@ from typing import Final, get_args
 from starlette.applications import Starlette
 
 from app import count_damaged_tensors, periodic_tasks, service_gauges, warmup
-from app.api.asgi_app import DataPlane
+from app.api.asgi_app import AsgiApp
 from app.api.cors import CrossOrigin
 from app.api.disk_threads import DiskThreads
 from app.api.inference import Inference
@@ -96,7 +96,7 @@ def use_gpu(settings: Settings, service: Service) -> None:
     service.use_gpu(gpu, always=settings.device == "gpu")
 
 
-class Application(DataPlane):
+class Application(AsgiApp):
     """The ASGI application, with what its server needs to know of it."""
 
     settings: Settings

@@ -1,1 +1,1 @@
-"""HTTP: the data plane in front, FastAPI behind it for everything that is not a gather."""
+"""HTTP: the ASGI application, its routes and their handlers, and what OpenAPI says of them."""

@@ -35,7 +35,7 @@ logger = logging.getLogger("gathernd")
 _ALL_METHODS: Final = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
 
 
-class DataPlane:
+class AsgiApp:
     """Hands each request to the handler of its operation (see `route_table`).
 
     `handlers` has a handler for each operation; `lifespan` is an application that starts and ends the service.

@@ -137,10 +137,10 @@ def _endpoint(model: type[BaseModel] | None) -> Callable[..., None]:
     """A function with the signature of one that takes `model` as its body."""
 
     def without_body() -> None:
-        raise AssertionError("answered by the data plane")
+        raise AssertionError("FastAPI only describes it")
 
     def with_body(body: Any) -> None:
-        raise AssertionError("answered by the data plane")
+        raise AssertionError("FastAPI only describes it")
 
     if model is None:
         return without_body

@@ -1,4 +1,4 @@
-"""The body of a request of the data plane: read within its limit, charged to the memory budget, inflated."""
+"""The body of a request: read within its limit, charged to the memory budget, inflated."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The table of routes: which paths there are, what each method of a path does, and what a caller needs for it.
 
-The rows are in `app.api.route_rows`. Whatever has to know a path reads it here: the data plane, which looks up a
-request's handler, the rules of API keys, OpenAPI, the labels of metrics, logs and traces, and what the server does for
-health checks. No other module of `app/` has a path in it.
+The rows are in `app.api.route_rows`. Whatever has to know a path reads it here: the ASGI application, which looks up
+a request's handler, the rules of API keys, OpenAPI, the labels of metrics, logs and traces, and what the server does
+for health checks. No other module of `app/` has a path in it.
 
 Paths are compared decoded, segment by segment: an encoded slash separates nothing (see `asgi_request.decoded_path`).
 A slash at the end and the case of letters count.

@@ -1,4 +1,4 @@
-"""A cache of request headers: what the parser and the data plane made of the very same bytes.
+"""A cache of request headers: what the parser and the application made of the very same bytes.
 
 A caller sends the same header again and again, and to parse it takes longer than a small gather. So the headers of
 gathers are kept with their ASGI scope and the route that was found; a request that begins with the same bytes and comes

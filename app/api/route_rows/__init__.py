@@ -1,1 +1,1 @@
-"""The rows of the data plane's routes, by group: path, method, and all that OpenAPI says of the operation."""
+"""The rows of the routes, by group: path, who may call, and all that OpenAPI says of the operation of each method."""

@@ -1,1 +1,1 @@
-"""The handlers of the data plane and of the tensors' routes, named after their URLs."""
+"""The handlers of the routes, named after their URLs; `app.api.exchange` has that of the operators."""

@@ -1,4 +1,4 @@
-"""The routes of aliases: list, look, make or move, remove. All belong to the data plane, as those of tensors do."""
+"""The routes of aliases: list, look, make or move, remove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes of imports: begin one, list them, look how far one is, end or forget it. All belong to the data plane."""
+"""The routes of imports: begin one, list them, look how far one is, end or forget it."""
 
 from __future__ import annotations
 

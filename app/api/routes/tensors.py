@@ -1,7 +1,7 @@
 """The routes of resident tensors: list, metadata, upload and removal; downloads and scatters have files of their own.
 
-All of them belong to the data plane, since bodies stream here. What touches the disk runs on threads of its own:
-neither the event loop nor the pool of the kernels ever waits for a disk.
+What touches the disk runs on threads of its own: neither the event loop nor the pool of the kernels ever waits for a
+disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The bodies of the inference protocol as OpenAPI and generated clients see them.
 
-The data plane reads and writes infer bodies itself (`app.formats.oip`); these models document them. Unknown members are
-ignored, as the protocol asks for.
+`app.formats.oip` reads and writes infer bodies; these models document them. Unknown members are ignored, as the
+protocol asks for.
 """
 
 from __future__ import annotations
