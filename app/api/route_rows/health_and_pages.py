@@ -14,22 +14,22 @@ _KEPT: Final = {
     "ETag": header("Names the file as it is in this version of the service."),
     "Cache-Control": header("no-cache: ask again each time, with If-None-Match."),
 }
-_STYLE_AND_SCRIPT: Final = ("text/javascript", "text/css")
+
+
+def _health(path: str, name: str, summary: str, **described: Any) -> Route:
+    return Route(path, CONTROL, Access.PUBLIC, {"GET": Operation(name, summary, tag="health", **described)})
 
 
 def _page(path: str, name: str, summary: str, *media_types: str, segment: str | None = None) -> Route:
-    """A file of one of the types, 304 if the caller has it already; `segment` is what the path's last one names."""
+    """A file of one of the types, 304 if the caller has it already; `segment` says what the path's last one is."""
+    named = () if segment is None else (in_path(path.rpartition("{")[2].rstrip("}"), segment),)
     found = Operation(
         name,
         summary,
-        ("invalid_field",) if segment is None else ("invalid_field", "not_found"),
-        (IF_CHANGED,) if segment is None else (in_path(path.rpartition("{")[2].rstrip("}"), segment), IF_CHANGED),
+        ("invalid_field", "not_found") if named else ("invalid_field",),
+        (*named, IF_CHANGED),
         answers={
-            200: {
-                "description": "The file",
-                "headers": _KEPT,
-                "content": dict.fromkeys(media_types, _TEXT),
-            },
+            200: {"description": "The file", "headers": _KEPT, "content": dict.fromkeys(media_types, _TEXT)},
             304: {"description": "It has one of the ETags of If-None-Match", "headers": _KEPT},
         },
         tag="pages",
@@ -37,48 +37,23 @@ def _page(path: str, name: str, summary: str, *media_types: str, segment: str | 
     return Route(path, CONTROL, Access.PUBLIC, {"GET": found})
 
 
+_METRICS: Final = {200: {"description": "The metrics", "content": {"text/plain": _TEXT}}}
+_DESCRIPTION: Final = Operation("openapi", "This description", answer=dict[str, Any], tag="pages")
+_SCRIPT_OR_STYLE: Final = ("text/javascript", "text/css")
 HEALTH_AND_PAGES: Final = (
-    Route(
-        "/livez",
-        CONTROL,
-        Access.PUBLIC,
-        {"GET": Operation("livez", "Whether the process is alive", answer=Live, tag="health")},
-        health="alive",
-    ),
-    Route(
-        "/readyz",
-        CONTROL,
-        Access.PUBLIC,
-        {"GET": Operation("readyz", "Whether requests should be sent here", answer=Ready, tag="health")},
-        health="ready",
-    ),
-    Route(
-        "/metrics",
-        CONTROL,
-        Access.ANY_KEY,
-        {
-            "GET": Operation(
-                "metrics",
-                "Metrics in Prometheus' text form",
-                answers={200: {"description": "The metrics", "content": {"text/plain": _TEXT}}},
-                tag="health",
-            )
-        },
-        health="alive",
+    _health("/livez", "livez", "Whether the process is alive", answer=Live)._replace(health="alive"),
+    _health("/readyz", "readyz", "Whether requests should be sent here", answer=Ready)._replace(health="ready"),
+    _health("/metrics", "metrics", "Metrics in Prometheus' text form", answers=_METRICS)._replace(
+        access=Access.ANY_KEY, health="alive"
     ),
     # Public: the page at /docs shows nothing without it. The page at / asks its reader for a key.
-    Route(
-        "/openapi.json",
-        CONTROL,
-        Access.PUBLIC,
-        {"GET": Operation("openapi", "This description", answer=dict[str, Any], tag="pages")},
-    ),
+    Route("/openapi.json", CONTROL, Access.PUBLIC, {"GET": _DESCRIPTION}),
     _page("/", "frontPage", "Front page, with a playground", "text/html"),
     _page(
         "/assets/{asset}",
         "pageAsset",
         "Script, style or icon of a page",
-        *_STYLE_AND_SCRIPT,
+        *_SCRIPT_OR_STYLE,
         "image/svg+xml",
         segment="Name of the file.",
     ),
@@ -88,7 +63,7 @@ HEALTH_AND_PAGES: Final = (
         "/docs/{asset}",
         "docsAsset",
         "Script or style of the interactive page",
-        *_STYLE_AND_SCRIPT,
+        *_SCRIPT_OR_STYLE,
         segment="Name of the file.",
     ),
     _page("/errors", "errors", "Every error", "text/html"),

@@ -61,42 +61,14 @@ def _route(path: str, method: str, name: str, summary: str, *codes: Code, **desc
 
 def _model(path: str, suffix: str, *parameters: Described) -> Iterator[Route]:
     """The routes of one model, whose operations' names have `suffix` in them."""
-    yield _route(
-        path,
-        "GET",
-        f"model{suffix}Metadata",
-        "What a model takes and gives",
-        *_OF_MODEL,
-        parameters=parameters,
-        answer=ModelMetadata,
-    )
-    yield _route(
-        f"{path}/ready",
-        "GET",
-        f"model{suffix}Ready",
-        "Whether a model may be called",
-        *_OF_MODEL,
-        parameters=parameters,
-        answer=ModelReady,
-    )
-    yield _route(
-        f"{path}/config",
-        "GET",
-        f"model{suffix}Config",
-        "The model's configuration, as Triton words it",
-        *_OF_MODEL,
-        parameters=parameters,
-        answer=dict[str, Any],
-    )
-    yield _route(
-        f"{path}/stats",
-        "GET",
-        f"model{suffix}Statistics",
-        "Counts and times of a model",
-        *_OF_MODEL,
-        parameters=parameters,
-        answer=StatisticsBody,
-    )
+    for below, name, summary, answer in (
+        ("", "Metadata", "What a model takes and gives", ModelMetadata),
+        ("/ready", "Ready", "Whether a model may be called", ModelReady),
+        ("/config", "Config", "The model's configuration, as Triton words it", dict[str, Any]),
+        ("/stats", "Statistics", "Counts and times of a model", StatisticsBody),
+    ):
+        operation = f"model{suffix}{name}"
+        yield _route(path + below, "GET", operation, summary, *_OF_MODEL, parameters=parameters, answer=answer)
     infer = Operation(
         f"model{suffix}Infer",
         "Gather",
