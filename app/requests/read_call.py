@@ -86,7 +86,7 @@ def validate(row: Row, request: Request, limits: Limits) -> Any:
             wrong = faults.first_item(name)
             _check_features(given[:wrong] if isinstance(given, list) else (), request)
         faults.raise_first(name)
-        if request.array is not None and type(given) is dict and "tensor" not in given:
+        if request.array is not None and name in row.inputs and type(given) is dict and "tensor" not in given:
             request.array(name, Described.model_validate(given))
     raise AssertionError("the request was refused, and nothing is wrong with it")
 

@@ -53,6 +53,9 @@ def body(path: str) -> dict[str, Any]:
 
 
 def _fields() -> Iterator[Case]:
+    for path in GATHERS:
+        more = {"out_of_bounds": "fill", "fill_value": {"a": 1}, "output_dtype": "int8"}
+        yield refused("invalid_field", body(path) | more, at("/output_dtype"), path)
     for path, names in FOREIGN.items():
         for name in names:
             if name not in NATIVE_ONLY:
