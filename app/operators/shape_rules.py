@@ -28,6 +28,7 @@ def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor, further: Mappi
     if data.dtype.name not in dialect.data_dtypes:
         name = data.dtype.name
         other = dialect.taken_by.get(name)
+        wanted = "float32" if "float32" in dialect.data_dtypes else min(dialect.data_dtypes)
         raise GatherError(
             "unsupported_dtype",
             f"{dialect.name} does not take data of type {data.dtype.name}",
@@ -35,7 +36,7 @@ def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor, further: Mappi
             rule=dialect.rules["data_dtype"],
             hint=f"Use the dialect '{other}', which takes data of type {name}."
             if other is not None
-            else f"Convert data to float32, since no dialect takes {name}.",
+            else f"Convert data to {wanted}, since no dialect takes {name}.",
         )
     check_index_dtype(dialect, indices)
     for name, tensor in further.items():

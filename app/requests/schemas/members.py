@@ -266,6 +266,8 @@ def tidy(schema: dict[str, Any]) -> None:
     Generators take a default for a member that is always there: TypeScript would ask for it in every request.
     """
     for member in schema.get("properties", {}).values():
+        if "const" in member:  # one of a single value
+            member["enum"] = [member.pop("const")]
         default = member.pop("default", None)
         if default is not None:
             member["description"] += f" If left out: {str(default).lower() if type(default) is bool else default}."
