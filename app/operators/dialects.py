@@ -14,6 +14,7 @@ from app.tensors.operator_signature import REDUCTIONS, DialectFields, Reduction
 
 _ONNX_13 = tuple(name for name in DTYPES if not name.startswith("float8"))
 _ONNX_11 = tuple(name for name in _ONNX_13 if name != "bfloat16")
+NO_TYPES: Final[Mapping[str, tuple[str, ...]]] = {}
 _NO_COMPLEX = tuple(name for name, row in DTYPES.items() if row.kind != "complex")
 
 
@@ -61,10 +62,20 @@ def _dialect(
     reductions: tuple[Reduction, ...] = (),
     fields: DialectFields | None = None,
     equal_sizes: bool = False,
+    further: Mapping[str, tuple[str, ...]] = NO_TYPES,
 ) -> Dialect:
     table = {key: Rule(name, clause, text) for key, (clause, text) in rules.items()}
     return Dialect(
-        name, frozenset(data), frozenset(indices), wrap, has_batch_dims, table, reductions, fields, equal_sizes
+        name,
+        frozenset(data),
+        frozenset(indices),
+        wrap,
+        has_batch_dims,
+        table,
+        reductions,
+        fields,
+        equal_sizes,
+        further_dtypes=further,
     )
 
 
@@ -101,6 +112,18 @@ GATHER_ELEMENTS: Final = _versions(
         rules=specification_clauses.GATHER_ELEMENTS_6,
         fields=DialectFields(needs_parameter=True),
         equal_sizes=True,
+    ),
+)
+
+GATHER_BLOCK_QUANTIZED: Final = _versions(
+    _dialect(
+        "onnxruntime-1",
+        ("uint8",),
+        _INT32_64,
+        wrap=True,
+        rules=specification_clauses.GATHER_BLOCK_QUANTIZED_1,
+        has_batch_dims=False,
+        further={"scales": ("float32", "float16", "bfloat16"), "zero_points": ("uint8",)},
     ),
 )
 

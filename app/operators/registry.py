@@ -10,15 +10,35 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.errors import CODES, Code
-from app.operators.dialects import GATHER, GATHER_ELEMENTS, GATHERND, SCATTER_ELEMENTS, SCATTERND, Dialect
+from app.operators.dialects import (
+    GATHER,
+    GATHER_BLOCK_QUANTIZED,
+    GATHER_ELEMENTS,
+    GATHERND,
+    SCATTER_ELEMENTS,
+    SCATTERND,
+    Dialect,
+)
 from app.operators.gather import plan_gather
+from app.operators.gather_block_quantized import plan_gather_block_quantized
 from app.operators.gather_elements import plan_gather_elements
 from app.operators.gather_plan import Plan
 from app.operators.gathernd import plan_gathernd
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatternd import plan_scatternd
 from app.tensors.gather_call import Call
-from app.tensors.operator_signature import AXIS, BATCH_DIMS, Kind, OperatorName, Parameter, Signature
+from app.tensors.operator_signature import (
+    AXIS,
+    BATCH_DIMS,
+    BITS,
+    BLOCK_SIZE,
+    GATHER_AXIS,
+    QUANTIZE_AXIS,
+    Kind,
+    OperatorName,
+    Parameter,
+    Signature,
+)
 from app.tensors.tensor import Tensor
 
 Planned = tuple[Plan, tuple[int, ...], int]
@@ -92,14 +112,17 @@ def _row(
     return Operator(signature, summary, _texts(name, names), dialects, plan, on_gpu, typed_by)
 
 
+_PUBLISHERS: Final = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
+
+
 def _texts(name: OperatorName, dialects: Iterable[str]) -> tuple[str, ...]:
     """Name the specifications behind the dialects: "ONNX GatherND 11, 12 and 13", then "OpenVINO GatherND-8"."""
     title = name.title().replace("nd", "ND").replace("_", "")
     versions = [dialect.split("-") for dialect in dialects]
-    *others, last = sorted((number for by, number in versions if by == "onnx"), key=int)
-    numbers = f"{', '.join(others)} and {last}" if others else last
-    openvino = (f"OpenVINO {title}-{number}" for by, number in versions if by == "openvino")
-    return (f"ONNX {title} {numbers}", *openvino)
+    onnx = sorted((number for by, number in versions if by == "onnx"), key=int)
+    numbers = " and ".join(filter(None, (", ".join(onnx[:-1]), *onnx[-1:])))
+    others = (f"{_PUBLISHERS[by]} {title}-{number}" for by, number in versions if by != "onnx")
+    return (*((f"ONNX {title} {numbers}",) if onnx else ()), *others)
 
 
 def _gather(plan: GatherPlanner, parameter: Parameter) -> Planner:
@@ -143,6 +166,24 @@ _ROWS: Final = (
             "A GatherElements: each entry of `indices`, which has data's rank, picks one item of `data` along `axis`.",
         ),
         on_gpu=False,
+    ),
+    _row(
+        "gather_block_quantized",
+        (GATHER_AXIS, QUANTIZE_AXIS, BLOCK_SIZE, BITS),
+        GATHER_BLOCK_QUANTIZED,
+        plan_gather_block_quantized,
+        summary="Gather rows of 4-bit or 8-bit blocks, dequantized (GatherBlockQuantized)",
+        schema=(
+            "GatherBlockQuantizedRequest",
+            "A GatherBlockQuantized: each entry of `indices` picks a row of `data`, whose values become "
+            "(value - zero point) * scale, of the type of `scales`. `scales` has an element for each block of values, "
+            "`zero_points` one packed as data is, 2^(bits - 1) if left out.",
+        ),
+        inputs=("data", "indices", "scales", "zero_points"),
+        optional=("zero_points",),
+        residents=("data", "scales", "zero_points"),
+        on_gpu=False,
+        typed_by="scales",
     ),
     _row(
         "scatternd",

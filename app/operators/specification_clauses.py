@@ -1,8 +1,8 @@
 """What each specification's text says of every rule, in its own words, with the number of the clause; errors cite it.
 
-By error code, with `data_dtype` and `index_dtype` for unsupported_dtype. The number is None where the text numbers
-nothing: the Gather, GatherElements, ScatterND, ScatterElements and OpenVINO texts number no rule. GatherND-11 numbers
-its three rules 1 to 3, GatherND-12 and -13 their five 1 to 5.
+By error code, with `data_dtype`, `index_dtype` and the like for unsupported_dtype. The number is None where the text
+numbers nothing: the Gather, GatherElements, ScatterND, ScatterElements, OpenVINO and ONNX Runtime texts number no rule.
+GatherND-11 numbers its three rules 1 to 3, GatherND-12 and -13 their five 1 to 5.
 """
 
 from __future__ import annotations
@@ -117,6 +117,26 @@ GATHER_ELEMENTS_6: Final[Clauses] = {
         None,
         "All index values are expected to be within bounds [0, s-1], where s is size along axis dimension of the data "
         "tensor",
+    ),
+}
+GATHER_BLOCK_QUANTIZED_1: Final[Clauses] = {
+    "data_dtype": (None, "T1 in (tensor(int4), tensor(uint4), tensor(uint8)); here tensor(uint8)"),
+    "index_dtype": (None, "Tind in (tensor(int32), tensor(int64))"),
+    "scales_dtype": (None, "T2 in (tensor(float), tensor(float16), tensor(bfloat16))"),
+    "zero_points_dtype": (None, "The data and zero_points have the same type"),
+    "rank_too_small": (None, "data - Tensor of rank r >= 1; here it has rows and blocks, so that r >= 2"),
+    "axis_out_of_range": (
+        None,
+        "For uint8 data, the gather_axis must be 0; here blocks lie along the last axis, as the CPU's kernel has them",
+    ),
+    "updates_shape_mismatch": (
+        None,
+        "Input data is quantized block-wise along attribute quantize_axis with block size specified by attribute "
+        "block_size; scales and zero_points have an element for each block",
+    ),
+    "index_out_of_bounds": (
+        None,
+        "All index values are expected to be within bounds [-s, s-1] along axis of size s",
     ),
 }
 SCATTERND_11: Final[Clauses] = {

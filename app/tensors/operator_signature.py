@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, NamedTuple, get_args
 
-OperatorName = Literal["gathernd", "gather", "gather_elements", "scatternd", "scatter_elements"]
+OperatorName = Literal[
+    "gathernd", "gather", "gather_elements", "gather_block_quantized", "scatternd", "scatter_elements"
+]
 OPERATOR_NAMES: Final[tuple[OperatorName, ...]] = get_args(OperatorName)
 
 
@@ -24,7 +26,13 @@ class Parameter(NamedTuple):
 
 BATCH_DIMS: Final = Parameter("batch_dims", "Leading dimensions that are batches.")
 AXIS: Final = Parameter("axis", "Axis that indices are positions on; negative counts from the back.")
-PARAMETERS: Final = (BATCH_DIMS, AXIS)
+GATHER_AXIS: Final = Parameter("gather_axis", "Axis that indices are positions on: the first one.")
+QUANTIZE_AXIS: Final = Parameter(
+    "quantize_axis", "Axis along which blocks have one scale each: the last one of `data`; -1 always is.", 1
+)
+BLOCK_SIZE: Final = Parameter("block_size", "Values of a block: a power of 2, at least 16.", 128)
+BITS: Final = Parameter("bits", "Bits of a value, 8, or 4 for two in a byte, the low half first.", 4)
+PARAMETERS: Final = (BATCH_DIMS, AXIS, GATHER_AXIS, QUANTIZE_AXIS, BLOCK_SIZE, BITS)
 Reduction = Literal["none", "add", "mul", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = get_args(Reduction)
 Kind = Literal["gather", "scatter"]

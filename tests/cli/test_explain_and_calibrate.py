@@ -139,9 +139,28 @@ def test_explain_knows_scatters(measured: list[int]) -> None:
 @pytest.mark.parametrize("op", OPERATORS)
 def test_explain_has_every_operator(measured: list[int], op: str) -> None:
     """And what it says is what the operator's row says."""
-    found = json.loads(run("explain", "--op", op, "--data-shape", "5,6", "--indices-shape", "5,1", "--json"))
+    further = {"gather_block_quantized": ["--data-dtype", "uint8", "--input", "scales=float16:5,1"]}
+    asked = ["explain", "--op", op, "--data-shape", "5,6", "--indices-shape", "5,1", *further.get(op, ())]
+    found = json.loads(run(*asked, "--json"))
     assert found["explanation"]["operator"] == op
     assert found["dialect"] == OPERATORS[op].signature.default_dialect
+
+
+QUANTIZED = [
+    "explain", "--op", "gather_block_quantized", "--data-dtype", "uint8", "--data-shape", "1000,64", "--indices-shape",
+    "8", "--json",
+]  # fmt: skip
+
+
+def test_explain_takes_further_inputs_and_parameters(measured: list[int]) -> None:
+    scales = ["--input", "scales=float16:1000,4"]
+    found = json.loads(run(*QUANTIZED, *scales, "--parameter", "block_size=32", "--parameter", "quantize_axis=-1"))
+    assert found["output"] == {"dtype": "float16", "shape": [8, 128]}
+    assert found["explanation"]["scales"] == {"dtype": "float16", "shape": [1000, 4], "bytes": 8000}
+    assert "zero_points" not in found["explanation"]
+    assert "updates_shape_mismatch" in run(*QUANTIZED, *scales, code=1)
+    for wrong in ([], [*scales, "--parameter", "x=1"], [*scales, "--parameter", "bits"], ["--input", "x=1"]):
+        run(*QUANTIZED, *wrong, code=2)
 
 
 GRADIENT = ["explain", "--op", "gathernd_backward", "--data-shape", "200000,64", "--indices-shape", "256,1"]

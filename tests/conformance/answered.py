@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.conformance.block_quantized import BLOCK_QUANTIZED_ANSWERED
 from tests.conformance.cases import Case, Error, case, told
 from tests.conformance.text_examples import EXAMPLES
 from tests.http.forms import COMPLEX, FLOAT8, FLOATS, TYPES, tensor
@@ -388,5 +389,5 @@ def _examples() -> Iterator[Case]:
 
 ANSWERED: list[Case] = [
     *_gathers(), *_fills(), *_outside(), *_scatters(), *_gradients(), *_lookups(), *_converted(), *_known(),
-    *_examples()
+    *_examples(), *BLOCK_QUANTIZED_ANSWERED,
 ]  # fmt: skip

@@ -61,6 +61,11 @@ class Told:
         return octets(self.dtype, self.listed) if self.known else bytes(4 * len(self.listed))
 
 
+def is_named(value: Any) -> bool:
+    """Whether a parameter names a resident tensor in place of an input."""
+    return isinstance(value, Mapping) and "tensor" in value
+
+
 @dataclass(frozen=True)
 class Error:
     """What a refusal must say. `places` have the pointers of flat JSON; None where the error has no place.
@@ -98,6 +103,7 @@ class Case:
     def tables(self) -> Mapping[str, Array]:
         """The resident tensors that it reads."""
         names = [one.get("tensor") for one in self.features or ()] + [self.parameters.get("tensor")]
+        names += [value["tensor"] for value in self.parameters.values() if is_named(value)]
         held = {name: TABLES[name] for name in names if name in TABLES}
         return held if self.resident is None else held | {self.resident: self.arrays["data"].array}
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.conformance.cases import Case
+from tests.conformance.cases import Case, is_named
 from tests.parity import backward_cases, gather_cases, lookup_cases, scatter_cases
+from tests.parity.block_quantized import dequantized
 from tests.parity.items import NUMPY, Array, name_of
 from tests.parity.lookup_cases import Feature, Lookup
 from tests.parity.messages import Request
@@ -58,6 +59,12 @@ def _answered(case: Case, tables: Mapping[str, Array]) -> tuple[Mapping[str, Arr
     if case.path.endswith("/backward"):
         held = {name: (name_of(table), list(table.shape)) for name, table in case.tables.items()}
         return backward_cases.looped(request, held), None
+    if case.path == "/gather_block_quantized":
+        arrays |= {name: case.tables[value["tensor"]] for name, value in parameters.items() if is_named(value)}
+        bits, block_size = parameters.get("bits", 4), parameters.get("block_size", 128)
+        table = dequantized(arrays["data"], arrays["scales"], arrays.get("zero_points"), bits, block_size)
+        modes = {name: value for name, value in parameters.items() if name in ("out_of_bounds", "fill_value")}
+        request = Request("/gather", {"data": table, "indices": arrays["indices"]}, modes)
     if case.path.startswith("/scatter"):
         return {"output": scatter_cases.looped(request)}, None
     output, count = gather_cases.looped(request)
@@ -77,5 +84,6 @@ def check_said(case: Case, said: Mapping[str, Any]) -> None:
         assert all(one["data_etag"] for one in said["features"])
         return
     usual = "onnx-18" if case.path.startswith("/scatter") else "onnx-13"
+    usual = "onnxruntime-1" if case.path == "/gather_block_quantized" else usual
     assert (said["dialect"], said["device"]) == (case.parameters.get("dialect", usual), "cpu")
     assert bool(said.get("data_etag")) == (case.resident is not None)

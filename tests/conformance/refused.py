@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.conformance.block_quantized import BLOCK_QUANTIZED_REFUSED
 from tests.conformance.refused_fields import REFUSED_FIELDS
 from tests.conformance.refused_gathers import REFUSED_GATHERS
 from tests.conformance.refused_operators import REFUSED_OPERATORS
@@ -10,7 +11,7 @@ from tests.conformance.traps import TRAPS
 from tests.conformance.turns import TURNS
 from tests.http import provoked
 
-REFUSED = [*REFUSED_GATHERS, *REFUSED_OPERATORS, *REFUSED_FIELDS, *TRAPS, *TURNS]
+REFUSED = [*REFUSED_GATHERS, *REFUSED_OPERATORS, *REFUSED_FIELDS, *TRAPS, *TURNS, *BLOCK_QUANTIZED_REFUSED]
 
 
 def in_flat_json() -> list[provoked.Case]:

@@ -1,4 +1,4 @@
-"""The resident tensors that lookups of the table read, and whose shapes gradients take."""
+"""The resident tensors that cases read, and whose shapes gradients take."""
 
 from __future__ import annotations
 
@@ -14,4 +14,11 @@ SMALL: dict[str, Array] = {
     "pv_one": np.array(1.0, np.float32),
     "pv_none": np.zeros((0, 2), np.float32),
 }
-TABLES = SMALL | lookup_cases.tables() | backward_cases.tables()
+QUANTIZED_SCALES = "pv_scales"
+QUANTIZED_ZERO_POINTS = "pv_zero_points"
+QUANTIZED: dict[str, Array] = {
+    QUANTIZED_SCALES: np.array([[0.5, 2], [-1, 0.1], [1e-3, 7]], np.float32),
+    QUANTIZED_ZERO_POINTS: np.array([[0x21], [0xF0], [0x87]], np.uint8),
+}
+"""Scales and zero points of three rows of two blocks."""
+TABLES = QUANTIZED | SMALL | lookup_cases.tables() | backward_cases.tables()

@@ -16,13 +16,15 @@ from typing import Any
 import httpx
 import numpy as np
 
-from tests.conformance.cases import Case, Told
+from tests.conformance.cases import Case, Told, is_named
 from tests.grpc_api.messages import FIELDS, Channel, items, pb
 from tests.http.forms import COMPLEX, nested
 from tests.parity.items import NUMPY, Array
 from tests.parity.messages import DATATYPES, SHORT, SIZE, inferred, loaded, read_tensor, unframed, values
 
 SAFETENSORS = "application/x-safetensors"
+QUANTIZED = "/gather_block_quantized"
+"""The operator that has several inputs that may be resident, each by the name in a parameter of the protocol."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ def split(case: Case, pointer: str) -> Place:
             case ["values", item]:
                 return Place(steps[0], "item", int(item))
     arrays = (
-        ("data", "indices", "updates", "grad_output") if case.features is None else ("indices", "offsets", "weights")
+        ("data", "indices", "updates", "grad_output", "scales")
+        if case.features is None
+        else ("indices", "offsets", "weights")
     )
     if len(steps) == 1 and steps[0].split(".")[-1] in arrays:
         return Place(steps[0], "missing")
@@ -151,7 +155,7 @@ class Safetensors:
 
     def send(self, target: Target, case: Case) -> Answer:
         """Ask over HTTP."""
-        query = {name: _in_query(name, value) for name, value in case.parameters.items()}
+        query = {name: _in_query(name, _by_name(value)) for name, value in case.parameters.items()}
         metadata = None
         if case.resident is not None and not case.path.startswith("/tensors/"):
             query["tensor"] = case.resident
@@ -171,7 +175,17 @@ class Safetensors:
             return f"/__metadata__/lookup{flat}"
         if flat == "/name":  # in the path
             return flat
-        return "/query/tensor" if flat == "/data/tensor" else f"/query{flat}"
+        return f"/query{_named_beside(flat)}"
+
+
+def _by_name(value: Any) -> Any:
+    """A parameter as it stands beside the arrays: the name of a resident tensor is the field's own value."""
+    return value["tensor"] if is_named(value) else value
+
+
+def _named_beside(flat: str) -> str:
+    """Where the name of a resident tensor stands beside the arrays: data's has a field of its own."""
+    return "/tensor" if flat == "/data/tensor" else flat.removesuffix("/tensor") or flat
 
 
 def _in_query(name: str, value: Any) -> str:
@@ -256,7 +270,10 @@ def model(case: Case) -> str:
 def protocol_parameters(case: Case) -> dict[str, Any]:
     if case.features is not None:
         return {"lookup": json.dumps({"features": case.features, **case.parameters})}
-    return {name: json.dumps(value) if name == "fill_value" else value for name, value in case.parameters.items()}
+    given = {
+        name: json.dumps(value) if name == "fill_value" else _by_name(value) for name, value in case.parameters.items()
+    }
+    return given | ({"tensor": case.resident} if case.resident is not None and case.path == QUANTIZED else {})
 
 
 def protocol_pointer(case: Case, flat: str, field: str, *, whole: bool) -> str:
@@ -264,7 +281,9 @@ def protocol_pointer(case: Case, flat: str, field: str, *, whole: bool) -> str:
     if place.array is None:
         if case.features is not None:
             return f"/parameters/lookup{flat}"
-        return "" if flat == "/data/tensor" else f"/parameters{flat}"  # a resident tensor is named by the path
+        if flat == "/data/tensor" and case.path != QUANTIZED:
+            return ""  # named by the path
+        return f"/parameters{_named_beside(flat)}"
     if place.what == "missing":
         return "/inputs"
     start = f"/inputs/{list(case.sent).index(place.array)}"

@@ -43,8 +43,8 @@ _TIMING = re.compile(r"parse;dur=[0-9.]+(, queue;dur=[0-9.]+(, kernel;dur=[0-9.]
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _LISTENS = re.compile(r"listening on https?://[^ ]*:([0-9]+)")
 _OPERATORS = (
-    "/gathernd", "/gather", "/gather_elements", "/scatternd", "/scatter_elements", "/lookup", "/gathernd/backward",
-    "/gather/backward",
+    "/gathernd", "/gather", "/gather_elements", "/gather_block_quantized", "/scatternd", "/scatter_elements", "/lookup",
+    "/gathernd/backward", "/gather/backward",
 )  # fmt: skip
 
 

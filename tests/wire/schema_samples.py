@@ -179,7 +179,7 @@ def number(digits: str) -> int | float:
 
 def tensors(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The arrays of a request, those of a lookup's features too."""
-    for name in ("data", "indices", "updates", "grad_output", "offsets", "weights"):
+    for name in ("data", "indices", "updates", "scales", "zero_points", "grad_output", "offsets", "weights"):
         if name in document:
             yield document[name]
     for feature in document.get("features", ()):

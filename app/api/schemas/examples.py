@@ -11,6 +11,7 @@ def _indices(shape: list[int], values: list[Any]) -> dict[str, Any]:
     return {"dtype": "int64", "shape": shape, "values": values}
 
 
+_DEQUANTIZED: Final = [half for low in range(8) for half in (low / 2 - 4, -3.5)]
 REQUESTS: Final[dict[str, dict[str, tuple[str, dict[str, Any], dict[str, Any]]]]] = {
     "gathernd": {
         "elements": (
@@ -67,6 +68,22 @@ REQUESTS: Final[dict[str, dict[str, tuple[str, dict[str, Any], dict[str, Any]]]]
             {
                 "output": {"dtype": "float32", "shape": [2, 2], "values": [0.0, 0.0, 3.0, 2.0]},
                 "dialect": "onnx-13",
+                "device": "cpu",
+            },
+        ),
+    },
+    "gather_block_quantized": {
+        "rows": (
+            "A row of 16 values of 4 bits, two in each byte, with one scale",
+            {
+                "data": {"dtype": "uint8", "shape": [2, 8], "values": [*range(8), *range(16, 24)]},
+                "indices": _indices([1], [1]),
+                "scales": {"dtype": "float32", "shape": [2, 1], "values": [1, 0.5]},
+                "block_size": 16,
+            },
+            {
+                "output": {"dtype": "float32", "shape": [1, 16], "values": _DEQUANTIZED},
+                "dialect": "onnxruntime-1",
                 "device": "cpu",
             },
         ),
@@ -140,6 +157,20 @@ RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         ("gather_elements", _indices([2, 2], [1, 0, 0, 0]), {"axis": 1}, [1.0, 0.0, 10.0, 10.0]),
         ("scatternd", _indices([1, 1], [2]), {"updates": _NEW_ROW}, [0.0, 1.0, 10.0, 11.0, 7.0, 8.0]),
         ("scatter_elements", _indices([1, 2], [2, 0]), {"updates": _NEW_ROW}, [0.0, 8.0, 10.0, 11.0, 7.0, 21.0]),
+    )
+} | {
+    "gather_block_quantized": (
+        {
+            "data": {"dtype": "uint8", "shape": [3, 16], "values": [152] * 48},
+            "indices": _indices([1], [2]),
+            "scales": {"tensor": RESIDENT_NAME},
+            "block_size": 16,
+        },
+        {
+            "output": {"dtype": "float32", "shape": [1, 32], "values": [0.0, 20.0] * 8 + [0.0, 21.0] * 8},
+            "dialect": "onnxruntime-1",
+            "device": "cpu",
+        },
     )
 }
 """For each operator a request that names it, and the answer, whose ETag is another for each upload."""

@@ -15,12 +15,14 @@ from app.kernels import reference
 from app.kernels.check_lookup import FeatureArrays
 from app.kernels.numba_cpu import (
     backward_kernel,
+    block_quantized_kernel,
     gather_elements_kernel,
     gather_kernel,
     lookup_kernel,
     scatter_kernel,
 )
 from app.operators.backward_plan import BackwardPlan
+from app.operators.gather_block_quantized import BlockQuantizedPlan
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.lookup import FeaturePlan
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
@@ -33,6 +35,7 @@ two of each."""
 _OTHERS: Final[dict[type, Any]] = {
     GatherElementsPlan: gather_elements_kernel,
     BackwardPlan: backward_kernel,
+    BlockQuantizedPlan: block_quantized_kernel,
     ScatterNDPlan: scatter_kernel,
     ScatterElementsPlan: scatter_kernel,
 }

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from app.kernels.reference import backward
+from app.kernels.reference import backward, block_quantized
 from app.kernels.reference.gather import gather, gather_elements
 from app.kernels.reference.lookup import lookup
 from app.kernels.reference.scatter import scatter_elements, scatter_nd
 from app.operators.backward_plan import BackwardPlan
+from app.operators.gather_block_quantized import BlockQuantizedPlan
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan, Plan
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
@@ -57,6 +58,7 @@ def run_other(
 _FUNCTIONS: Final[Mapping[type, Callable[..., int]]] = {
     GatherPlan: gather,
     GatherElementsPlan: gather_elements,
+    BlockQuantizedPlan: block_quantized.run,
     BackwardPlan: backward.run,
     ScatterNDPlan: scatter_nd,
     ScatterElementsPlan: scatter_elements,

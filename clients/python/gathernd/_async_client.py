@@ -20,6 +20,7 @@ from ._client import (
     READY_PAUSE,
     AxisGatherOptions,
     BackwardOptions,
+    BlockQuantizedOptions,
     GatherOptions,
     GetOptions,
     ScatterOptions,
@@ -209,6 +210,60 @@ class AsyncClient:
             axis,
             dialect,
             device,
+            out_of_bounds,
+            fill_value,
+            output_dtype,
+            with_info,
+            as_torch,
+        )
+        return await self._run(request, timeout, headers)
+
+    @overload
+    async def gather_block_quantized(
+        self, data: Any, indices: Any, scales: Any, zero_points: Any = None, *,
+        with_info: Literal[False] = False, as_torch: Literal[False] = False, **options: Unpack[BlockQuantizedOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    async def gather_block_quantized(
+        self, data: Any, indices: Any, scales: Any, zero_points: Any = None, *,
+        with_info: Literal[True], as_torch: bool = False, **options: Unpack[BlockQuantizedOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    async def gather_block_quantized(
+        self, data: Any, indices: Any, scales: Any, zero_points: Any = None, *,
+        as_torch: Literal[True], with_info: Literal[False] = False, **options: Unpack[BlockQuantizedOptions],
+    ) -> Any: ...  # fmt: skip
+    async def gather_block_quantized(
+        self,
+        data: Any,
+        indices: Any,
+        scales: Any,
+        zero_points: Any = None,
+        *,
+        gather_axis: int = 0,
+        quantize_axis: int = -1,
+        block_size: int = 128,
+        bits: int = 4,
+        out_of_bounds: OutOfBounds | None = None,
+        fill_value: Any = None,
+        output_dtype: Any = None,
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """GatherBlockQuantized, see `Client.gather_block_quantized`."""
+        parameters = {
+            "gather_axis": gather_axis, "quantize_axis": quantize_axis, "block_size": block_size, "bits": bits,
+        }  # fmt: skip
+        request = await _packed(
+            (data, indices, scales, zero_points),
+            _endpoints.gather_block_quantized,
+            data,
+            indices,
+            scales,
+            zero_points,
+            parameters,
             out_of_bounds,
             fill_value,
             output_dtype,

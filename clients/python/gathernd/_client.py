@@ -52,6 +52,20 @@ class AxisGatherOptions(GatherOptions, total=False):
     batch_dims: int
 
 
+class BlockQuantizedOptions(TypedDict, total=False):
+    """The options of a block-quantized gather that do not change the type of its result."""
+
+    gather_axis: int
+    quantize_axis: int
+    block_size: int
+    bits: int
+    out_of_bounds: OutOfBounds | None
+    fill_value: Any
+    output_dtype: Any
+    timeout: float | None
+    headers: Mapping[str, str] | None
+
+
 class ScatterOptions(TypedDict, total=False):
     """The options of a scatter into a copy that do not change the type of its result."""
 
@@ -295,6 +309,57 @@ class Client:
             output_dtype,
             with_info,
             as_torch,
+        )
+        return self._run(request, timeout, headers)
+
+    @overload
+    def gather_block_quantized(
+        self, data: Any, indices: Any, scales: Any, zero_points: Any = None, *,
+        with_info: Literal[False] = False, as_torch: Literal[False] = False, **options: Unpack[BlockQuantizedOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def gather_block_quantized(
+        self, data: Any, indices: Any, scales: Any, zero_points: Any = None, *,
+        with_info: Literal[True], as_torch: bool = False, **options: Unpack[BlockQuantizedOptions],
+    ) -> Result: ...  # fmt: skip
+    @overload
+    def gather_block_quantized(
+        self, data: Any, indices: Any, scales: Any, zero_points: Any = None, *,
+        as_torch: Literal[True], with_info: Literal[False] = False, **options: Unpack[BlockQuantizedOptions],
+    ) -> Any: ...  # fmt: skip
+    def gather_block_quantized(
+        self,
+        data: Any,
+        indices: Any,
+        scales: Any,
+        zero_points: Any = None,
+        *,
+        gather_axis: int = 0,
+        quantize_axis: int = -1,
+        block_size: int = 128,
+        bits: int = 4,
+        out_of_bounds: OutOfBounds | None = None,
+        fill_value: Any = None,
+        output_dtype: Any = None,
+        with_info: bool = False,
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """GatherBlockQuantized: rows of a table of 4-bit or 8-bit values, dequantized as they are gathered.
+
+        `data` is an array of uint8, each item a value, or with `bits` 4 two of them, the low half first. Each
+        `block_size` values along its last axis have an element of `scales` (float32, float16 or bfloat16), and one of
+        `zero_points`, which are packed as `data` is; without them it is 2^(bits - 1). All three may be a str, the name
+        of a resident tensor. Returns (value - zero point) * scale, of the type of `scales`.
+
+        `with_info` returns a Result with the array, `as_torch` PyTorch's tensor in its place.
+        """
+        parameters = {
+            "gather_axis": gather_axis, "quantize_axis": quantize_axis, "block_size": block_size, "bits": bits,
+        }  # fmt: skip
+        request = _endpoints.gather_block_quantized(
+            data, indices, scales, zero_points, parameters, out_of_bounds, fill_value, output_dtype, with_info, as_torch
         )
         return self._run(request, timeout, headers)
 

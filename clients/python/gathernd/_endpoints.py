@@ -11,7 +11,7 @@ import operator
 import re
 import uuid
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -107,6 +107,65 @@ def gather(
         document["output_dtype"] = asked_dtype
     body = json.dumps(document | fields).encode()
     return Request("POST", path, read, {}, {"content-type": JSON, "accept": JSON}, [body], note=note)
+
+
+def to_operator(
+    path: str,
+    read: Callable[[Answer], Any],
+    tensors: Mapping[str, EncodedTensor],
+    named: Mapping[str, str],
+    fields: Mapping[str, Any],
+) -> Request[Any]:
+    """A request to an operator, as safetensors where that has the element types, else as JSON with base64.
+
+    `named` has the names of the resident tensors among its inputs, `fields` all that is no tensor.
+    """
+    fields = {**fields, "output_encoding": "base64"}
+    if all(tensor.element_type.safetensors for tensor in tensors.values()):
+        query = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+        query |= {"tensor" if role == "data" else role: name for role, name in named.items()}
+        return Request("POST", path, read, query, _AS_SAFETENSORS, write_safetensors(tensors))
+    document: dict[str, Any] = {role: json_tensor(tensor) for role, tensor in tensors.items()}
+    document |= {role: {"tensor": name} for role, name in named.items()}
+    body = json.dumps(document | fields).encode()
+    return Request("POST", path, read, {}, {"content-type": JSON, "accept": JSON}, [body])
+
+
+def gather_block_quantized(
+    data: Any,
+    indices: Any,
+    scales: Any,
+    zero_points: Any,
+    parameters: Mapping[str, int],
+    out_of_bounds: OutOfBounds | None,
+    fill_value: Any,
+    output_dtype: Any,
+    info: bool,
+    as_torch: bool,
+) -> Request[Any]:
+    """A block-quantized gather, of arrays or resident tensors; its result is as `gather` has it."""
+    make: Decode = decode_for_torch if as_torch else decode
+
+    def read(answer: Answer) -> Any:
+        found = _answers.read_gathered(answer, make)
+        return _answers.with_info(answer, *found) if info else found.array
+
+    tensors = {"indices": encode(as_indices(indices, widen=True))}
+    named: dict[str, str] = {}
+    for role, given in (("data", data), ("scales", scales), ("zero_points", zero_points)):
+        if isinstance(given, str | NamedTensor):
+            named[role] = given if isinstance(given, str) else given.name
+            check_name(named[role])
+        elif given is not None:
+            tensors[role] = encode_value(given)
+    fields: dict[str, Any] = dict(parameters)
+    if out_of_bounds is not None:
+        fields["out_of_bounds"] = out_of_bounds
+    if fill_value is not None:
+        fields["fill_value"] = json_value(fill_value)
+    if output_dtype is not None:
+        fields["output_dtype"] = dtype_name(output_dtype)
+    return to_operator("/gather_block_quantized", read, tensors, named, fields)
 
 
 def dtype_name(dtype: Any) -> str | None:

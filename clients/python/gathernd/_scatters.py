@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from . import _answers
-from ._answers import SAFETENSORS, Decode
+from ._answers import Decode
 from ._array_bytes import decode, encode
 from ._arrays_of_others import as_indices, as_type, decode_for_torch, encode_value, has_no_type
-from ._endpoints import JSON, SAFETENSORS_OR_JSON, Reduction, check_name, json_tensor
+from ._endpoints import Reduction, check_name, to_operator
 from ._messages import Answer, Request
 from ._resident_tensor import NamedTensor
-from ._safetensors import write_safetensors
 
 ScatterOperator = Literal["scatternd", "scatter_elements"]
-_INPUTS: Final = ("data", "indices", "updates")
 
 
 def resident_name(data: Any) -> str | None:
@@ -54,18 +51,7 @@ def scatter_into_copy(
     else:
         check_name(name)
     tensors["updates"] = encode_value(updates)
-    fields: dict[str, Any] = {"reduction": reduction, "dialect": dialect, "output_encoding": "base64"}
+    fields: dict[str, Any] = {"reduction": reduction, "dialect": dialect}
     if axis is not None:
         fields["axis"] = axis
-    path = f"/{operator}"
-    if all(tensor.element_type.safetensors for tensor in tensors.values()):
-        query = {field: str(value) for field, value in fields.items()}
-        if name is not None:
-            query["tensor"] = name
-        headers = {"content-type": SAFETENSORS, "accept": SAFETENSORS_OR_JSON}
-        return Request("POST", path, read, query, headers, write_safetensors(tensors))
-    document: dict[str, Any] = {role: json_tensor(tensors[role]) for role in _INPUTS if role in tensors}
-    if name is not None:
-        document["data"] = {"tensor": name}
-    body = json.dumps(document | fields).encode()
-    return Request("POST", path, read, {}, {"content-type": JSON, "accept": JSON}, [body])
+    return to_operator(f"/{operator}", read, tensors, {} if name is None else {"data": name}, fields)

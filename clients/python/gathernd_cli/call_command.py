@@ -23,6 +23,7 @@ class Operator(Enum):
     GATHERND = "gathernd"
     GATHER = "gather"
     GATHER_ELEMENTS = "gather_elements"
+    GATHER_BLOCK_QUANTIZED = "gather_block_quantized"
     SCATTERND = "scatternd"
     SCATTER_ELEMENTS = "scatter_elements"
 
@@ -71,6 +72,16 @@ def call(
     ] = 0,
     axis: Annotated[int, typer.Option(help="Axis to gather or scatter on (all but gathernd and scatternd).")] = 0,
     updates: Annotated[Path | None, typer.Option(help="npy file of a scatter's updates.")] = None,
+    scales: Annotated[
+        str | None,
+        typer.Option(help="Scales of gather_block_quantized, as DATA is given.", metavar="DATA"),
+    ] = None,
+    zero_points: Annotated[
+        str | None,
+        typer.Option(help="Zero points of gather_block_quantized, as DATA is given.", metavar="DATA"),
+    ] = None,
+    bits: Annotated[int | None, typer.Option(help="Bits of a value of gather_block_quantized, 4 or 8.")] = None,
+    block_size: Annotated[int | None, typer.Option(help="Values of a block of gather_block_quantized.")] = None,
     reduction: Annotated[Reduction, typer.Option(help="What a scatter does with an update.")] = Reduction.NONE,
     dialect: Annotated[
         str | None, typer.Option(help="Whose rules hold; onnx-18 of a scatter if left out, else onnx-13.")
@@ -88,6 +99,13 @@ def call(
     ca: Ca = None,
 ) -> None:
     """Gather, or scatter into a copy, by a running service: npy files in, an npy file out."""
+    quantized = {"scales": scales, "zero_points": zero_points, "bits": bits, "block_size": block_size}
+    quantized = {name: value for name, value in quantized.items() if value is not None}
+    if op is Operator.GATHER_BLOCK_QUANTIZED:
+        if scales is None or dialect is not None or device == "gpu":
+            called_wrongly(f"--op {op.value} needs --scales, has one dialect, and runs on the CPU")
+    elif quantized:
+        called_wrongly(f"--{min(quantized).replace('_', '-')} belongs to --op gather_block_quantized")
     parameters = {"batch_dims": batch_dims, "axis": axis}
     own = [parameters.pop(PARAMETERS[op])] if op in PARAMETERS else []
     options: dict[str, Any] = {} if dialect is None else {"dialect": dialect}
@@ -100,7 +118,8 @@ def call(
     elif updates is not None or reduction is not Reduction.NONE:
         called_wrongly("--updates and --reduction belong to --op scatternd or scatter_elements")
     else:
-        options |= {"device": device} | gather_options(out_of_bounds, fill_value, output_dtype)
+        options |= gather_options(out_of_bounds, fill_value, output_dtype)
+        options |= quantized if op is Operator.GATHER_BLOCK_QUANTIZED else {"device": device}
     if op is Operator.GATHER and dialect == "openvino-8":
         options["batch_dims"] = parameters.pop("batch_dims")
     if any(parameters.values()):
@@ -112,15 +131,17 @@ def call(
     with connect_or_exit(url, key, ca) as service:
         from gathernd.errors import TensorNotFound  # noqa: PLC0415
 
-        path, name = Path(data), data.removeprefix(RESIDENT)
-        is_file = name == data and (path.exists() or not _MAY_BE_NAME.fullmatch(data))
-        source: Any = load(path) if is_file else name
+        def source_of(text: str) -> Any:
+            path, name = Path(text), text.removeprefix(RESIDENT)
+            return load(path) if name == text and (path.exists() or not _MAY_BE_NAME.fullmatch(text)) else name
+
+        options |= {name: source_of(options[name]) for name in ("scales", "zero_points") if name in options}
         method = getattr(service, op.value)  # the client's method of the operator's name
         arrays = [load(path) for path in (indices, updates) if path is not None]
         try:
-            found = method(source, *arrays, *own, with_info=True, **options)
+            found = method(source_of(data), *arrays, *own, with_info=True, **options)
         except TensorNotFound:
-            if name != data:
+            if data.startswith(RESIDENT) or quantized:
                 raise
             typer.echo(f"gathernd: {data} is neither a file nor a resident tensor (tensor_not_found)", err=True)
             raise typer.Exit(1) from None

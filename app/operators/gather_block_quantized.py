@@ -1,0 +1,198 @@
+"""Block-quantized gather: the rules on its shapes and parameters, and the plan that follows from them.
+
+Data [rows, ..., n] are bytes, each one 8-bit value or two 4-bit ones, the low half first, so that the last axis has
+n * 8 / bits values. Each `block_size` values along it share a scale, and a zero point where there are zero points:
+scales are [rows, ..., ceil(values / block_size)], zero points the same, packed as data. The output is
+indices.shape + data.shape[1:-1] + [values] of the scales' type: (value - zero point) * scale, computed in float32 and
+rounded once. Without zero points the zero is the middle, 2^(bits - 1).
+
+Source: ONNX Runtime, com.microsoft.GatherBlockQuantized version 1, whose kernel for bytes takes gather_axis 0 and the
+last axis as quantize_axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from app.errors import GatherError, Place, invalid_field
+from app.operators.dialects import Dialect
+from app.operators.shape_rules import shorten
+from app.tensors.gather_call import Call
+from app.tensors.tensor import Tensor
+
+_LEAST_BLOCK: Final = 16
+"""The smallest block_size that the operator has."""
+PORTION_ITEMS: Final = 1 << 15
+"""Items of output that a kernel makes at a time, each a float32."""
+_FLOAT32_COPIES: Final = 4
+_SHORT_COPIES: Final = 32
+"""Items that are copied in the time in which one is dequantized, and rounded to 16 bits: 1.3 and 16 ns on an EPYC."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockQuantizedPlan:
+    """data is [rows, groups, bytes of `width` values], indices [tuples], the output [tuples, groups, width].
+
+    `dtype` is the output's type, of `item_size` bytes; an index in [-rows, -1] counts from the end where `wrap`.
+    """
+
+    rows: int
+    groups: int
+    width: int
+    tuples: int
+    bits: int
+    block_size: int
+    dtype: str
+    item_size: int
+    wrap: bool = True
+
+    @property
+    def blocks(self) -> int:
+        """Scales of one group."""
+        return -(-self.width // self.block_size)
+
+    @property
+    def zero_point_bytes(self) -> int:
+        """Bytes of one group's zero points."""
+        return -(-self.blocks * self.bits // 8)
+
+    # As the cost model sees it: a gather of rows as long as those of the output.
+
+    @property
+    def batches(self) -> int:
+        """One: data is not cut."""
+        return 1
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The size of the gather's axis."""
+        return (self.rows,)
+
+    @property
+    def slice_items(self) -> int:
+        """Items of output for each index."""
+        return self.groups * self.width
+
+    @property
+    def broadcast_indices(self) -> bool:
+        """Each index is used once."""
+        return False
+
+    @property
+    def depth(self) -> int:
+        """One: an index is a tuple of length 1."""
+        return 1
+
+    @property
+    def index_items(self) -> int:
+        """Items of indices."""
+        return self.tuples
+
+    @property
+    def data_items(self) -> int:
+        """Bytes of data."""
+        return self.rows * self.groups * (self.width * self.bits // 8)
+
+    @property
+    def block_items(self) -> int:
+        """Bytes of data."""
+        return self.data_items
+
+    @property
+    def copied_items(self) -> int:
+        """What is copied in the time that dequantizing takes."""
+        return self.output_items * (_FLOAT32_COPIES if self.dtype == "float32" else _SHORT_COPIES)
+
+    @property
+    def output_items(self) -> int:
+        """Items of the output."""
+        return self.tuples * self.slice_items
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the output."""
+        return self.output_items * self.item_size
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of the portion that is dequantized at a time: float32 values, and what they are made of."""
+        return 16 * max(self.slice_items, PORTION_ITEMS)
+
+
+def plan_gather_block_quantized(
+    dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]
+) -> tuple[BlockQuantizedPlan, tuple[int, ...], int]:
+    """Check parameters and shapes; return the plan, the output shape and the axis that is gathered on, 0.
+
+    Raises invalid_field for block_size and bits, rank_too_small, axis_out_of_range and updates_shape_mismatch, in this
+    order.
+    """
+    gather_axis, quantize_axis, block_size, bits = call.parameters
+    _check_block(call, block_size, bits)
+    rank = len(data.shape)
+    if rank < 2:
+        raise GatherError(
+            "rank_too_small",
+            f"data has rank {rank} and needs rank 2 or more: rows along its first axis, and blocks along its last",
+            pointer=data.shape_pointer,
+            rule=dialect.rules["rank_too_small"],
+            hint="Give data a shape of rows and their bytes, such as [4, 64].",
+        )
+    _check_axis(dialect, call, "gather_axis", gather_axis, rank, 0)
+    _check_axis(dialect, call, "quantize_axis", quantize_axis, rank, rank - 1)
+    width = data.shape[-1] * 8 // bits
+    scales, zero_points = further["scales"], further.get("zero_points")
+    plan = BlockQuantizedPlan(
+        rows=data.shape[0],
+        groups=prod(data.shape[1:-1]),
+        width=width,
+        tuples=prod(call.indices.shape),
+        bits=bits,
+        block_size=block_size,
+        dtype=scales.dtype.name,
+        item_size=scales.dtype.carrier.itemsize,
+        wrap=dialect.wrap,
+    )
+    _check_shape(dialect, "scales", scales, (*data.shape[:-1], plan.blocks))
+    if zero_points is not None:
+        _check_shape(dialect, "zero_points", zero_points, (*data.shape[:-1], plan.zero_point_bytes))
+    return plan, (*call.indices.shape, *data.shape[1:-1], width), 0
+
+
+def _check_block(call: Call, block_size: int, bits: int) -> None:
+    """Raise invalid_field unless bits is 4 or 8, and block_size a power of two of at least 16."""
+    if bits not in (4, 8):
+        at = call.pointer("bits")
+        raise invalid_field(at, f"bits = {shorten(bits)} must be 4 or 8", f"Write 4 or 8 at {at}.")
+    if block_size < _LEAST_BLOCK or block_size & (block_size - 1):
+        at = call.pointer("block_size")
+        detail = f"block_size = {shorten(block_size)} must be a power of 2, and at least {_LEAST_BLOCK}"
+        raise invalid_field(at, detail, f"Write a power of 2 at {at}, such as 128.")
+
+
+def _check_axis(dialect: Dialect, call: Call, name: str, axis: int, rank: int, wanted: int) -> None:
+    """Raise axis_out_of_range unless the axis is the one that bytes are gathered on, or quantized along."""
+    if axis not in (wanted, wanted - rank):
+        why = "bytes are gathered along the first axis" if wanted == 0 else "blocks lie along the last axis"
+        raise GatherError(
+            "axis_out_of_range",
+            f"{name} = {shorten(axis)} must be {wanted}, since {why} of data, which has rank {rank}",
+            places=[Place(call.pointer(name), value=axis, allowed=(wanted, wanted))],
+            rule=dialect.rules["axis_out_of_range"],
+            hint=f"Write {wanted} at {call.pointer(name)}.",
+        )
+
+
+def _check_shape(dialect: Dialect, name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
+    """Raise updates_shape_mismatch unless scales or zero points have the shape that data and block_size ask for."""
+    if tensor.shape != wanted:
+        raise GatherError(
+            "updates_shape_mismatch",
+            f"{name} has shape {list(tensor.shape)} and must have {list(wanted)}",
+            pointer=tensor.shape_pointer,
+            rule=dialect.rules["updates_shape_mismatch"],
+            hint=f"Send {name} of shape {list(wanted)}.",
+        )
