@@ -418,6 +418,56 @@ def lookup(name: str, by: Source) -> Asked:
     return Asked(name, "POST", "/lookup", {}, spoiled(by, body) if by.often(0.15) else body)
 
 
+def block_quantized(name: str, by: Source) -> Asked:
+    """A block-quantized gather, in half of all valid: of arrays, and of scales that are resident."""
+    bits, block_size, width = by.one((4, 8)), by.one((16, 32)), by.one((16, 24, 32))
+    blocks = -(-width // block_size)
+    size, zeros = width * bits // 8, -(-blocks * bits // 8)
+    dtype = by.one(("float16", "bfloat16", "float32"))
+    arrays = {
+        "data": tensor("uint8", [6, size], by.items("uint8", 6 * size)),
+        "indices": tensor(by.one(("int64", "int32")), [3], [by.below(12) - 6 for _ in range(3)]),
+        "scales": tensor(dtype, [6, blocks], by.items(dtype, 6 * blocks)),
+    }
+    if by.often(0.5):
+        arrays["zero_points"] = tensor("uint8", [6, zeros], by.items("uint8", 6 * zeros))
+    given: dict[str, Any] = {"bits": bits, "block_size": block_size}
+    if by.often(0.3):
+        given["out_of_bounds"] = by.one(("error", "clip", "wrap", "fill"))
+        arrays["indices"]["values"][0] = by.one((7, -9, 5))
+    if by.often(0.2):
+        given["output_dtype"] = by.one(("float16", "float32", "float64", "int8"))
+    if by.often(0.5):
+        match by.below(6):
+            case 0:
+                given[by.one(("bits", "block_size", "gather_axis", "quantize_axis", "axis"))] = by.one(
+                    (-1, 0, 1, 2, 48, 2**40)
+                )
+            case 1:
+                chosen = arrays[by.one(sorted(arrays))]
+                chosen["dtype"], chosen["values"] = by.one(("int8", "float64", "uint8")), [1] * len(chosen["values"])
+            case 2:
+                arrays[by.one(sorted(arrays))]["shape"] = by.one(([6], [3, 2], [1, 6, 1], [0, 2]))
+            case 3:
+                arrays["indices"]["values"][1] = by.one((6, -7, 2**31 - 1))
+            case 4:
+                del arrays[by.one(sorted(arrays))]
+            case 5:
+                given["dialect"] = by.one(("onnxruntime-1", "onnx-13"))
+    named = by.one(("g_float32", "g_float16", "g_uint8", "g_none")) if by.often(0.25) else None
+    if named is not None:
+        arrays.pop("scales", None)
+    form = by.below(3) if all(each["dtype"] != "float64" for each in arrays.values()) else 0
+    if form == 0:
+        body = arrays | given | ({} if named is None else {"scales": {"tensor": named}})
+        return Asked(name, "POST", "/gather_block_quantized", {}, json.dumps(body).encode())
+    given |= {} if named is None else {"scales": named}
+    made = Call("/gather_block_quantized", arrays, given)
+    if not _sized(made):
+        return Asked(name, "POST", made.path, {}, json.dumps(arrays | given).encode())
+    return asked(name, by, made, "safetensors" if form == 1 else by.one(("protocol", "protocol, binary")))
+
+
 TARGETS = (
     *PATHS, "/lookup", "/livez", "/readyz", "/errors", "/errors/index_out_of_bounds", "/errors/none", "/tensors",
     "/tensors/g_row", "/tensors/g_none", "/tensors/g_row@1", "/tensors/g_row@2", "/tensors/a%20b",
@@ -540,6 +590,7 @@ GROUPS: dict[str, tuple[int, Callable[[str, Source], Asked]]] = {
     "protocol_members": (160, wrong_protocol),
     "lookup": (160, lookup),
     "routes": (140, other_route),
+    "block_quantized": (160, block_quantized),
     "rare": (len(RARE) + len(CONDITIONS), rare),
 }
 """How many requests each group has, and what makes one; each from a seed of its own."""
