@@ -56,6 +56,13 @@ INTO_TWO = {"data": {"dtype": "int8", "values": [1, 2]}, "updates": {"dtype": "i
 SCATTER = json.dumps({**INTO_TWO, "indices": {"dtype": "int64", "values": [[1]]}}).encode()
 GATHERED = json.dumps({"data": INTO_TWO["data"], "indices": ROW}).encode()
 ELEMENTS = json.dumps({**INTO_TWO, "indices": {"dtype": "int64", "values": [1]}}).encode()
+QUANTIZED = json.dumps(
+    {
+        "data": {"dtype": "uint8", "values": [[1], [2]]},
+        "scales": {"dtype": "float32", "values": [[1], [2]]},
+        "indices": ROW,
+    }
+).encode()
 WRONG_UPDATES = json.dumps({**INTO_TWO, "indices": {"dtype": "int64", "values": [[1], [0]]}}).encode()
 GRADIENT = {"grad_output": {"dtype": "float32", "values": [1]}, "data_shape": [2]}
 ROW_GRADIENT = json.dumps({**GRADIENT, "indices": ROW}).encode()
@@ -69,6 +76,7 @@ TRAFFIC: list[tuple[bytes, int, tuple[str, str, int, str | None]]] = [
     (request(body=DEEP), 4, ("POST", "/gathernd", 422, "limit_exceeded")),
     (request(path="/gather"), 3, ("POST", "/gather", 200, None)),
     (request(path="/gather_elements", body=GATHERED), 2, ("POST", "/gather_elements", 200, None)),
+    (request(path="/gather_block_quantized", body=QUANTIZED), 2, ("POST", "/gather_block_quantized", 200, None)),
     (request(path="/scatternd", body=SCATTER), 4, ("POST", "/scatternd", 200, None)),
     (request(path="/scatternd", body=WRONG_UPDATES), 2, ("POST", "/scatternd", 422, "updates_shape_mismatch")),
     (request(path="/scatter_elements", body=ELEMENTS), 5, ("POST", "/scatter_elements", 200, None)),

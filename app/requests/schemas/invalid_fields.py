@@ -254,9 +254,7 @@ class _Place:
         if self.name == "tensor" and isinstance(self.value, str):
             return reference_hint(self.value, pointer)
         if detail == OBJECT:
-            models = list(_models(self._annotation))
-            may_be_named = len(models) > 1 and any("tensor" in model.model_fields for model in models)
-            if may_be_named and isinstance(self.value, str) and TENSOR_NAME.fullmatch(self.value):
+            if self.may_be_resident and isinstance(self.value, str) and TENSOR_NAME.fullmatch(self.value):
                 return f'Write {{"tensor": "{self.value}"}} at {pointer}, which names a resident tensor.'
             return f"Write an object at {pointer}, with dtype, shape and values for a tensor."
         return None if form is None else f"Write at {pointer} {form}."
