@@ -14,12 +14,13 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic.types import FailFast, Strict
 
 from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
-from app.requests.schemas.gather_request import FILL_VALUE_DESCRIPTION, NamedTensor
+from app.requests.schemas.gather_request import FILL_VALUE_DESCRIPTION
 from app.requests.schemas.members import (
     ABSENT,
     BOOLEAN,
     JSON_TEXT,
     LOOKUP_TEXT,
+    RESIDENT,
     Detail,
     JsonInteger,
     JsonString,
@@ -27,6 +28,7 @@ from app.requests.schemas.members import (
     NotOffered,
     OrNull,
     Shape,
+    TensorName,
     TooSmall,
     one_of,
     tidy,
@@ -220,7 +222,8 @@ def infer_request(*signatures: Signature) -> type[InferRequest]:
     for signature in signatures:
         own = dialect_fields(signature, JsonInteger) | own
     for name in dict.fromkeys(name for signature in signatures for name in signature.named_beside.values()):
-        own[name] = NamedTensor.model_fields["tensor"].annotation, NamedTensor.model_fields["tensor"]
+        described = f"{RESIDENT}, in place of the input {'data' if name == 'tensor' else name}."
+        own[name] = TensorName, Field(ABSENT, description=described)
     common: dict[str, Any] = {
         name: (field.annotation, field) for name, field in InferRequestParameters.model_fields.items()
     }
