@@ -40,10 +40,7 @@ Kind = Literal["gather", "scatter"]
 `fill_value` and `output_dtype`, a scatter `reduction`."""
 OWN_FIELDS: Final = (
     *(parameter.name for parameter in PARAMETERS),
-    "out_of_bounds",
-    "fill_value",
-    "output_dtype",
-    "reduction",
+    *("out_of_bounds", "fill_value", "output_dtype", "reduction", "tensor", "scales", "zero_points"),
 )
 """The fields that some operators' requests have and others' do not."""
 DEFAULT_DIALECT: Final = "onnx-13"

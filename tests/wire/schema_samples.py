@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from binascii import Error as NoBase64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from random import Random
@@ -86,6 +86,8 @@ class Maker:
     def __init__(self, seed: object, roles: Sequence[str] = ("data", "indices")) -> None:
         self.rng = Random(repr(seed))
         self.roles = roles
+        self.foreign: Collection[str] = ()
+        """Parameters of an infer request that mostly are left out, since other models have them."""
         self.rare = 30
 
     def value(self, schema: dict[str, Any], name: str = "") -> Any:
@@ -109,6 +111,8 @@ class Maker:
             for key, member in schema["properties"].items()
             if self.rng.random() < (0.98 if key in schema.get("required", ()) else 0.4)
         }
+        if "binary_data_output" in schema["properties"] and self.rng.random() < 0.8:
+            members = {key: value for key, value in members.items() if key not in self.foreign}
         if self.rng.randrange(self.rare) == 0:
             extra = ["x", "tensor", "axis", "batch_dims", "\ud800", "shared_memory_region", "classification", "a/b"]
             members[self.rng.choice(extra)] = self.rng.choice(ODD)

@@ -128,8 +128,10 @@ def test_infer_requests(name: str) -> None:
             if not counted and "bytes follow the JSON" not in error.detail:
                 raise
 
-    roles = ("data", *(one for one in model.inputs if one != "data"))
-    hold(body_schema(INFER), infer_rules(model), Maker(name, roles), read, infer=True)
+    roles = ("data", *(one for one in model.inputs if one not in ("data", *model.signature.optional)))
+    maker = Maker(name, roles)
+    maker.foreign = {*OWN_FIELDS} - {*model.signature.own_fields} | {*model.signature.named_beside.values()}
+    hold(body_schema(INFER), infer_rules(model), maker, read, infer=True)
 
 
 @pytest.mark.parametrize("path", [*GATHERS, *SCATTERS])
