@@ -27,8 +27,7 @@ from app.cluster.router.router import Router
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
 from app.formats.body_formats import FORMATS, LOOKUPS
 from app.imports.import_jobs import ImportJobs
-from app.operators.backward_registry import BACKWARDS
-from app.operators.registry import OPERATORS
+from app.operators.registry import GRADIENTS, OPERATORS
 from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore
@@ -57,7 +56,7 @@ def handlers_of(
     aliases = AliasesRoute(listed, disk_threads)
     of_imports = ImportsRoute(listed, store, disk_threads, imports)
     signatures: dict[str, object] = {row.operation: row.signature for row in OPERATORS.values()}
-    signatures |= {row.operation: row.signature for row in BACKWARDS.values()}
+    signatures |= {row.operation: row.signature for row in GRADIENTS.values()}
     handlers: dict[str, Handler] = {
         **{name: Exchange(FORMATS, signature, service, settings) for name, signature in signatures.items()},
         LOOKUP: Exchange(LOOKUPS, LOOKUP_SIGNATURE, service, settings),

@@ -16,8 +16,7 @@ from app.formats.oip.infer_document import LOOKUP_MODEL, Model
 from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.memory.budget import UNCOUNTED, Memory
-from app.operators.backward_registry import BACKWARDS
-from app.operators.registry import OPERATORS
+from app.operators.registry import GRADIENTS, OPERATORS
 from app.requests.query_string import read_query
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.scatter_call import TABLE_SCATTER
@@ -40,7 +39,7 @@ BinaryCodec = Literal[
 Codec = TextCodec | BinaryCodec
 _GATHER: Final = OPERATORS["gathernd"].signature
 _ELEMENTS: Final = OPERATORS["scatter_elements"].signature
-_BACKWARD: Final = BACKWARDS["gathernd_backward"].signature
+_BACKWARD: Final = GRADIENTS["gathernd_backward"].signature
 MODEL: Final = Model("gathernd", _GATHER)
 _MODEL_OF_ELEMENTS: Final = Model("scatter_elements", _ELEMENTS)
 

@@ -14,19 +14,17 @@ from app.cli.explained_by_shapes import Asked, AskedFeature, explained_backward,
 from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with, size_text
 from app.errors import GatherError
 from app.errors.hints import hint_of
-from app.operators.backward_registry import BACKWARDS
-from app.operators.registry import OPERATORS
-from app.tensors.backward_call import BackwardName, BackwardSignature
+from app.operators.registry import GRADIENTS, OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Device
 from app.tensors.lookup_call import LOOKUP, POOLINGS, Pooling
-from app.tensors.operator_signature import OperatorName, Reduction, Signature
+from app.tensors.operator_signature import BackwardName, OperatorName, Reduction, Signature
 
-OPS: Final = (*OPERATORS, *BACKWARDS, LOOKUP)
+OPS: Final = (*OPERATORS, *GRADIENTS, LOOKUP)
 _BAGS: Final = POOLINGS[1:]
-_SIGNATURES: Final[Mapping[str, Signature | BackwardSignature]] = {
+_SIGNATURES: Final[Mapping[str, Signature]] = {
     **{name: row.signature for name, row in OPERATORS.items()},
-    **{name: row.signature for name, row in BACKWARDS.items()},
+    **{name: row.signature for name, row in GRADIENTS.items()},
 }
 
 app = typer.Typer(add_completion=False)
@@ -118,13 +116,13 @@ def explain(
             _device(device),
             _inputs(op, input_ or ()),
         )
-    if sparse and op not in BACKWARDS:
-        raise typer.BadParameter(f"--sparse belongs to --op {' or '.join(BACKWARDS)}")
+    if sparse and op not in GRADIENTS:
+        raise typer.BadParameter(f"--sparse belongs to --op {' or '.join(GRADIENTS)}")
     service = service_of(settings_with(cache_dir), refresh=False)
     try:
         if asked is None:
             body = explained_lookup(service, features, data_dtype, indices_dtype, cast(Pooling, pooling), concat)
-        elif op in BACKWARDS:
+        elif op in GRADIENTS:
             body = explained_backward(service, cast(BackwardName, op), asked, sparse)
         else:
             body = explained_call(service, cast(OperatorName, op), asked, cast(Reduction, reduction), resident)
@@ -152,8 +150,7 @@ def _parameters(
         owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
         raise typer.BadParameter(", ".join(owners))
     _check_one_of("dialect", dialect, signature.dialects)
-    reductions = signature.reductions if isinstance(signature, Signature) else {}
-    _check_one_of("reduction", reduction, reductions.get(dialect, ("none",)))
+    _check_one_of("reduction", reduction, signature.reductions.get(dialect, ("none",)))
     return parameters, beside, dialect
 
 
@@ -186,7 +183,7 @@ def _inputs(op: str, texts: Sequence[str]) -> Mapping[str, tuple[str, tuple[int,
 def _further(op: str) -> Sequence[str]:
     """The inputs of an operator whose types and shapes do not follow from those of data and indices."""
     signature = _SIGNATURES[op]
-    return signature.further if isinstance(signature, Signature) and signature.kind == "gather" else ()
+    return signature.further if signature.kind == "gather" else ()
 
 
 def _device(text: str) -> Device:

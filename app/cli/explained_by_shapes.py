@@ -10,15 +10,14 @@ import numpy as np
 from app.api.schemas.explain_answer import explanation_body
 from app.errors import GatherError
 from app.memory.budget import MemoryReservation
-from app.operators.backward_registry import BACKWARDS
-from app.operators.registry import OPERATORS
+from app.operators.registry import GRADIENTS, OPERATORS
 from app.services.service import Service
 from app.store import EmptyStore, Resident
-from app.tensors.backward_call import BackwardCall, BackwardName
+from app.tensors.backward_call import BackwardCall
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Call, Device
 from app.tensors.lookup_call import Feature, LookupCall, Pooling
-from app.tensors.operator_signature import OperatorName, Reduction, Signature
+from app.tensors.operator_signature import BackwardName, OperatorName, Reduction, Signature
 from app.tensors.tensor import Tensor
 
 Shape = tuple[int, ...]
@@ -61,7 +60,7 @@ def explained_backward(service: Service, op: BackwardName, asked: Asked, sparse:
 
     Raises what the service raises.
     """
-    row = BACKWARDS[op]
+    row = GRADIENTS[op]
     dialect = row.dialects[asked.dialect]
     gather = OPERATORS[row.gather]
     call, data = _call(gather.signature, asked)
@@ -130,7 +129,7 @@ def _call(signature: Signature, asked: Asked) -> tuple[Call, Tensor]:
     data = _without_items(DTYPES[asked.data_dtype], asked.data_shape, "/data")
     indices = _without_items(DTYPES[asked.indices_dtype], asked.indices_shape, "/indices")
     call = Call(
-        signature.operator,
+        cast(OperatorName, signature.operator),
         data,
         indices,
         asked.parameters,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar, cast
 
 from app.errors import CODES, Code
+from app.operators.backward_rules import Backward
 from app.operators.dialects import (
     GATHER,
     GATHER_BLOCK_QUANTIZED,
@@ -20,12 +21,15 @@ from app.operators.dialects import (
     Dialect,
 )
 from app.operators.gather import plan_gather
+from app.operators.gather_backward import plan_gather_backward
 from app.operators.gather_block_quantized import plan_gather_block_quantized
 from app.operators.gather_elements import plan_gather_elements
 from app.operators.gather_plan import Plan
 from app.operators.gathernd import plan_gathernd
+from app.operators.gathernd_backward import plan_gathernd_backward
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatternd import plan_scatternd
+from app.tensors.backward_call import BackwardCall
 from app.tensors.gather_call import Call
 from app.tensors.operator_signature import (
     AXIS,
@@ -34,11 +38,13 @@ from app.tensors.operator_signature import (
     BLOCK_SIZE,
     GATHER_AXIS,
     QUANTIZE_AXIS,
+    BackwardName,
     Kind,
     OperatorName,
     Parameter,
     Signature,
 )
+from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 Planned = tuple[Plan, tuple[int, ...], int]
@@ -50,30 +56,41 @@ GatherPlanner = Callable[[Dialect, Tensor, Tensor, int, str], Planned]
 """Of a dialect, data, indices, the only parameter and the pointer to it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Operator:
-    """One operator. `summary` is a line for its callers, `texts` are the specifications that it follows.
+BackwardPlanner = Callable[[Dialect, BackwardCall, Tensor, Limits], Backward]
+"""Of a dialect, a call, and the gather's data, whose items are not read. Raises the errors of shapes and limits."""
+P = TypeVar("P")
 
-    `on_gpu` says whether the GPU's kernel takes its plans, `typed_by` which input has the output's type.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row(Generic[P]):
+    """One operator, or the gradient of one, which has the gather's dialects.
+
+    `summary` is a line for its callers, `texts` are the specifications that it follows. `on_gpu` says whether the GPU's
+    kernel takes its plans, `typed_by` which input has the output's type.
     """
 
     signature: Signature
     summary: str
     texts: tuple[str, ...]
     dialects: Mapping[str, Dialect]
-    plan: Planner
+    plan: P
     on_gpu: bool
     typed_by: str
 
     @property
     def name(self) -> OperatorName:
-        """Its name: that of its route, its model and its method of the clients."""
-        return self.signature.operator
+        """Its name: that of its model and its method of the clients."""
+        return cast(OperatorName, self.signature.operator)
+
+    @property
+    def gather(self) -> OperatorName:
+        """The gather that it is the gradient of, if it is one."""
+        return cast(OperatorName, self.name.removesuffix(_BACKWARD))
 
     @property
     def path(self) -> str:
         """The path of its route."""
-        return f"/{self.name}"
+        return f"/{self.name.replace(_BACKWARD, '/backward')}"
 
     @property
     def operation(self) -> str:
@@ -85,14 +102,20 @@ class Operator:
     def codes(self) -> tuple[Code, ...]:
         """The errors of its rules on shapes and indices, in the catalogue's order."""
         broken = {code for dialect in self.dialects.values() for code in dialect.rules}
+        if self.signature.kind == "gradient":
+            broken.add("updates_shape_mismatch")
         return tuple(code for code in CODES if code in broken)
 
 
+Operator = Row[Planner]
+Gradient = Row[BackwardPlanner]
+
+
 def _row(
-    name: OperatorName,
+    name: OperatorName | BackwardName,
     parameters: tuple[Parameter, ...],
     dialects: Mapping[str, Dialect],
-    plan: Planner,
+    plan: P,
     *,
     summary: str,
     schema: tuple[str, str],
@@ -102,20 +125,21 @@ def _row(
     kind: Kind = "gather",
     on_gpu: bool = True,
     typed_by: str = "data",
-) -> Operator:
+) -> Row[P]:
     names = tuple(dialects)
     reductions = {dialect.name: dialect.reductions for dialect in dialects.values() if dialect.reductions}
     fields = {dialect.name: dialect.fields for dialect in dialects.values() if dialect.fields is not None}
     signature = Signature(
         name, parameters, names, inputs, names[0], kind, reductions, fields, optional, residents, schema
     )
-    return Operator(signature, summary, _texts(name, names), dialects, plan, on_gpu, typed_by)
+    return Row(signature, summary, _texts(name, names), dialects, plan, on_gpu, typed_by)
 
 
+_BACKWARD: Final = "_backward"
 _PUBLISHERS: Final = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
 
 
-def _texts(name: OperatorName, dialects: Iterable[str]) -> tuple[str, ...]:
+def _texts(name: str, dialects: Iterable[str]) -> tuple[str, ...]:
     """Name the specifications behind the dialects: "ONNX GatherND 11, 12 and 13", then "OpenVINO GatherND-8"."""
     title = name.title().replace("nd", "ND").replace("_", "")
     versions = [dialect.split("-") for dialect in dialects]
@@ -135,7 +159,7 @@ def _plan_gather(dialect: Dialect, call: Call, data: Tensor, further: Mapping[st
     return plan_gather(dialect, data, call.indices, call.parameters[0], call.pointer("axis"), call.batch_dims)
 
 
-_ROWS: Final = (
+_ROWS: Final[tuple[Operator, ...]] = (
     _row(
         "gathernd",
         (BATCH_DIMS,),
@@ -217,3 +241,40 @@ _ROWS: Final = (
     ),
 )
 OPERATORS: Final[Mapping[str, Operator]] = {row.name: row for row in _ROWS}
+_GRADIENTS: Final[tuple[Gradient, ...]] = (
+    _row(
+        "gathernd_backward",
+        (BATCH_DIMS,),
+        GATHERND,
+        plan_gathernd_backward,
+        summary="Gradient of GatherND: add slices at their indices",
+        schema=(
+            "GatherNDBackwardRequest",
+            "The gradient of a GatherND: each slice of `grad_output` is added at its index to zeros of the data's "
+            "shape.",
+        ),
+        inputs=("indices", "grad_output"),
+        residents=(),
+        kind="gradient",
+        on_gpu=False,
+        typed_by="grad_output",
+    ),
+    _row(
+        "gather_backward",
+        (AXIS,),
+        GATHER,
+        plan_gather_backward,
+        summary="Gradient of Gather: add slices at their indices along an axis",
+        schema=(
+            "GatherBackwardRequest",
+            "The gradient of a Gather: each slice of `grad_output` is added at its index to zeros of the data's shape.",
+        ),
+        inputs=("indices", "grad_output"),
+        residents=(),
+        kind="gradient",
+        on_gpu=False,
+        typed_by="grad_output",
+    ),
+)
+GRADIENTS: Final[Mapping[str, Gradient]] = {row.name: row for row in _GRADIENTS}
+"""The gradients of the gathers. They have no model of the inference protocol: training sends JSON or safetensors."""

@@ -31,7 +31,7 @@ from app.requests.schemas.lookup_request import (
 from app.requests.schemas.members import ABSENT, RequestModel
 from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.scatter_request import ScatterRequest, check_reduction
-from app.tensors.backward_call import BackwardCall, BackwardSignature
+from app.tensors.backward_call import BackwardCall
 from app.tensors.gather_call import Call, OutOfBounds
 from app.tensors.lookup_call import ARRAYS, Feature, LookupCall, LookupSignature
 from app.tensors.operator_signature import Signature
@@ -40,7 +40,7 @@ from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 
-Row = Signature | BackwardSignature | LookupSignature | TableScatterSignature
+Row = Signature | LookupSignature | TableScatterSignature
 """What a request is read by: its family and its names, that of the operator and those of its inputs."""
 Arguments = dict[str, Any]
 Tensors = dict[str, Any]

@@ -15,9 +15,9 @@ from app.errors import GatherError
 from app.kernels.out_of_bounds import REPLACED_BYTES, fill_slices, replace_out_of_bounds
 from app.memory.budget import MemoryReservation
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
-from app.operators.backward_registry import BACKWARDS
 from app.operators.backward_rules import Backward, check_backward_dtypes, check_coefficient
 from app.operators.index_out_of_bounds import index_error
+from app.operators.registry import GRADIENTS
 from app.services.service import Explanation, Service
 from app.telemetry.server_timing import RequestTimings
 from app.tensors.backward_call import BackwardCall
@@ -79,7 +79,7 @@ class Gradients:
         service = self.service
         call, data, planned, decision = prepared
         plan = planned.plan
-        fields = BACKWARDS[call.operator].dialects[call.dialect].fields
+        fields = GRADIENTS[call.operator].dialects[call.dialect].fields
         drops = fields is not None and fields.fills
         if drops:
             reservation.charge(REPLACED_BYTES * plan.index_items + call.grad_output.array.nbytes)
@@ -128,22 +128,10 @@ class Gradients:
             data = Tensor(call.grad_output.dtype, shape, _NO_ITEMS, shape_pointer=call.shape_pointer)
         if call.grad_output.dtype.name in FLOAT_TYPES:
             check_coefficient(call.lda_coeff, call.grad_output.dtype, call.pointer("lda_coeff"))
-        operator = BACKWARDS[call.operator]
+        operator = GRADIENTS[call.operator]
         dialect = operator.dialects[call.dialect]
         check_backward_dtypes(dialect, data if resident is not None else None, call.indices, call.grad_output)
-        planned = operator.plan(
-            dialect,
-            data,
-            call.indices,
-            call.grad_output,
-            call.parameters[0],
-            call.pointer(operator.signature.parameters[0].name),
-            self.service.limits,
-            sparse=call.sparse,
-            sparse_pointer=call.pointer("sparse"),
-            further_batch_dims=call.batch_dims,
-        )
-        return data, planned._replace(plan=replace(planned.plan, coefficient=call.lda_coeff))
+        return data, operator.plan(dialect, call, data, self.service.limits)
 
     def _decide(self, call: BackwardCall, plan: BackwardPlan) -> Decision:
         """Where it runs. Raises device_unavailable."""
@@ -156,7 +144,7 @@ class Gradients:
     async def _index_error(
         self, call: BackwardCall, data: Tensor, planned: Backward, timings: RequestTimings
     ) -> GatherError:
-        dialect, indices = BACKWARDS[call.operator].dialects[call.dialect], call.indices
+        dialect, indices = GRADIENTS[call.operator].dialects[call.dialect], call.indices
 
         def work() -> GatherError:
             error = index_error(dialect, data.shape, indices, planned.first_axis, planned.plan.depth)

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 from app.tensors.gather_call import AnyCall, Device
-from app.tensors.operator_signature import DEFAULT_DIALECT, DialectFields, Parameter
+from app.tensors.operator_signature import BackwardName
 from app.tensors.tensor import Tensor
-
-BackwardName = Literal["gathernd_backward", "gather_backward"]
-
-
-@dataclass(frozen=True, eq=False)
-class BackwardSignature:
-    """A gradient by its names: its own, the gather's parameter, and the gather's dialects."""
-
-    operator: BackwardName
-    parameters: tuple[Parameter, ...]
-    dialects: tuple[str, ...]
-    default_dialect: str = DEFAULT_DIALECT
-    dialect_fields: Mapping[str, DialectFields] = field(default_factory=dict)
-    """How requests of some dialects differ."""
-    inputs: tuple[str, ...] = ("indices", "grad_output")
-    schema: tuple[str, str] = ("BackwardRequest", "A gradient.")
-    kind: Literal["gradient"] = "gradient"
 
 
 @dataclass(slots=True)

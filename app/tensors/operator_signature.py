@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple, get_args
 OperatorName = Literal[
     "gathernd", "gather", "gather_elements", "gather_block_quantized", "scatternd", "scatter_elements"
 ]
+BackwardName = Literal["gathernd_backward", "gather_backward"]
 OPERATOR_NAMES: Final[tuple[OperatorName, ...]] = get_args(OperatorName)
 
 
@@ -35,7 +36,7 @@ BITS: Final = Parameter("bits", "Bits of a value, 8, or 4 for two in a byte, the
 PARAMETERS: Final = (BATCH_DIMS, AXIS, GATHER_AXIS, QUANTIZE_AXIS, BLOCK_SIZE, BITS)
 Reduction = Literal["none", "add", "mul", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = get_args(Reduction)
-Kind = Literal["gather", "scatter"]
+Kind = Literal["gather", "scatter", "gradient"]
 """What an operator's requests have beside inputs, parameter, dialect and device: a gather `out_of_bounds`,
 `fill_value` and `output_dtype`, a scatter `reduction`."""
 OWN_FIELDS: Final = (
@@ -69,7 +70,7 @@ class Signature:
     `schema` is the name of the requests in OpenAPI, and what it says of them.
     """
 
-    operator: OperatorName
+    operator: OperatorName | BackwardName
     parameters: tuple[Parameter, ...]
     dialects: tuple[str, ...]
     inputs: tuple[str, ...] = ("data", "indices")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.operators.backward_registry import BACKWARDS
-from app.operators.registry import OPERATORS
+from app.operators.registry import GRADIENTS, OPERATORS
 from tests.conformance.cases import Case, refused
 from tests.http.forms import int64, tensor
 from tests.http.provoked import at
@@ -102,7 +101,7 @@ def gradient(dialect: str, shape: list[int], indices: Any, grad_output: Any = FL
 
 def _gradients(name: Any) -> list[Case]:
     """What the gradient of a gather refuses in each of its dialects."""
-    operator = BACKWARDS[name]
+    operator = GRADIENTS[name]
     path, nd = operator.path, name == "gathernd_backward"
     good = int64([2, 1] if nd else [2], [0, 2])
     found = []

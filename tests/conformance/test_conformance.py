@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 from app.errors import CODES
-from app.operators.backward_registry import BACKWARDS
 from app.operators.lookup import CODES as LOOKUP_CODES
-from app.operators.registry import OPERATORS
+from app.operators.registry import GRADIENTS, OPERATORS
 from tests.cluster.running import put
 from tests.conformance import reference
 from tests.conformance.answered import ANSWERED
@@ -47,7 +46,7 @@ SHARE = 1 if TEST_ALL else 50
 """`make test` takes one cell in so many, others for each transport; `make test-all` every one."""
 FEWER = SHARE if SOAK else 5 * SHARE
 """NumPy's kernel and a router take one in so many: nine in ten cases come to each by one transport or another."""
-PATHS: dict[str, Any] = {row.path: row for row in OPERATORS.values()} | {row.path: row for row in BACKWARDS.values()}
+PATHS: dict[str, Any] = {row.path: row for row in OPERATORS.values()} | {row.path: row for row in GRADIENTS.values()}
 
 
 class Machine(NamedTuple):

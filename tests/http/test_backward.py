@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load
 
 from app.api.schemas.backward_examples import REQUESTS
-from app.operators.backward_registry import BACKWARDS
+from app.operators.registry import GRADIENTS
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
 from tests.http.tensors import error, put_raw, save
@@ -39,7 +39,7 @@ def refused(client: httpx.Client, code: str, pointer: str | None = None, path: s
     return error(client.post(path, json=body), 404 if code == "tensor_not_found" else 422, code, pointer)
 
 
-@pytest.mark.parametrize("operator", BACKWARDS.values(), ids=lambda operator: operator.name)
+@pytest.mark.parametrize("operator", GRADIENTS.values(), ids=lambda operator: operator.name)
 def test_the_examples_of_openapi_are_real(every_client: httpx.Client, operator: Any) -> None:
     for _, body, answer in REQUESTS[operator.name].values():
         assert asked(every_client, body, operator.path) == answer

@@ -12,8 +12,7 @@ import pytest
 from safetensors.numpy import save
 
 from app.api.schemas.gather_answer import GatherAnswer
-from app.operators.backward_registry import BACKWARDS
-from app.operators.registry import OPERATORS
+from app.operators.registry import GRADIENTS, OPERATORS
 from tests.conformance.refused import in_flat_json
 from tests.conformance.tables import SMALL
 from tests.conftest import TEST_ALL
@@ -131,7 +130,7 @@ def test_the_values_of_indices_are_not_looked_at(client: httpx.Client) -> None:
 def test_what_a_gather_refuses_an_explanation_refuses_alike(client: httpx.Client) -> None:
     for name, table in SMALL.items():
         put_raw(client, name, table)
-    paths = {row.path for row in OPERATORS.values()} | {row.path for row in BACKWARDS.values()} | {"/lookup"}
+    paths = {row.path for row in OPERATORS.values()} | {row.path for row in GRADIENTS.values()} | {"/lookup"}
     cases = [case for case in (*PROVOKED, *in_flat_json()) if case.path in paths]
     looked_at = 0
     for case in cases if TEST_ALL else cases[::5]:

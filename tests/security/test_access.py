@@ -13,8 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.operators.backward_registry import BACKWARDS
-from app.operators.registry import OPERATORS
+from app.operators.registry import GRADIENTS, OPERATORS
 from app.security import api_keys
 from app.tensors.lookup_call import LOOKUP
 from tests.conftest import slow_but_for
@@ -107,7 +106,7 @@ def test_every_documented_route_asks_for_a_key_or_is_public(guarded: Guarded) ->
 def test_every_documented_route_that_writes_is_known_to_the_rule_of_scopes(guarded: Guarded) -> None:
     """A new route that changes something must be decided on: see `Access`."""
     writing = {path for method, path, _ in operations(guarded.server) if method not in ("GET", "HEAD")}
-    known = {LOOKUP, *(row.path[1:] for row in OPERATORS.values()), *(row.path[1:] for row in BACKWARDS.values())}
+    known = {LOOKUP, *(row.path[1:] for row in OPERATORS.values()), *(row.path[1:] for row in GRADIENTS.values())}
     below = ("/v2/", "/tensors/", "/aliases/", "/imports/")
     undecided = {path for path in writing if path[1:] not in known and not path.startswith(below)}
     assert undecided == set()

@@ -10,7 +10,9 @@ from app.operators.backward_rules import Backward
 from app.operators.dialects import GATHER, GATHERND
 from app.operators.gather_backward import plan_gather_backward
 from app.operators.gathernd_backward import plan_gathernd_backward
+from app.tensors.backward_call import BackwardCall
 from app.tensors.dtypes import DTYPES
+from app.tensors.operator_signature import BackwardName
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
@@ -22,32 +24,21 @@ def tensor(shape: Shape, role: str, dtype: str = "float32") -> Tensor:
     return Tensor(DTYPES[dtype], shape, np.empty(0), shape_pointer=f"/{role}/shape", dtype_pointer=f"/{role}/dtype")
 
 
+def asked(name: BackwardName, indices: Shape, grad_output: Shape, parameter: int, **options: Any) -> BackwardCall:
+    rows, grad = tensor(indices, "indices", "int64"), tensor(grad_output, "grad_output")
+    return BackwardCall(name, rows, grad, (), (parameter,), 1.0, options.pop("sparse", False), "onnx-13", **options)
+
+
 def gathernd(
     data: Shape, indices: Shape, grad_output: Shape, batch_dims: int = 0, dialect: str = "onnx-13", **options: Any
 ) -> Backward:
-    return plan_gathernd_backward(
-        GATHERND[dialect],
-        tensor(data, "data"),
-        tensor(indices, "indices", "int64"),
-        tensor(grad_output, "grad_output"),
-        batch_dims,
-        "/batch_dims",
-        LIMITS,
-        **options,
-    )
+    call = asked("gathernd_backward", indices, grad_output, batch_dims, **options)
+    return plan_gathernd_backward(GATHERND[dialect], call, tensor(data, "data"), LIMITS)
 
 
 def gather(data: Shape, indices: Shape, grad_output: Shape, axis: int = 0, **options: Any) -> Backward:
-    return plan_gather_backward(
-        GATHER["onnx-13"],
-        tensor(data, "data"),
-        tensor(indices, "indices", "int64"),
-        tensor(grad_output, "grad_output"),
-        axis,
-        "/axis",
-        LIMITS,
-        **options,
-    )
+    call = asked("gather_backward", indices, grad_output, axis, **options)
+    return plan_gather_backward(GATHER["onnx-13"], call, tensor(data, "data"), LIMITS)
 
 
 def test_the_plan_is_that_of_the_gather() -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
 from math import isinf
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, cast
 
 import ml_dtypes
 import numpy as np
@@ -18,7 +18,7 @@ from app.errors import GatherError, Place
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import DEVICES, Call
-from app.tensors.operator_signature import Signature
+from app.tensors.operator_signature import OperatorName, Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Form, Tensor, coordinates
 from app.wire.little_endian_items import (
@@ -88,7 +88,7 @@ def read_call(body: Buffer, signature: Signature, limits: Limits) -> tuple[Call,
                     facts={"limit": "string_bytes", "maximum": limits.string_bytes},
                 )
     call = Call(
-        operator,
+        cast(OperatorName, operator),
         data if isinstance(data, str) else made["data"],
         made["indices"],
         (parameter,),

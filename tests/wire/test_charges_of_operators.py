@@ -24,8 +24,7 @@ from app.formats.oip.infer_document import LOOKUP_MODEL, Model
 from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.memory.budget import Memory
-from app.operators.backward_registry import BACKWARDS
-from app.operators.registry import OPERATORS
+from app.operators.registry import GRADIENTS, OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, TableRead
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
@@ -44,7 +43,7 @@ COUNT = 1000
 INDICES = np.arange(COUNT)
 OFFSETS = np.arange(0, COUNT, 4)
 SCATTER = OPERATORS["scatter_elements"].signature
-BACKWARD = BACKWARDS["gather_backward"].signature
+BACKWARD = GRADIENTS["gather_backward"].signature
 OIP = {"int64": "INT64", "float64": "FP64", "int8": "INT8"}
 
 

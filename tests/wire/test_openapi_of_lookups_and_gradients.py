@@ -16,7 +16,7 @@ from app.formats.json.read_request import read_request
 from app.formats.oip.infer_document import LOOKUP_MODEL
 from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
-from app.operators.backward_registry import BACKWARDS
+from app.operators.registry import GRADIENTS
 from app.tensors.lookup_call import ARRAYS, LOOKUP_SIGNATURE
 from app.tensors.operator_signature import OWN_FIELDS
 from app.tensors.shape_limits import Limits
@@ -209,9 +209,9 @@ def are_sizes(given: str) -> bool:
     return given == "" or all(size.isdecimal() and size.isascii() for size in given.split(","))
 
 
-@pytest.mark.parametrize("name", BACKWARDS)
+@pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str) -> None:
-    row = BACKWARDS[name]  # type: ignore[index]
+    row = GRADIENTS[name]
 
     def read(body: bytes) -> None:
         read_request(body, b"", row.signature, Limits())
@@ -219,9 +219,9 @@ def test_gradients(name: str) -> None:
     hold(body_schema(row.path), TENSOR_RULES | gradient_rules(name), GradientMaker(name), read)
 
 
-@pytest.mark.parametrize("name", BACKWARDS)
+@pytest.mark.parametrize("name", GRADIENTS)
 def test_queries_of_gradients(name: str) -> None:
-    row = BACKWARDS[name]  # type: ignore[index]
+    row = GRADIENTS[name]
     body = binary(["indices", "grad_output"])
     rules = gradient_rules(name) | {
         "data_shape is sizes with commas": lambda document: are_sizes(document.get("data_shape", "")),

@@ -17,8 +17,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.operators.backward_registry import BACKWARDS
-from app.operators.registry import OPERATORS
+from app.operators.registry import GRADIENTS, OPERATORS
 from app.settings import Settings
 from app.telemetry.metric_definitions import (
     CERTIFICATE_EXPIRY,
@@ -93,7 +92,7 @@ TRAFFIC: list[tuple[bytes, int, tuple[str, str, int, str | None]]] = [
     (request(path="/v2/models/x/infer", body=INFER), 2, ("POST", "/v2/models/{name}/infer", 404, "model_not_found")),
 ]
 CALCULATING = {"/v2/models/{name}/infer", *(f"/{name}" for name in (*OPERATORS, LOOKUP))}
-CALCULATING |= {row.path for row in BACKWARDS.values()}
+CALCULATING |= {row.path for row in GRADIENTS.values()}
 
 
 @pytest.fixture(scope="module", params=[pytest.param("1", marks=pytest.mark.slow), "2"])

@@ -21,9 +21,8 @@ from app.api.schemas.backward_answer import BackwardAnswer
 from app.api.schemas.gather_answer import GatherAnswer
 from app.api.schemas.lookup_answer import LookupAnswer
 from app.errors import Code
-from app.operators.backward_registry import BACKWARDS, BackwardOperator
 from app.operators.lookup import CODES as LOOKUP_CODES
-from app.operators.registry import OPERATORS, Operator
+from app.operators.registry import GRADIENTS, OPERATORS, Gradient, Operator
 from app.requests.schemas.backward_request import backward_request
 from app.requests.schemas.lookup_request import LookupRequest
 from app.requests.schemas.operator_request import operator_request
@@ -80,7 +79,7 @@ def _operator(row: Operator) -> Operation:
     )
 
 
-def _gradient(row: BackwardOperator) -> Operation:
+def _gradient(row: Gradient) -> Operation:
     shown = backward_examples.REQUESTS[row.name]
     return Operation(
         row.operation,
@@ -131,7 +130,7 @@ OPERATOR_ROUTES: Final = tuple(
     Route(path, GATHER, Access.GATHER, {"POST": operation})
     for path, operation in (
         *((row.path, _operator(row)) for row in OPERATORS.values()),
-        *((row.path, _gradient(row)) for row in BACKWARDS.values()),
+        *((row.path, _gradient(row)) for row in GRADIENTS.values()),
         (f"/{LOOKUP}", _LOOKUP),
     )
 )

@@ -18,13 +18,11 @@ from app.api.asgi_request import RequestContext
 from app.api.error_responses import JSON
 from app.api.static_files import StaticFile, StaticFiles
 from app.operators.backward_plan import FLOAT_TYPES
-from app.operators.backward_registry import BACKWARDS
 from app.operators.dialects import Dialect
 from app.operators.lookup import INDEX_DTYPES
-from app.operators.registry import OPERATORS
+from app.operators.registry import GRADIENTS, OPERATORS
 from app.surrogate_safe_json import dump
 from app.tensors import float_rounding
-from app.tensors.backward_call import BackwardSignature
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.lookup_call import POOLINGS
 from app.tensors.operator_signature import DialectFields, Signature
@@ -61,7 +59,7 @@ def _element_type(dtype: DType) -> dict[str, Any]:
     return found
 
 
-def _parameter(signature: Signature | BackwardSignature) -> str | None:
+def _parameter(signature: Signature) -> str | None:
     """The name of the parameter that the page offers."""
     return signature.parameters[0].name if signature.parameters else None
 
@@ -89,7 +87,7 @@ def service_description() -> dict[str, Any]:
                     "parameter": _parameter(row.signature),
                     "dialects": [_dialect(each) for each in row.dialects.values()],
                 }
-                for row in BACKWARDS.values()
+                for row in GRADIENTS.values()
             ],
             "dtypes": [name for name in DTYPES if name in FLOAT_TYPES],
         },

@@ -17,7 +17,7 @@ from app.api.schemas.gather_answer import (
     OutputTensor,
 )
 from app.requests.schemas.members import Size
-from app.tensors.backward_call import BackwardName
+from app.tensors.operator_signature import BackwardName
 
 
 class ExplainedBackward(OpenModel):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from app.tensors.backward_call import BackwardName
-
 
 def _tensor(dtype: str, shape: list[int], values: list[float]) -> dict[str, Any]:
     return {"dtype": dtype, "shape": shape, "values": values}
@@ -13,7 +11,7 @@ def _tensor(dtype: str, shape: list[int], values: list[float]) -> dict[str, Any]
 
 _ROWS: Final = _tensor("float32", [3, 2], [1, 2, 10, 20, 100, 200])
 _ANSWERED: Final = {"dialect": "onnx-13", "device": "cpu"}
-REQUESTS: Final[dict[BackwardName, dict[str, tuple[str, dict[str, Any], dict[str, Any]]]]] = {
+REQUESTS: Final[dict[str, dict[str, tuple[str, dict[str, Any], dict[str, Any]]]]] = {
     "gathernd_backward": {
         "dense": (
             "Row 3 was gathered twice",

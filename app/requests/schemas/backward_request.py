@@ -21,8 +21,8 @@ from app.requests.schemas.members import (
     TensorName,
     one_of,
 )
-from app.tensors.backward_call import BackwardSignature
 from app.tensors.gather_call import Device, Encoding
+from app.tensors.operator_signature import Signature
 
 _DATA_SHAPE: Final = "Shape of the gather's data; exactly one of `data_shape` and `tensor`."
 _TENSOR: Final = "Name of a resident tensor that has the shape of the gather's data, and grad_output's type."
@@ -66,13 +66,13 @@ def check_one_shape(request: BackwardRequest, prefix: str = "") -> None:
     )
 
 
-def _batch_dims_field(signature: BackwardSignature) -> dict[str, Any]:
+def _batch_dims_field(signature: Signature) -> dict[str, Any]:
     """The field `batch_dims` beside the parameter, where a dialect has it."""
     return {name: field for name, field in dialect_fields(signature, JsonInteger).items() if name == "batch_dims"}
 
 
 @lru_cache(8)
-def backward_request(signature: BackwardSignature) -> type[BackwardRequest]:
+def backward_request(signature: Signature) -> type[BackwardRequest]:
     """The model of the JSON requests."""
     name, text = signature.schema
     return create_model(

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from app.errors import invalid_field
 from app.requests.schemas.members import ABSENT
-from app.tensors.backward_call import BackwardSignature
 from app.tensors.gather_call import OutOfBounds
 from app.tensors.operator_signature import Signature
 
@@ -42,9 +41,7 @@ def apply_dialect(
     return batch_dims, mode
 
 
-def further_batch_dims(
-    signature: Signature | BackwardSignature, fields: Any, pointer: str = "", parameter: str = "parameter"
-) -> int:
+def further_batch_dims(signature: Signature, fields: Any, pointer: str = "", parameter: str = "parameter") -> int:
     """`batch_dims` beside the operator's own parameter, as `apply_dialect` has it. Raises invalid_field."""
     if not signature.dialect_fields:
         return 0
@@ -70,7 +67,7 @@ def further_batch_dims(
     return 0 if batch_dims is ABSENT else int(batch_dims)
 
 
-def dialect_fields(signature: Signature | BackwardSignature, integer: Any) -> dict[str, Any]:
+def dialect_fields(signature: Signature, integer: Any) -> dict[str, Any]:
     """The fields of a model that dialects of an operator differ in, with `integer` as the type of batch_dims.
 
     There are none if they do not differ.
@@ -89,11 +86,11 @@ def dialect_fields(signature: Signature | BackwardSignature, integer: Any) -> di
     return fields
 
 
-def parameter_note(signature: Signature | BackwardSignature) -> str:
+def parameter_note(signature: Signature) -> str:
     """What the description of the parameter says of dialects that need it."""
     needing = [name for name, own in signature.dialect_fields.items() if own.needs_parameter]
     return f" The dialect {' or '.join(needing)} needs it." if needing else ""
 
 
-def _with_batch_dims(signature: Signature | BackwardSignature) -> list[str]:
+def _with_batch_dims(signature: Signature) -> list[str]:
     return [name for name, own in signature.dialect_fields.items() if own.batch_dims]
