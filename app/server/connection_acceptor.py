@@ -1,6 +1,7 @@
-"""Accepts new connections in a worker, such that all workers have about as many.
+"""Accepts new connections, such that all workers have about as many.
 
-Workers that merely share a listening socket do not: the one that wakes first accepts all connections that wait, and a
+The event loop would report a connection with TLS only after its handshake, too late for the limit on connections. And
+workers that merely share a listening socket do not: the one that wakes first accepts all connections that wait, and a
 worker that starts again while clients keep their connections gets none. Hence two rules. A worker that has more
 connections than another waits for a moment before it accepts one. And one that has far more than its share sends
 `Connection: close` with some of its answers; a client that connects again reaches another worker.
@@ -35,7 +36,7 @@ class Acceptor:
     """Accepts connections from `listeners`, one for each turn of the event loop, while it is started.
 
     `tls` returns the event loop's options for setting up one of TCP that has just come. Beyond `limit` an idle
-    connection is closed, or the new one.
+    connection is closed, or the new one, before its handshake; without TLS it gets an answer that says so.
     """
 
     def __init__(
@@ -140,17 +141,25 @@ class Acceptor:
             logger.error("no connection can be taken: %s", error.strerror)
             self._pause(_PAUSE_S)
             return False
-        if self._limit is not None and not self._limit.take(len(self._in_setup)) and not self._cancel_oldest_setup():
-            self._limit.count_refused()
+        tls = {} if connection.family == socket.AF_UNIX else self._tls()
+        if tls and not self._has_room():
             connection.close()
             return True
         connection.setblocking(False)
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self._loop.create_task(self._set_up(connection))
+        task = self._loop.create_task(self._set_up(connection, tls))
         self._in_setup[task] = monotonic()
         task.add_done_callback(self._set_up_done)
         return True
+
+    def _has_room(self) -> bool:
+        """Whether one more TLS handshake may begin, for which an idle connection or a long handshake may be ended."""
+        limit = self._limit
+        if limit is None or limit.take(len(self._in_setup)) or self._cancel_oldest_setup():
+            return True
+        limit.count_refused()
+        return False
 
     def _set_up_done(self, task: asyncio.Task[Any]) -> None:
         self._in_setup.pop(task, None)
@@ -165,9 +174,8 @@ class Acceptor:
             return True
         return False
 
-    async def _set_up(self, connection: socket.socket) -> None:
+    async def _set_up(self, connection: socket.socket, tls: Mapping[str, Any]) -> None:
         try:
-            tls = {} if connection.family == socket.AF_UNIX else self._tls()
             await self._loop.connect_accepted_socket(self._factory, connection, **tls)
         except OSError:
             connection.close()

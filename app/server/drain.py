@@ -44,7 +44,8 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self.options = options
         self.application: ServedApplication = config.app  # type: ignore[assignment]
-        self.tls_acceptor: Acceptor | None = None
+        self.acceptor: Acceptor | None = None
+        self.servers = []  # the acceptor takes connections in their place
         self.exit_at: float | None = None
         self.cut = False
         self.failed = False
@@ -78,11 +79,11 @@ class DrainingServer(uvicorn.Server):
         """Take no new connections, let running requests finish, close the others once they are quiet, stop."""
         Http1Connection.leaving = True
         end = monotonic() + self.options.settings.drain_timeout
-        self.stop_listening(sockets)
+        self.stop_listening()
         further = self.application.further_listener
         left = None if further is None else asyncio.ensure_future(further.stop(self.options.settings.drain_timeout))
-        if self.tls_acceptor is not None:
-            await self.tls_acceptor.finish_setup()
+        if self.acceptor is not None:
+            await self.acceptor.finish_setup()
         connections = self.server_state.connections
         while connections and not self.cut and (now := monotonic()) < end:
             for connection in list(connections):
@@ -107,14 +108,10 @@ class DrainingServer(uvicorn.Server):
         logging.shutdown()
         os._exit(code)
 
-    def stop_listening(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no new connections."""
-        if self.tls_acceptor is not None:
-            self.tls_acceptor.stop(rest=True)
-        for server in self.servers:
-            server.close()
-        for listener in sockets or ():
-            listener.close()
+    def stop_listening(self) -> None:
+        """Take no new connections; those that wait are taken still, unless other processes of the service carry on."""
+        if self.acceptor is not None:
+            self.acceptor.stop(rest=self.application.readiness.draining)
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second: whether to stop now."""

@@ -58,26 +58,8 @@ class Server(DrainingServer):
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise SystemExit(STARTUP_FAILURE)
-        if self.config.ssl is None:
-            loop = asyncio.get_running_loop()
-            self.servers = [
-                await (loop.create_unix_server if bound.family == socket.AF_UNIX else loop.create_server)(
-                    self.connection, sock=bound, backlog=listening_sockets.BACKLOG
-                )
-                for bound in self.listeners
-            ]
-        else:
-            # The event loop reports a connection only after its handshake, too late for the limit on connections.
-            self.servers = []
-            self.tls_acceptor = Acceptor(
-                self.listeners,
-                self.connection,
-                self.server_state.connections,
-                self.application.metrics.counters,
-                self.tls_options,
-                self.limit,
-            )
-            self.tls_acceptor.start()
+        self.acceptor = self.make_acceptor()
+        self.acceptor.start()
         await self.start_further_listener()
         log_address(self.options, self.url)
         self.started = True
@@ -111,6 +93,11 @@ class Server(DrainingServer):
         except listening_sockets.CannotListen as problem:
             logger.error("%s", problem)
             raise SystemExit(STARTUP_FAILURE) from None
+
+    def make_acceptor(self) -> Acceptor:
+        """Make what takes connections from the sockets, once the event loop runs."""
+        connections, counters = self.server_state.connections, self.application.metrics.counters
+        return Acceptor(self.listeners, self.connection, connections, counters, self.tls_options, self.limit)
 
     def connection(self) -> asyncio.Protocol:
         """Make the protocol object of one new connection."""

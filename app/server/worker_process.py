@@ -13,7 +13,6 @@ from time import monotonic
 from typing import Any, Final
 
 from app.server.application_interface import ServedApplication
-from app.server.connection_acceptor import Acceptor
 from app.server.exit_codes import STARTUP_FAILURE
 from app.server.serve import Server, configure, run
 from app.server.server_options import ServerOptions
@@ -74,7 +73,6 @@ class WorkerServer(Server):
         self._counters = app.metrics.counters
         self._first = start.first
         self._may_start = asyncio.Event()
-        self._acceptor: Acceptor | None = None
         self._starting: asyncio.Future[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         if self._first:
@@ -92,20 +90,12 @@ class WorkerServer(Server):
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise SystemExit(STARTUP_FAILURE)
-        self.servers = []
-        self._acceptor = Acceptor(
-            self.listeners,
-            self.connection,
-            self.server_state.connections,
-            self._counters,
-            self.tls_options,
-            self.limit,
-        )
+        self.acceptor = self.make_acceptor()
         self.started = True
         self._beating = asyncio.create_task(self._beat())
         self.watch()
         if self._first:
-            self._acceptor.start()
+            self.acceptor.start()
             await self.start_further_listener()
             self._send(b"o")
         self.application.background.start("report", self._report)
@@ -137,13 +127,13 @@ class WorkerServer(Server):
     def _carry_out(self, letter: int) -> None:
         if letter == ord("g"):
             self._may_start.set()
-        elif letter == ord("a") and self._acceptor is not None and self.exit_at is None:
+        elif letter == ord("a") and self.acceptor is not None and self.exit_at is None:
             if self._first:
                 self.application.readiness.done("workers")
                 self._send(b"a")
             else:
                 self.listen()  # the parent has shut the sockets down if all workers had died
-                self._acceptor.start()
+                self.acceptor.start()
                 self._starting = asyncio.ensure_future(self._start_and_report())
         elif letter == ord("d"):
             self.drain()
@@ -161,18 +151,11 @@ class WorkerServer(Server):
         with suppress(OSError):
             self._channel.send(letter)
 
-    def stop_listening(self, sockets: list[socket.socket] | None = None) -> None:
-        """Leave new connections to the other workers."""
-        if self._acceptor is not None:
-            self._acceptor.stop(rest=self.application.readiness.draining)
-
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As one process does."""
         self.stop_listening()
         if self._starting is not None:
             await asyncio.wait((self._starting,))  # what has not begun to listen yet could not be stopped
-        if self._acceptor is not None:
-            await self._acceptor.finish_setup()
         await super().shutdown(sockets)
         if self._beating is not None:
             self._beating.cancel()
@@ -185,10 +168,10 @@ class WorkerServer(Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second until the worker stops."""
-        if self._acceptor is not None and self._acceptor.accepting:
-            self._acceptor.publish_count()
+        if self.acceptor is not None and self.acceptor.accepting:
+            self.acceptor.publish_count()
             if counter % 10 == 0:
-                self._acceptor.balance(monotonic())
+                self.acceptor.balance(monotonic())
         return await super().on_tick(counter)
 
 

@@ -24,7 +24,7 @@ def test_a_worker_whose_requests_finish_does_not_look_as_if_it_hung(monkeypatch:
     monkeypatch.setattr(Server, "shutdown", finish_requests)
     server = WorkerServer.__new__(WorkerServer)
     server._counters = unshared_counters()
-    server._starting = server._acceptor = None
+    server._starting = server.acceptor = None
     monkeypatch.setattr(server, "stop_listening", lambda: None)
 
     async def stop() -> None:
