@@ -137,8 +137,13 @@ def intrinsic(result: Any, arguments: Sequence[Any], build: Build) -> Any:
 
         return result(*arguments), generate
 
+    return with_arguments(function, len(arguments))
+
+
+def with_arguments(function: Callable[..., Any], count: int) -> Any:
+    """Numba's intrinsic of a function that takes `count` arguments behind the typing context, as `*given`."""
     # Numba asks how many arguments there are, and does not take `*given` for an answer.
-    names = ["typing_context", *(f"argument_{number}" for number in range(len(arguments)))]
+    names = ["typing_context", *(f"argument_{number}" for number in range(count))]
     signature = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])
     function.__signature__ = signature  # type: ignore[attr-defined]
     return _intrinsic(function)

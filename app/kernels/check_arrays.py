@@ -62,24 +62,33 @@ def check_elements_arrays(plan: GatherElementsPlan, data: object, indices: objec
 def check_scatter_arrays(plan: ScatterPlan, data: object, indices: object, out: object, updates: object) -> None:
     """Raises TypeError unless all four are as `app.kernels.Kernel.run` asks, with exactly the plan's sizes.
 
-    Updates are carriers, too; the plan's type has their size and, with a reduction, is one that can be reduced.
+    Updates are carriers, too.
+    """
+    check_scatter_plan(plan)
+    check_data(plan, data)
+    check_indices_and_output(plan, indices, out)
+    _check_carriers(plan, updates, "updates", plan.update_items)
+
+
+def check_scatter_plan(plan: ScatterPlan) -> None:
+    """The part of `check_scatter_arrays` for the plan alone.
+
+    Its type has the size of its items and, with a reduction, is one that can be reduced. No place that it can make lies
+    outside the output.
     """
     dtype = DTYPES.get(plan.dtype)
     if dtype is None or plan.reduction not in REDUCTIONS or dtype.carrier.itemsize != plan.item_size:
         raise TypeError(f"no reduction {plan.reduction} of {plan.dtype} in {plan.item_size} bytes")
     if plan.reduction != "none" and not dtype.arithmetic:
         raise TypeError(f"{plan.dtype} cannot be reduced")
-    check_data(plan, data)
-    check_indices_and_output(plan, indices, out)
-    _check_carriers(plan, updates, "updates", plan.update_items)
+    if isinstance(plan, ScatterElementsPlan):
+        _check_places(plan)
+    _check_sizes(plan)
 
 
-def check_scatter_elements_arrays(
-    plan: ScatterElementsPlan, data: object, indices: object, out: object, updates: object
-) -> None:
-    """The same, and no place that the plan can make lies outside the output."""
-    _check_places(plan)
-    check_scatter_arrays(plan, data, indices, out, updates)
+def _check_sizes(plan: Plan) -> None:
+    if min(plan.batches, plan.tuples, plan.slice_items, *plan.dims) < 0:
+        raise TypeError("the plan has a negative size")
 
 
 def _check_places(plan: GatherElementsPlan | ScatterElementsPlan) -> None:
@@ -99,8 +108,7 @@ def check_data(plan: Plan, data: object) -> None:
 
 def check_indices_and_output(plan: Plan, indices: object, out: object) -> None:
     """The rest of `check_arrays`."""
-    if min(plan.batches, plan.tuples, plan.slice_items, *plan.dims) < 0:
-        raise TypeError("the plan has a negative size")
+    _check_sizes(plan)
     array = check_array(indices, "indices", plan.index_items)
     if array.dtype not in INDEX_TYPES:
         raise TypeError(f"indices of type {array.dtype}: they must be integers in the machine's byte order")

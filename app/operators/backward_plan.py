@@ -17,6 +17,8 @@ FLOAT_TYPES: Final[tuple[FloatType, ...]] = get_args(FloatType)
 SCRATCH_HEAD: Final = 4096
 """Items of a kernel's working memory that do not depend on the number of tuples."""
 
+_UNIQUE_ITEMS: Final = 5
+"""Items of int64 for each tuple that NumPy takes to find the distinct ones of a sparse gradient."""
 _SORTED_BYTES: Final = 64
 """Bytes that are moved for a tuple while tuples are sorted: 8 are read and written, about four times."""
 
@@ -107,8 +109,7 @@ class BackwardPlan:
     @property
     def rows(self) -> int:
         """Slices of the result: all of grad_data's, or, where `sparse`, as many as there can be of distinct tuples."""
-        places = prod(self.dims)
-        return min(self.tuples, places) if self.sparse else self.batches * places
+        return min(self.tuples, self.batch_rows) if self.sparse else self.batches * self.batch_rows
 
     @property
     def output_items(self) -> int:
@@ -122,20 +123,25 @@ class BackwardPlan:
         return own + self.rows * 8 * (1 + self.depth) if self.sparse else own
 
     @property
-    def scratch_items(self) -> int:
-        """Items of int64 that a kernel needs as working memory: each tuple twice, while they are sorted."""
-        return 2 * (self.index_tuples + 1) + SCRATCH_HEAD
+    def batch_rows(self) -> int:
+        """Slices of grad_data in one batch."""
+        return prod(self.dims)
 
     @property
-    def has_long_pairs(self) -> bool:
-        """Whether a place of grad_data times the number of tuples, plus that of a tuple, can be too large for int64.
+    def sum_size(self) -> int:
+        """Bytes of a sum: float64 for float64, else float32."""
+        return 8 if self.float_type == "float64" else 4
 
-        To sort such pairs the reference takes memory beside scratch, of another item for each tuple.
+    @property
+    def scratch_items(self) -> int:
+        """Items of int64 that a kernel needs as working memory.
+
+        One for each tuple and, to sort the tuples of a sparse gradient, two more; and the sums of 16-bit floats.
         """
-        places = prod(self.dims) * (1 if self.broadcast_indices else self.batches)
-        return places * self.index_tuples >= 1 << 63
+        sums = 0 if self.sum_size == self.item_size else (self.output_items * self.sum_size + 7) // 8
+        return SCRATCH_HEAD + self.index_tuples * (3 if self.sparse else 1) + sums
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of that memory, and of what a kernel takes beside it."""
-        return 8 * (self.scratch_items + (self.index_tuples if self.has_long_pairs else 0))
+        return 8 * (self.scratch_items + (_UNIQUE_ITEMS * self.index_tuples if self.sparse else 0))

@@ -8,34 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Final
+from typing import Any
 
 from app.tensors.operator_signature import Reduction
-
-PIECE_BYTES: Final = 1 << 14
-"""Of the output at most, in whole rows, a power of two of them, for which tuples are sorted: half of a first cache."""
-_NOTED_BYTES: Final = 128
-"""Of a row, from which on it may be written once (`ScatterNDPlan.notes`): to copy shorter ones one behind the other
-takes less than to look at each."""
-_NOTED_PART: Final = 2
-_NOTED_PART_PAST_CACHES: Final = 16
-_REDUCED_PART_PAST_CACHES: Final = 2
-_PAST_CACHES_BYTES: Final = 20 << 20
-"""The rows for each tuple up to which all are written once, by an output of so many bytes: on an EPYC 2,000 of 4,000
-rows of 256 bytes took 36 µs and 40 before, 1,000 of them 33 both; 12,000 of 100,000, which no cache holds, 1,207 and
-1,622, all of them 1,579 and 7,382. With a reduction it takes as long as before where caches hold the output."""
-_MOST_NOTED: Final = (1 << 31) - 1
-"""Notes are numbers of 32 bits."""
-GATHERED_BYTES: Final = 1 << 20
-"""Memory for the columns that are gathered at a time, to be scattered into: half of a second cache."""
-LEAST_ROW_BYTES: Final = 512
-"""Bytes of a row, from which on its columns are divided among threads, or gathered."""
-_MOST_GATHERED: Final = 16
-"""Chunks that have such memory at most."""
-_LEAST_GATHERED_BYTES: Final = 128
-"""Least bytes of a row that must fit at a time."""
-_GATHERED_PART: Final = 2
-"""Columns are gathered if there is at least one entry for so many items of the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +31,12 @@ class ScatterNDPlan:
     reduction: Reduction
     rows: int = field(init=False, repr=False, compare=False)
     """Slices of data, of which tuples name some: the product of `dims`."""
-    notes: int = field(init=False, repr=False, compare=False)
-    """How many numbers of 32 bits a kernel may note of rows and tuples, so as to write each row of the output once; 0
-    where it copies data first."""
     kept: Any = field(default=None, init=False, repr=False, compare=False)
     """What a kernel has made of the plan and will need again."""
 
     def __post_init__(self) -> None:
         # Here once, and then read many times.
         object.__setattr__(self, "rows", prod(self.dims))
-        object.__setattr__(self, "notes", self._notes() if self.tuples > 0 else 0)
-
-    def _notes(self) -> int:
-        width, rows = self.slice_items * self.item_size, self.rows
-        if width < _NOTED_BYTES or max(rows, self.tuples) > _MOST_NOTED:
-            return 0
-        past_caches = rows * width > _PAST_CACHES_BYTES
-        if self.reduction == "none":
-            part = _NOTED_PART_PAST_CACHES if past_caches else _NOTED_PART
-            return rows if self.tuples * part >= rows else 0
-        if not past_caches or width > PIECE_BYTES or self.tuples * _REDUCED_PART_PAST_CACHES < rows:
-            return 0
-        pieces = ((rows - 1) >> ((PIECE_BYTES // width).bit_length() - 1)) + 1
-        return pieces + pieces % 2 + 2 * self.tuples
 
     @property
     def batches(self) -> int:
@@ -119,8 +77,8 @@ class ScatterNDPlan:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes that a kernel may need beside the output."""
-        return 4 * self.notes
+        """None: updates are applied in the output."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,28 +101,11 @@ class ScatterElementsPlan:
     reduction: Reduction
     index_items: int = field(init=False, repr=False, compare=False)
     """Items of indices and of updates: the product of `sizes`."""
-    scratch_bytes: int = field(init=False, repr=False, compare=False)
-    """Bytes that a kernel may need beside the output: GATHERED_BYTES for each chunk whose columns it gathers."""
     kept: Any = field(default=None, init=False, repr=False, compare=False)
     """What a kernel has made of the plan and will need again."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index_items", prod(self.sizes))
-        object.__setattr__(self, "scratch_bytes", GATHERED_BYTES * self._gathered())
-
-    def _gathered(self) -> int:
-        """How many chunks may gather their columns: 0 unless the output fills a second cache, enough columns fit at a
-        time, and many items change.
-        """
-        if self.strides != (0, 1) or self.data_items != self.axis_size * self.axis_stride or self.item_size > 8:
-            return 0
-        if self.axis_size * _LEAST_GATHERED_BYTES > GATHERED_BYTES:
-            return 0
-        if self.axis_stride * self.item_size < LEAST_ROW_BYTES:
-            return 0
-        if self.index_items * _GATHERED_PART < self.data_items:
-            return 0
-        return min(_MOST_GATHERED, self.output_bytes // GATHERED_BYTES // 2)
 
     @property
     def batches(self) -> int:
@@ -211,3 +152,8 @@ class ScatterElementsPlan:
     def output_bytes(self) -> int:
         """Bytes of the output."""
         return self.data_items * self.item_size
+
+    @property
+    def scratch_bytes(self) -> int:
+        """None: updates are applied in the output."""
+        return 0

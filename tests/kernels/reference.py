@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
-from app.operators.scatter_plan import GATHERED_BYTES, ScatterElementsPlan, ScatterNDPlan
+from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 from app.tensors.operator_signature import Reduction
 
 CARRIERS: Mapping[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
@@ -195,10 +195,7 @@ def random_scatter_elements_plan(source: random.Random) -> ScatterElementsPlan:
     """As `random_elements_plan`."""
     plan = random_elements_plan(source)
     dtype, reduction = _reduction(plan.item_size, source)
-    found = ScatterElementsPlan(
+    return ScatterElementsPlan(
         plan.sizes, plan.strides, plan.axis_size, plan.axis_stride, plan.data_items, plan.item_size, plan.wrap, dtype,
         reduction,
     )  # fmt: skip
-    if found.item_size <= 8:  # as of a larger output
-        object.__setattr__(found, "scratch_bytes", source.choice((0, 0, GATHERED_BYTES, 8 * GATHERED_BYTES)))
-    return found

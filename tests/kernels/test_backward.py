@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from app.kernels import ALWAYS_AHEAD, Kernel
 from app.kernels.numba_cpu import gather_kernel
-from app.kernels.numba_cpu.backward_job import COLUMN_BLOCKS, INTO_OWN_ZEROS, INTO_ZEROS, ROW_BLOCKS, UNSORTED
-from app.kernels.numba_cpu.run_job import ZEROS_PAST_CACHES_FROM
 from app.kernels.reference import backward as backward_reference
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
 from app.operators.gather_plan import GatherPlan
@@ -40,7 +38,6 @@ ITEMS = {
 }
 THREADS = (1, 2, 7)
 INDEX_TYPES = [np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)]
-UNTOUCHED = -7
 Result = tuple[int, NDArray[Any], NDArray[np.int64] | None]
 
 
@@ -273,14 +270,10 @@ def test_zeros_take_the_sign_of_the_coefficient(kernel: Kernel) -> None:
 
 
 @pytest.fixture
-def past_caches(compiled: None) -> Iterator[None]:
-    """However small a result is, its zeros are written past the caches, and helpers that sleep are woken."""
+def always_shared(compiled: None) -> Iterator[None]:
+    """Helpers that sleep are woken for every case."""
     gather_kernel.tune(0, ALWAYS_AHEAD)
-    settings = gather_kernel.thread_team().settings
-    usual = int(settings[ZEROS_PAST_CACHES_FROM])
-    settings[ZEROS_PAST_CACHES_FROM] = 0
     yield
-    settings[ZEROS_PAST_CACHES_FROM] = usual
     gather_kernel.tune(gather_kernel.USUAL_WAKE_FROM, ALWAYS_AHEAD)
 
 
@@ -291,29 +284,28 @@ def run_between_others(
     wanted: bytes,
     threads: int,
     before: int,
-) -> NDArray[np.int64]:
+) -> None:
     """Run the compiled kernel into a result that is so many items behind the beginning of a cache line, between other
-    items, which it does not touch. Its working memory, which was all UNTOUCHED.
+    items, which it does not touch.
     """
     carrier = DTYPES[plan.float_type].carrier
     room = np.full(plan.output_items + 160, 7, carrier)
     around = room[-room.ctypes.data % 64 // carrier.itemsize :][: plan.output_items + 96]
     out = around[before : before + plan.output_items]
-    scratch = np.full(plan.scratch_items, UNTOUCHED)
+    scratch = np.full(plan.scratch_items, -7)
     given = grad_output.view(carrier), indices, out, threads
     assert import_module("app.kernels.numba_cpu").run(plan, *given, further={"scratch": scratch}) == -1
     assert out.tobytes() == wanted, (threads, before)
     assert (around[:before] == 7).all()
     assert (around[before + plan.output_items :] == 7).all()
-    return scratch
 
 
 @for_each("chosen", (0, 3, 50, 400, -300))  # of the last, two thirds name one row
 @for_each("coefficient", (0.7, -1.0))
 @for_each("float_type", slow_but_for(("float32",), FLOAT_TYPES))
 @for_each("width", (1, 9, 33, 64, 200))
-def test_results_that_no_cache_holds(
-    past_caches: None, width: int, float_type: FloatType, coefficient: float, chosen: int
+def test_results_anywhere_in_memory(
+    always_shared: None, width: int, float_type: FloatType, coefficient: float, chosen: int
 ) -> None:
     """At every kind of alignment, and not an item beside the result is written."""
     chance, item, rows = np.random.default_rng(width), ITEMS[float_type], 100
@@ -354,7 +346,7 @@ def test_results_that_no_cache_holds(
     ],
 )
 def test_rows_that_are_added_as_they_come(
-    past_caches: None, batches: int, tuples: int, rows: int, width: int, float_type: FloatType, hard: bool
+    always_shared: None, batches: int, tuples: int, rows: int, width: int, float_type: FloatType, hard: bool
 ) -> None:
     """At every kind of alignment, where a NaN has no bits of its own, and not an item beside the result is written."""
     chance, item = np.random.default_rng(width), ITEMS[float_type]
@@ -368,36 +360,20 @@ def test_rows_that_are_added_as_they_come(
     wanted = canonical(sums)
     for threads in THREADS:
         for before in (0, 4, 5, 16):
-            scratch = run_between_others(plan, grad_output, indices, wanted, threads, before)
-            row_size = width * item.itemsize
-            if threads > 1 and len(wanted) > 4096 * batches * tuples:
-                assert scratch[UNSORTED] == INTO_OWN_ZEROS
-                assert scratch[[ROW_BLOCKS, COLUMN_BLOCKS]].tolist() == [4 * threads, 1]
-            elif 64 < row_size <= 512:
-                own_lines = row_size % 64 == 0 and before % 16 == 0
-                least = 1 << (22 if len(wanted) <= 1 << 22 else 20)
-                large = grad_output.nbytes >= least and len(wanted) > 1 << 19
-                shared = large and row_size >= 128 and own_lines
-                assert scratch[UNSORTED] == INTO_ZEROS
-                assert scratch[COLUMN_BLOCKS] == (min(threads, row_size // 64) if shared else 1)
-            else:
-                assert scratch[UNSORTED] == (0 if row_size > 512 else UNTOUCHED)
+            run_between_others(plan, grad_output, indices, wanted, threads, before)
 
 
-@for_each(("width", "parts"), [(64, 1), (1_024, 1), (2_048, 2)])
+@for_each("width", [64, 1_024, 2_048])
 @for_each("step", (1, -1))
-def test_heavy_rows_are_cut_by_columns_unless_short_slices_lie_one_behind_the_other(
-    compiled: None, width: int, parts: int, step: int
-) -> None:
+def test_many_slices_are_added_to_one_row(compiled: None, width: int, step: int) -> None:
     tuples = (1 << 23) // (4 * width)
     gather = GatherPlan(1, tuples, (2,), width, 4, False, True)
-    plan = BackwardPlan(gather, "float32", coefficient=-1.0)  # with which nothing is added as it comes
+    plan = BackwardPlan(gather, "float32", coefficient=-1.0)
     grad_output = np.random.default_rng(width).standard_normal((tuples, width)).astype(np.float32)
     indices = np.repeat((0, 1), tuples // 2)[::step].copy()
     sums = np.zeros((2, width), np.float32)
     np.add.at(sums, indices, grad_output)
-    scratch = run_between_others(plan, grad_output.reshape(-1), indices, (-sums).tobytes(), 2, 0)
-    assert scratch[COLUMN_BLOCKS] == (parts if step == 1 else 2)
+    run_between_others(plan, grad_output.reshape(-1), indices, (-sums).tobytes(), 2, 0)
 
 
 def test_few_tuples_that_many_batches_share_are_many_slices(compiled: None) -> None:
@@ -407,8 +383,7 @@ def test_few_tuples_that_many_batches_share_are_many_slices(compiled: None) -> N
     sums = np.zeros((1_000, 16, 2), np.float32)
     for batch, slices in zip(sums, grad_output, strict=True):
         np.add.at(batch, indices, slices)
-    scratch = run_between_others(plan, grad_output.reshape(-1), indices, sums.tobytes(), 2, 0)
-    assert scratch[UNSORTED] == UNTOUCHED  # added as they come, without working memory
+    run_between_others(plan, grad_output.reshape(-1), indices, sums.tobytes(), 2, 0)
 
 
 @for_each("coefficient", (1.0, -0.5, 0.0))
@@ -593,7 +568,7 @@ def test_nothing_is_touched_beyond_the_arrays(name: str, cases: int, compiled: P
         [(1000, False), (1000, True), (1 << 20, False), (1 << 20, True), (1 << 44, True)],
     ),
 )
-def test_numpys_sorting_takes_no_more_memory_for_a_tuple_than_is_charged(rows: int, sparse: bool) -> None:
+def test_numpy_takes_no_more_memory_for_a_tuple_than_is_charged(rows: int, sparse: bool) -> None:
     chance, tuples = np.random.default_rng(5), 1 << 21
     plan = BackwardPlan(GatherPlan(1, tuples, (rows,), 1, 8, False, True), "float64", sparse)
     indices = chance.integers(-rows, rows, tuples)

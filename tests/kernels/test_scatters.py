@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from app.kernels import ALWAYS_AHEAD, Kernel, numba_cpu
 from app.kernels.numba_cpu import gather_kernel
-from app.kernels.numba_cpu.run_job import NONTEMPORAL_FROM
-from app.operators import scatter_plan
 from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
@@ -384,20 +382,10 @@ def test_rows_of_any_number_of_bytes_are_copied(kernel: Kernel, width: int) -> N
     assert same(run(kernel, nd_plan((7, width), indices, "uint8", "none"), data, indices, updates)[1], expected)
 
 
-@pytest.fixture(params=[False, True], ids=["in the caches", "past the caches"])
-def past_caches(always_shared: None, request: pytest.FixtureRequest) -> Iterator[None]:
-    """However small the output is, it may be stored past the caches."""
-    settings = gather_kernel.thread_team().settings
-    usual = int(settings[NONTEMPORAL_FROM])
-    settings[NONTEMPORAL_FROM] = 0 if request.param else usual
-    yield
-    settings[NONTEMPORAL_FROM] = usual
-
-
 @for_each(("size", "tuples"), [((1,), 3), ((300,), 150), ((257,), 2000), ((40, 21), 420), ((3, 2, 50), 160)])
 @for_each("width", [128, 129, 191, 200, 256, 1000, 5000])
 def test_rows_written_once_are_those_of_the_last_update_or_of_data(
-    past_caches: None, size: tuple[int, ...], tuples: int, width: int
+    always_shared: None, size: tuple[int, ...], tuples: int, width: int
 ) -> None:
     """Rows that no update names, one names and several name, in arrays that begin anywhere in a cache line."""
     numbers = np.random.default_rng((width, tuples))
@@ -406,7 +394,6 @@ def test_rows_written_once_are_those_of_the_last_update_or_of_data(
     indices = np.stack(np.unravel_index(named, size), -1)
     indices -= np.where(numbers.random(indices.shape) < 0.5, size, 0)
     plan = nd_plan((*size, width), indices, "uint8", "none")
-    assert plan.notes == rows
     data, updates, out = (
         numbers.integers(0, 256, count * width + 64).astype(np.uint8)[start:][: count * width]
         for count, start in zip((rows, tuples, rows), numbers.integers(0, 64, 3), strict=True)
@@ -430,11 +417,10 @@ def test_rows_written_once_are_those_of_the_last_update_or_of_data(
 @for_each("reduction", slow_but_for(("add", "max"), ("add", "mul", "min", "max")))
 @for_each(("dtype", "items"), [("float32", 33), ("float32", 4096), ("float16", 64), ("int8", 131), ("float64", 17)])
 def test_rows_reduced_piece_by_piece_are_those_of_the_loop(
-    past_caches: None, monkeypatch: pytest.MonkeyPatch,
+    always_shared: None,
     size: tuple[int, ...], tuples: int, reduction: Reduction, dtype: str, items: int,
 ) -> None:  # fmt: skip
     """Many updates of some rows and none of others, as one thread reduces them, in arrays that begin anywhere."""
-    monkeypatch.setattr(scatter_plan, "_PAST_CACHES_BYTES", 0)
     if items == 4096:
         size, tuples = (7,), 15
     numbers, rows = np.random.default_rng((items, tuples)), prod(size)
@@ -442,7 +428,6 @@ def test_rows_reduced_piece_by_piece_are_those_of_the_loop(
     indices = np.stack(np.unravel_index(numbers.permutation(named), size), -1)
     indices -= np.where(numbers.random(indices.shape) < 0.5, size, 0)
     plan = nd_plan((*size, items), indices, dtype, reduction)
-    assert plan.notes > 0
     carrier, kind = DTYPES[dtype].carrier, DTYPES[dtype].numpy
     random_bits = filled((1_000,), dtype, random.Random(items))
     data, updates, out = (
@@ -473,16 +458,14 @@ def test_rows_reduced_piece_by_piece_are_those_of_the_loop(
     [("complex128", "none"), *((each, way) for each in ("float32", "float16", "int8", "uint64") for way in REDUCTIONS)],
 )
 @for_each(
-    ("size", "rows", "data_columns", "columns", "gathers"),
+    ("size", "rows", "data_columns", "columns"),
     [
-        (9, 4, 1500, 1500, 0),
-        (9, 4, 1100, 700, 0),
-        (9, 4, 600, 1, 0),
-        (9, 4, 1500, 1100, 16),
-        (9, 4, 600, 1, 1),
-        (5, 11, 600, 300, 16),
-        (3000, 2, 600, 150, 16),
-        (3000, 2, 600, 600, 2),
+        (9, 4, 1500, 1500),
+        (9, 4, 1500, 1100),
+        (9, 4, 600, 1),
+        (5, 11, 600, 300),
+        (3000, 2, 600, 150),
+        (3000, 2, 600, 600),
     ],
 )
 def test_columns_of_elements_are_shared_along_the_first_axis(
@@ -491,22 +474,16 @@ def test_columns_of_elements_are_shared_along_the_first_axis(
     rows: int,
     data_columns: int,
     columns: int,
-    gathers: int,
     dtype: str,
     reduction: Reduction,
     index_type: str,
 ) -> None:
-    """Along axis 0 an entry names an item of its own column: threads divide the columns, and check all the entries.
-
-    So many chunks may gather their columns in memory beside the output, as of a larger one.
-    """
+    """Along axis 0 an entry names an item of its own column: threads divide the columns, and check all the entries."""
     source, numbers = random.Random(dtype), np.random.default_rng(columns)
     indices = numbers.integers(-size, size, (rows, columns)).astype(index_type)
     data = np.resize(filled((500,), dtype, source), (size, data_columns))
     updates = np.resize(filled((377,), dtype, source), (rows, columns))
     plan = elements_plan((size, data_columns), indices, 0, dtype, reduction)
-    if plan.item_size <= 8:
-        object.__setattr__(plan, "scratch_bytes", gathers * scatter_plan.GATHERED_BYTES)
     expected = scatter_loops.scatter_elements(data, indices, updates, 0, reduction)
     found = [run(numba_cpu, plan, data, indices, updates, threads) for threads in THREADS]
     assert same(found[0][1], expected)
@@ -516,34 +493,6 @@ def test_columns_of_elements_are_shared_along_the_first_axis(
         spoiled[bad] = source.choice((size, -size - 1, 2**15 - 1))
         for threads in THREADS:
             assert run(numba_cpu, plan, data, spoiled, updates, threads)[0] == min(bad)
-
-
-@for_each("reduction", ["none", "add", "max"])
-@for_each("rows", [1100, 550])
-def test_columns_of_a_large_output_are_gathered(always_shared: None, rows: int, reduction: Reduction) -> None:
-    numbers = np.random.default_rng(rows)
-    data, updates = (numbers.integers(-(2**31), 2**31, (size, 701)).astype(np.int32) for size in (1100, rows))
-    indices = numbers.permuted(np.tile(np.arange(1100), (701, 1)), axis=1).T[:rows].copy()  # each item once
-    plan = elements_plan(data.shape, indices, 0, "int32", reduction)
-    assert plan.scratch_bytes == scatter_plan.GATHERED_BYTES
-    expected, places = data.copy(), (indices, np.arange(701)[None])
-    old = data[places]
-    expected[places] = {"none": updates, "add": old + updates, "max": np.maximum(old, updates)}[reduction]
-    for threads in THREADS:
-        first, out = run(numba_cpu, plan, data, indices, updates, threads)
-        assert first == -1
-        assert (out == expected).all()
-
-
-@for_each(("dtype", "size"), [("complex128", 9), ("float32", 1 + scatter_plan.GATHERED_BYTES // 64)])
-def test_memory_for_columns_that_do_not_fit_is_refused(compiled: None, dtype: str, size: int) -> None:
-    indices = np.zeros((2, 600), np.int64)
-    plan = elements_plan((size, 600), indices, 0, dtype, "none")
-    assert plan.scratch_bytes == 0
-    object.__setattr__(plan, "scratch_bytes", scatter_plan.GATHERED_BYTES)
-    data, updates = np.zeros((size, 600), dtype), np.ones((2, 600), dtype)
-    with pytest.raises(TypeError):
-        run(numba_cpu, plan, data, indices, updates)
 
 
 def test_rows_longer_than_a_block_are_reduced(kernel: Kernel) -> None:

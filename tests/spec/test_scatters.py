@@ -72,47 +72,6 @@ def test_the_output_has_the_shape_of_the_data() -> None:
     assert (other.tuples, other.update_items, other.output_items, other.output_bytes) == (36, 36, 20, 80)
 
 
-def test_many_long_rows_are_written_once_with_notes_beside_the_output() -> None:
-    def notes(rows: int, items: int, tuples: int, reduction: Reduction = "none") -> int:
-        plan = ScatterNDPlan(tuples, (rows,), items, 4, True, "float32", reduction)
-        assert plan.scratch_bytes == 4 * plan.notes
-        return plan.notes
-
-    assert notes(100, 32, 50) == 100
-    assert notes(100, 32, 49) == 0  # too few
-    assert notes(100, 31, 100) == 0  # too short
-    assert notes(100_000, 64, 6250) == 100_000  # no cache holds these: fewer will do
-    assert notes(100_000, 64, 6249) == 0
-    assert (notes(0, 32, 0), notes(0, 32, 5), notes(2**31, 32, 2**31), notes(2**31 - 1, 32, 2**31)) == (0, 0, 0, 0)
-    for reduction in REDUCTIONS[1:]:
-        assert notes(80_000, 64, 80_000, reduction) == 0  # a cache holds these
-        assert notes(100_000, 64, 49_999, reduction) == 0
-        assert notes(100_000, 64, 50_000, reduction) == 1564 + 100_000  # 1,563 pieces of 64 rows
-        assert notes(6_001, 4096, 6_000, reduction) == 6_002 + 12_000  # a row is a piece
-        assert notes(6_000, 4097, 6_000, reduction) == 0
-    assert elements((4, 5), (4, 9), axis=-1)[0].scratch_bytes == 0
-
-
-def test_columns_are_gathered_for_entries_along_the_first_axis_of_a_large_output_in_memory_that_is_charged() -> None:
-    def mib(shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int = 0) -> float:
-        plan = elements(shape, index_shape, axis=axis, limits=Limits())[0]
-        assert plan.item_size == 4
-        return plan.scratch_bytes / (1 << 20)
-
-    assert mib((2048, 2048), (2048, 2048)) == 8  # of 16 MiB
-    assert mib((2048, 256), (2048, 256)) == 1
-    assert mib((2048, 255), (2048, 255)) == 0  # a second cache holds it
-    assert mib((0, 16), (0, 16)) == 0
-    assert mib((1, 2048, 2048), (1, 2048, 2048), axis=1) == 8
-    assert mib((2048, 2048), (2048, 2048), axis=1) == 0  # entries name items of their own row
-    assert mib((2048, 2048), (1024, 2048)) == 8
-    assert mib((2048, 2048), (1023, 2048)) == 0  # too few
-    assert mib((8192, 128), (8192, 128)) == 2
-    assert mib((8192, 127), (8192, 127)) == 0  # too short to be divided
-    assert mib((8193, 128), (8193, 128)) == 0  # of too few columns at a time
-    assert mib((8192, 1 << 15), (8192, 1 << 15)) == 16
-
-
 def test_the_places_of_a_plan_are_those_of_the_coordinates() -> None:
     source = Random(5)
     for _ in range(200):

@@ -1,16 +1,13 @@
-"""ScatterND and ScatterElements, compiled by Numba, with the jobs and the threads of the gather's kernel.
+"""ScatterND and ScatterElements in one function compiled by Numba, with the threads of the gather's kernel.
 
-A chunk owns a stretch of the output: it copies data there, goes over the indices in their order, in blocks, and applies
-those updates whose targets are its own. So no two threads write the same item, the updates of an item come in their
-order, and the bits are the same for any number of chunks. Each chunk checks all the indices that it goes over; the
-first bad component is the least of the chunks' own.
+A chunk owns a part of the output. It copies that part of data, goes over the updates in their order, and applies those
+whose targets are its own (`apply_updates`). So no two threads write the same item, the updates of an item come in their
+order, and the bits are the same for any number of threads.
 
-Where many long rows are replaced, or reduced in an output that no cache holds, each row of the output is written once
-(`write_rows_once`).
-
-Where the places of ScatterElements' entries along the first axis name disjoint stretches of the output, which is so
-unless that is its own axis, a chunk goes over the entries of its own stretch alone. Where that is its own axis, the
-entries of a column name items of that column: a chunk owns columns then, and goes over their entries alone.
+A part is a stretch of rows, of which any update may name one: each chunk goes over all of them. Entries of
+ScatterElements name items of their own stretch of the output, or, along the first axis, of their own column: a chunk
+then owns such stretches or columns, and goes over their entries alone. A part is cut into pieces that a cache holds
+from the copy on.
 """
 
 from __future__ import annotations
@@ -24,52 +21,30 @@ import numpy as np
 from numba import cfunc, njit, types
 from numpy.typing import NDArray
 
-from app.kernels.check_arrays import check_scatter_arrays, check_scatter_elements_arrays, widened
+from app.kernels.check_arrays import check_scatter_arrays, check_scatter_plan
 from app.kernels.numba_cpu import gather_kernel
-from app.kernels.numba_cpu.combine_single_items import are_single_items, can_be_set_aside
-from app.kernels.numba_cpu.element_places import is_inside
+from app.kernels.numba_cpu.apply_updates import OPERATIONS, apply_updates, flip_of, kind_of, kind_size
 from app.kernels.numba_cpu.gather_job import (
+    BLOCK,
+    CHUNK_SIZE,
+    DATA,
     INDEX_TYPE,
-    NONTEMPORAL,
-    NOT_AHEAD,
     OWN_INDEX_TYPE,
-    START,
-    STRIDE,
-    TUPLES,
-    WRAP_NEGATIVE,
+    TOTAL,
     write_job,
 )
-from app.kernels.numba_cpu.gather_kernel import (
-    CACHED_BYTES,
-    CHUNK_OPTIONS,
-    ENTRY_OPTIONS,
-    REFUSED,
-)
-from app.kernels.numba_cpu.memory_intrinsics import LINE, call_address, load_item, stack_scratch, store_item
+from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, ENTRY_OPTIONS, REFUSED
+from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, memcpy, stack_scratch, store_item
 from app.kernels.numba_cpu.ndarray_abi import (
     ArrayHeader,
     address,
-    checked_product,
     header,
     holds_carriers,
     index_type_if_usable,
     is_array,
     length,
 )
-from app.kernels.numba_cpu.reductions import COPIES, COPY_ROWS, ITEM_COPIES, NARROW_CODES, REDUCTION_CODES
-from app.kernels.numba_cpu.run_job import ARRAY_TYPE, NONTEMPORAL_FROM, WAKE_FROM, carry_out
-from app.kernels.numba_cpu.scatter_chunk import (
-    CODE_BITS,
-    COLUMNS,
-    ELEMENTS,
-    INDEX_KIND,
-    NOTING,
-    ONCE,
-    OUTER,
-    PIECE_BYTES,
-    scatter_chunk,
-)
-from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
+from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
     UnfinishedGather,
@@ -78,34 +53,46 @@ from app.kernels.numba_cpu.split_over_threads import (
     job_of,
     setting,
 )
+from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
+from app.kernels.numba_cpu.typed_memory import Items, record_at
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
-from app.kernels.numba_cpu.write_rows_once import NOTES, UPDATES, piece_shift, sorted_tuples
-from app.llvm_intrinsics import Address, inner
-from app.operators.scatter_plan import GATHERED_BYTES, LEAST_ROW_BYTES, ScatterElementsPlan, ScatterNDPlan
-from app.operators.scatter_plan import PIECE_BYTES as NOTED_PIECE_BYTES
+from app.kernels.numba_cpu.write_rows import as_int64, int64_items, write_rows
+from app.llvm_intrinsics import Address, inner, int64, stack_words
+from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
-_WIDE_BYTES: Final = 256
-"""Slices from which on going over the indices once more takes little beside the slices themselves."""
+ROWS, STRETCHES, COLUMNS = range(3)
+"""What the output is divided into."""
+_FIELDS: Final = (
+    "data", "output", "indices", "updates",  # addresses
+    "index_type",  # see `ndarray_abi.index_type`
+    "chunk",  # the address of `scatter_chunk`
+    "items", "item_size",  # of data and of the output
+    "tuples",  # updates
+    "depth", "wrap", "elements",
+    "rows", "row_bytes",  # of the output: slices, or single items
+    "operation", "kind", "width", "flip",  # see `apply_updates`
+    "axis_size", "axis_stride",  # of the one axis that an entry is a place of, and rows from one place to the next
+    "parts", "units", "unit_rows",  # ROWS, STRETCHES or COLUMNS; how many, of so many rows each
+    "shared",  # whether threads may share them
+    "piece",  # units that are copied and scattered into at a time
+)  # fmt: skip
+JOB: Final = np.dtype(
+    [*((name, np.int64) for name in _FIELDS), ("sizes", np.int64, MAX_DEPTH), ("strides", np.int64, MAX_DEPTH)]
+)
+"""A scatter. `sizes` are those of the indexed axes; of ScatterElements those of indices, and `strides` says how many
+items of the output there are from one to the next along each."""
 
-_COPIED_BYTES: Final = 16
-"""Of output for each single item that is applied, from which on a second thread gains more by the copy than it loses:
-on two threads 1,000,000 into 1,000 took 1,307 µs and on one 752, into 4,194,304 4,263 and 4,895."""
-_COPIED_ASIDE_BYTES: Final = 2
-"""The same of updates that may be set aside (`can_be_set_aside`), which takes less than to pick out a thread's own:
-1,000,000 float64 into 250,000 took 1,242 µs on one thread and 994 on two, float32 into 250,000 852 and 840, int8 into
-1,000,000 785 and 848."""
-_COPIED_ALONE_BYTES: Final = 1
-"""The same without a reduction: 1,000,000 int8 into as many took 810 and 750 µs."""
-
-_ITEMS_AHEAD_BYTES: Final = 1 << 24
-"""Of output, from which on single items are asked for ahead; below, the processor looks far enough ahead by itself:
-1,000,000 into 4 MB took 1,093 µs with the requests and 750 without, into 16 MB 1,942 and 2,109."""
-
+PIECE_BYTES: Final = 1 << 20
+"""Bytes of the output that are copied, and then scattered into, at a time: what a second cache holds."""
+_SCANNED_BYTES: Final = 32
+"""Of a row, that take as long as to look whether a row is in a piece: no more pieces, so that this takes half."""
+_LEAST_DIRECT_ROW: Final = 32
+"""Entries of a row that are worth to be gone over by themselves."""
 _LEAST_SHARED_WORK: Final = 1000
-"""Components and 16 bytes of output and of updates, some 0.4 µs. With less to do no helper is asked for, which takes as
-long by itself."""
+"""Components and 16 bytes of output and of updates, some 0.4 µs: to ask for a helper takes as long by itself."""
 
-_NO_NOTES: Final = np.zeros(0, np.uint32)
+_job_at = record_at(JOB)
+_stack_entries: Final = stack_words(BLOCK)
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:
@@ -127,74 +114,100 @@ def run(
     updates: NDArray[Any],
 ) -> int:
     """See `app.kernels.Kernel.run`; `updates` is the one of its `further` arrays."""
-    elements = type(plan) is ScatterElementsPlan
-    if plan.kept is None:
-        object.__setattr__(plan, "kept", _axes_and_code(plan))
-    axes, code = plan.kept
-    notes = _NO_NOTES
-    # To reduce piece by piece moves less through memory, which holds up several threads but not one.
-    if plan.scratch_bytes and (elements or code <= COPY_ROWS or threads > 1):
-        notes = np.empty(plan.scratch_bytes // 4, np.uint32)
     entry, chunk = _ready()
+    if plan.kept is None:
+        object.__setattr__(plan, "kept", job_of_plan(plan, chunk))
     team = gather_kernel.thread_team()
     if threads > 1:
         gather_kernel.prepare(team, threads)
-    first: int = entry(
-        data,
-        indices,
-        out,
-        updates,
-        axes,
-        notes,
-        plan.tuples,
-        plan.data_items,
-        plan.item_size,
-        plan.wrap,
-        code,
-        elements,
-        chunk,
-        team.address,
-        threads - 1,
-        may_leave_unfinished,
-    )
+    job = plan.kept.copy()
+    first: int = entry(data, indices, out, updates, job, team.address, threads - 1, may_leave_unfinished)
     if first == UNFINISHED:
-        raise UnfinishedGather(team, (data, indices, out, updates, axes, notes))
+        raise UnfinishedGather(team, (data, indices, out, updates, job))
     if first == REFUSED:
-        if isinstance(plan, ScatterElementsPlan):
-            check_scatter_elements_arrays(plan, data, indices, out, updates)
-        else:
-            check_scatter_arrays(plan, data, indices, out, updates)
-            if indices.dtype != np.int64:
-                return run(plan, data, widened(indices), out, threads, may_leave_unfinished, updates=updates)
-        raise TypeError("the plan has a size that no array can have")
+        check_scatter_arrays(plan, data, indices, out, updates)
+        raise TypeError("the arrays are none that the kernel takes")
     return first
 
 
-def _axes_and_code(plan: ScatterNDPlan | ScatterElementsPlan) -> tuple[NDArray[np.int64], int]:
-    """What `_scatter` takes of a plan: `axes_array` and the code for `combine_slices`."""
+def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> NDArray[np.int64]:
+    """The job of a plan without its arrays, as the items of a record of JOB.
+
+    Raises TypeError or OverflowError for a plan that is wrong.
+    """
+    check_scatter_plan(plan)
+    elements = isinstance(plan, ScatterElementsPlan)
+    sizes = plan.sizes if isinstance(plan, ScatterElementsPlan) else plan.dims
+    if not 1 <= len(sizes) <= MAX_DEPTH:
+        raise TypeError(f"the plan has {len(sizes)} axes")
+    rows = plan.data_items if isinstance(plan, ScatterElementsPlan) else plan.rows
+    row_bytes = plan.slice_items * plan.item_size
+    kind = kind_of(plan.dtype, plan.reduction, row_bytes)
+    parts, units, unit_rows = _division(plan)
+    output_bytes = rows * row_bytes
+    values = {
+        "chunk": chunk,
+        "items": plan.data_items,
+        "item_size": plan.item_size,
+        "tuples": plan.tuples,
+        "depth": len(sizes),
+        "wrap": plan.wrap,
+        "elements": elements,
+        "rows": rows,
+        "row_bytes": row_bytes,
+        "operation": OPERATIONS[plan.reduction],
+        "kind": kind,
+        "width": row_bytes // kind_size(kind),
+        "flip": flip_of(plan.dtype, plan.reduction),
+        "axis_size": plan.dims[0],
+        "axis_stride": plan.axis_stride if isinstance(plan, ScatterElementsPlan) else 1,
+        "parts": parts,
+        "units": units,
+        "unit_rows": unit_rows,
+        "shared": parts != ROWS or row_bytes >= LINE or output_bytes >= LINE * plan.tuples,
+        "piece": _piece(parts, units, output_bytes, row_bytes),
+    }
+    job = np.zeros(1, JOB)
+    for name, value in values.items():
+        job[name] = value
+    job["sizes"][0, : len(sizes)] = sizes
     if isinstance(plan, ScatterElementsPlan):
-        axes = *plan.sizes, *plan.strides, plan.axis_size, plan.axis_stride
-        return np.array(axes, dtype=np.int64), _code(plan, plan.item_size)
-    width = plan.slice_items * plan.item_size
-    code = _code(plan, width)
-    axes = *plan.dims, plan.slice_items, width if code == COPY_ROWS else plan.slice_items
-    return np.array(axes, dtype=np.int64), code
+        job["strides"][0, : len(sizes)] = plan.strides
+    return job.view(np.int64)  # NumPy copies these twenty times faster than a record
 
 
-def _code(plan: ScatterNDPlan | ScatterElementsPlan, width: int) -> int:
-    """What `combine_slices` does for a plan whose slices have so many bytes; -1 where there is nothing."""
-    if plan.reduction != "none":
-        return REDUCTION_CODES.get((plan.reduction, plan.dtype, plan.item_size), -1)
-    return COPIES.index(width) if width in COPIES else COPY_ROWS
+def _division(plan: ScatterNDPlan | ScatterElementsPlan) -> tuple[int, int, int]:
+    """What chunks own: ROWS, STRETCHES or COLUMNS, how many there are, and rows of each."""
+    if isinstance(plan, ScatterNDPlan):
+        return ROWS, plan.rows, 1
+    if not plan.index_items or not plan.axis_size:
+        return ROWS, plan.data_items, 1
+    sizes, strides = plan.sizes, plan.strides
+    # Items that entries of one place along the first axis of indices reach.
+    reach = 1 + (plan.axis_size - 1) * plan.axis_stride
+    reach += sum((size - 1) * stride for size, stride in zip(sizes[1:], strides[1:], strict=True))
+    if reach <= strides[0] and plan.data_items % strides[0] == 0:
+        return STRETCHES, plan.data_items // strides[0], strides[0]
+    if strides == (0, 1) and plan.axis_size * plan.axis_stride == plan.data_items and sizes[1] <= plan.axis_stride:
+        return COLUMNS, plan.axis_stride, 1
+    return ROWS, plan.data_items, 1
+
+
+def _piece(parts: int, units: int, output_bytes: int, row_bytes: int) -> int:
+    """How many units are copied, and then scattered into, at a time."""
+    pieces = max(1, output_bytes // PIECE_BYTES)
+    if parts == ROWS:
+        pieces = max(1, min(pieces, row_bytes // _SCANNED_BYTES))
+    return max(1, -(-units // pieces))
 
 
 @cache
 def _compiled() -> tuple[Any, Any]:
     """`_scatter` and `scatter_chunk`."""
-    integer, flag = types.int64, types.boolean
+    integer = types.int64
     compiler: Any = njit(**ENTRY_OPTIONS)
     chunk, scatter = cfunc(integer(integer, integer), **CHUNK_OPTIONS)(scatter_chunk), compiler(_scatter)
-    scatter.compile((*(header,) * 6, *(integer,) * 3, flag, integer, flag, *(integer,) * 3, flag))
+    scatter.compile((*(header,) * 5, integer, integer, types.boolean))
     scatter.disable_compile()
     return scatter, chunk
 
@@ -206,147 +219,156 @@ def _ready() -> tuple[Any, Address]:
     return scatter.overloads[scatter.signatures[0]].entry_point, chunk.address
 
 
-@inner
-def _has_columns(axes: Address, depth: int, axis_stride: int, data_items: int, item_size: int) -> bool:
-    """Whether the entries of a place along the last axis name items of one column of the data, of many columns."""
-    if depth != 2 or load_item(axes, depth) != 0 or load_item(axes, depth + 1) != 1:
-        return False
-    if load_item(axes, 1) > axis_stride or checked_product(load_item(axes, 2 * depth), axis_stride) != data_items:
-        return False
-    return axis_stride * item_size >= LEAST_ROW_BYTES
-
-
 def _scatter(
     data: ArrayHeader,
     indices: ArrayHeader,
     out: ArrayHeader,
     updates: ArrayHeader,
-    axes_array: ArrayHeader,
-    notes: ArrayHeader,
-    tuples: int,
-    data_items: int,
-    item_size: int,
-    wrap: bool,
-    code: int,
-    elements: bool,
-    chunk: Address,
+    job_array: ArrayHeader,
     team: Address,
     helpers: int,
     may_leave_unfinished: bool,
 ) -> int:
     """The whole scatter, with up to so many helpers: its first bad component, -1 or REFUSED.
 
-    If it `may_leave_unfinished`, perhaps UNFINISHED. `axes_array` is dims, slice_items and the items that
-    `combine_slices` counts, or of ScatterElements sizes, strides, axis_size and axis_stride. `notes` is memory
-    for those of `write_rows_once` where rows are written once, for columns where they are gathered, else nothing.
+    If it `may_leave_unfinished`, perhaps UNFINISHED.
     """
+    job = _job_at(address(job_array))
     array_type = setting(team, ARRAY_TYPE)
-    kind = index_type_if_usable(data, indices, out, item_size, array_type)
-    if kind == 0 or code < 0 or not is_array(updates, array_type) or not holds_carriers(updates, item_size):
+    job.index_type = index_type_if_usable(data, indices, out, job.item_size, array_type)
+    if job.index_type == 0 or not is_array(updates, array_type) or not holds_carriers(updates, job.item_size):
         return REFUSED
-    axes, numbers = address(axes_array), length(axes_array)
-    negative = tuples | data_items
-    for number in range(numbers):
-        negative |= load_item(axes, number)
-    depth = (numbers - 2) // 2 if elements else numbers - 2
-    if negative < 0 or not 1 <= depth <= MAX_DEPTH or length(data) != data_items or length(out) != data_items:
+    components = job.tuples if job.elements != 0 else job.tuples * job.depth
+    update_bytes = job.tuples * job.row_bytes
+    if length(data) != job.items or length(out) != job.items or length(indices) != components:
         return REFUSED
-    total, unit_items, columns = 1, 1, 0
-    for axis in range(depth):
-        total = checked_product(total, load_item(axes, axis))
-    flags = (kind + INDEX_KIND) << CODE_BITS
-    if elements:
-        axis_size, axis_stride = load_item(axes, numbers - 2), load_item(axes, numbers - 1)
-        if total != tuples or length(indices) != tuples or length(updates) != tuples:
-            return REFUSED
-        if tuples > 0 and axis_size > 0 and not is_inside(axes, depth, axis_size, axis_stride, data_items):
-            return REFUSED
-        flags |= ELEMENTS
-        if tuples > 0 and axis_size > 0:
-            first_stride = load_item(axes, depth)
-            reach = (axis_size - 1) * axis_stride  # of the entries of one place along the first axis
-            for axis in range(1, depth):
-                reach += (load_item(axes, axis) - 1) * load_item(axes, depth + axis)
-            if reach < first_stride and data_items % first_stride == 0:
-                flags |= OUTER
-                unit_items = first_stride
-                if first_stride * item_size <= PIECE_BYTES:
-                    flags |= NOT_AHEAD  # a piece is in the cache since its copy: without prefetches 15 % faster
-            elif _has_columns(axes, depth, axis_stride, data_items, item_size):
-                columns = axis_stride
-        units, width = data_items // unit_items, item_size
-    else:
-        unit_items = load_item(axes, depth)
-        if kind != 8 or checked_product(total, unit_items) != data_items:
-            return REFUSED
-        if length(indices) != checked_product(tuples, depth) or length(updates) != checked_product(tuples, unit_items):
-            return REFUSED
-        units, width = total, unit_items * item_size
-    out_bytes = data_items * item_size
-    single = are_single_items(code, 1 if elements else load_item(axes, numbers - 1))
-    if out_bytes <= CACHED_BYTES or (single and out_bytes < _ITEMS_AHEAD_BYTES):
-        flags |= NOT_AHEAD
-    if wrap:
-        flags |= WRAP_NEGATIVE
-    once = not elements and length(notes) > 0
-    gathers = 4 * length(notes) // GATHERED_BYTES if columns > 0 else 0  # chunks that may gather their columns
-    if gathers > 0 and (item_size > 8 or axis_size * LINE > GATHERED_BYTES):
+    if length(updates) * job.item_size != update_bytes:
         return REFUSED
-    piece = 0
-    if once and code > COPY_ROWS:
-        piece = piece_shift(width)
-        if 4 * length(notes) != sorted_tuples(units, piece) + 8 * tuples:
-            return REFUSED
-    elif once and length(notes) != units:
-        return REFUSED
-    if once and (units == 0 or width < LINE or (code > COPY_ROWS and width > NOTED_PIECE_BYTES)):
-        return REFUSED
-    addresses = address(data), address(out), address(indices), axes
-    job = stack_scratch()
-    if once:
-        write_job(job, addresses, depth, width, units, units, flags | ONCE | NOTING, chunk)
-        store_item(job, TUPLES, tuples)
-        store_item(job, START, code)
-        store_item(job, NOTES, address(notes))
-        bad = call_address(chunk, job, 0)
+    job.data, job.output, job.indices, job.updates = address(data), address(out), address(indices), address(updates)
+    work = 2 * job.tuples + (job.items * job.item_size + update_bytes) // 16
+    long = work > setting(team, WAKE_FROM)
+    if job.shared == 0 or job.units < 2 or (work < _LEAST_SHARED_WORK and not long):
+        helpers = 0
+    split = helpers > 0 and is_worth_sharing(team, long) and acquire(team)
+    words = job_of(team) if split else stack_scratch()
+    chunks = CHUNKS_PER_THREAD * (helpers + 1) if split else 1
+    size = (job.units + chunks - 1) // chunks
+    write_job(words, (address(job_array), job.output, job.indices, 0), 0, 0, job.units, size, 0, job.chunk)
+    store_item(words, INDEX_TYPE, OWN_INDEX_TYPE)
+    return carry_out(team, words, split, helpers, long, may_leave_unfinished)
+
+
+def scatter_chunk(words: Address, number: int) -> int:
+    """Chunk `number` of a scatter, whose job DATA has the address of: its first bad component, or -1."""
+    job = _job_at(load_item(words, DATA))
+    low = number * load_item(words, CHUNK_SIZE)
+    end = min(low + load_item(words, CHUNK_SIZE), load_item(words, TOTAL))
+    bad = -1
+    while True:
+        high = min(low + job.piece, end)
+        if job.parts == COLUMNS:
+            found = _scatter_columns(job, low, high)
+            if found >= 0 and (bad < 0 or found < bad):
+                bad = found
+        else:
+            begin, stop = low * job.unit_rows, high * job.unit_rows
+            memcpy(job.output + begin * job.row_bytes, job.data + begin * job.row_bytes, (stop - begin) * job.row_bytes)
+            first, behind = 0, job.tuples
+            if job.parts == STRETCHES:
+                places = job.sizes[0]
+                first, behind = min(low, places) * (behind // places), min(high, places) * (behind // places)
+            bad = _apply(job, first, behind, begin, stop)
+            if bad >= 0:
+                return bad
+        low = high
+        if low >= end:
+            return bad
+
+
+@inner
+def _scatter_columns(job: Any, low: int, high: int) -> int:
+    """Copy the columns [low, high), and apply the updates to them: the first bad entry among theirs, or -1."""
+    columns, size = job.axis_stride, job.item_size
+    for place in range(job.axis_size):
+        first = place * columns + low
+        memcpy(job.output + first * size, job.data + first * size, (high - low) * size)
+    named = job.sizes[1]
+    for place in range(job.sizes[0]):
+        bad = _apply(job, place * named + min(low, named), place * named + min(high, named), int64(0), job.rows)
         if bad >= 0:
             return bad
-        flags |= ONCE
-        if out_bytes > setting(team, NONTEMPORAL_FROM):
-            flags |= NONTEMPORAL
-    work = 2 * tuples + (out_bytes + length(updates) * item_size) // 16
-    long = work > setting(team, WAKE_FROM)
-    if work < _LEAST_SHARED_WORK and not long:
-        helpers = 0
-    # Each thread goes over all tuples: of single items that takes as long as to apply them, and the copy alone is cut.
-    apart = flags & OUTER != 0 or columns > 0
-    pays = apart or not single or code in NARROW_CODES
-    copied = _COPIED_ASIDE_BYTES if can_be_set_aside(code) else _COPIED_BYTES
-    pays = pays or out_bytes // (_COPIED_ALONE_BYTES if code < ITEM_COPIES else copied) >= tuples
-    split = helpers > 0 and units > 1 and pays and out_bytes > 0 and is_worth_sharing(team, long) and acquire(team)
-    if split and gathers <= helpers:
-        gathers = 0  # each thread works, and not one of them on gathered columns
-    if columns > 0 and (split or gathers > 0):
-        flags |= COLUMNS | NOT_AHEAD
-        units = columns
-    size = units
-    if split:
-        job = job_of(team)
-        chunks = helpers + 1
-        if width >= _WIDE_BYTES or apart or once:
-            chunks *= CHUNKS_PER_THREAD
-        if gathers > 0:
-            chunks = min(chunks, gathers)
-        size = (units + chunks - 1) // chunks
-        if columns > 0:
-            size = (size * width + LINE - 1) // LINE * LINE // width
-        size = (size + (1 << piece) - 1) >> piece << piece
-    write_job(job, addresses, depth, width, units, size, flags, chunk)
-    store_item(job, UPDATES, address(updates))
-    store_item(job, TUPLES, tuples)
-    store_item(job, STRIDE, unit_items * item_size)
-    if once or flags & COLUMNS != 0:
-        store_item(job, NOTES, address(notes) if once or gathers > 0 else 0)
-    store_item(job, START, code)
-    store_item(job, INDEX_TYPE, OWN_INDEX_TYPE)
-    return carry_out(team, job, split, helpers, long, may_leave_unfinished)
+    return -1
+
+
+@inner
+def _apply(job: Any, first: int, behind: int, begin: int, end: int) -> int:
+    """Apply the updates [first, behind) whose rows are in [begin, end): the first bad component, or -1."""
+    block, axis_size = _stack_entries(), job.axis_size
+    row = job.sizes[job.depth - 1] if job.elements != 0 else job.tuples
+    # An entry is the number of a row as it is given, counted from the first one that it may name.
+    direct = job.depth == 1 if job.elements == 0 else row >= _LEAST_DIRECT_ROW and _are_close(job)
+    while first < behind:
+        count, origin, bounds = behind - first, 0, (job.rows, int64(0))
+        if not direct or job.index_type != 8:
+            count = min(count, BLOCK)
+        entries, bad = int64_items(block, count), -1
+        if direct:
+            if job.elements != 0:
+                count, origin = min(count, row - first % row), _first_item(job, first)
+            entries = int64_items(as_int64(job, first, count, block), count)
+            bounds = axis_size, axis_size if job.wrap != 0 else 0
+        elif job.elements != 0:
+            bad = _write_items(job, first, count, entries)
+        else:
+            bad = write_rows(job, first, count, entries)
+        if bad >= 0:
+            return bad
+        target, source = job.output + origin * job.row_bytes, job.updates + first * job.row_bytes
+        bad = apply_updates(job, target, source, entries, bounds, (begin - origin, end - origin))
+        if bad >= 0:
+            return first + bad
+        first += count
+    return -1
+
+
+@inner
+def _are_close(job: Any) -> bool:
+    """Whether the entries of a row of ScatterElements all name items of one stretch."""
+    return job.strides[job.depth - 1] == 0 and job.axis_stride == 1  # type: ignore[no-any-return]
+
+
+@inner
+def _first_item(job: Any, number: int) -> int:
+    """The item of the output that entry `number` of ScatterElements names if it is 0."""
+    item = 0
+    for back in range(job.depth):
+        axis = job.depth - 1 - back
+        size = job.sizes[axis]
+        item += number % size * job.strides[axis]
+        number //= size
+    return item
+
+
+@inner
+def _write_items(job: Any, first: int, count: int, items: Items) -> int:
+    """Write to `items` what the entries from number `first` on name: the first bad entry, or -1."""
+    entries = int64_items(as_int64(job, first, count, _stack_entries()), count)
+    axis_size, axis_stride = job.axis_size, job.axis_stride
+    wrapped = axis_size if job.wrap != 0 else 0
+    row, step = job.sizes[job.depth - 1], job.strides[job.depth - 1]
+    done = 0
+    while done < count:
+        stretch = min(row - (first + done) % row, count - done)
+        origin = _first_item(job, first + done)
+        signs = 0
+        for t in range(stretch):
+            entry = entries[done + t]
+            entry += (entry >> 63) & wrapped
+            signs |= entry | (axis_size - 1 - entry)  # negative if it is out of bounds
+            items[done + t] = origin + t * step + entry * axis_stride
+        if signs < 0:
+            for t in range(done, done + stretch):
+                if entries[t] >= axis_size or entries[t] < -wrapped:
+                    return first + t
+        done += stretch
+    return -1

@@ -1,4 +1,4 @@
-"""The scatters in plain NumPy, siblings of the compiled ones: a copy of data, and the updates in their order.
+"""The scatters in plain NumPy: a copy of data, and the updates in their order.
 
 Updates are applied in blocks, so that the temporary memory is a few MiB. Float16 and bfloat16 add and multiply in
 float32 and round at each step, as NumPy and ml_dtypes do. Minimum and maximum are those of IEEE 754-2019: a NaN wins,
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels.check_arrays import check_scatter_arrays, check_scatter_elements_arrays
+from app.kernels.check_arrays import check_scatter_arrays
 from app.kernels.reference.indices import BLOCK_COMPONENTS, element_offsets, first_bad, rows_of
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 from app.tensors.dtypes import DTYPES
@@ -54,7 +54,7 @@ def scatter_elements(
     plan: ScatterElementsPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any], updates: NDArray[Any]
 ) -> int:
     """See `app.kernels.Kernel.run`."""
-    check_scatter_elements_arrays(plan, data, indices, out, updates)
+    check_scatter_arrays(plan, data, indices, out, updates)
     first = first_bad(plan, indices.reshape(-1, 1), BLOCK_COMPONENTS)
     if first >= 0:
         return first

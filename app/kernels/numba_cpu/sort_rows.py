@@ -1,0 +1,58 @@
+"""The distinct rows that tuples name, in order, and which of them each tuple names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.kernels.numba_cpu.typed_memory import Items
+from app.llvm_intrinsics import inner
+
+DIGIT_BITS: Final = 11
+"""Of a digit: the counts of 2,048 digits stay in the first cache."""
+DIGITS: Final = 1 << DIGIT_BITS
+
+
+@inner
+def number_distinct_rows(rows: Items, distinct: Items, order: Items, counts: Items, most: int) -> int:
+    """Write the distinct ones of `rows`, all below `most`, in ascending order; returns how many there are.
+
+    Each of `rows` becomes the number of its own among these. `order` has room for twice as many tuples, and `counts`
+    for DIGITS.
+    """
+    count = len(rows)
+    order = _sorted_by_row(rows, order[:count], order[count:], counts, most)
+    found, last = 0, -1
+    for at in range(count):
+        row = rows[order[at]]
+        if row != last:
+            distinct[found] = row
+            found += 1
+            last = row
+        rows[order[at]] = found - 1
+    return found
+
+
+@inner
+def _sorted_by_row(rows: Items, order: Items, other: Items, counts: Items, most: int) -> Items:
+    """The numbers of all tuples, sorted by their rows, digit by digit from the lowest: in `order` or in `other`."""
+    count = len(rows)
+    for t in range(count):
+        order[t] = t
+    shift = 0
+    while shift < 63 and (most - 1) >> shift > 0:
+        for digit in range(DIGITS):
+            counts[digit] = 0
+        for t in range(count):
+            counts[(rows[t] >> shift) & (DIGITS - 1)] += 1
+        before = 0
+        for digit in range(DIGITS):
+            here = counts[digit]
+            counts[digit] = before
+            before += here
+        for at in range(count):
+            digit = (rows[order[at]] >> shift) & (DIGITS - 1)
+            other[counts[digit]] = order[at]
+            counts[digit] += 1
+        order, other = other, order
+        shift += DIGIT_BITS
+    return order

@@ -1,0 +1,74 @@
+"""Memory at an address as what compiled code can read by name: a record with fields, or a table of items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numba
+import numba.core.cgutils
+import numba.np.arrayobj
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numpy.typing import NDArray
+
+from app.llvm_intrinsics import Address, Builder, intrinsic, with_arguments
+
+Items = NDArray[Any]
+"""Of one axis, contiguous."""
+Table = NDArray[Any]
+"""[rows, columns], contiguous."""
+
+_arrays: Any = numba.np.arrayobj
+_cgutils: Any = numba.core.cgutils
+_from_dtype: Any = numba.from_dtype
+_INT64: Final = ir.IntType(64)
+
+
+def record_at(dtype: np.dtype[Any]) -> Callable[[Address], Any]:
+    """A function for compiled code: the record at an address, whose fields it reads and writes as `record.name`."""
+
+    def build(builder: Builder, address: Any) -> Any:
+        return builder.inttoptr(address, ir.ArrayType(ir.IntType(8), dtype.itemsize).as_pointer())
+
+    made: Callable[[Address], Any] = intrinsic(_from_dtype(dtype), (types.int64,), build)
+    return made
+
+
+def items_at(dtype: Any) -> Callable[[Address, int], Items]:
+    """A function for compiled code: (address, count) as an array, whose items need not be aligned. Checks nothing."""
+    made: Callable[[Address, int], Items] = _array_at(dtype, 1)
+    return made
+
+
+def table_at(dtype: Any) -> Callable[[Address, int, int], Table]:
+    """A function for compiled code: (address, rows, columns) as an array of two axes. Checks nothing, either."""
+    made: Callable[[Address, int, int], Table] = _array_at(dtype, 2)
+    return made
+
+
+def _array_at(dtype: Any, axes: int) -> Any:
+    kind: Any = types.Array(_from_dtype(np.dtype(dtype)), axes, "C", aligned=False)
+    item_bytes = np.dtype(dtype).itemsize
+
+    def function(typing_context: Any, *given: Any) -> Any:
+        def generate(context: Any, builder: Builder, signature: Any, values: Any) -> Any:
+            address, *shape = values
+            strides = [_INT64(item_bytes)]
+            for size in reversed(shape[1:]):
+                strides.insert(0, builder.mul(size, strides[0]))
+            made = _arrays.make_array(kind)(context, builder)
+            _arrays.populate_array(
+                made,
+                data=builder.inttoptr(address, context.get_data_type(kind.dtype).as_pointer()),
+                shape=_cgutils.pack_array(builder, shape),
+                strides=_cgutils.pack_array(builder, strides),
+                itemsize=_INT64(item_bytes),
+                meminfo=None,
+            )
+            return made._getvalue()
+
+        return kind(*(types.int64,) * (1 + axes)), generate
+
+    return with_arguments(function, 1 + axes)
