@@ -16,7 +16,7 @@ from app.operators.scatternd import plan_scatternd
 from app.operators.shape_rules import check_limits
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
-from app.tensors.operator_signature import REDUCTIONS, Reduction
+from app.tensors.operator_signature import Reduction
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
