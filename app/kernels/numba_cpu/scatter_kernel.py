@@ -133,7 +133,7 @@ def run(
 def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> NDArray[np.int64]:
     """The job of a plan without its arrays, as the items of a record of JOB.
 
-    Raises TypeError or OverflowError for a plan that is wrong.
+    Raises TypeError for a plan that is wrong.
     """
     check_scatter_plan(plan)
     elements = isinstance(plan, ScatterElementsPlan)
@@ -168,11 +168,14 @@ def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> ND
         "piece": _piece(parts, units, output_bytes, row_bytes),
     }
     job = np.zeros(1, JOB)
-    for name, value in values.items():
-        job[name] = value
-    job["sizes"][0, : len(sizes)] = sizes
-    if isinstance(plan, ScatterElementsPlan):
-        job["strides"][0, : len(sizes)] = plan.strides
+    try:
+        for name, value in values.items():
+            job[name] = value
+        job["sizes"][0, : len(sizes)] = sizes
+        if isinstance(plan, ScatterElementsPlan):
+            job["strides"][0, : len(sizes)] = plan.strides
+    except OverflowError as error:
+        raise TypeError("the plan has a size that no array can have") from error
     return job.view(np.int64)  # NumPy copies these twenty times faster than a record
 
 
