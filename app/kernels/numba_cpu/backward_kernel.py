@@ -26,9 +26,9 @@ from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, ENTRY_OPTIONS
 from app.kernels.numba_cpu.memory_intrinsics import LINE, clear, load_item, stack_scratch, store_item
 from app.kernels.numba_cpu.ndarray_abi import ArrayHeader, address, header, index_type
 from app.kernels.numba_cpu.run_job import WAKE_FROM, carry_out
+from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
 from app.kernels.numba_cpu.sort_rows import DIGITS, number_distinct_rows
 from app.kernels.numba_cpu.split_over_threads import acquire, is_worth_sharing, job_of, setting
-from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
 from app.kernels.numba_cpu.typed_memory import record_at
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
 from app.kernels.numba_cpu.write_rows import int64_items, write_rows

@@ -45,6 +45,7 @@ from app.kernels.numba_cpu.ndarray_abi import (
     length,
 )
 from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
+from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
     UnfinishedGather,
@@ -53,7 +54,6 @@ from app.kernels.numba_cpu.split_over_threads import (
     job_of,
     setting,
 )
-from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
 from app.kernels.numba_cpu.typed_memory import Items, record_at
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
 from app.kernels.numba_cpu.write_rows import as_int64, int64_items, write_rows
