@@ -140,8 +140,9 @@ def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> ND
     sizes = plan.sizes if isinstance(plan, ScatterElementsPlan) else plan.dims
     if not 1 <= len(sizes) <= MAX_DEPTH:
         raise TypeError(f"the plan has {len(sizes)} axes")
-    rows = plan.data_items if isinstance(plan, ScatterElementsPlan) else plan.rows
     row_bytes = plan.slice_items * plan.item_size
+    # Of rows without items there may be more than int64 counts.
+    rows = plan.data_items // plan.slice_items if plan.slice_items else 0
     kind = kind_of(plan.dtype, plan.reduction, row_bytes)
     parts, units, unit_rows = _division(plan)
     output_bytes = rows * row_bytes
@@ -182,7 +183,7 @@ def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> ND
 def _division(plan: ScatterNDPlan | ScatterElementsPlan) -> tuple[int, int, int]:
     """What chunks own: ROWS, STRETCHES or COLUMNS, how many there are, and rows of each."""
     if isinstance(plan, ScatterNDPlan):
-        return ROWS, plan.rows, 1
+        return ROWS, plan.data_items // max(plan.slice_items, 1), 1
     if not plan.index_items or not plan.axis_size:
         return ROWS, plan.data_items, 1
     sizes, strides = plan.sizes, plan.strides
@@ -326,6 +327,9 @@ def _apply(job: Any, first: int, behind: int, begin: int, end: int) -> int:
             bad = write_rows(job, first, count, entries)
         if bad >= 0:
             return bad
+        if not direct and job.row_bytes == 0:
+            first += count
+            continue
         target, source = job.output + origin * job.row_bytes, job.updates + first * job.row_bytes
         bad = apply_updates(job, target, source, entries, bounds, (begin - origin, end - origin))
         if bad >= 0:
