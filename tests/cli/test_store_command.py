@@ -42,6 +42,7 @@ def fields(text: str) -> dict[str, str]:
     return dict(line.split("\t") for line in text.splitlines())
 
 
+@pytest.mark.slow
 def test_a_service_is_backed_up_while_it_is_used_and_its_copy_serves_the_same(
     server: Server, warmed: Path, tmp_path: Path
 ) -> None:

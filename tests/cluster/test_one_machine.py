@@ -16,7 +16,7 @@ from tests.http.forms import int64
 from tests.http.tensors import RAW
 from tests.parity.lookup_cases import Tables, random_lookup
 
-COUNT = 1000 if TEST_ALL else 240
+COUNT = 1000 if TEST_ALL else 100
 """Of each, in `make test-all`; with lookups and gathers a soak takes 20,000 at a tenth of its full counts."""
 
 

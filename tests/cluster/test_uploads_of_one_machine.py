@@ -29,7 +29,7 @@ from tests.parity.messages import raw, saved
 
 __all__ = ["start"]
 
-COUNT = 400 if TEST_ALL else 60
+COUNT = 400 if TEST_ALL else 30
 SHAPES: tuple[list[int], ...] = ([], [0], [0, 3], [3, 0], [1], [1, 4], [2, 1, 3], [5], [9, 2], [4, 3, 2], [17, 5])
 NOT_NPY = ("string", "bfloat16")
 NOT_SAFETENSORS = ("string", "complex128")

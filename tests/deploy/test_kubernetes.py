@@ -90,7 +90,10 @@ def validate(resource: Resource) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("components", [(), *((component,) for component in COMPONENTS), tuple(COMPONENTS)])
+@pytest.mark.parametrize(
+    "components",
+    [(), *(pytest.param((each,), marks=pytest.mark.slow) for each in COMPONENTS), tuple(COMPONENTS)],
+)
 def test_every_resource_is_of_the_form_that_the_schemas_ask_for(
     name: str, components: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_bad_table_is_never_live_and_leaves_nothing(publisher: Publisher, clie
     assert client.gather("live", [0]).tolist() == [[1] * 4]
 
 
+@pytest.mark.slow
 def test_a_good_table_passes_every_check(publisher: Publisher, client: Client) -> None:
     publisher.publish(table(1))
     np.savez(publisher.folder / "known.npz", rows=[0, 7], values=[[2] * 4] * 2)

@@ -275,7 +275,7 @@ def tight(start_grpc: StartGrpc) -> Iterator[GrpcServer]:
         yield server
 
 
-@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+@pytest.mark.parametrize("method", slow_but_for(("ModelInfer",), ("ModelInfer", "ModelStreamInfer")))
 def test_what_is_inflated_for_a_caller_who_has_gone_is_given_back(tight: GrpcServer, method: str) -> None:
     """Callers go before, while and after their messages are inflated, however long that takes."""
     bomb = bomb_of(1)

@@ -25,7 +25,7 @@ from tests.http.server import check_hint
 from tests.http.tensors import RAW, put_raw
 
 SEED = int(os.environ.get("GATHERND_TEST_SEED", "1"))
-COUNT = 600 if TEST_ALL else 250
+COUNT = 600 if TEST_ALL else 120
 MOST_HINTS = 8
 """Hints that are followed one after the other: a mistake may hide others, and a text may be damaged anew by each."""
 LEFT_TO_THE_CALLER = re.compile(

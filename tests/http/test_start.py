@@ -48,7 +48,10 @@ def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
         before = compilations(server)
         assert before > 0, "nothing was compiled at the start, so the count counts nothing"
         answered = 0
-        sizes = [(dtype, count) for dtype in TYPES for count in (1, 3, 500)] + [("int8", 40_000), ("float32", 40_000)]
+        sizes = [(dtype, count) for dtype in TYPES for count in ((1, 3, 500) if TEST_ALL else (3, 500))] + [
+            ("int8", 40_000),
+            ("float32", 40_000),
+        ]
         for (dtype, count), (path, dialect) in product(sizes, DIALECTS):
             data = tensor(dtype, [count], values(random_items(rng, dtype, [count])))
             for place, index_dtype in enumerate(("int64", "int32", "uint8") if count == 3 else ("int64",)):
@@ -65,7 +68,7 @@ def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
                         body["axis"] = 0
                     body["output_encoding"] = source.choice(("values", "base64"))
                     answered += client.post(path, content=json.dumps(body)).status_code == 200
-        assert answered > 300
+        assert answered > 200
         for case in (*PROVOKED, *in_flat_json()):
             content = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
             client.post(case.path, content=content, headers=case.headers)

@@ -114,18 +114,18 @@ def test_replacing_during_lookups_gives_no_wrong_row(start: Start, tmp_path: Pat
             readers[0]()
         before, taken = resident_kib(server), space(folder / "tensors")
         with threads(*readers):
-            for number in range(1, 101 if TEST_ALL else 16):
+            for number in range(1, 101 if TEST_ALL else 10):
                 answer = put_raw(client, "table", version(number))
                 assert answer.status_code == 200, answer.text
                 etags[answer.json()["etag"]] = number
                 # After the answer every worker serves it: more questions than there are workers, on new connections.
                 for _ in range(6):
                     assert look_up(fresh, "table", [number]).json()["output"]["values"] == [number] * WIDTH
+            until(lambda: min(reader.count for reader in readers) > 20)
         for reader in readers:
             # A reader may see a content before its upload is answered, so this is judged at the end.
             assert reader.found == {etag: etags[etag] for etag in reader.found}
-        assert min(reader.count for reader in readers) > 20
-        assert len(readers[0].seen | readers[1].seen) > 5
+        assert len(readers[0].seen | readers[1].seen) > 3
         assert space(folder / "tensors") == taken
         assert list((folder / "incoming").iterdir()) == []
         for _ in range(200):

@@ -82,6 +82,7 @@ def test_a_table_larger_than_the_memory_of_its_control_group_is_served(start: St
         assert float(budget.split()[1]) <= limit * MIB
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_table_larger_than_the_ulimit_on_memory_is_served(start: Start, soak_scale: int) -> None:
     limit, size, stride = sizes(soak_scale)

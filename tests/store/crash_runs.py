@@ -12,7 +12,7 @@ from typing import Final
 from tests.conftest import SOAK, TEST_ALL
 
 ROOT: Final = Path(__file__).parents[2]
-STRIDE: Final = 1 if SOAK else 5 if TEST_ALL else 60
+STRIDE: Final = 1 if SOAK else 5 if TEST_ALL else 90
 """Every step in a soak; in a sample, which steps are left out differs from mode to mode."""
 
 

@@ -7,6 +7,7 @@ from threading import Event, Thread
 
 import httpx
 import numpy as np
+import pytest
 
 from tests.conftest import SOAK, TEST_ALL
 from tests.http.server import TWO_WORKERS
@@ -74,6 +75,7 @@ def one_of_each(opened: list[Connection]) -> list[Connection]:
     return list({connection.ask(READY).worker: connection for connection in opened}.values())
 
 
+@pytest.mark.slow
 def test_every_answer_is_of_one_version_and_never_of_an_older_one_than_was_acknowledged(start: Start) -> None:
     with (
         start(*TWO_WORKERS, "--keep-versions", "3", "--device", "cpu") as server,
