@@ -84,15 +84,3 @@ def test_the_table_of_the_protocol_of_a_cluster_names_files_by_their_path() -> N
     named = [path for _, files, _ in rows for path in re.findall(r"`([\w./]+\.py)`", files)]
     assert len(named) > 15
     assert [path for path in named if not (ROOT / "app/cluster" / path).exists()] == []
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_document_is_short(document: str) -> None:
-    assert len((ROOT / document).read_text().splitlines()) < 300
-
-
-def test_the_glossary_has_thirty_entries_at_most_in_order() -> None:
-    words = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)[1:]
-    words = [word for word in words if not set(word) <= {"-"}]
-    assert 0 < len(words) <= 30
-    assert words == sorted(words)

@@ -16,8 +16,9 @@ from app.cluster.router.router_files import RouterFiles
 from app.cluster.router.sharded_service import ShardedService
 from app.cluster.shard_map import ShardMap
 from tests.http.conftest import Start, start
+from tests.http.held import until
 from tests.http.server import TWO_WORKERS
-from tests.http.test_tls import make_pair, until
+from tests.http.test_tls import make_pair
 
 __all__ = ["start"]
 VERSION = {

@@ -40,8 +40,9 @@ class Wire:
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
+    def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.socket.sendall(piece)
 
     def read(self, head: bool = False) -> Answer:
         """The next answer, checked as all answers are; `head` where its request was HEAD."""

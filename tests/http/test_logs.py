@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from app.security import api_keys
 from tests.http.conftest import Start
 from tests.http.faulty_app import SECRET
-from tests.http.held import faulty
+from tests.http.held import faulty, until
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
 
@@ -155,13 +155,6 @@ def test_what_happens_to_the_service_is_told_in_the_same_form(server: Server) ->
     assert f"listening on {server.url} (Ctrl+C stops it)" in messages
     assert f"ready on {server.url}, page at {server.url}/, docs at {server.url}/docs" in messages
     assert {line["logger"] for line in lines(server) if line["level"] == "info"} <= {"gathernd", "gathernd.requests"}
-
-
-def until(reached: Callable[[], bool]) -> None:
-    end = monotonic() + 20
-    while not reached():
-        assert monotonic() < end
-        sleep(0.02)
 
 
 @pytest.mark.slow

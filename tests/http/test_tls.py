@@ -9,11 +9,10 @@ import shutil
 import signal
 import ssl
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, sleep
 
 import httpx
 import numpy as np
@@ -23,6 +22,7 @@ from safetensors.numpy import load, save
 from app.server.certificate_expiry import expiry
 from app.server.tls import Tls
 from tests.http.conftest import Start
+from tests.http.held import until
 from tests.http.raw import TINY
 from tests.http.server import GATHERND, LIGHT, TWO_WORKERS, Server
 from tests.needs import skip_without
@@ -298,13 +298,6 @@ def test_a_pair_that_is_put_back_as_it_was_stays_in_force(tmp_path: Path) -> Non
     assert not renewed(tls)
     pair.key.unlink()
     assert not renewed(tls)
-
-
-def until(reached: Callable[[], bool], seconds: float = 20) -> None:
-    end = monotonic() + seconds
-    while not reached():
-        assert monotonic() < end
-        sleep(0.05)
 
 
 @pytest.mark.slow

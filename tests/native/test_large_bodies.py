@@ -7,8 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,45 +17,11 @@ from safetensors.numpy import load, save
 
 from app.server.body_reader import MIN_DIRECT_BYTES
 from tests.http.held import metric
+from tests.http.raw import Answer, Wire
 from tests.http.server import Server
 
 ROWS = 4000
 HEAD = b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-safetensors\r\n"
-
-
-class Wire:
-    """A connection on which requests are written and answers read byte by byte as they come."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.rest = b""
-
-    def send(self, *pieces: bytes) -> None:
-        for piece in pieces:
-            self.connection.sendall(piece)
-
-    def answer(self) -> tuple[int, bytes]:
-        """Status and body of the next answer."""
-        while b"\r\n\r\n" not in self.rest:
-            self._more()
-        head, _, self.rest = self.rest.partition(b"\r\n\r\n")
-        lines = head.lower().split(b"\r\n")
-        size = next(int(line[16:]) for line in lines if line.startswith(b"content-length: "))
-        while len(self.rest) < size:
-            self._more()
-        body, self.rest = self.rest[:size], self.rest[size:]
-        return int(lines[0].split()[1]), body
-
-    def _more(self) -> None:
-        piece = self.connection.recv(1 << 20)
-        assert piece, f"the connection ended after {self.rest[:500]!r}"
-        self.rest += piece
-
-
-@contextmanager
-def wire(server: Server) -> Iterator[Wire]:
-    with server.connect() as connection:
-        yield Wire(connection)
 
 
 def request(seed: int, head: bytes = HEAD) -> tuple[bytes, bytes, NDArray[Any]]:
@@ -69,30 +34,30 @@ def request(seed: int, head: bytes = HEAD) -> tuple[bytes, bytes, NDArray[Any]]:
     return head + b"Content-Length: %d\r\n\r\n" % len(body), body, data[indices[:, 0]]
 
 
-def check(answer: tuple[int, bytes], expected: NDArray[Any]) -> None:
-    assert answer[0] == 200, answer
-    assert np.array_equal(load(answer[1])["output"], expected)
+def check(answer: Answer, expected: NDArray[Any]) -> None:
+    assert answer.status == 200, answer
+    assert np.array_equal(load(answer.body)["output"], expected)
 
 
 def test_one_after_another_on_one_connection(server: Server) -> None:
-    with wire(server) as at:
+    with Wire(server) as at:
         for seed in range(3):
             head, body, expected = request(seed)
             at.send(head, body)
-            check(at.answer(), expected)
+            check(at.read(), expected)
 
 
 def test_requests_sent_in_one_go_are_told_apart(server: Server) -> None:
     many = [request(seed) for seed in range(4)]
     small = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with wire(server) as at:
+    with Wire(server) as at:
         sent = small.join(head + body for head, body, _ in many)
         sender = threading.Thread(target=at.send, args=(sent,))
         sender.start()
         for number, (_, _, expected) in enumerate(many):
-            check(at.answer(), expected)
+            check(at.read(), expected)
             if number < len(many) - 1:
-                assert at.answer()[0] == 200
+                assert at.read().status == 200
         sender.join()
 
 
@@ -101,43 +66,43 @@ def test_requests_sent_in_one_go_are_told_apart(server: Server) -> None:
 )
 def test_a_body_in_two_parts_is_whole(server: Server, cut: int) -> None:
     head, body, expected = request(abs(cut))
-    with wire(server) as at:
+    with Wire(server) as at:
         at.send(head, body[:cut])
         time.sleep(0.05)
         at.send(body[cut:])
-        check(at.answer(), expected)
+        check(at.read(), expected)
         at.send(head, body)
-        check(at.answer(), expected)
+        check(at.read(), expected)
 
 
 def test_a_client_that_waits_to_be_told_to_continue_is_told(server: Server) -> None:
     head, body, expected = request(1, HEAD + b"Expect: 100-continue\r\n")
-    with wire(server) as at:
+    with Wire(server) as at:
         at.send(head)
-        assert at.connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert at.socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         at.send(body)
-        check(at.answer(), expected)
+        check(at.read(), expected)
 
 
 def test_a_chunked_body_is_read(server: Server) -> None:
     _, body, expected = request(2)
-    with wire(server) as at:
+    with Wire(server) as at:
         at.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
         for place in range(0, len(body), 300_000):
             piece = body[place : place + 300_000]
             at.send(b"%x\r\n%b\r\n" % (len(piece), piece))
         at.send(b"0\r\n\r\n")
-        check(at.answer(), expected)
+        check(at.read(), expected)
 
 
 def test_a_compressed_body_is_read(server: Server) -> None:
     _, body, expected = request(3)
     packed = gzip.compress(body, 1)
     assert len(packed) > 4 * MIN_DIRECT_BYTES
-    with wire(server) as at:
+    with Wire(server) as at:
         for _ in range(2):
             at.send(HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed), packed)
-            check(at.answer(), expected)
+            check(at.read(), expected)
 
 
 def test_json_comes_the_same_way(server: Server) -> None:
@@ -147,31 +112,31 @@ def test_json_comes_the_same_way(server: Server) -> None:
         "indices": {"dtype": "int64", "shape": [1, 1], "values": [-1]},
     }
     body = json.dumps(asked).encode()
-    with wire(server) as at:
+    with Wire(server) as at:
         for _ in range(2):
             at.send(b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body), body)
-            status, answer = at.answer()
-            assert (status, json.loads(answer)["output"]["values"]) == (200, [values[-1]])
+            answer = at.read()
+            assert (answer.status, answer.json()["output"]["values"]) == (200, [values[-1]])
 
 
 def test_a_client_that_leaves_in_the_middle_costs_nothing(server: Server) -> None:
     head, body, expected = request(4)
     for part in (MIN_DIRECT_BYTES // 2, 3 * MIN_DIRECT_BYTES):
-        with wire(server) as at:
+        with Wire(server) as at:
             at.send(head, body[:part])
             time.sleep(0.05)
-    with wire(server) as at:
+    with Wire(server) as at:
         at.send(head, body[: 3 * MIN_DIRECT_BYTES])
-        at.connection.shutdown(socket.SHUT_WR)
-        assert at.connection.recv(1000) == b""
-    with wire(server) as at:
+        at.socket.shutdown(socket.SHUT_WR)
+        assert at.socket.recv(1000) == b""
+    with Wire(server) as at:
         at.send(head, body)
-        check(at.answer(), expected)
+        check(at.read(), expected)
 
 
 def test_what_no_longer_fits_is_refused_and_the_connection_lives(start: Callable[..., Any]) -> None:
     head, body, expected = request(6)
-    with start("--memory-budget", "6MiB") as server, wire(server) as first, wire(server) as second:
+    with start("--memory-budget", "6MiB") as server, Wire(server) as first, Wire(server) as second:
         first.send(head, body[:-100])
         end = time.monotonic() + 60
         while metric(server, "gathernd_memory_used_bytes") < len(body) - 100:
@@ -179,23 +144,23 @@ def test_what_no_longer_fits_is_refused_and_the_connection_lives(start: Callable
             time.sleep(0.01)
         sender = threading.Thread(target=second.send, args=(head, body))
         sender.start()
-        status, answer = second.answer()
-        assert (status, json.loads(answer)["code"]) == (503, "overloaded")
+        answer = second.read()
+        assert (answer.status, answer.json()["code"]) == (503, "overloaded")
         sender.join()
         first.send(body[-100:])
-        check(first.answer(), expected)
+        check(first.read(), expected)
         second.send(head, body)
-        check(second.answer(), expected)
+        check(second.read(), expected)
 
 
 def test_a_sender_that_stops_in_the_middle_is_told(start: Callable[..., Any]) -> None:
     head, body, expected = request(7)
     with start("--body-timeout", "1") as server:
-        with wire(server) as at:
+        with Wire(server) as at:
             at.send(head, body[: 5 * MIN_DIRECT_BYTES])
-            status, answer = at.answer()
-            assert (status, json.loads(answer)["code"]) == (408, "request_timeout")
-            assert at.connection.recv(1) == b""
-        with wire(server) as at:
+            answer = at.read()
+            assert (answer.status, answer.json()["code"]) == (408, "request_timeout")
+            assert at.socket.recv(1) == b""
+        with Wire(server) as at:
             at.send(head, body)
-            check(at.answer(), expected)
+            check(at.read(), expected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 from typing import Any
 
 import httpx
@@ -11,16 +10,11 @@ import numpy as np
 import pytest
 
 from tests.for_each import for_each
+from tests.http.tensors import npy
 from tests.oip.bodies import SIZE, Array, output, part, refused, request, same
 
 TABLE = np.random.default_rng(3).random((500, 8), np.float32)
 PICK = np.array([[3], [-1], [499], [3]], np.int64)
-
-
-def npy(array: Array) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
 
 
 @pytest.fixture(autouse=True)
