@@ -212,18 +212,18 @@ def test_the_time_to_connect_is_that_for_all_addresses_of_a_host(
 
 def test_the_time_to_connect_is_that_for_tls_too(hostile: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*where: Any) -> socket.socket:
-        sleep(2)
+        sleep(4.8)
         return connect(*where)
 
     monkeypatch.setattr("gathernd._socket_transport.connect", slow)
     server = hostile(waiting(60))
     begun = monotonic()
     with (
-        Client(server.url.replace("http:", "https:"), retries=NO_RETRIES, timeout=2.5) as client,
-        pytest.raises(errors.ConnectError, match=r"no connection within 2\.5 s"),
+        Client(server.url.replace("http:", "https:"), retries=NO_RETRIES, timeout=5) as client,
+        pytest.raises(errors.ConnectError, match=r"no connection within 5"),
     ):
         client.gathernd(DATA, INDICES)
-    assert monotonic() - begun < 4.4  # 4.5 s, had the handshake a time of its own
+    assert monotonic() - begun < 9.5  # 9.8 s, had the handshake a time of its own
 
 
 def test_https_of_a_service_without_tls_says_so(kind: Any, hostile: Make) -> None:

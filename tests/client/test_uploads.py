@@ -149,7 +149,7 @@ def test_info_tells_what_was_read_where_and_how_long(service: Any) -> None:
     assert same(found.array, TABLE[[1]])
     assert (found.etag, found.device, found.request_id) == (info.etag, "cpu", "mine-1")
     assert {"parse", "queue", "kernel"} <= set(found.timings)
-    assert all(0 <= seconds < 1 for seconds in found.timings.values())
+    assert all(0 <= seconds < 60 for seconds in found.timings.values())
     inline = service.gather(sample("string", (3,)), [1], with_info=True)
     assert (inline.etag, inline.device) == (None, "cpu")
     whole = service.get("info", with_info=True)

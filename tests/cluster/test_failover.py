@@ -162,7 +162,7 @@ def test_with_one_replica_what_needs_no_lost_row_is_answered(start: Start, tmp_p
         # The same port and store again, as whoever looks after the process would have it.
         store = victim.log.parent
         with start("--port", str(victim.port), "--store-dir", str(store / "store")):
-            end = monotonic() + 15
+            end = monotonic() + 60
             while ask(client, rng, lost["start"], lost["stop"]).status_code != 200:
                 assert monotonic() < end
                 sleep(0.05)

@@ -111,7 +111,7 @@ def test_a_connection_that_the_shard_has_closed_as_idle_is_no_failure() -> None:
             await asyncio.sleep(pause)
         assert shards.down == set()
         assert shards.get(address).outcomes == {"ok": 12}
-        end = perf_counter() + 5
+        end = perf_counter() + 60
         while shards.get(address).open and perf_counter() < end:  # noqa: ASYNC110  (nothing tells)
             await asyncio.sleep(0.01)
         assert (shards.get(address).open, shards.get(address).idle) == (0, [])
@@ -125,7 +125,7 @@ def test_a_connection_that_the_shard_has_closed_as_idle_is_no_failure() -> None:
 def test_all_rounds_are_tried_and_then_the_ranges_are_lost(make: Callable[[], asyncio.AbstractEventLoop]) -> None:
     begun = perf_counter()
     assert fetched(make(), [7, 8], 20.0) == [1]
-    assert perf_counter() - begun < 10
+    assert perf_counter() - begun < 19  # and not the whole deadline
 
 
 def test_the_deadline_ends_the_rounds() -> None:

@@ -185,7 +185,7 @@ def test_keys_rotate_without_a_restart_and_a_broken_file_harms_nobody(guarded: G
     assert status_within(guarded, new, 401)
     good = guarded.file.read_bytes()
     guarded.file.write_bytes(b"not a keys file\n")
-    end = monotonic() + 15
+    end = monotonic() + 60
     while "keys file: line 1" not in guarded.server.log_text():
         assert monotonic() < end
         sleep(0.05)
@@ -252,7 +252,7 @@ def test_a_header_that_was_let_in_before_is_refused_once_its_key_is_gone(guarded
             wire.send(one)
             assert wire.read().status == status
         api_keys.remove(guarded.file, "leaver")
-        end = monotonic() + 15
+        end = monotonic() + 60
         status = 200
         while status == 200:
             assert monotonic() < end
