@@ -116,6 +116,41 @@ def test_a_content_that_never_holds_still_is_read_with_writers_kept_out(store: L
     assert read(store, "x").tolist() == [8] * 4
 
 
+class OvertakenInputs:
+    """NumPy's kernel, whose first gathers a scatter of another worker into the input that `changes` name overtakes."""
+
+    def __init__(self, other: LocalStore, changes: list[str]) -> None:
+        self.other, self.changes = other, changes
+
+    def run(self, plan: Any, data: Any, indices: Any, out: Any, *more: Any, **named: Any) -> int:
+        bad = reference.run(plan, data, indices, out, *more, **named)
+        if self.changes:
+            name, one = self.changes.pop(0), np.ones((2, 8), np.uint8)
+            scatter(self.other, name, [[0], [1]], one if name == "x" else one[:, :1].astype(np.float32), "add")
+        return bad
+
+
+@pytest.mark.parametrize("changes", [[], ["x"], ["scales"], ["scales", "x"], ["x", "scales", "scales", "x"]])
+def test_inputs_that_scatters_change_are_read_again_until_all_hold_still(
+    store: LocalStore, other: LocalStore, changes: list[str]
+) -> None:
+    put(store, "x", np.full((2, 8), 0x88, np.uint8))
+    put(store, "scales", np.ones((2, 1), np.float32))
+    budget, pool = Budget(2**30), RequestThreadPool(2, 8)
+    kernel: Any = OvertakenInputs(other, [*changes])
+    service = Service(Limits(), store, kernel, pool, BackendChooser(threads=2), budget)
+    indices = Tensor(DTYPES["int64"], (1,), np.array([1]))
+    call = Call("gather_block_quantized", "x", indices, (0, 1, 16, 4), "onnxruntime-1", further={"scales": "scales"})
+    try:
+        answer = asyncio.run(service.run(call, RequestTimings(0.0, 1e12), MemoryReservation(budget)))
+    finally:
+        pool.close()
+    low = changes.count("x") * (1 + changes.count("scales"))
+    assert answer.output.array.tolist() == [low, 0] * 8
+    assert answer.data_etag == other.etag("x")
+    assert kernel.changes == []
+
+
 def test_a_scatter_that_is_half_done_is_waited_out(
     store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
