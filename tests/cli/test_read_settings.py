@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from app.cli import calibrate_command, keys_command, openapi_command, store_command, warm_command
+from app.cli import calibrate_command, keys_command, store_command, warm_command
 from app.cli.read_settings import tell_misspelt_variables
 from app.settings import SETTING_NAMES
 
@@ -15,7 +15,6 @@ COMMANDS = {
     "store check": (store_command.app, ["check"]),
     "store backup": (store_command.app, ["backup", "folder"]),
     "calibrate": (calibrate_command.app, []),
-    "openapi": (openapi_command.app, []),
     "warm": (warm_command.app, []),
 }
 
