@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 from app.kernels.check_arrays import can_fill
 from app.kernels.numba_cpu import gather_kernel
-from app.kernels.numba_cpu.run_job import ZEROS_PAST_CACHES_FROM
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
@@ -344,7 +343,6 @@ def main(arguments: list[str]) -> None:
         kernel.warm()
         settings = gather_kernel.thread_team().settings
         settings[:2] = (1, 1 << 22)  # small chunks, and smaller output past the caches
-        settings[ZEROS_PAST_CACHES_FROM] = 1 << 22
     for one in kind.split(","):
         run(kernel, PLANS[one], what, int(seed), int(rest[1]) if len(rest) > 1 else 0)
 

@@ -21,14 +21,12 @@ from numpy.typing import NDArray
 from app.kernels.backward_arrays import check_backward_arrays, sets_of
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.add_gradients import FLOAT32, FLOAT64, KINDS, add_slices, finish_rows
-from app.kernels.numba_cpu.gather_job import CHUNK_SIZE, DATA, INDEX_TYPE, OWN_INDEX_TYPE, TOTAL, write_job
 from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, ENTRY_OPTIONS
-from app.kernels.numba_cpu.memory_intrinsics import LINE, clear, load_item, stack_scratch, store_item
+from app.kernels.numba_cpu.memory_intrinsics import LINE, clear
 from app.kernels.numba_cpu.ndarray_abi import ArrayHeader, address, header, index_type
-from app.kernels.numba_cpu.run_job import WAKE_FROM, carry_out
-from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
+from app.kernels.numba_cpu.shared_job import end_of_chunk, first_of_chunk, record_job_at, stack_job
+from app.kernels.numba_cpu.shared_job import run as run_job
 from app.kernels.numba_cpu.sort_rows import DIGITS, number_distinct_rows
-from app.kernels.numba_cpu.split_over_threads import acquire, is_worth_sharing, job_of, setting
 from app.kernels.numba_cpu.typed_memory import record_at
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
 from app.kernels.numba_cpu.write_rows import int64_items, write_rows
@@ -174,23 +172,20 @@ def _backward(
         return -1
     row_bytes, slices = job.width * job.item_size, job.batches * job.tuples
     work = (slices + rows) * row_bytes // 8 + tuples * job.depth
-    long = work > setting(team, WAKE_FROM)
     # Each chunk looks at all tuples: of short slices that takes as long as to add them.
-    pays = row_bytes >= LINE or rows * row_bytes >= slices * LINE
-    split = helpers > 0 and pays and is_worth_sharing(team, long) and acquire(team)
-    words = job_of(team) if split else stack_scratch()
-    chunks = CHUNKS_PER_THREAD * (helpers + 1) if split else 1
-    size = (rows + chunks - 1) // chunks
-    write_job(words, (address(job_array), job.result, job.indices, 0), 0, 0, rows, size, 0, job.chunk)
-    store_item(words, INDEX_TYPE, OWN_INDEX_TYPE)
-    return carry_out(team, words, split, helpers, long, False)
+    if row_bytes < LINE and rows * row_bytes < slices * LINE:
+        helpers = 0
+    words = stack_job()
+    shared = record_job_at(words)
+    shared.run_chunk, shared.total, shared.chunk_size, shared.record = job.chunk, rows, 1, address(job_array)
+    return run_job(team, words, helpers, work, False)
 
 
 def backward_chunk(words: Address, number: int) -> int:
-    """Write the rows of chunk `number` of a gradient, whose job DATA has the address of: -1."""
-    job = _job_at(load_item(words, DATA))
-    low = number * load_item(words, CHUNK_SIZE)
-    high = min(low + load_item(words, CHUNK_SIZE), load_item(words, TOTAL))
+    """Write the rows of chunk `number` of a gradient: -1."""
+    job = _job_at(record_job_at(words).record)
+    low = first_of_chunk(words, number)
+    high = end_of_chunk(words, number)
     row_bytes = job.width * job.sum_size
     clear(job.sums + low * row_bytes, (high - low) * row_bytes)
     has_nan = False

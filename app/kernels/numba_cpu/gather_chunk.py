@@ -23,8 +23,8 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     prefetch,
     store_item,
 )
-from app.kernels.numba_cpu.records import record_at
 from app.kernels.numba_cpu.shared_job import Job, end_of_chunk, first_of_chunk
+from app.kernels.numba_cpu.typed_memory import record_of
 from app.kernels.numba_cpu.widen_indices import widen_components
 from app.llvm_intrinsics import Address, inlined, inner, stack_words
 
@@ -75,7 +75,7 @@ class GatherJob(Job):
     """Slices are stored past the caches, which would not hold the output."""
 
 
-gather_job_at: Final = record_at(GatherJob)
+gather_job_at: Final = record_of(GatherJob)
 
 
 def gather_chunk(job_address: Address, number: int) -> int:

@@ -28,11 +28,10 @@ from app.kernels.numba_cpu.ndarray_abi import (
     index_type_if_usable,
     length,
 )
-from app.kernels.numba_cpu.records import record_at
-from app.kernels.numba_cpu.run_job import ARRAY_TYPE
-from app.kernels.numba_cpu.shared_job import Job, end_of_chunk, first_of_chunk, stack_job
+from app.kernels.numba_cpu.shared_job import ARRAY_TYPE, Job, end_of_chunk, first_of_chunk, stack_job
 from app.kernels.numba_cpu.shared_job import run as run_job
 from app.kernels.numba_cpu.split_over_threads import UNFINISHED, UnfinishedGather, setting
+from app.kernels.numba_cpu.typed_memory import record_of
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
 from app.llvm_intrinsics import Address, inlined, inner, stack_words
 from app.operators.gather_elements import GatherElementsPlan
@@ -65,7 +64,7 @@ class ElementsJob(Job):
     """Items are asked for ahead of their copy: no cache holds the data."""
 
 
-_job_at: Final = record_at(ElementsJob)
+_job_at: Final = record_of(ElementsJob)
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:

@@ -25,7 +25,6 @@ from app import inner_function_compiler, kernels, llvm_intrinsics, remembered_ca
 from app.bounded_cache import BoundedCache
 from app.kernels import ALWAYS_AHEAD, check_lookup
 from app.kernels.check_arrays import check_arrays, check_fill
-from app.kernels.numba_cpu.cache_sizes import largest_cache
 from app.kernels.numba_cpu.copy_slices import NONTEMPORAL_BYTES
 from app.kernels.numba_cpu.gather_chunk import gather_chunk, gather_job_at
 from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, store_item
@@ -38,17 +37,17 @@ from app.kernels.numba_cpu.ndarray_abi import (
     index_type_if_usable,
     length,
 )
-from app.kernels.numba_cpu.run_job import (
+from app.kernels.numba_cpu.shared_job import (
     AHEAD_BYTES,
     ARRAY_TYPE,
     GATHER_CHUNK_ADDRESS,
     LEAST_TUPLES,
     NONTEMPORAL_FROM,
     WAKE_FROM,
+    stack_job,
     take_chunks,
 )
 from app.kernels.numba_cpu.shared_job import run as run_job
-from app.kernels.numba_cpu.shared_job import stack_job
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
     ThreadTeam,
@@ -260,8 +259,7 @@ def _ready() -> tuple[Any, ThreadTeam]:
     """
     chunk = compile_chunk()
     gather, attend = compile_others()
-    zeros_past_caches_from = max(NONTEMPORAL_BYTES, largest_cache() // 2)
-    usual = _TIMEOUT_NS, USUAL_WAKE_FROM, ALWAYS_AHEAD, zeros_past_caches_from
+    usual = _TIMEOUT_NS, USUAL_WAKE_FROM, ALWAYS_AHEAD
     team = ThreadTeam(
         lambda team: attend(team, _HELP),
         lambda team: attend(team, _SHUT_DOWN),

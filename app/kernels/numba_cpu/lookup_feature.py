@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, prefetch
-from app.kernels.numba_cpu.records import record_at
+from app.kernels.numba_cpu.typed_memory import record_of
 from app.llvm_intrinsics import Address, inlined, load_u32
 
 NONE, SUM, MEAN, MAX = range(4)
@@ -63,7 +63,7 @@ class Feature:
 
 GIVEN: Final = 16
 """Fields that `lookup` writes."""
-feature_at: Final = record_at(Feature)
+feature_at: Final = record_of(Feature)
 
 
 @inlined

@@ -51,11 +51,10 @@ from app.kernels.numba_cpu.ndarray_abi import (
     length,
 )
 from app.kernels.numba_cpu.pool_bags import pool_bags
-from app.kernels.numba_cpu.records import dtype_of, record_at
-from app.kernels.numba_cpu.run_job import ARRAY_TYPE
-from app.kernels.numba_cpu.shared_job import Job, end_of_chunk, first_of_chunk, stack_job
+from app.kernels.numba_cpu.shared_job import ARRAY_TYPE, Job, end_of_chunk, first_of_chunk, stack_job
 from app.kernels.numba_cpu.shared_job import run as run_job
 from app.kernels.numba_cpu.split_over_threads import setting
+from app.kernels.numba_cpu.typed_memory import dtype_of, record_of
 from app.llvm_intrinsics import Address, inner, intrinsic
 from app.operators.lookup import FeaturePlan
 
@@ -78,7 +77,7 @@ class LookupJob(Job):
     """Features."""
 
 
-_job_at: Final = record_at(LookupJob)
+_job_at: Final = record_of(LookupJob)
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Memory by address, for compiled kernels: what Numba's own arrays cannot say.
 
-Copies of a fixed width without alignment, stores past the caches, requests for memory ahead of its use, and scratch
-memory on the stack. Addresses are int64; nothing here checks them.
+Copies of a fixed width without alignment, stores past the caches, and requests for memory ahead of its use. Addresses
+are int64; nothing here checks them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,11 @@ import numba.core.cgutils
 from llvmlite import ir
 from numba import types
 
-from app.llvm_intrinsics import Address, Builder, intrinsic, stack_words
+from app.llvm_intrinsics import Address, Builder, intrinsic
 
 Copy: TypeAlias = Callable[[Address, Address], None]
 """(target, source)"""
 
-SCRATCH_ITEMS: Final = 768
-"""Three blocks of offsets in `gather_chunk`: 6 KiB of a first cache of 32 KiB or more."""
-MASK_BITS: Final = 64
-"""Items that `mask_inside` reads."""
 LINE: Final = 64
 """Bytes of a cache line, of all processors that the service is built for (x86-64, and nearly all of aarch64)."""
 
@@ -56,16 +52,13 @@ def _aligned_line(builder: Builder) -> Any:
     return builder.and_(first, _INT64(-LINE))
 
 
-def _prefetcher(*, to_write: bool) -> Callable[[Builder, Any], None]:
-    def build(builder: Builder, address: Any) -> None:
-        flag = ir.IntType(32)
-        pointer = builder.inttoptr(address, _BYTE.as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
-        function = _cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        cache, data = flag(3 if to_write else 2), flag(1)
-        builder.call(function, [pointer, flag(int(to_write)), cache, data])
-
-    return build
+def _prefetch(builder: Builder, address: Any) -> None:
+    flag = ir.IntType(32)
+    pointer = builder.inttoptr(address, _BYTE.as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
+    function = _cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    reads, second_cache, data = flag(0), flag(2), flag(1)
+    builder.call(function, [pointer, reads, second_cache, data])
 
 
 def copy_of(width: int, *, nontemporal: bool = False) -> Copy:
@@ -100,20 +93,6 @@ def _call_address(builder: Builder, function: Any, first: Any, second: Any) -> A
     return builder.call(builder.inttoptr(function, kind.as_pointer()), [first, second])
 
 
-def _mask_inside(builder: Builder, addresses: Any, begin: Any, span: Any) -> Any:
-    kind = ir.VectorType(_INT64, MASK_BITS)
-
-    def in_all_lanes(value: Any) -> Any:
-        undefined = ir.Constant(kind, ir.Undefined)
-        single = builder.insert_element(undefined, value, ir.IntType(32)(0))
-        lanes = ir.VectorType(ir.IntType(32), MASK_BITS)
-        return builder.shuffle_vector(single, undefined, ir.Constant(lanes, [0] * MASK_BITS))
-
-    found = builder.load(builder.inttoptr(addresses, kind.as_pointer()), align=8, typ=kind)
-    distance = builder.sub(found, in_all_lanes(begin))
-    return builder.bitcast(builder.icmp_unsigned("<", distance, in_all_lanes(span)), _INT64)
-
-
 def _add_atomically(builder: Builder, address: Any, value: Any) -> None:
     builder.atomic_rmw("add", item_pointer(builder, address, _INT64(0)), value, "monotonic")
 
@@ -128,16 +107,13 @@ load_invariant: Final[Callable[[Address, int], int]] = intrinsic(_int64, (_int64
 """The same for memory that nothing writes while the function runs: the compiler may load ahead of stores."""
 store_item: Final[Callable[[Address, int, int], None]] = intrinsic(types.none, (_int64, _int64, _int64), _store_item)
 """Set the int64 at base + 8 * index."""
-stack_scratch: Final = stack_words(SCRATCH_ITEMS)
 aligned_line: Final[Callable[[], Address]] = intrinsic(_int64, (), _aligned_line)
 """Address of a cache line on the stack, with a line of room before it and one after it."""
-prefetch: Final[Callable[[Address], None]] = intrinsic(types.none, (_int64,), _prefetcher(to_write=False))
+prefetch: Final[Callable[[Address], None]] = intrinsic(types.none, (_int64,), _prefetch)
 """Ask for the cache line at `address`; an address that is not mapped does no harm.
 
 It is asked into the second cache, which can wait for more lines at once than the first.
 """
-prefetch_to_write: Final[Callable[[Address], None]] = intrinsic(types.none, (_int64,), _prefetcher(to_write=True))
-"""The same into the first cache, to be written: a store then need not wait for a line that another processor has."""
 copy_1: Final = copy_of(1)
 copy_2: Final = copy_of(2)
 copy_4: Final = copy_of(4)
@@ -151,8 +127,6 @@ memcpy: Final[Callable[[Address, Address, int], None]] = intrinsic(types.none, (
 """Copy (target, source, size) by the C library."""
 clear: Final[Callable[[Address, int], None]] = intrinsic(types.none, (_int64, _int64), _clear)
 """Set so many bytes to 0, by the C library."""
-mask_inside: Final[Callable[[Address, Address, int], int]] = intrinsic(_int64, (_int64,) * 3, _mask_inside)
-"""Of MASK_BITS int64 at an address (addresses, begin, span): bit i is set where begin <= item i < begin + span."""
 add_atomically: Final[Callable[[Address, int], None]] = intrinsic(types.none, (_int64, _int64), _add_atomically)
 """Add to the int64 at an address, to which other threads add too."""
 fence: Final[Callable[[], None]] = intrinsic(types.none, (), _fence)

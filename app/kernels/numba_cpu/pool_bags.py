@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from numba import types
 
-from app.kernels.numba_cpu.float_items import load_bf16, load_f16, load_f32, load_f64
 from app.kernels.numba_cpu.lookup_feature import (
     FLOAT16,
     FLOAT32,
@@ -27,7 +26,6 @@ from app.kernels.numba_cpu.memory_intrinsics import LINE, prefetch
 from app.kernels.numba_cpu.vectors import vector_functions
 from app.llvm_intrinsics import Address, inner
 
-_LOADS: Final = {"float16": load_f16, "bfloat16": load_bf16, "float32": load_f32, "float64": load_f64}
 _LANES: Final = (64, 16, 4, 1)
 """Columns of the blocks: the widest of them keep 8 of the 16 registers of AVX2 busy."""
 
@@ -37,15 +35,15 @@ Pool = Callable[[Address, Address, int, int, int], None]
 
 def _block_pooler(dtype: str, lanes: int) -> PoolBlock:
     """A function that pools `lanes` columns from `column` on, see `_pooler`."""
-    zeros, load, add_product, larger, divide, store = vector_functions(dtype, lanes)
-    load_weight = _LOADS[dtype]
+    zeros, load, load_one, add_product, larger, divide, store = vector_functions(dtype, lanes)
     wide: Any = types.float64 if dtype == "float64" else types.float32
-    block_bytes = lanes * {"float64": 8, "float32": 4}.get(dtype, 2)
+    item_size = {"float64": 8, "float32": 4}.get(dtype, 2)
+    block_bytes = lanes * item_size
 
     @inner
     def pool_block(feature_address: Address, target: Address, begin: int, end: int, last: int, column: int) -> None:
         feature = feature_at(feature_address)
-        offset = column * feature.item_size
+        offset = column * item_size
         indices, index_bytes, rows, row_bytes = feature.indices, feature.index_bytes, feature.rows, feature.row_bytes
         table, fill = feature.table + offset, feature.fill + offset
         weights, largest, ahead = feature.weights, feature.pooling == MAX, feature.ahead
@@ -58,7 +56,7 @@ def _block_pooler(dtype: str, lanes: int) -> PoolBlock:
             row = load_index(indices, index_bytes, at)
             items = load(fill if row == rows else table + row * row_bytes)
             if not largest:
-                sums = add_product(sums, items, load_weight(weights, at) if weights != 0 else wide(1.0))
+                sums = add_product(sums, items, load_one(weights + item_size * at) if weights != 0 else wide(1.0))
             elif at > begin:
                 sums = larger(sums, items)
             else:

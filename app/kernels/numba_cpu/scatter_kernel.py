@@ -24,17 +24,8 @@ from numpy.typing import NDArray
 from app.kernels.check_arrays import check_scatter_arrays, check_scatter_plan
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.apply_updates import OPERATIONS, apply_updates, flip_of, kind_of, kind_size
-from app.kernels.numba_cpu.gather_job import (
-    BLOCK,
-    CHUNK_SIZE,
-    DATA,
-    INDEX_TYPE,
-    OWN_INDEX_TYPE,
-    TOTAL,
-    write_job,
-)
 from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, ENTRY_OPTIONS, REFUSED
-from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, memcpy, stack_scratch, store_item
+from app.kernels.numba_cpu.memory_intrinsics import LINE, memcpy
 from app.kernels.numba_cpu.ndarray_abi import (
     ArrayHeader,
     address,
@@ -44,19 +35,16 @@ from app.kernels.numba_cpu.ndarray_abi import (
     is_array,
     length,
 )
-from app.kernels.numba_cpu.run_job import ARRAY_TYPE, WAKE_FROM, carry_out
-from app.kernels.numba_cpu.shared_job import CHUNKS_PER_THREAD
+from app.kernels.numba_cpu.shared_job import ARRAY_TYPE, end_of_chunk, first_of_chunk, record_job_at, stack_job
+from app.kernels.numba_cpu.shared_job import run as run_job
 from app.kernels.numba_cpu.split_over_threads import (
     UNFINISHED,
     UnfinishedGather,
-    acquire,
-    is_worth_sharing,
-    job_of,
     setting,
 )
 from app.kernels.numba_cpu.typed_memory import Items, record_at
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
-from app.kernels.numba_cpu.write_rows import as_int64, int64_items, write_rows
+from app.kernels.numba_cpu.write_rows import BLOCK, as_int64, int64_items, write_rows
 from app.llvm_intrinsics import Address, inner, int64, stack_words
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
@@ -250,23 +238,19 @@ def _scatter(
         return REFUSED
     job.data, job.output, job.indices, job.updates = address(data), address(out), address(indices), address(updates)
     work = 2 * job.tuples + (job.items * job.item_size + update_bytes) // 16
-    long = work > setting(team, WAKE_FROM)
-    if job.shared == 0 or job.units < 2 or (work < _LEAST_SHARED_WORK and not long):
+    if job.shared == 0 or job.units < 2 or work < _LEAST_SHARED_WORK:
         helpers = 0
-    split = helpers > 0 and is_worth_sharing(team, long) and acquire(team)
-    words = job_of(team) if split else stack_scratch()
-    chunks = CHUNKS_PER_THREAD * (helpers + 1) if split else 1
-    size = (job.units + chunks - 1) // chunks
-    write_job(words, (address(job_array), job.output, job.indices, 0), 0, 0, job.units, size, 0, job.chunk)
-    store_item(words, INDEX_TYPE, OWN_INDEX_TYPE)
-    return carry_out(team, words, split, helpers, long, may_leave_unfinished)
+    words = stack_job()
+    shared = record_job_at(words)
+    shared.run_chunk, shared.total, shared.chunk_size, shared.record = job.chunk, job.units, 1, address(job_array)
+    return run_job(team, words, helpers, work, may_leave_unfinished)
 
 
 def scatter_chunk(words: Address, number: int) -> int:
-    """Chunk `number` of a scatter, whose job DATA has the address of: its first bad component, or -1."""
-    job = _job_at(load_item(words, DATA))
-    low = number * load_item(words, CHUNK_SIZE)
-    end = min(low + load_item(words, CHUNK_SIZE), load_item(words, TOTAL))
+    """Chunk `number` of a scatter: its first bad component, or -1."""
+    job = _job_at(record_job_at(words).record)
+    low = first_of_chunk(words, number)
+    end = end_of_chunk(words, number)
     bad = -1
     while True:
         high = min(low + job.piece, end)

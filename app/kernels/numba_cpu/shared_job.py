@@ -8,22 +8,43 @@ from __future__ import annotations
 from typing import Final
 
 from app.kernels.numba_cpu.memory_intrinsics import call_address, memcpy
-from app.kernels.numba_cpu.records import record_at
-from app.kernels.numba_cpu.run_job import TIMEOUT, WAKE_FROM, take_chunks
 from app.kernels.numba_cpu.split_over_threads import (
     JOB_WORDS,
     acquire,
     close,
+    give_way,
     is_worth_sharing,
     job_of,
+    nanoseconds,
     publish,
     record_end,
+    report_bad,
     setting,
+    take_chunk,
+    taken_by_helpers,
 )
+from app.kernels.numba_cpu.typed_memory import record_of
 from app.llvm_intrinsics import Address, inlined, inner, stack_words
 
 CHUNKS_PER_THREAD: Final = 4
 """So that all end together: a helper that the system puts aside keeps all waiting for one chunk."""
+
+
+# Settings of the team, by their places (`ThreadTeam.settings`).
+LEAST_TUPLES: Final = 0
+"""Tuples that a chunk has at least."""
+NONTEMPORAL_FROM: Final = 1
+"""Bytes of output, from which on it is stored past the caches, which would not hold it."""
+GATHER_CHUNK_ADDRESS: Final = 2
+"""Of `gather_chunk`."""
+ARRAY_TYPE: Final = 3
+"""The address of `numpy.ndarray`."""
+TIMEOUT: Final = 4
+"""Nanoseconds for which an owner waits before it leaves a gather unfinished: its event loop has other requests."""
+WAKE_FROM: Final = 5
+"""Components, slices and 16 bytes of output, from which on a sleeping helper is worth waking (`gather_kernel.tune`)."""
+AHEAD_BYTES: Final = 6
+"""The longest slices that are asked for ahead, in bytes (`gather_kernel.tune`)."""
 
 
 class Job:
@@ -39,7 +60,14 @@ class Job:
     chunks: int
 
 
-job_at: Final = record_at(Job)
+class RecordJob(Job):
+    """A job whose other fields are a record elsewhere."""
+
+    record: Address
+
+
+job_at: Final = record_of(Job)
+record_job_at: Final = record_of(RecordJob)
 stack_job: Final = stack_words(JOB_WORDS)
 """The address of a job that a function has until it returns, of any operator's; its fields are not set."""
 
@@ -54,6 +82,22 @@ def first_of_chunk(job: Address, number: int) -> int:
 def end_of_chunk(job: Address, number: int) -> int:
     """The unit behind the last one of a chunk."""
     return min((number + 1) * job_at(job).chunk_size, job_at(job).total)
+
+
+@inner
+def take_chunks(team: Address, owning: bool) -> None:
+    """Take chunks of the team's job until none is left: the owner from the front, helpers from the back."""
+    job = job_at(job_of(team))
+    run_chunk, chunks = job.run_chunk, job.chunks
+    front = 0
+    since = nanoseconds()
+    while take_chunk(team, chunks):
+        number = front if owning else chunks - 1 - taken_by_helpers(team)
+        front += 1
+        bad = call_address(run_chunk, job_of(team), number)
+        if bad >= 0:
+            report_bad(team, bad)
+        since = give_way(team, chunks, since)
 
 
 @inner

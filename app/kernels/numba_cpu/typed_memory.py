@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numba
 import numba.core.cgutils
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from app.llvm_intrinsics import Address, Builder, intrinsic, with_arguments
 
+R = TypeVar("R")
 Items = NDArray[Any]
 """Of one axis, contiguous."""
 Table = NDArray[Any]
@@ -34,6 +35,21 @@ def record_at(dtype: np.dtype[Any]) -> Callable[[Address], Any]:
 
     made: Callable[[Address], Any] = intrinsic(_from_dtype(dtype), (types.int64,), build)
     return made
+
+
+def dtype_of(kind: type[Any]) -> np.dtype[Any]:
+    """NumPy's type of the record that a class describes by annotations, its bases' fields first: bool, else int64."""
+    annotations: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        annotations |= vars(base).get("__annotations__", {})
+    fields = [(name, np.bool_ if text == "bool" else np.int64) for name, text in annotations.items()]
+    return np.dtype(fields, align=True)
+
+
+def record_of(kind: type[R]) -> Callable[[Address], R]:
+    """`record_at` for the record that a class describes, as which it is typed."""
+    found: Callable[[Address], R] = record_at(dtype_of(kind))
+    return found
 
 
 def items_at(dtype: Any) -> Callable[[Address, int], Items]:

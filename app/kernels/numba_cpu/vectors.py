@@ -38,6 +38,8 @@ class VectorFunctions(NamedTuple):
     zeros: Callable[[], Vector]
     load: Callable[[Address], Vector]
     """The items at an address, which need not be aligned."""
+    load_one: Callable[[Address], float]
+    """One item."""
     add_product: Callable[[Vector, Vector, float], Vector]
     """(sums, items, weight): the product is rounded before it is added."""
     larger: Callable[[Vector, Vector], Vector]
@@ -58,11 +60,13 @@ def vector_functions(dtype: str, lanes: int) -> VectorFunctions:
         one = builder.insert_element(ir.Constant(vector.vector, ir.Undefined), value, _INT(0))
         return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_INT, lanes), [0] * lanes))
 
-    def load(builder: Builder, address: Any) -> Any:
-        found = builder.load(builder.inttoptr(address, stored.as_pointer()), align=1, typ=stored)
+    def widened(builder: Builder, items: Any) -> Any:
         if dtype == "bfloat16":
-            return float_of_bfloat16(builder, found)
-        return float_of_half(builder, found) if dtype == "float16" else found
+            return float_of_bfloat16(builder, items)
+        return float_of_half(builder, items) if dtype == "float16" else items
+
+    def load(builder: Builder, address: Any, kind: Any = stored) -> Any:
+        return widened(builder, builder.load(builder.inttoptr(address, kind.as_pointer()), align=1, typ=kind))
 
     def larger(builder: Builder, first: Any, second: Any) -> Any:
         keeps = builder.or_(builder.fcmp_ordered(">=", first, second), builder.fcmp_unordered("uno", first, first))
@@ -78,6 +82,7 @@ def vector_functions(dtype: str, lanes: int) -> VectorFunctions:
     return VectorFunctions(
         intrinsic(vector, (), lambda builder: ir.Constant(vector.vector, None)),
         intrinsic(vector, (types.int64,), load),
+        intrinsic(number, (types.int64,), lambda builder, address: load(builder, address, stored.element)),
         intrinsic(
             vector,
             (vector, vector, number),

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from app.kernels.numba_cpu.gather_job import BLOCK
 from app.kernels.numba_cpu.typed_memory import Items, Table, items_at, table_at
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
 from app.llvm_intrinsics import Address, inner, stack_words
 
+BLOCK: Final = 256
+"""Most tuples that are checked at a time."""
 int64_items: Final = items_at(np.int64)
 _int64_table: Final = table_at(np.int64)
 _stack_block: Final = stack_words(BLOCK * MAX_DEPTH)
