@@ -53,6 +53,7 @@ def _block_pooler(dtype: str, lanes: int) -> PoolBlock:
             later = fill if later == rows else table + later * row_bytes
             for place in range(0, block_bytes, LINE):
                 prefetch(later + place)
+            prefetch(later + block_bytes - 1)
             row = load_index(indices, index_bytes, at)
             items = load(fill if row == rows else table + row * row_bytes)
             if not largest:
