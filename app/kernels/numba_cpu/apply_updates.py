@@ -156,7 +156,7 @@ def _loop(combine: Combine, combine_one: Combine | None = None) -> Loop:
     @inner
     def loop(output: Table, updates: Table, entries: Items, bounds: Bounds, own: Own, flip: int) -> int:
         size, wrapped = bounds
-        begin, end = own
+        begin, end = max(own[0], 0), min(own[1], size)
         count, width = updates.shape
         if width == 1 and _names_one_row(entries):
             row = entries[0] + wrapped if entries[0] < 0 else entries[0]
@@ -174,20 +174,20 @@ def _loop(combine: Combine, combine_one: Combine | None = None) -> Loop:
                 row = entries[t]
                 if row < 0:
                     row += wrapped
-                if row < 0 or row >= size:
-                    return t
                 if begin <= row < end:
                     output[row, 0] = combine_item(output[row, 0], updates[t, 0], flip)
+                elif row < 0 or row >= size:
+                    return t
             return -1
         for t in range(count):
             row = entries[t]
             if row < 0:
                 row += wrapped
-            if row < 0 or row >= size:
-                return t
             if begin <= row < end:
                 for column in range(width):
                     output[row, column] = combine(output[row, column], updates[t, column], flip)
+            elif row < 0 or row >= size:
+                return t
         return -1
 
     return loop
