@@ -114,7 +114,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
     call, encoding = read_request(BODY, b"", signature, service.limits)
     assert isinstance(call.data, Tensor)
     data = call.data
-    answer = await service.run(call, one.timings, one.reservation)
+    answer = await service.run(call, one)
     text = write_answer(answer, encoding)
     planned = service.planner.plan(call, data, service.chooser)
 
@@ -129,7 +129,7 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
         "headers": best(exchange, seconds),
         "parse": best(lambda: read_request(BODY, b"", signature, service.limits), seconds),
         "plan": best(lambda: service.planner.plan(call, data, service.chooser), seconds),
-        "run": best(lambda: service.run_at_once(planned, data, call.indices, one.timings), seconds),
+        "run": best(lambda: service.run_at_once(planned, data, call.indices, one), seconds),
         "encode": best(lambda: write_answer(answer, encoding), seconds),
         "send": best(lambda: finish(one.send(200, b"application/json", text)), seconds),
         "whole": best(lambda: finish(app(scope(sink), receive, send)), seconds),

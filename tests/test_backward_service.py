@@ -12,15 +12,15 @@ import pytest
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import reference
-from app.memory.budget import Budget, MemoryReservation
+from app.memory.budget import Budget
 from app.services.gradients import Gradients
 from app.services.service import Service
 from app.store import EmptyStore
-from app.telemetry.server_timing import RequestTimings
 from app.tensors.backward_call import BackwardCall
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
+from tests.served import served
 
 
 @pytest.mark.parametrize(("tuples", "thread"), [(64, "MainThread"), (1 << 15, "gather-")])
@@ -51,7 +51,7 @@ def test_many_places_of_a_sparse_gradient_become_tuples_in_a_thread_of_the_pool(
     monkeypatch.setattr(np, "divmod", noting)
     try:
         service.runners[BackwardCall] = Gradients(service)
-        asked = service.run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
+        asked = service.run(call, served(service.budget))
         outputs = asyncio.run(asked).outputs
     finally:
         pool.close()

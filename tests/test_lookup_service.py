@@ -13,16 +13,16 @@ from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import reference
-from app.memory.budget import Budget, MemoryReservation
+from app.memory.budget import Budget
 from app.services.lookups import Lookups
 from app.services.service import Service
 from app.store import EmptyStore, Resident, Store
-from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
 from app.tensors.lookup_call import Feature, LookupCall
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
+from tests.served import served
 
 
 class _OneTable(EmptyStore):
@@ -43,7 +43,7 @@ def look_up(store: Store, *features: Feature) -> Answer:
     call = LookupCall(features, concat=len(features) == 1, out_of_bounds="fill")
     try:
         service.runners[LookupCall] = Lookups(service, reference)
-        asked = service.run(call, RequestTimings(0.0, 1e12), MemoryReservation(service.budget))
+        asked = service.run(call, served(service.budget))
         return asyncio.run(asked)
     finally:
         pool.close()
@@ -133,9 +133,7 @@ def test_the_plan_of_a_lookup_with_very_many_features_is_not_remembered(features
     service.runners[LookupCall] = lookups = Lookups(service, reference)
     rows = Tensor(DTYPES["int64"], (1,), np.zeros(1, np.int64))
     try:
-        asked = service.run(
-            LookupCall([Feature("t", rows)] * features), RequestTimings(0.0, 1e12), MemoryReservation(service.budget)
-        )
+        asked = service.run(LookupCall([Feature("t", rows)] * features), served(service.budget))
         assert asyncio.run(asked).output.shape == (1, features)
     finally:
         pool.close()

@@ -22,11 +22,12 @@ from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import Plan
 from app.services.service import Service
 from app.store import EmptyStore
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
+from tests.served import served
 
 Array = NDArray[Any]
 ROWS = 100_000
@@ -48,10 +49,10 @@ def call(rows: NDArray[Any], **options: Any) -> Call:
     )
 
 
-def gather(made: Service, asked: Call) -> tuple[Answer, RequestTimings]:
-    timings = RequestTimings(0.0, 1e12)
+def gather(made: Service, asked: Call) -> tuple[Answer, ServedRequest]:
+    request = served(made.budget)
     try:
-        return asyncio.run(made.run(asked, timings, MemoryReservation(made.budget))), timings
+        return asyncio.run(made.run(asked, request)), request
     finally:
         made.pool.close()
 
@@ -60,17 +61,17 @@ def gather(made: Service, asked: Call) -> tuple[Answer, RequestTimings]:
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
 def test_every_route_gives_the_same(route: Any, dtype: Any) -> None:
     asked = call(RANDOM.astype(dtype), dialect="openvino-8")
-    answer, timings = gather(service(force_route=route), asked)
-    assert timings.route == route
-    assert timings.parts == (2 if route == "split" else 1)
+    answer, request = gather(service(force_route=route), asked)
+    assert request.route == route
+    assert request.parts == (2 if route == "split" else 1)
     assert (answer.output.array.reshape(-1, 64) == TABLE.reshape(-1, 64)[RANDOM]).all()
 
 
 def test_a_split_has_as_many_parts_as_were_chosen() -> None:
     made = service(force_route="split")
     made.kernel = parts = _Counting()
-    _, timings = gather(made, call(RANDOM))
-    assert parts.threads == [timings.parts] == [2]
+    _, request = gather(made, call(RANDOM))
+    assert parts.threads == [request.parts] == [2]
 
 
 class _Counting:
@@ -156,7 +157,7 @@ def test_a_gather_that_was_left_keeps_its_arrays_no_longer_than_its_answer() -> 
     gc.collect()
     gc.disable()
     try:
-        asked = made.run(call(rows), RequestTimings(0.0, 1e12), MemoryReservation(made.budget))
+        asked = made.run(call(rows), served(made.budget))
         del rows
         asyncio.run(_only(asked))
         del asked
@@ -178,10 +179,10 @@ def test_the_event_loop_goes_on_while_a_helper_has_not_given_back_its_part(bad: 
         rows[7] = ROWS
 
     async def main() -> Answer:
-        waiting = asyncio.ensure_future(made.run(call(rows), RequestTimings(0.0, 1e12), MemoryReservation(made.budget)))
+        waiting = asyncio.ensure_future(made.run(call(rows), served(made.budget)))
         await asyncio.sleep(0)
         made.chooser = replace(made.chooser, force_route="loop")
-        answer = await made.run(call(RANDOM[:9]), RequestTimings(0.0, 1e12), MemoryReservation(made.budget))
+        answer = await made.run(call(RANDOM[:9]), served(made.budget))
         assert (answer.output.array.reshape(-1, 64) == TABLE.reshape(-1, 64)[RANDOM[:9]]).all()
         assert not waiting.done()
         kernel.back.set()
@@ -253,9 +254,9 @@ def test_every_route_finds_a_bad_index(route: Any) -> None:
 @pytest.mark.parametrize("loop_max_us", [None, 0.0])
 def test_what_is_explained_is_what_runs(loop_max_us: float | None) -> None:
     made = service(loop_max_us=loop_max_us)
-    _, timings = gather(made, call(RANDOM))
+    _, request = gather(made, call(RANDOM))
     choice = made.explain(call(RANDOM), MemoryReservation(made.budget)).decision.choice
-    assert (timings.route, timings.parts) == (choice.route, choice.parts)
+    assert (request.route, request.parts) == (choice.route, choice.parts)
 
 
 def test_an_explanation_allocates_nothing_and_refuses_what_could_never_fit() -> None:

@@ -124,7 +124,7 @@ class AsgiApp:
             if not context.started:
                 await context.send_error(GatherError("internal", "the service failed; its log has the request_id"))
         finally:
-            context.reservation.release()
+            context.memory.release()
             if context.change is not None:
                 self.metrics.changed(context, context.change)
             self.metrics.count(context, code or context.code)

@@ -24,10 +24,9 @@ from app.server import tls
 from app.server.header_fields import SECRETS, combined, repeated_single
 from app.telemetry.change_log import Change
 from app.telemetry.increment_layout import HEADER_TEMPLATE
-from app.telemetry.observed_request import ObservedRequest
 from app.telemetry.request_id import COUNTER
 from app.telemetry.request_metrics import Metrics
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.buffer_type import Buffer
 
 Piece = bytes | bytearray
@@ -117,8 +116,8 @@ class ServerExchange(Protocol):
         ...
 
 
-class RequestContext(ObservedRequest):
-    """A request being answered. `headers` has lower-case names; `timings` collects the times, `code` is an error's.
+class RequestContext(ServedRequest):
+    """A request being answered. `headers` has lower-case names; `code` is an error's.
 
     `credential` is the SHA-256 of the key that came with it, b"" for a field Authorization of another form, None where
     there was none; the field itself is in neither `headers` nor `scope`. `repeated` is a field that is no list and
@@ -137,7 +136,6 @@ class RequestContext(ObservedRequest):
         "query",
         "receive",
         "repeated",
-        "reservation",
         "route_match",
         "scope",
         "sender",
@@ -147,25 +145,22 @@ class RequestContext(ObservedRequest):
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, admission: Admission, deadline: float, metrics: Metrics
     ) -> None:
+        self.exchange: ServerExchange = scope["extensions"]["gathernd"]
         now = perf_counter()
+        super().__init__(now, now + deadline, MemoryReservation(admission.budget), self.exchange)
         self.scope: Scope = scope
         self.receive = receive
         self.sender = send
         self.admission = admission
         self.metrics = metrics
-        self.reservation = MemoryReservation(admission.budget)
         self.method = scope["method"]
         self.path = scope["path"]
         self.query: bytes = scope["query_string"]
         self.started = False
-        self.status = 0
         self.code: Code | None = None
         self.change: Change | None = None
-        self.exchange: ServerExchange = scope["extensions"]["gathernd"]
-        self.timings = RequestTimings(now, now + deadline, self.exchange)
         self.route_match: RouteMatch | None = self.exchange.route_match
         self.number = next(COUNTER)
-        self.given_id = None
         self.headers: dict[bytes, bytes]
         if self.route_match is None:
             self._read_header(scope["headers"])
@@ -216,13 +211,13 @@ class RequestContext(ObservedRequest):
 
     def fields(self, content_type: bytes, size: int) -> bytes:
         """The header lines of an answer of `size` bytes, which is written next; most gathers are counted here."""
-        if self.timings.gathered and self.given_id is None and self.code is None and self.metrics.answered(self, size):
+        if self.gathered and self.given_id is None and self.code is None and self.metrics.answered(self, size):
             return b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, size, HEADER_TEMPLATE)
         return b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nserver-timing: %b\r\n" % (
             content_type,
             size,
             self.request_id.encode(),
-            self.timings.header_field(),
+            self.server_timing(),
         )
 
     async def send(self, status: int, content_type: bytes, body: bytes | Sequence[Buffer], *extra: Field) -> None:
@@ -245,7 +240,7 @@ class RequestContext(ObservedRequest):
                 fields += lines
             exchange.respond(status, fields, pieces, size)
             return
-        self.admission.body_reads.begin_answer(self.reservation)
+        self.admission.body_reads.begin_answer(self.memory)
         await self.begin_answer(status, (b"content-type", content_type), (b"content-length", b"%d" % size), *extra)
         if size <= AT_ONCE:
             await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
@@ -268,7 +263,7 @@ class RequestContext(ObservedRequest):
         """Send the header of an answer, whose body `sender` takes piece by piece."""
         self.started = True
         self.status = status
-        own = (b"x-request-id", self.request_id.encode()), (b"server-timing", self.timings.header_field())
+        own = (b"x-request-id", self.request_id.encode()), (b"server-timing", self.server_timing())
         await self.sender({"type": "http.response.start", "status": status, "headers": [*own, *fields]})
 
     async def send_empty(self, status: int, *fields: Field) -> None:

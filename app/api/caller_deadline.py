@@ -20,7 +20,7 @@ def with_deadline(handler: Handler, seconds: float) -> Handler:
     """`handler` for requests whose caller waits for `seconds` only."""
 
     async def limited(context: RequestContext) -> None:
-        context.timings.wait_at_most(seconds)
+        context.wait_at_most(seconds)
         await handler(context)
 
     return limited

@@ -52,7 +52,6 @@ class Exchange:
     async def __call__(self, context: RequestContext) -> None:
         """Read, run, answer. Raises GatherError for everything it refuses."""
         headers, formats, service = context.headers, self.formats, self.service
-        timings, reservation = context.timings, context.reservation
         content_type = headers.get(b"content-type")
         codec = self.json if content_type is None else formats.get(content_type) or format_of(content_type, formats)
         limit = self.max_body_bytes if codec.binary else self.max_json_bytes
@@ -60,10 +59,10 @@ class Exchange:
         if b"content-encoding" in headers:
             body = await inflate_in(service.pool, context, body, limit)
         if len(body) <= codec.short_body or not codec.is_long_body(body):
-            call, encoding = codec.read(body, context.query, self.signature, self.limits, reservation)
+            call, encoding = codec.read(body, context.query, self.signature, self.limits, context.memory)
         else:
             call, encoding = await service.pool.run(
-                lambda: codec.read(body, context.query, self.signature, self.limits, reservation), timings
+                lambda: codec.read(body, context.query, self.signature, self.limits, context.memory), context
             )
         accept = headers.get(b"accept")
         answered = codec
@@ -74,13 +73,13 @@ class Exchange:
             data = call.data
             if isinstance(data, Tensor) and data.dtype.name not in answered.dtypes:
                 answered = self._other_format(answered, call, 0, data, accept)
-        timings.parsed = perf_counter()
+        context.parsed = perf_counter()
         if call.explain:
-            found = await service.with_shards(service.explain(call, reservation), timings, reservation)
+            found = await service.with_shards(service.explain(call, context.memory), context)
             await context.send(200, JSON, dump(explanation_body(found)))
             return
-        answer = await service.run(call, timings, reservation)
-        timings.gathered = timings.kernel_end
+        answer = await service.run(call, context)
+        context.gathered = context.kernel_end
         if answer.tables:
             context.metrics.count_lookup(answer.tensors)
         if answered.binary:
@@ -89,9 +88,9 @@ class Exchange:
                     answered = self._other_format(answered, call, number, output, accept)
                     break
         if answered.is_long_answer(answer):
-            content = await service.pool.run(lambda: answered.write(answer, encoding, reservation), timings)
+            content = await service.pool.run(lambda: answered.write(answer, encoding, context.memory), context)
         else:
-            content = answered.write(answer, encoding, reservation)
+            content = answered.write(answer, encoding, context.memory)
         facts = headers_of(answer) if answered.binary else ()
         await context.send(200, answered.media_type, content, *facts)
 

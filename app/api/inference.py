@@ -1,19 +1,19 @@
-"""One exchange of the Open Inference Protocol, from the parts of a request to those of its answer, by REST and gRPC."""
+"""One exchange of the Open Inference from the parts of a request to those of its answer, by REST and gRPC."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from app.api.v2_model_lookup import Models, counted_as
 from app.errors import GatherError
 from app.formats.oip.infer_answer import VERSION
 from app.formats.oip.infer_document import AnyModel, AskedInference
-from app.memory.budget import Memory, MemoryReservation
+from app.memory.budget import Memory
 from app.telemetry.request_metrics import Metrics
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.gather_call import Answer
 from app.tensors.shape_limits import Limits
 
@@ -31,20 +31,6 @@ class InferFormat(Generic[Message, Written]):
     write: Callable[[Answer, AnyModel, AskedInference, Memory], Written]
 
 
-class Received(Protocol):
-    """A request of either transport."""
-
-    @property
-    def timings(self) -> RequestTimings:
-        """Its times."""
-        ...
-
-    @property
-    def reservation(self) -> MemoryReservation:
-        """Its memory."""
-        ...
-
-
 class Inference:
     """Carries out infer requests, and counts them by their models."""
 
@@ -59,40 +45,41 @@ class Inference:
         message: Message,
         model: AnyModel,
         version: str | None,
-        request: Received,
+        request: ServedRequest,
     ) -> tuple[Answer, Written]:
         """Read, run, write. `version` is the one that the caller named.
 
         Raises every error of the operator, and ClientGone; model_not_found if the model has gone.
         """
         service, models = self.service, self.models
-        timings, reservation = request.timings, request.reservation
         arrived = perf_counter()
         try:
             if kind.is_long(message, model):
-                read = await service.pool.run(lambda: kind.read(message, model, service.limits, reservation), timings)
+                read = await service.pool.run(
+                    lambda: kind.read(message, model, service.limits, request.memory), request
+                )
             else:
-                read = kind.read(message, model, service.limits, reservation)
+                read = kind.read(message, model, service.limits, request.memory)
             if read.timeout is not None:
-                timings.wait_at_most(read.timeout)
-            timings.parsed = perf_counter()
-            answer = await service.run(read.call, timings, reservation)
-            timings.gathered = timings.kernel_end
+                request.wait_at_most(read.timeout)
+            request.parsed = perf_counter()
+            answer = await service.run(read.call, request)
+            request.gathered = request.kernel_end
             if answer.tables:
                 self._metrics.count_lookup(answer.tensors)
             if kind.is_long_answer(answer, read):
-                written = await service.pool.run(lambda: kind.write(answer, model, read, reservation), timings)
+                written = await service.pool.run(lambda: kind.write(answer, model, read, request.memory), request)
             else:
-                written = kind.write(answer, model, read, reservation)
+                written = kind.write(answer, model, read, request.memory)
         except Exception as error:
-            self.count_failure(model, timings)
+            self.count_failure(model, request)
             if model.resident and isinstance(error, GatherError) and error.code == "tensor_not_found":
                 models.forget(model.name)
                 raise models.not_found(model.name, version) from None
             raise
-        models.statistics.of(counted_as(model.name, answer.data_version or VERSION)).succeeded(timings, arrived)
+        models.statistics.of(counted_as(model.name, answer.data_version or VERSION)).succeeded(request, arrived)
         return answer, written
 
-    def count_failure(self, model: AnyModel, timings: RequestTimings) -> None:
+    def count_failure(self, model: AnyModel, request: ServedRequest) -> None:
         """Count a request to a model that failed."""
-        self.models.statistics.of(self.models.counted_now(model)).failed(timings.start)
+        self.models.statistics.of(self.models.counted_now(model)).failed(request.start)

@@ -33,7 +33,7 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
     if (body := context.exchange.whole_body()) is not None:
         if len(body) > limit:
             raise too_large(limit, name)
-        context.reservation.charge(len(body))
+        context.memory.charge(len(body))
         return body
     declared = context.content_length()
     if declared is not None and declared > limit:
@@ -44,26 +44,26 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
         found = await _receive(context, declared, limit, lead, name)
     else:
         body_reads = context.admission.body_reads
-        patience = context.timings.deadline - begun if TIMEOUT in context.headers else inf
+        patience = context.deadline - begun if TIMEOUT in context.headers else inf
         await body_reads.acquire(context.exchange, declared, patience)
         try:
             found = await _receive(context, declared, limit, lead, name)
-            body_reads.expect_answer(context.reservation, len(found))
+            body_reads.expect_answer(context.memory, len(found))
         finally:
             body_reads.release(context.exchange)
     # A large request that has arrived is no longer refused where threads are busy. The service's own deadline
     # counts only the time that it takes itself, the caller's all of it.
     if len(found) > SMALL_BODY_BYTES:
-        context.timings.admitted = True
+        context.admitted = True
     if TIMEOUT not in context.headers:
-        context.timings.deadline += perf_counter() - begun
+        context.deadline += perf_counter() - begun
     return found
 
 
 async def _receive(context: RequestContext, declared: int | None, limit: int, lead: int, name: str) -> Buffer:
     """The body as it arrives, into memory of the declared size or into a growing block."""
     if TIMEOUT in context.headers:
-        context.exchange.deadline = monotonic() + context.timings.deadline - perf_counter()
+        context.exchange.deadline = monotonic() + context.deadline - perf_counter()
     message = await context.receive()
     if message["type"] == "http.disconnect":
         raise ClientGone
@@ -71,17 +71,17 @@ async def _receive(context: RequestContext, declared: int | None, limit: int, le
     if len(first) > limit:
         raise too_large(limit, name)
     if not message["more_body"]:
-        context.reservation.charge(len(first))
+        context.memory.charge(len(first))
         return first
     if declared is not None:
-        context.reservation.charge(len(first))
+        context.memory.charge(len(first))
         # Pages that are not written to take no memory: what is announced and never comes costs nothing.
         view: memoryview = np.empty(lead + declared, np.uint8).data[lead:]
         view[: len(first)] = first
-        if not await context.exchange.read_into(view[len(first) :], context.reservation.charge):
+        if not await context.exchange.read_into(view[len(first) :], context.memory.charge):
             raise ClientGone
         return view
-    grown = UnknownLengthBody(context.reservation, limit, lead, name)
+    grown = UnknownLengthBody(context.memory, limit, lead, name)
     grown.add(first)
     del first, message
     if not await context.exchange.collect(grown.add):
@@ -94,7 +94,7 @@ async def inflate_in(
 ) -> Buffer:
     """The body without its Content-Encoding, made in a thread of `pool`; see `inflate`."""
     encoding = context.headers[b"content-encoding"]
-    return await pool.run(lambda: inflate(body, encoding, limit, context.reservation, lead), context.timings)
+    return await pool.run(lambda: inflate(body, encoding, limit, context.memory, lead), context)
 
 
 def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int = 0, name: str = BODY_BYTES) -> Buffer:
@@ -119,6 +119,6 @@ async def read_json(context: RequestContext) -> Any:
     body = await read_body(context, _MOST_JSON, name="small_body_bytes")
     encoding = context.headers.get(b"content-encoding")
     if encoding is not None:
-        body = inflate(body, encoding, _MOST_JSON, context.reservation, name="small_body_bytes")
-    check_framing(body, context.reservation)
+        body = inflate(body, encoding, _MOST_JSON, context.memory, name="small_body_bytes")
+    check_framing(body, context.memory)
     return lossless_json.loads(bytes(body).decode())

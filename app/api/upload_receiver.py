@@ -102,7 +102,7 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
 
     The first piece is charged as it comes, so that an upload that only announces its body holds nothing.
     """
-    charge = context.reservation.charge
+    charge = context.memory.charge
     charged = 0
     loop = asyncio.get_running_loop()
     working: asyncio.Future[Any] | None = None

@@ -26,10 +26,11 @@ from app.bounded_cache import BoundedCache
 from app.dispatch.choose_backend import Size
 from app.dispatch.consistent_reads import ResidentTensor, RunInLockThread, attempts, default_thread
 from app.dispatch.gpu_tensor_copies import ContentChanged, GpuTensorCopies
-from app.dispatch.request_thread_pool import PoolRequest, RequestThreadPool
+from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels.gpu_interface import Device, DeviceFailed, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan, Plan
+from app.telemetry.served_request import ServedRequest
 from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 
@@ -81,7 +82,7 @@ class Gpu:
         content: ResidentTensor | None,
         out: NDArray[Any],
         started: Callable[[], None],
-        request: PoolRequest | None = None,
+        request: ServedRequest | None = None,
     ) -> Outcome | None:
         """Gather on the device into `out`, or None where that failed and the request leaves the device to the service.
 
@@ -126,7 +127,7 @@ class Gpu:
         name: str,
         work: Callable[[ResidentTensor | None], Outcome],
         content: ResidentTensor | None,
-        request: PoolRequest | None,
+        request: ServedRequest | None,
     ) -> Outcome:
         """Run `work` in the pool; again where a scatter changed the content while it was copied."""
         try:

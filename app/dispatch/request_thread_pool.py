@@ -17,10 +17,11 @@ from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from app.errors import GatherError
 from app.memory.error_tracebacks import drop_tracebacks
+from app.telemetry.served_request import ServedRequest
 
 Result = TypeVar("Result")
 
@@ -32,29 +33,6 @@ class ClientGone(Exception):
 def past_deadline() -> GatherError:
     """The refusal of a request that has waited too long."""
     return GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
-
-
-class Caller(Protocol):
-    """The client's side of a request: `disconnected` once it has gone; `on_disconnect`, if set, is called then."""
-
-    disconnected: bool
-    on_disconnect: Callable[[], None] | None
-
-
-class PoolRequest(Protocol):
-    """The request of a call. `admitted` says whether the pool has run a call for it before."""
-
-    admitted: bool
-
-    @property
-    def deadline(self) -> float:
-        """Until when the request may wait, in seconds of `perf_counter`."""
-        ...
-
-    @property
-    def caller(self) -> Caller | None:
-        """The client's side of it."""
-        ...
 
 
 class RequestThreadPool:
@@ -84,7 +62,7 @@ class RequestThreadPool:
         """Whether the first call of a request would be refused."""
         return self._free <= 0
 
-    async def run(self, work: Callable[[], Result], request: PoolRequest | None = None) -> Result:
+    async def run(self, work: Callable[[], Result], request: ServedRequest | None = None) -> Result:
         """Carry out `work` in a thread, for `request` if it is for one.
 
         Raises overloaded when too many wait or this one has waited too long, deadline_exceeded when its deadline passes
@@ -130,7 +108,7 @@ class RequestThreadPool:
                 caller.on_disconnect = None
             del future
 
-    async def run_unless(self, short: bool, work: Callable[[], Result], request: PoolRequest | None = None) -> Result:
+    async def run_unless(self, short: bool, work: Callable[[], Result], request: ServedRequest | None = None) -> Result:
         """Carry out `work`: here where it is `short`, else as `run` does."""
         return work() if short else await self.run(work, request)
 

@@ -150,7 +150,7 @@ class Calls(grpc.GenericRpcHandler):
         request = RpcRequest(rpc, metadata or (), context.peer, self._admission.budget, self._deadline)
         left: float | None = context.time_remaining()
         if left is not None:
-            request.timings.wait_at_most(max(left, 0.0))
+            request.wait_at_most(max(left, 0.0))
         return request
 
     def _check_access(self, rpc: Rpc, request: RpcRequest) -> None:
@@ -176,13 +176,13 @@ class Calls(grpc.GenericRpcHandler):
         """A message that came compressed. Raises payload_too_large above `most` bytes, and malformed_request."""
 
         def inflated() -> bytes:
-            whole = inflate(message, coding, most, request.reservation, name="message_bytes")
-            request.reservation.charge(len(whole))
+            whole = inflate(message, coding, most, request.memory, name="message_bytes")
+            request.memory.charge(len(whole))
             return bytes(whole)
 
         if len(message) <= _INFLATED_AT_ONCE:
             return inflated()
-        return await self._run(self._admission.pool.run(inflated, request.timings), request)
+        return await self._run(self._admission.pool.run(inflated, request), request)
 
     async def _read_public(self, context: Context, request: RpcRequest, task: asyncio.Task[Any]) -> bytes:
         """The only message of a call that needs no key. Raises as `_read` does, and overloaded."""
@@ -206,9 +206,9 @@ class Calls(grpc.GenericRpcHandler):
             request.received = size = len(message)
             if size > most:
                 raise too_large(most, "message_bytes")
-            request.reservation.charge(size)
+            request.memory.charge(size)
             if size > SMALL_BODY_BYTES:
-                request.timings.admitted = True
+                request.admitted = True
             coding = coding_of(message)
             whole: bytes = message if coding is None else await self._inflated(message, coding, request, most)
         except asyncio.CancelledError:
@@ -224,7 +224,7 @@ class Calls(grpc.GenericRpcHandler):
         control, is_public = self._control.get(rpc.method), rpc.is_public
 
         async def answer(control: Control, message: bytes, request: RpcRequest) -> bytes:
-            content = await control(read_message(rpc, message), request.reservation)
+            content = await control(read_message(rpc, message), request.memory)
             if rpc.method in LONG:
                 return await asyncio.to_thread(write_message, rpc, content)
             return write_message(rpc, content)
@@ -239,7 +239,7 @@ class Calls(grpc.GenericRpcHandler):
             def leave() -> None:
                 self._under_way.end(rpc, task)
                 if not request.disconnected:
-                    request.reservation.release()
+                    request.memory.release()
 
             is_left = False
             code: str | None = None
@@ -282,7 +282,7 @@ class Calls(grpc.GenericRpcHandler):
                 finally:
                     leave()  # until now gRPC may hold a part of the message
             if request.given_id is not None:  # to send what differs from call to call costs as much as a small gather
-                timing = request.timings.header_field().decode()
+                timing = request.server_timing().decode()
                 context.set_trailing_metadata((("x-request-id", request.request_id), ("server-timing", timing)))
             return written
 
@@ -308,8 +308,7 @@ class Calls(grpc.GenericRpcHandler):
 
     def _gone(self, request: RpcRequest, context: Context) -> tuple[str, str]:
         """Code and status of a call that its caller has ended, or whose deadline has passed."""
-        timings = request.timings
-        if timings.callers_deadline and perf_counter() >= timings.deadline - 0.001:
+        if request.callers_deadline and perf_counter() >= request.deadline - 0.001:
             return "deadline_exceeded", CATALOGUE["deadline_exceeded"].grpc_status
         if self._stopping.is_set():
             return "not_ready", CATALOGUE["not_ready"].grpc_status
@@ -373,8 +372,8 @@ class Calls(grpc.GenericRpcHandler):
             try:
                 if running > self._admission.requests:
                     raise self._admission.too_many()
-                request.reservation.charge(len(message))
-                request.timings.admitted = len(message) > SMALL_BODY_BYTES
+                request.memory.charge(len(message))
+                request.admitted = len(message) > SMALL_BODY_BYTES
                 coding = coding_of(message)
                 if coding is not None:
                     message = await self._inflated(message, coding, request, self._max_message_bytes)
@@ -401,7 +400,7 @@ class Calls(grpc.GenericRpcHandler):
             raise
         finally:
             if not request.disconnected:
-                request.reservation.release()
+                request.memory.release()
             self._count(rpc, request, code, status)
         return True
 
@@ -443,7 +442,7 @@ class Calls(grpc.GenericRpcHandler):
                     await self._abort(context, failure, request)
             finally:
                 self._under_way.end(rpc, task)
-                request.reservation.release()
+                request.memory.release()
 
         return handle
 
@@ -475,7 +474,7 @@ class Calls(grpc.GenericRpcHandler):
         self._metrics.count_limit(error)
         metadata = (
             ("x-request-id", request.request_id),
-            ("server-timing", request.timings.header_field().decode()),
+            ("server-timing", request.server_timing().decode()),
             (PROBLEM, problem_bytes(error, request.request_id)),
         )
         aborted = context.abort(grpc.StatusCode[CATALOGUE[error.code].grpc_status], status_message(error), metadata)
@@ -496,4 +495,4 @@ def coding_of(message: bytes) -> bytes | None:
 def _release(request: RpcRequest, ended: asyncio.Task[Any]) -> None:
     """Give back what a request has charged whose caller went before its end."""
     forget_failure(ended)
-    request.reservation.release()
+    request.memory.release()

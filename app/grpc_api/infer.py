@@ -31,7 +31,7 @@ class RpcInference:
 
     async def parse(self, message: bytes, request: RpcRequest) -> ParsedMessage:
         """What a message says. Raises malformed_request and limit_exceeded, and what charging raises."""
-        features, memory = self._service.limits.features, request.reservation
+        features, memory = self._service.limits.features, request.memory
         few = split(message, features, _FEW_FIELDS)
         if few is not None and len(few.rest) <= LONG_REST:
             return parse(few, memory)
@@ -44,7 +44,7 @@ class RpcInference:
                 assert found is not None
             return parse(found, memory)
 
-        return await self._service.pool.run(parse_long, request.timings)
+        return await self._service.pool.run(parse_long, request)
 
     async def infer(self, message: bytes, request: RpcRequest, *, stream: bool = False) -> bytes:
         """Answer a ModelInferRequest; with `stream` by a ModelStreamInferResponse.

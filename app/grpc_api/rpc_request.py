@@ -10,9 +10,8 @@ from app.errors import Code
 from app.grpc_api.rpc_table import Rpc
 from app.memory.budget import Budget, MemoryReservation
 from app.security.api_keys import key_digest
-from app.telemetry.observed_request import ObservedRequest
 from app.telemetry.request_id import COUNTER
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 
 _AUTHORIZATION: Final = "authorization"
 _REQUEST_ID: Final = "x-request-id"
@@ -23,7 +22,7 @@ _OBSERVED: Final = frozenset((_TRACE, "tracestate", _REQUEST_ID, "user-agent"))
 """Metadata that logs and traces see; the key, and all else that a caller may send, is in neither."""
 
 
-class RpcRequest(ObservedRequest):
+class RpcRequest(ServedRequest):
     """A call, or one request of a stream. `exchange` is the request itself, since bytes, and whether the caller has
     gone, are known here.
     """
@@ -36,7 +35,6 @@ class RpcRequest(ObservedRequest):
         "on_disconnect",
         "received",
         "repeated_key",
-        "reservation",
         "sent",
     )
 
@@ -52,16 +50,14 @@ class RpcRequest(ObservedRequest):
         deadline: float,
     ) -> None:
         now = perf_counter()
+        super().__init__(now, now + deadline, MemoryReservation(budget), self)
         self.method, self.path = "POST", rpc.path
         self.number = next(COUNTER)
-        self.received = self.sent = self.status = 0
+        self.received = self.sent = 0
         self.disconnected = False
         self.on_disconnect: Callable[[], None] | None = None
-        self.reservation = MemoryReservation(budget)
-        self.timings = RequestTimings(now, now + deadline, self)
         self.credential: bytes | None = None
         self.repeated_key = False
-        self.given_id = None
         self._peer = peer
         self._metadata = metadata
         for name, _ in metadata:

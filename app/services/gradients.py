@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from app.dispatch.choose_backend import LARGE_INDEX_SCAN, Decision, Facts
 from app.errors import GatherError
 from app.kernels.out_of_bounds import REPLACED_BYTES, fill_slices, replace_out_of_bounds
-from app.memory.budget import MemoryReservation
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
 from app.operators.backward_rules import Backward, check_backward_dtypes, check_coefficient
 from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import GRADIENTS
 from app.services.service import Explanation, Service
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.backward_call import BackwardCall
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
@@ -69,10 +68,8 @@ class Gradients:
         data, planned = self._plan(call)
         return PreparedGradient(call, data, planned, self._decide(call, planned.plan))
 
-    async def start(
-        self, prepared: PreparedGradient, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Answer:
-        """Run what was prepared. What it allocates besides is charged to `reservation` first.
+    async def start(self, prepared: PreparedGradient, request: ServedRequest) -> Answer:
+        """Run what was prepared. What it allocates besides is charged to the request's memory first.
 
         Raises index_out_of_bounds, overloaded, deadline_exceeded and ClientGone.
         """
@@ -82,37 +79,37 @@ class Gradients:
         fields = GRADIENTS[call.operator].dialects[call.dialect].fields
         drops = fields is not None and fields.fills
         if drops:
-            reservation.charge(REPLACED_BYTES * plan.index_items + call.grad_output.array.nbytes)
-        timings.route, timings.parts, on_event_loop = decision.choice
+            request.memory.charge(REPLACED_BYTES * plan.index_items + call.grad_output.array.nbytes)
+        request.route, request.parts, on_event_loop = decision.choice
         out = service.outputs.empty_aligned(plan.output_items, data.dtype.carrier)
         further = {"scratch": service.outputs.empty(plan.scratch_items, _INT64)}
         if plan.sparse:
             further |= {"places": np.empty(plan.rows, np.int64), "count": np.zeros(1, np.int64)}
 
         def work() -> int:
-            service.start_kernel(timings)
+            service.start_kernel(request)
             run, inputs = service.kernel.run, _Inputs(plan, call.grad_output.items, call.indices.array)
             if not drops:
-                return run(*inputs, out, timings.parts, False, further)
+                return run(*inputs, out, request.parts, False, further)
             valid = _dropped(inputs)
             if valid is None:
                 return -1
             # There may be fewer tuples than at first.
             trimmed = further | ({"places": further["places"][: valid.plan.rows]} if plan.sparse else {})
-            return run(*valid, out[: valid.plan.output_items], timings.parts, False, trimmed)
+            return run(*valid, out[: valid.plan.output_items], request.parts, False, trimmed)
 
         # The event loop does no work that helpers share: it would wait for them.
-        here = on_event_loop and timings.parts == 1
-        bad = work() if here else await service.pool.run(work, timings)
-        timings.kernel_end = perf_counter()
+        here = on_event_loop and request.parts == 1
+        bad = work() if here else await service.pool.run(work, request)
+        request.kernel_end = perf_counter()
         if bad >= 0:
-            raise await self._index_error(call, data, planned, timings)
+            raise await self._index_error(call, data, planned, request)
         if not plan.sparse:
             outputs = {"grad_data": Tensor(data.dtype, data.shape, out.view(data.dtype.numpy))}
             return Answer(outputs, call.dialect)
         few = int(further["count"][0]) * plan.depth < LARGE_INDEX_SCAN
-        outputs = await service.pool.run_unless(few, lambda: _sparse_outputs(data, planned, out, further), timings)
-        timings.kernel_end = perf_counter()
+        outputs = await service.pool.run_unless(few, lambda: _sparse_outputs(data, planned, out, further), request)
+        request.kernel_end = perf_counter()
         return Answer(outputs, call.dialect)
 
     def _plan(self, call: BackwardCall) -> tuple[Tensor, Backward]:
@@ -142,7 +139,7 @@ class Gradients:
         return decision
 
     async def _index_error(
-        self, call: BackwardCall, data: Tensor, planned: Backward, timings: RequestTimings
+        self, call: BackwardCall, data: Tensor, planned: Backward, request: ServedRequest
     ) -> GatherError:
         dialect, indices = GRADIENTS[call.operator].dialects[call.dialect], call.indices
 
@@ -155,7 +152,7 @@ class Gradients:
                 error.hint = f"Send no index for axis {first.axis}, which has size 0, so that none is valid."
             return error
 
-        return await self.service.pool.run_unless(indices.array.size < LARGE_INDEX_SCAN, work, timings)
+        return await self.service.pool.run_unless(indices.array.size < LARGE_INDEX_SCAN, work, request)
 
 
 def _dropped(inputs: _Inputs) -> _Inputs | None:

@@ -23,14 +23,14 @@ from app.kernels import LookupKernel
 from app.kernels.check_lookup import FeatureArrays, rows_of
 from app.kernels.float_conversion import in_type
 from app.kernels.out_of_bounds import REPLACED_BYTES, replace_out_of_bounds
-from app.memory.budget import MemoryReservation
+from app.memory.budget import Memory
 from app.operators.gather_plan import GatherPlan
 from app.operators.lookup import LookupPlan, check_all_offsets, check_indices, plan_lookup
 from app.operators.shape_rules import check_output_bytes
 from app.services.call_planner import fill_item
 from app.services.service import Explanation, Service
 from app.store import Resident
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import OUTPUT, Answer, TableRead
 from app.tensors.lookup_call import Feature, LookupCall
@@ -121,13 +121,13 @@ class Lookups:
         decision = planned.decisions[any(resident.cold for resident in residents)]
         return PreparedLookup(call, residents, planned.plan, fills, decision)
 
-    async def start(self, prepared: PreparedLookup, timings: RequestTimings, reservation: MemoryReservation) -> Answer:
-        """Run what was prepared. What it allocates besides is charged to `reservation` first; rows are not charged.
+    async def start(self, prepared: PreparedLookup, request: ServedRequest) -> Answer:
+        """Run what was prepared. What it allocates besides is charged first; rows are not charged.
 
         Raises offsets_invalid, index_out_of_bounds, overloaded and deadline_exceeded, and ClientGone.
         """
         if prepared.call.output_dtype is not None:
-            return await _look_up_converted(self, prepared, timings, reservation)
+            return await _look_up_converted(self, prepared, request)
         service = self.service
         call, residents, plan, fills, decision = prepared
         items = sum(feature.indices for feature in plan.features)
@@ -135,45 +135,45 @@ class Lookups:
         filled: Sequence[NDArray[np.bool_] | None] = [None] * len(plan.features)
         indices: Sequence[NDArray[Any]] = [feature.indices.array for feature in call.features]
         if call.out_of_bounds != "error":
-            work = _replacing(call, plan, reservation)
-            replacements = await service.pool.run_unless(items < LARGE_INDEX_SCAN, work, timings)
+            work = _replacing(call, plan, request.memory)
+            replacements = await service.pool.run_unless(items < LARGE_INDEX_SCAN, work, request)
             indices = [one.indices for one in replacements]
             # Without bags no row is filled, and a table without rows may have rows of any size.
             rows_written = [feature.output_rows for feature in plan.features]
             filled = [one.filled if some else None for one, some in zip(replacements, rows_written, strict=True)]
             replaced = sum(one.replaced for one in replacements)
         fitted = _FittedInputs(call, plan, indices, filled)
-        reservation.charge(fitted.nbytes)
+        request.memory.charge(fitted.nbytes)
         offsets, rows = await service.pool.run_unless(
-            fitted.nbytes < LARGE_COPY, lambda: (fitted.offsets(), fitted.rows(fills, residents)), timings
+            fitted.nbytes < LARGE_COPY, lambda: (fitted.offsets(), fitted.rows(fills, residents)), request
         )
         weights = [None if feature.weights is None else feature.weights.items for feature in call.features]
         outputs = [service.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.outputs]
         run = LookupRun(plan, indices, offsets, weights, rows, outputs)
-        timings.route, timings.parts, on_event_loop = decision.choice
-        run, tables, every = await self._read_tables(call, run, residents, timings, reservation)
+        request.route, request.parts, on_event_loop = decision.choice
+        run, tables, every = await self._read_tables(call, run, residents, request)
         plan = run.plan
-        if on_event_loop and timings.parts == 1 and not strings:
-            bad = self._run_kernel(run, every, tables, 1, timings)
+        if on_event_loop and request.parts == 1 and not strings:
+            bad = self._run_kernel(run, every, tables, 1, request)
         else:
-            bad = await service.pool.run(lambda: self._run_kernel(run, every, tables, timings.parts, timings), timings)
+            bad = await service.pool.run(lambda: self._run_kernel(run, every, tables, request.parts, request), request)
         for resident in {id(resident): resident for resident in residents}.values():
             if bad < 0 and not resident.is_consistent:
                 numbers = [number for number, one in enumerate(residents) if one is resident]
                 name = call.features[numbers[0]].tensor
-                read = partial(self._read_again, run, numbers, timings.parts, timings)
-                again = await service.read_again(name, resident, read, timings)
+                read = partial(self._read_again, run, numbers, request.parts, request)
+                again = await service.read_again(name, resident, read, request)
                 residents = tables = [again if one is resident else one for one in residents]
-        timings.kernel_end = perf_counter()
+        request.kernel_end = perf_counter()
         if bad >= 0:
             checks = first_error(call, plan)
-            error = await service.pool.run_unless(items < LARGE_INDEX_SCAN, checks, timings)
+            error = await service.pool.run_unless(items < LARGE_INDEX_SCAN, checks, request)
             assert error is not None, "a kernel found an index or an offset wrong, and none is"
             raise error
         looked_up: Sequence[Tensor]
         if strings:
             looked_up = await service.pool.run(
-                lambda: self._string_outputs(call, run, tables, filled, fills, reservation), timings
+                lambda: self._string_outputs(call, run, tables, filled, fills, request.memory), request
             )
         else:
             looked_up = [
@@ -245,14 +245,13 @@ class Lookups:
         call: LookupCall,
         run: LookupRun,
         residents: Sequence[Resident],
-        timings: RequestTimings,
-        reservation: MemoryReservation,
+        request: ServedRequest,
     ) -> tuple[LookupRun, Sequence[Resident], Sequence[int]]:
         """What a kernel is to do, the table of each feature, and the numbers of the features that it is to look up.
 
         Here all of them, from the tables of the store.
         """
-        del call, timings, reservation
+        del call, request
         return run, residents, range(len(residents))
 
     def _run_kernel(
@@ -261,19 +260,19 @@ class Lookups:
         numbers: Sequence[int],
         residents: Sequence[Resident] | Mapping[int, Resident],
         threads: int,
-        timings: RequestTimings,
+        request: ServedRequest,
     ) -> int:
-        self.service.start_kernel(timings)
+        self.service.start_kernel(request)
         plans = [run.plan.features[number] for number in numbers]
         arrays = [run.arrays(number, residents[number].tensor) for number in numbers]
         return self.kernel.lookup(plans, arrays, threads)
 
     async def _read_again(
-        self, run: LookupRun, numbers: Sequence[int], threads: int, timings: RequestTimings, version: Resident
+        self, run: LookupRun, numbers: Sequence[int], threads: int, request: ServedRequest, version: Resident
     ) -> None:
         """Look up all features of one table again, in its present version."""
-        work = partial(self._run_kernel, run, numbers, dict.fromkeys(numbers, version), threads, timings)
-        await self.service.pool.run(work, timings)
+        work = partial(self._run_kernel, run, numbers, dict.fromkeys(numbers, version), threads, request)
+        await self.service.pool.run(work, request)
 
     def _string_outputs(
         self,
@@ -282,7 +281,7 @@ class Lookups:
         residents: Sequence[Resident],
         filled: Sequence[NDArray[np.bool_] | None],
         fills: Mapping[str, Tensor],
-        reservation: MemoryReservation,
+        memory: Memory,
     ) -> list[Tensor]:
         """The outputs where one is of strings, whose frames stay where they are unless they are joined.
 
@@ -300,21 +299,21 @@ class Lookups:
                 found.append(Tensor(dtype, shape, run.outputs[feature.output].view(dtype.numpy)))
                 size += run.outputs[feature.output].nbytes
                 continue
-            reservation.charge(rows.nbytes)
+            memory.charge(rows.nbytes)
             strings = table.gathered(shape, np.ascontiguousarray(rows).reshape(-1).view(np.uint64))
             marks = filled[number]
             if marks is not None:
                 where = np.repeat(marks, feature.row_items)
                 item = fills[table.dtype.name]
                 assert isinstance(item, PackedStrings), "its type is that of the table"
-                strings = strings.filled(where, item, reservation.charge)
+                strings = strings.filled(where, item, memory.charge)
             size += strings.nbytes
             check_output_bytes("the strings looked up", size, self.service.limits, call.pointer("features"))
             found.append(strings)
             parts.append((number, rows.shape[1], strings))
         if not call.concat:
             return found
-        return [_joined_strings(run, parts, reservation)]
+        return [_joined_strings(run, parts, memory)]
 
 
 def output_names(call: LookupCall) -> list[str]:
@@ -322,9 +321,7 @@ def output_names(call: LookupCall) -> list[str]:
     return [OUTPUT] if call.concat else [f"{number}.{OUTPUT}" for number in range(len(call.features))]
 
 
-async def _look_up_converted(
-    lookups: Lookups, prepared: PreparedLookup, timings: RequestTimings, reservation: MemoryReservation
-) -> Answer:
+async def _look_up_converted(lookups: Lookups, prepared: PreparedLookup, request: ServedRequest) -> Answer:
     """Carry out a lookup whose outputs are asked for in another type, so that each item is rounded once.
 
     Rows are looked up as they are, apart from each other, converted, and joined last. Rows of two-byte floats that are
@@ -336,13 +333,13 @@ async def _look_up_converted(
     apart = replace(call, output_dtype=None, concat=False)
     limits = replace(lookups.service.limits, output_bytes=NUMPY_BYTES)  # which holds for the converted outputs
     own = lookups.prepared(apart, prepared.residents, limits)
-    reservation.charge(own.size)
+    request.memory.charge(own.size)
     if any(feature.pooling != "none" and feature.item_size == _HALF for feature in plan.features):
-        answer = await _pool_wide(lookups, own, limits, timings, reservation)
+        answer = await _pool_wide(lookups, own, limits, request)
     else:
-        answer = await lookups.start(own, timings, reservation)
+        answer = await lookups.start(own, request)
     if call.concat:
-        reservation.charge(plan.output_bytes)
+        request.memory.charge(plan.output_bytes)
 
     def convert() -> list[Tensor]:
         parts = [in_type(output, target) for output in answer.outputs.values()]
@@ -354,7 +351,7 @@ async def _look_up_converted(
         return [Tensor(target, shape, np.concatenate(rows, axis=1).reshape(-1))]
 
     few = plan.output_bytes + own.size < LARGE_COPY
-    outputs = await lookups.service.pool.run_unless(few, convert, timings)
+    outputs = await lookups.service.pool.run_unless(few, convert, request)
     answer.outputs = dict(zip(prepared.explanation.outputs, outputs, strict=True))
     return answer
 
@@ -363,18 +360,17 @@ async def _pool_wide(
     lookups: Lookups,
     prepared: PreparedLookup,
     limits: Limits,
-    timings: RequestTimings,
-    reservation: MemoryReservation,
+    request: ServedRequest,
 ) -> Answer:
     """Look up the rows of each feature, and pool them in float32. Offsets are judged before indices."""
     call, pool = prepared.call, lookups.service.pool
     items = sum(feature.indices.array.size for feature in call.features)
     few = items < LARGE_INDEX_SCAN
-    await pool.run_unless(few, partial(check_all_offsets, call.features), timings)
+    await pool.run_unless(few, partial(check_all_offsets, call.features), request)
     alone = [replace(feature, offsets=None, weights=None, pooling="none") for feature in call.features]
     rows = lookups.prepared(replace(call, features=alone), prepared.residents, limits)
-    reservation.charge(3 * rows.size + 8 * items)  # and as float32, and the numbers of the rows
-    found = await lookups.start(rows, timings, reservation)
+    request.memory.charge(3 * rows.size + 8 * items)  # and as float32, and the numbers of the rows
+    found = await lookups.start(rows, request)
 
     def widen() -> list[tuple[Feature, Resident]]:
         return [
@@ -382,11 +378,11 @@ async def _pool_wide(
             for feature, table, read in zip(call.features, found.outputs.values(), found.tables, strict=True)
         ]
 
-    pairs = await pool.run_unless(few and rows.size < LARGE_COPY, widen, timings)
+    pairs = await pool.run_unless(few and rows.size < LARGE_COPY, widen, request)
     wide = replace(call, features=[feature for feature, _ in pairs], out_of_bounds="error", fill_value=None)
     pooled = lookups.prepared(wide, [table for _, table in pairs], limits)
-    reservation.charge(pooled.size)
-    answer = await lookups.start(pooled, timings, reservation)
+    request.memory.charge(pooled.size)
+    answer = await lookups.start(pooled, request)
     answer.tables, answer.replaced = found.tables, found.replaced
     return answer
 
@@ -420,9 +416,9 @@ def _key(feature: Feature, table: Tensor) -> tuple[object, ...]:
     )
 
 
-def _replacing(call: LookupCall, plan: LookupPlan, reservation: MemoryReservation) -> Callable[[], list[Any]]:
+def _replacing(call: LookupCall, plan: LookupPlan, memory: Memory) -> Callable[[], list[Any]]:
     """What makes the indices valid that are out of bounds, charged: one that is filled becomes the number of rows."""
-    reservation.charge(REPLACED_BYTES * sum(feature.indices for feature in plan.features))
+    memory.charge(REPLACED_BYTES * sum(feature.indices for feature in plan.features))
 
     def work() -> list[Any]:
         found = []
@@ -492,18 +488,16 @@ def first_error(call: LookupCall, plan: LookupPlan) -> Callable[[], GatherError 
     return work
 
 
-def _joined_strings(
-    run: LookupRun, parts: Sequence[tuple[int, int, PackedStrings]], reservation: MemoryReservation
-) -> PackedStrings:
+def _joined_strings(run: LookupRun, parts: Sequence[tuple[int, int, PackedStrings]], memory: Memory) -> PackedStrings:
     """The strings of several tables in one tensor: their frames are copied one behind the other."""
     (dtype, shape), out = run.plan.outputs[0], run.outputs[0]
     starts = out.view(np.int64).reshape(shape[0], -1) if out.size else np.empty((0, 0), np.int64)
     pieces: list[NDArray[np.uint8]] = []
     end = 0
     for number, width, strings in parts:
-        octets = np.frombuffer(strings.packed(reservation.charge), np.uint8)
+        octets = np.frombuffer(strings.packed(memory.charge), np.uint8)
         count = strings.array.size
-        reservation.charge(8 * count + octets.nbytes)
+        memory.charge(8 * count + octets.nbytes)
         places = np.empty(count, np.int64)
         octets.flags.writeable = False
         read_frames.run(octets, count, places)

@@ -35,7 +35,7 @@ from app.operators.shape_rules import NO_TENSORS
 from app.services.call_planner import CallPlanner, Planned, decide, fill_item
 from app.store import Resident, Store
 from app.store.store_errors import unknown_reference
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.backward_call import BackwardCall
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import OUTPUT, Answer, Call
@@ -113,10 +113,8 @@ class Runner(Protocol):
         """Resolve, validate and choose. Raises what `Service.run` raises before anything runs."""
         ...
 
-    def start(
-        self, prepared: Any, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Coroutine[Any, Any, Answer]:
-        """Carry out what was prepared, once its size has been charged to `reservation`."""
+    def start(self, prepared: Any, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
+        """Carry out what was prepared, once its size has been charged to the request's memory."""
         ...
 
 
@@ -161,19 +159,17 @@ class Service:
             self.chooser, no_gpu=None, gpu_memory=gpu.device.memory, gpu_from=gpu.threshold, always_gpu=always
         )
 
-    def run(
-        self, call: AnyCall, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Coroutine[Any, Any, Answer]:
+    def run(self, call: AnyCall, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
         """Resolve, validate and choose at once; what is awaited runs it. The output's bytes, and those that a
-        kernel needs beside it, are charged to `reservation` before they are allocated.
+        kernel needs beside it, are charged to the request's memory before they are allocated.
 
         Raises every error of the operator, tensor_not_found, device_unavailable, overloaded and deadline_exceeded, and
         ClientGone, at once or when it is awaited.
         """
         runner: Runner = self if isinstance(call, Call) else self.runners[type(call)]
         prepared = runner.prepare(call)
-        reservation.charge(prepared.size)
-        return runner.start(prepared, timings, reservation)
+        request.memory.charge(prepared.size)
+        return runner.start(prepared, request)
 
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
         """Resolve, validate and choose. `on_device` says that the data counts as resident on a GPU."""
@@ -197,99 +193,89 @@ class Service:
             size += planned.plan.output_items * planned.output_dtype.item_size
         return Prepared(call, data, resident, planned, decision, fill, size, further, named)
 
-    def start(
-        self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Coroutine[Any, Any, Answer]:
-        """Carry out what was prepared, once its size has been charged to `reservation`."""
+    def start(self, prepared: Prepared, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
+        """Carry out what was prepared, once its size has been charged to the request's memory."""
         if prepared.call.out_of_bounds != "error":
             if prepared.fill is not None and self._kernel_fills(prepared):
-                gather = self._gather_filled(prepared, timings, reservation)
+                gather = self._gather_filled(prepared, request)
             else:
-                gather = self._gather_replaced(prepared, timings, reservation)
+                gather = self._gather_replaced(prepared, request)
         elif isinstance(prepared.data, PackedStrings):
-            gather = self._gather_strings(prepared, timings, reservation)
+            gather = self._gather_strings(prepared, request)
         else:
-            gather = self._run(prepared, timings, reservation)
-        return gather if prepared.call.output_dtype is None else self._convert(gather, prepared, timings)
+            gather = self._run(prepared, request)
+        return gather if prepared.call.output_dtype is None else self._convert(gather, prepared, request)
 
-    async def _convert(
-        self, gather: Coroutine[Any, Any, Answer], prepared: Prepared, timings: RequestTimings
-    ) -> Answer:
+    async def _convert(self, gather: Coroutine[Any, Any, Answer], prepared: Prepared, request: ServedRequest) -> Answer:
         """Gather floats, and convert them to the type that is asked for."""
         answer, planned = await gather, prepared.planned
         few = planned.plan.output_bytes < LARGE_COPY
         answer.outputs[OUTPUT] = await self.pool.run_unless(
-            few, lambda: in_type(answer.output, planned.output_dtype), timings
+            few, lambda: in_type(answer.output, planned.output_dtype), request
         )
-        timings.kernel_end = perf_counter()
+        request.kernel_end = perf_counter()
         return answer
 
-    async def _gather_strings(
-        self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Answer:
+    async def _gather_strings(self, prepared: Prepared, request: ServedRequest) -> Answer:
         """Gather or scatter strings, whose sizes follow from what is gathered."""
         if "updates" in prepared.further:
-            prepared = await self._join_strings(prepared, timings, reservation)
-        answer = await self._run(prepared, timings, reservation)
-        await self._check_size(answer.output, timings)
+            prepared = await self._join_strings(prepared, request)
+        answer = await self._run(prepared, request)
+        await self._check_size(answer.output, request)
         return answer
 
-    async def _join_strings(
-        self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Prepared:
+    async def _join_strings(self, prepared: Prepared, request: ServedRequest) -> Prepared:
         """The scatter of strings, with the octets of data and updates in one place."""
         data, updates = prepared.data, prepared.further["updates"]
         assert isinstance(data, PackedStrings)
         assert isinstance(updates, PackedStrings)
         few = data.octets.size + updates.octets.size < LARGE_COPY and not data.on_disk
-        joined = await self.pool.run_unless(few, lambda: data.joined(updates, reservation.charge), timings)
+        joined = await self.pool.run_unless(few, lambda: data.joined(updates, request.memory.charge), request)
         return prepared._replace(data=joined[0], further={"updates": joined[1]})
 
     async def _run(
         self,
         prepared: Prepared,
-        timings: RequestTimings,
-        reservation: MemoryReservation,
+        request: ServedRequest,
         further: Further = None,
     ) -> Answer:
-        """Carry out a call as it was decided; its output has been charged to `reservation`.
+        """Carry out a call as it was decided; its output has been charged to the request's memory.
 
         Raises index_out_of_bounds, overloaded, deadline_exceeded and ClientGone.
         """
-        del reservation
         call, data, resident, planned, decision, _, _, inputs, named = prepared
         indices = call.indices
         if inputs:
             further = {name: tensor.items for name, tensor in inputs.items()}
         if self.gpu is not None and resident is not None:
             self.gpu.count_missed(name_of(call), resident, decision.missed_bytes)
-        timings.route, timings.parts, on_event_loop = decision.choice
+        request.route, request.parts, on_event_loop = decision.choice
         if resident is not None:
-            timings.tensor = name_of(call)
-        if timings.route == "gpu":
-            on_gpu = await self._run_on_gpu(prepared, timings)
+            request.tensor = name_of(call)
+        if request.route == "gpu":
+            on_gpu = await self._run_on_gpu(prepared, request)
             if on_gpu is not None:
                 bad, array, etag = on_gpu
-                timings.kernel_end = perf_counter()
+                request.kernel_end = perf_counter()
                 if bad >= 0:
-                    raise await self._index_error(prepared, timings)
+                    raise await self._index_error(prepared, request)
                 version = None if resident is None else resident.data_version
                 return Answer({OUTPUT: planned.output(data, array)}, call.dialect, "gpu", etag, version)
-        if on_event_loop and timings.parts > 1:
-            bad, array = await self._split_from_event_loop(planned, data, indices, timings, further)
+        if on_event_loop and request.parts > 1:
+            bad, array = await self._split_from_event_loop(planned, data, indices, request, further)
         elif on_event_loop:
-            bad, array = self.run_at_once(planned, data, indices, timings, further)
+            bad, array = self.run_at_once(planned, data, indices, request, further)
         else:
-            bad, array = await self._run_in_pool(planned, data, indices, timings, further)
+            bad, array = await self._run_in_pool(planned, data, indices, request, further)
         if resident is not None and not resident.is_consistent:
             del array  # what is read again takes its place
-            bad, array, resident = await self._run_again(prepared, name_of(call), resident, timings, further)
+            bad, array, resident = await self._run_again(prepared, name_of(call), resident, request, further)
         if named and not all(one.is_consistent for one in named.values()):
             del array
-            bad, array, resident = await self._run_until_consistent(prepared, resident, timings)
-        timings.kernel_end = perf_counter()
+            bad, array, resident = await self._run_until_consistent(prepared, resident, request)
+        request.kernel_end = perf_counter()
         if bad >= 0:
-            raise await self._index_error(prepared, timings)
+            raise await self._index_error(prepared, request)
         outputs = {OUTPUT: planned.output(data, array)}
         if resident is None:
             return Answer(outputs, call.dialect, "cpu")
@@ -300,7 +286,7 @@ class Service:
         prepared: Prepared,
         name: str,
         resident: Resident,
-        timings: RequestTimings,
+        request: ServedRequest,
         further: Further,
         role: str = "data",
     ) -> tuple[int, NDArray[Any], Resident]:
@@ -315,14 +301,14 @@ class Service:
                 data = version.tensor
             else:
                 further = {**(further or {}), role: version.tensor.items}
-            found = await self._run_in_pool(prepared.planned, data, prepared.call.indices, timings, further)
+            found = await self._run_in_pool(prepared.planned, data, prepared.call.indices, request, further)
 
-        version = await self.read_again(name, resident, read, timings)
+        version = await self.read_again(name, resident, read, request)
         assert found is not None
         return *found, version
 
     async def _run_until_consistent(
-        self, prepared: Prepared, resident: Resident | None, timings: RequestTimings
+        self, prepared: Prepared, resident: Resident | None, request: ServedRequest
     ) -> tuple[int, NDArray[Any], Resident | None]:
         """Run again until no scatter has changed one of several resident inputs meanwhile, one input at a time."""
         call = prepared.call
@@ -333,50 +319,46 @@ class Service:
             name, further = names[changed], {role: tensor.items for role, tensor in prepared.further.items()}
             assert isinstance(name, str)
             bad, array, inputs[changed] = await self._run_again(
-                prepared, name, inputs[changed], timings, further, changed
+                prepared, name, inputs[changed], request, further, changed
             )
             changed = next((role for role, one in inputs.items() if not one.is_consistent), "")
             if not changed:
                 return bad, array, inputs.get("data")
             del array
 
-    async def _gather_filled(
-        self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Answer:
+    async def _gather_filled(self, prepared: Prepared, request: ServedRequest) -> Answer:
         """A gather by a kernel that itself fills the slices of tuples that are out of bounds."""
         plan, fill = prepared.planned.plan, prepared.fill
         assert fill is not None
         size = plan.slice_items * plan.item_size
-        reservation.charge(size)
+        request.memory.charge(size)
         one_slice = await self.pool.run_unless(
-            size < LARGE_COPY, lambda: np.full(plan.slice_items, fill.items[0], fill.items.dtype), timings
+            size < LARGE_COPY, lambda: np.full(plan.slice_items, fill.items[0], fill.items.dtype), request
         )
         replaced = np.zeros(1, np.int64)
         further = {"fill": one_slice, "replaced": replaced}
-        answer = await self._run(prepared, timings, reservation, further)
+        answer = await self._run(prepared, request, further)
         answer.replaced = int(replaced[0])
         return answer
 
-    async def _gather_replaced(
-        self, prepared: Prepared, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Answer:
+    async def _gather_replaced(self, prepared: Prepared, request: ServedRequest) -> Answer:
         """Gather where indices out of bounds are no error: they are replaced first, slices filled last."""
         call, data, resident, planned, decision, fill, *_ = prepared
         plan, indices, mode = planned.plan, call.indices, call.out_of_bounds
-        reservation.charge(REPLACED_BYTES * plan.index_items)
+        request.memory.charge(REPLACED_BYTES * plan.index_items)
         replacement = await self.pool.run_unless(
-            plan.index_items < LARGE_INDEX_SCAN, lambda: replace_out_of_bounds(plan, indices.array, mode), timings
+            plan.index_items < LARGE_INDEX_SCAN, lambda: replace_out_of_bounds(plan, indices.array, mode), request
         )
         if replacement.filled is not None and 0 in plan.dims:  # there is nothing to gather from
-            timings.route = decision.choice.route
-            self.start_kernel(timings)
+            request.route = decision.choice.route
+            self.start_kernel(request)
             array = np.zeros(plan.output_items, planned.dtype.carrier)
             answer = Answer({OUTPUT: planned.output(data, array)}, call.dialect, "cpu")
             if resident is not None:
                 answer.data_etag, answer.data_version = resident.etag, resident.data_version
         else:
             valid = replace(call, indices=replace(indices, array=replacement.indices))
-            answer = await self._run(prepared._replace(call=valid), timings, reservation)
+            answer = await self._run(prepared._replace(call=valid), request)
         filled = replacement.filled
         if filled is not None and fill is not None:
             item, output = fill, answer.output
@@ -385,31 +367,31 @@ class Service:
             else:
                 few = plan.output_bytes < LARGE_COPY
             answer.outputs[OUTPUT] = await self.pool.run_unless(
-                few, lambda: filled_output(plan, output, filled, item, reservation.charge), timings
+                few, lambda: filled_output(plan, output, filled, item, request.memory.charge), request
             )
-            timings.kernel_end = perf_counter()
-        await self._check_size(answer.output, timings)
+            request.kernel_end = perf_counter()
+        await self._check_size(answer.output, request)
         answer.replaced = replacement.replaced
         return answer
 
-    async def _index_error(self, prepared: Prepared, timings: RequestTimings) -> GatherError:
+    async def _index_error(self, prepared: Prepared, request: ServedRequest) -> GatherError:
         call, data, planned = prepared.call, prepared.data, prepared.planned
         plan, first_axis = planned.plan, planned.first_axis
         dialect, indices = OPERATORS[call.operator].dialects[call.dialect], call.indices
         few = indices.array.size < LARGE_INDEX_SCAN
         return await self.pool.run_unless(
-            few, lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), timings
+            few, lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), request
         )
 
-    async def _run_on_gpu(self, prepared: Prepared, timings: RequestTimings) -> Outcome | None:
-        """The gather on the device; None, with a route of threads in `timings`, where the CPU has to run it."""
+    async def _run_on_gpu(self, prepared: Prepared, request: ServedRequest) -> Outcome | None:
+        """The gather on the device; None, with a route of threads in `request`, where the CPU has to run it."""
         assert self.gpu is not None
         call, data, resident, planned, decision, *_ = prepared
         plan = planned.plan
         out = self.outputs.empty(plan.output_items, data.dtype.carrier)
-        outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self.start_kernel(timings), timings)
+        outcome = await self.gpu.gather(call, plan, data, resident, out, lambda: self.start_kernel(request), request)
         if outcome is None:
-            timings.route, timings.parts, _ = decision.fallback
+            request.route, request.parts, _ = decision.fallback
         return outcome
 
     def _decide(
@@ -425,10 +407,10 @@ class Service:
             on_gpu = self.gpu.has_copy(resident.etag)
         return decide(planned, call, cold, on_gpu)
 
-    def explain(self, call: AnyCall, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
+    def explain(self, call: AnyCall, memory: MemoryReservation, *, on_device: bool = False) -> Explanation:
         """Everything that `run` does before it runs, and no more: the decision with its reasons.
 
-        The values of the indices are not looked at, nothing is allocated, and `reservation` is charged nothing.
+        The values of the indices are not looked at, nothing is allocated, and nothing is charged.
         `on_device` says that the data counts as resident on a GPU. Raises what `run` raises, but for
         index_out_of_bounds, overloaded and deadline_exceeded.
         """
@@ -436,14 +418,12 @@ class Service:
             prepared: AnyPrepared = self.prepare(call, on_device=on_device)
         else:
             prepared = self.runners[type(call)].prepare(call)
-        reservation.admit(prepared.size)
+        memory.admit(prepared.size)
         return prepared.explanation
 
-    async def with_shards(
-        self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Explanation:
+    async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
         """An explanation with the shards that would be asked: here none."""
-        del timings, reservation
+        del request
         return found
 
     def _fill_item(self, call: Call, dtype: DType) -> Tensor:
@@ -475,10 +455,10 @@ class Service:
         return resident
 
     def run_at_once(
-        self, planned: Planned, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further = None
+        self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further = None
     ) -> tuple[int, NDArray[Any]]:
         """The first bad component of the indices or -1, and the items of the output, as carriers (see `DType`)."""
-        self.start_kernel(timings)
+        self.start_kernel(request)
         plan = planned.plan
         out = np.empty(plan.output_items, planned.dtype.carrier)
         if further is None:
@@ -486,46 +466,46 @@ class Service:
         return self.kernel.run(plan, data.items, indices.array, out, further=further), out
 
     async def _split_from_event_loop(
-        self, planned: Planned, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further
+        self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further
     ) -> tuple[int, NDArray[Any]]:
         """Split a gather over helpers, with the event loop as the leader, which waits for none of them for long."""
-        self.start_kernel(timings)
+        self.start_kernel(request)
         plan = planned.plan
         out = self.outputs.empty(plan.output_items, planned.dtype.carrier)
         try:
-            bad = self.kernel.run(plan, data.items, indices.array, out, timings.parts, True, further)
+            bad = self.kernel.run(plan, data.items, indices.array, out, request.parts, True, further)
         except Unfinished as left:
             drop_tracebacks(left)
-            timings.admitted = True  # a gather that has begun is not refused
-            bad = await self.pool.run(left.wait, timings)
+            request.admitted = True  # a gather that has begun is not refused
+            bad = await self.pool.run(left.wait, request)
         return bad, out
 
     async def _run_in_pool(
-        self, planned: Planned, data: Tensor, indices: Tensor, timings: RequestTimings, further: Further
+        self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further
     ) -> tuple[int, NDArray[Any]]:
         # Allocated on the event loop: the C library keeps freed memory apart for each thread that allocates.
         plan = planned.plan
         out = self.outputs.empty(plan.output_items, planned.dtype.carrier)
 
         def work() -> int:
-            self.start_kernel(timings)
-            return self.kernel.run(plan, data.items, indices.array, out, timings.parts, False, further)
+            self.start_kernel(request)
+            return self.kernel.run(plan, data.items, indices.array, out, request.parts, False, further)
 
-        return await self.pool.run(work, timings), out
+        return await self.pool.run(work, request), out
 
     async def read_again(
         self,
         name: str,
         resident: Resident,
         read: Callable[[Resident], Coroutine[Any, Any, object]],
-        timings: RequestTimings,
+        request: ServedRequest,
     ) -> Resident:
         """Have `read` read a tensor again until no scatter changed it meanwhile, at last with writers kept out.
 
         Dtype and shape of a content never change, and so the plan holds; a new content under the name is not read.
         Returns the version that was read.
         """
-        versions = attempts(resident, name, self.run_in_lock_thread, timings.deadline)
+        versions = attempts(resident, name, self.run_in_lock_thread, request.deadline)
         async with aclosing(versions):
             async for version in versions:
                 await read(version)
@@ -534,12 +514,12 @@ class Service:
                     break
         return resident
 
-    def start_kernel(self, timings: RequestTimings) -> None:
+    def start_kernel(self, request: ServedRequest) -> None:
         """A kernel begins now. Raises deadline_exceeded where that is too late."""
         now = perf_counter()
-        if now > timings.deadline:
+        if now > request.deadline:
             raise GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
-        timings.kernel = now
+        request.kernel = now
 
     def _kernel_fills(self, prepared: Prepared) -> bool:
         """Whether the kernel that was chosen fills slices by itself: one of the CPU does, and not those of strings.
@@ -551,12 +531,12 @@ class Service:
         fills = can_fill(plan) and plan.index_items > 0
         return fills and prepared.decision.choice.route != "gpu" and not isinstance(prepared.data, PackedStrings)
 
-    async def _check_size(self, output: Tensor, timings: RequestTimings) -> None:
+    async def _check_size(self, output: Tensor, request: ServedRequest) -> None:
         """Raises output_too_large where gathered strings have more bytes than an output may have."""
         if not isinstance(output, PackedStrings):
             return
         few = output.array.size <= FEW_STRINGS and not output.on_disk
-        size = await self.pool.run_unless(few, lambda: output.nbytes, timings)
+        size = await self.pool.run_unless(few, lambda: output.nbytes, request)
         if size > self.limits.output_bytes:
             raise GatherError(
                 "output_too_large",

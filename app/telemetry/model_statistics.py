@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from time import perf_counter, time
 from typing import Any, Final
 
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.telemetry.shared_counters import Counters, unshared_counters
 
 FLUSH_S: Final = 0.02
@@ -35,10 +35,10 @@ class ModelStatistics:
         self.success = self.fail = 0
         self.success_s = self.fail_s = self.queue_s = self.input_s = self.infer_s = self.output_s = 0.0
 
-    def succeeded(self, timings: RequestTimings, arrived: float) -> None:
+    def succeeded(self, request: ServedRequest, arrived: float) -> None:
         """Count a request whose body had arrived at `arrived` and whose answer has just been encoded."""
         now = perf_counter()
-        parsed, kernel, end = timings.parsed, timings.kernel, timings.kernel_end
+        parsed, kernel, end = request.parsed, request.kernel, request.kernel_end
         self.success += 1
         self.success_s += now - arrived
         self.input_s += parsed - arrived

@@ -25,10 +25,9 @@ from app.telemetry.change_log import Caller, Change, ChangeLog
 from app.telemetry.increment_layout import HEADER_TEMPLATE_AT
 from app.telemetry.increments import add, answer
 from app.telemetry.metric_definitions import BUCKETS, METHODS, MOST_TENSORS, OTHER_TENSORS, REQUEST_SECONDS
-from app.telemetry.observed_request import ObservedRequest
 from app.telemetry.prometheus_text import Measured, families, measure_processes, process_families
 from app.telemetry.request_log import RequestLog, RequestRecord
-from app.telemetry.server_timing import STAGES
+from app.telemetry.served_request import STAGES, ServedRequest
 from app.telemetry.shared_counters import GAUGE, Counters, unshared_counters
 from app.telemetry.trace_context import trace_id_of
 from app.telemetry.tracing import Tracing
@@ -90,48 +89,48 @@ class Metrics(Collector):
         self._in_flight = running = self._in_flight + 1
         return running
 
-    def answered(self, context: ObservedRequest, sent: int) -> bool:
+    def answered(self, context: ServedRequest, sent: int) -> bool:
         """Count a gather whose answer of `sent` bytes is written next, and fill in HEADER_TEMPLATE.
 
         False, having done neither, for one that took long or that the server has refused.
         """
-        exchange, timings = context.exchange, context.timings
+        exchange = context.exchange
         if exchange.refusal is not None:
             return False
         table = self._table_of(context)
-        start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.gathered
+        start, parsed, kernel, done = context.start, context.parsed, context.kernel, context.gathered
         now = perf_counter()
         number, received, tell = context.number, exchange.received, answer.run
         if not tell(HEADER_TEMPLATE_AT, table, number, start, parsed, kernel, done, now, received, sent):
             return False
-        timings.finished = now
+        context.finished = now
         return True
 
-    def count(self, context: ObservedRequest, code: str | None) -> None:
+    def count(self, context: ServedRequest, code: str | None) -> None:
         """Count a request that is over, unless `answered` did; `code` is its error's, if any. From the event loop."""
-        exchange, timings = context.exchange, context.timings
+        exchange = context.exchange
         self._in_flight -= 1
-        timings.caller = None  # it refers to the request and its body
-        if timings.finished:
+        context.caller = None  # it refers to the request and its body
+        if context.finished:
             if code is not None:  # its answer could not be written
                 self.counters.add(f"gathernd_errors|{code}")
-                self.failed(context, context.status, code, timings.finished - timings.start)
+                self.failed(context, context.status, code, context.finished - context.start)
             return
-        timings.finished = finished = perf_counter()
+        context.finished = finished = perf_counter()
         status, received, sent = context.status, exchange.received, exchange.sent
         if exchange.refusal is not None:
             status, code = self.outcome(context, code)
-        if code is None and status == 200 and timings.route is not None:
+        if code is None and status == 200 and context.route is not None:
             table = self._table_of(context)
-            start, parsed, kernel, done = timings.start, timings.parsed, timings.kernel, timings.kernel_end
+            start, parsed, kernel, done = context.start, context.parsed, context.kernel, context.kernel_end
             add.run(table, start, parsed, kernel, done, finished, received, sent)
             return
         if code is not None:
             self.counters.add(f"gathernd_errors|{code}")
-            if code == "deadline_exceeded" and timings.callers_deadline:
+            if code == "deadline_exceeded" and context.callers_deadline:
                 self.counters.add(f"gathernd_caller_deadlines|{self.template(context.path)}")
-            self.failed(context, status, code, finished - timings.start)
-        values, seconds = self.counters.values, finished - timings.start
+            self.failed(context, status, code, finished - context.start)
+        values, seconds = self.counters.values, finished - context.start
         requests, times = self._cells_of(context.method, context.path, status)
         values[requests] += 1
         values[times + bisect_left(BUCKETS, seconds)] += 1
@@ -139,12 +138,12 @@ class Metrics(Collector):
         values[self._received] += received
         values[self._sent] += sent
 
-    def failed(self, context: ObservedRequest, status: int, code: str, seconds: float) -> None:
+    def failed(self, context: ServedRequest, status: int, code: str, seconds: float) -> None:
         """Write a line about a request that was refused or failed."""
         self.log.write(self.record(context, status, code, seconds, trace_id_of(context.headers)))
 
     def record(
-        self, context: ObservedRequest, status: int, code: str | None, seconds: float, trace_id: str | None
+        self, context: ServedRequest, status: int, code: str | None, seconds: float, trace_id: str | None
     ) -> RequestRecord:
         """What a log line says of a request that is over."""
         client = context.scope.get("client")
@@ -161,16 +160,16 @@ class Metrics(Collector):
             self.key_label(context.sent_key),
         )
 
-    def caller(self, context: ObservedRequest) -> Caller:
+    def caller(self, context: ServedRequest) -> Caller:
         """Who sent a request, for the log of changes."""
         client = context.scope.get("client")
         return Caller(context.request_id, self.key_label(context.sent_key), client[0] if client else None)
 
-    def changed(self, context: ObservedRequest, change: Change) -> None:
+    def changed(self, context: ServedRequest, change: Change) -> None:
         """Write a line about what a request has changed, or count it."""
         self.changes.write(change, self.caller(context))
 
-    def outcome(self, context: ObservedRequest, code: str | None) -> tuple[int, str | None]:
+    def outcome(self, context: ServedRequest, code: str | None) -> tuple[int, str | None]:
         """Status and error of a request that is over; one that the server ended by itself has the id of that answer."""
         status, exchange = context.status, context.exchange
         if exchange.refusal is not None:
@@ -220,12 +219,12 @@ class Metrics(Collector):
             self._tensors.add(name)
         return name
 
-    def _table_of(self, context: ObservedRequest) -> int:
+    def _table_of(self, context: ServedRequest) -> int:
         """The address of the table of addresses of the cells in which a gather is counted."""
-        tensor = context.timings.tensor
+        tensor = context.tensor
         if tensor and tensor not in self._tensors:
             tensor = self._tensor_label(tensor)
-        kind = context.method, context.path, context.timings.route, tensor
+        kind = context.method, context.path, context.route, tensor
         found = self._cell_tables.get(kind)
         if found is None:
             found = self._cell_tables[kind] = self._new_cell_table(*kind)
@@ -282,17 +281,17 @@ class RecordingMetrics(Metrics):
         super().__init__(counters, log, template)
         self._tracing = tracing
 
-    def count(self, context: ObservedRequest, code: str | None) -> None:
+    def count(self, context: ServedRequest, code: str | None) -> None:
         """Count a request, trace it and log it."""
         super().count(context, code)
-        end = context.timings.finished
+        end = context.finished
         status, code = self.outcome(context, code)
         trace_id = trace_id_of(context.headers)
         if self._tracing is not None:
             method = context.method if context.method in METHODS else "_OTHER"
             trace_id = self._tracing.record(context, method, self.template(context.path), status, code, end)
         if code is not None or self.log.access:
-            self.log.write(self.record(context, status, code, end - context.timings.start, trace_id))
+            self.log.write(self.record(context, status, code, end - context.start, trace_id))
 
-    def failed(self, context: ObservedRequest, status: int, code: str, seconds: float) -> None:
+    def failed(self, context: ServedRequest, status: int, code: str, seconds: float) -> None:
         """Do nothing: `count` writes the line, with the id of the trace."""

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from app import __version__
-from app.telemetry.observed_request import ObservedRequest
-from app.telemetry.server_timing import STAGES, RequestTimings
+from app.telemetry.served_request import STAGES, ServedRequest
 from app.telemetry.trace_context import TRACE_FIELDS
 
 if TYPE_CHECKING:
@@ -48,30 +47,28 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
         self._tracer = provider.get_tracer("gathernd", __version__)
 
-    def handed_on(self, timings: RequestTimings) -> bytes:
+    def handed_on(self, request: ServedRequest) -> bytes:
         """The header lines with which a request to another service says that it is for the sake of this one.
 
-        They are those of `timings`, with the request's own span as the parent: it begins now at the latest.
+        They are those of `request`, with the request's own span as the parent: it begins now at the latest.
         """
-        lines = [line.partition(b": ") for line in timings.handed_on.split(b"\r\n")]
-        if timings.span is None:
+        lines = [line.partition(b": ") for line in request.handed_on.split(b"\r\n")]
+        if request.span is None:
             span = self._tracer.start_span(
                 "", self._context({name: value for name, _, value in lines}), self._trace.SpanKind.SERVER,
-                start_time=time_ns() - int((perf_counter() - timings.start) * 1e9),
+                start_time=time_ns() - int((perf_counter() - request.start) * 1e9),
             )  # fmt: skip
-            timings.span = span
+            request.span = span
         else:
-            span = timings.span
+            span = request.span
         own: dict[str, str] = {}
         self._propagator.inject(own, self._trace.set_span_in_context(span))
         kept = [b"%b: %b\r\n" % (name, value) for name, _, value in lines if name not in (b"", *TRACE_FIELDS)]
         return b"".join([*kept, *(f"{name}: {value}\r\n".encode("latin-1") for name, value in own.items())])
 
-    def record(
-        self, context: ObservedRequest, method: str, route: str, status: int, code: str | None, end: float
-    ) -> str:
+    def record(self, context: ServedRequest, method: str, route: str, status: int, code: str | None, end: float) -> str:
         """Make the spans of a request that was over at `end`, in seconds of `perf_counter`. Returns the trace's id."""
-        trace, timings = self._trace, context.timings
+        trace = self._trace
         now = time_ns()
 
         def nanoseconds(time: float) -> int:
@@ -80,11 +77,11 @@ class Tracing:
         name = f"{method} {route}" if route != "other" else method
         attributes = _attributes(context, method, route, status, code)
         span: Span
-        if timings.span is None:
-            kind, started = trace.SpanKind.SERVER, nanoseconds(timings.start)
+        if context.span is None:
+            kind, started = trace.SpanKind.SERVER, nanoseconds(context.start)
             span = self._tracer.start_span(name, self._context(context.headers), kind, attributes, start_time=started)
         else:
-            span = timings.span
+            span = context.span
             span.update_name(name)
             span.set_attributes(attributes)
         if span.is_recording():
@@ -110,9 +107,9 @@ class Tracing:
         closing.join(CLOSE_S)
 
 
-def _attributes(context: ObservedRequest, method: str, route: str, status: int, code: str | None) -> dict[str, Any]:
+def _attributes(context: ServedRequest, method: str, route: str, status: int, code: str | None) -> dict[str, Any]:
     """The attributes of a request's span, by OpenTelemetry's conventions for HTTP servers, and some of our own."""
-    scope, exchange, timings = context.scope, context.exchange, context.timings
+    scope, exchange = context.scope, context.exchange
     attributes: dict[str, Any] = {
         "http.request.method": method,
         "url.scheme": scope["scheme"],
@@ -127,15 +124,14 @@ def _attributes(context: ObservedRequest, method: str, route: str, status: int, 
         attributes["http.response.status_code"] = status
     if code is not None:
         attributes["error.type"] = code
-    if timings.route is not None:
-        attributes["gathernd.route"] = timings.route
+    if context.route is not None:
+        attributes["gathernd.route"] = context.route
     return attributes
 
 
-def _stages(context: ObservedRequest, end: float) -> Iterator[tuple[str, float, float]]:
+def _stages(context: ServedRequest, end: float) -> Iterator[tuple[str, float, float]]:
     """Name, begin and end of each stage, as far as the request got."""
-    timings = context.timings
-    begins = (timings.start, timings.parsed, timings.kernel, timings.kernel_end)
+    begins = (context.start, context.parsed, context.kernel, context.kernel_end)
     for place, (name, begin) in enumerate(zip(STAGES, begins, strict=True)):
         if not begin:
             return

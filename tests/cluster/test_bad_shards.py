@@ -21,8 +21,9 @@ from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.formats.safetensors.header import write_header
 from app.memory.budget import UNCOUNTED
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES, DType
+from tests.served import served
 from tests.told_memory import ToldMemory
 
 FLOAT, STRING = DTYPES["float32"], DTYPES["string"]
@@ -113,7 +114,7 @@ class Cluster:
         self.fetcher = RowFetcher(self.shards, self.known, late_after)
         self.charged = 0
 
-    async def fetch(self, seconds: float = 20.0, timings: RequestTimings | None = None) -> Any:
+    async def fetch(self, seconds: float = 20.0, request: ServedRequest | None = None) -> Any:
         """The rows 3 and 5."""
         dtype = self.version.dtype
         out = np.zeros(4, np.uint32)
@@ -122,7 +123,7 @@ class Cluster:
         requests = row_requests(self.version, np.array([3, 5]), (self.version.rows,), output, (2,))
         now = perf_counter()
         wanted = [TableReads("t", self.known, self.version, {request.number: request for request in requests})]
-        lost = await self.fetcher.fetch(wanted, timings or RequestTimings(now, now + seconds))
+        lost = await self.fetcher.fetch(wanted, request or served(None, now, now + seconds))
         assert lost == []
         if dtype is STRING:
             return output.strings(2, (2, 2))
@@ -261,7 +262,7 @@ def test_a_large_answer_that_goes_on_is_not_late() -> None:
         known = ShardMap(1, {"t": ShardedTable((ShardedVersion(1, "c", FLOAT, (10, width), (only,)),), 1)})
         now = perf_counter()
         wanted = [TableReads("t", known, known.tables["t"].current, {0: request})]
-        assert await cluster.fetcher.fetch(wanted, RequestTimings(now, now + 20)) == []
+        assert await cluster.fetcher.fetch(wanted, served(None, now, now + 20)) == []
         assert bad.asked == 1
         assert (out.view(np.float32) == 3).all()
 
@@ -285,7 +286,7 @@ def test_one_that_is_silent_when_nobody_waits_any_more_is_found_out() -> None:
         bad.data_received = lambda self, data: setattr(bad, "asked", bad.asked + 1)  # type: ignore[method-assign]
         while cluster.bad not in cluster.shards.down:
             now = perf_counter()
-            asking = asyncio.create_task(cluster.fetch(20, RequestTimings(now, now + 20)))
+            asking = asyncio.create_task(cluster.fetch(20, served(None, now, now + 20)))
             await asyncio.wait([asking], timeout=0.3)
             asking.cancel()
             await asyncio.wait([asking])
@@ -332,10 +333,10 @@ def test_requests_that_are_given_up_leave_nothing() -> None:
         callers = []
         for number in range(3 * MAX_CONNECTIONS):
             now = perf_counter()
-            timings = RequestTimings(now, now + (0.5 if number % 3 == 0 else 20))
-            timings.caller = caller = Caller()
+            request = served(None, now, now + (0.5 if number % 3 == 0 else 20))
+            request.caller = caller = Caller()
             callers.append(caller)
-            asking.append(asyncio.create_task(cluster.fetch(20, timings)))
+            asking.append(asyncio.create_task(cluster.fetch(20, request)))
         await asyncio.sleep(0.2)
         assert shard.open == MAX_CONNECTIONS
         for number, caller in enumerate(callers):

@@ -17,8 +17,8 @@ from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersio
 from app.errors import GatherError
 from app.formats.safetensors.header import write_header
 from app.memory.budget import UNCOUNTED
-from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
+from tests.served import served
 
 NOBODY = "127.0.0.1:1"
 FLOAT = DTYPES["float32"]
@@ -45,7 +45,7 @@ async def fetch(fetcher: RowFetcher, known: ShardMap, rows: list[int], seconds: 
     requests = row_requests(version, np.array(rows, np.int64), (version.rows,), output, (2,))
     now = perf_counter()
     wanted = [TableReads("t", known, version, {request.number: request for request in requests})]
-    lost = await fetcher.fetch(wanted, RequestTimings(now, now + seconds))
+    lost = await fetcher.fetch(wanted, served(None, now, now + seconds))
     return [one.number for one in lost], out.view(np.float32).reshape(-1, 2)
 
 

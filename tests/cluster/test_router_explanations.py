@@ -17,28 +17,29 @@ from app.cluster.router.sharded_tensors import ShardedTensors
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import reference
-from app.memory.budget import Budget, MemoryReservation
-from app.telemetry.server_timing import RequestTimings
+from app.memory.budget import Budget
+from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
 from app.tensors.lookup_call import Feature, LookupCall
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.cluster.test_fetch_rows import map_of
+from tests.served import served
 
 MANY = 1 << 15
 
 
-async def explained_gather(router: Router, rows: Tensor, reservation: MemoryReservation) -> Any:
+async def explained_gather(router: Router, rows: Tensor, request: ServedRequest) -> Any:
     call = Call("gathernd", "t", rows, (0,), "onnx-13", "auto")
-    found = router.explain(call, reservation)
-    return (await router.with_shards(found, RequestTimings(0.0, 1e12), reservation)).shards[0]
+    found = router.explain(call, request.memory)
+    return (await router.with_shards(found, request)).shards[0]
 
 
-async def explained_lookup(router: Router, rows: Tensor, reservation: MemoryReservation) -> Any:
+async def explained_lookup(router: Router, rows: Tensor, request: ServedRequest) -> Any:
     router.runners[LookupCall] = ShardedLookups(router, reference)
-    found = router.explain(LookupCall([Feature("t", rows)]), reservation)
-    explained = await router.with_shards(found, RequestTimings(0.0, 1e12), reservation)
+    found = router.explain(LookupCall([Feature("t", rows)]), request.memory)
+    explained = await router.with_shards(found, request)
     return explained.shards[0]
 
 
@@ -60,9 +61,9 @@ def test_the_rows_of_many_indices_are_counted_in_a_thread_of_the_pool(
     tables = ShardedTensors(map_of("127.0.0.1:1", 1))
     router = Router(Limits(), tables, reference, pool, BackendChooser(threads=2), budget)
     shape = (count, 1) if explained is explained_gather else (count,)
-    reservation = MemoryReservation(budget)
+    request = served(budget)
     try:
-        told = asyncio.run(explained(router, Tensor(DTYPES["int64"], shape, np.zeros(count, np.int64)), reservation))
+        told = asyncio.run(explained(router, Tensor(DTYPES["int64"], shape, np.zeros(count, np.int64)), request))
     finally:
         pool.close()
     assert [one["tuples"] for one in told] == [count]

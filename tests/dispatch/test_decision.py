@@ -21,12 +21,13 @@ from app.operators.gather_plan import Plan
 from app.operators.lookup import LookupPlan
 from app.services.service import Explanation, Service
 from app.store import EmptyStore, Resident
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call, Device
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.dispatch.fake_device import FakeDevice
+from tests.served import served
 from tests.strings import packed
 
 T = TypeVar("T")
@@ -109,10 +110,10 @@ def decision_by(chooser: BackendChooser, situation: Situation, plan: Plan) -> De
     return chooser.decide(plan, Facts(situation.asked, situation.cpu_only, situation.cold, situation.on_gpu))
 
 
-async def explained_and_taken(situation: Situation) -> tuple[Explanation, RequestTimings] | None:
+async def explained_and_taken(situation: Situation) -> tuple[Explanation, ServedRequest] | None:
     """What is said and what is done; None where both are refused alike."""
     made = situation.service()
-    timings = RequestTimings(0.0, 1e12)
+    request = served(made.budget)
     try:
         if situation.on_gpu:
             made.gpu.copies._copies['"1-0"'] = _held(made, situation)  # type: ignore[union-attr]
@@ -121,7 +122,7 @@ async def explained_and_taken(situation: Situation) -> tuple[Explanation, Reques
             lambda: asyncio.to_thread(made.explain, situation.call, MemoryReservation(made.budget))
         )
         assert made.gpu is None or (made.gpu._missed_bytes == before and not made.gpu._copy_tasks)
-        _, failed = await result(lambda: made.run(situation.call, timings, MemoryReservation(made.budget)))
+        _, failed = await result(lambda: made.run(situation.call, request))
         if said is None:
             assert failed == refused == "device_unavailable"
             return None
@@ -131,7 +132,7 @@ async def explained_and_taken(situation: Situation) -> tuple[Explanation, Reques
             assert failed == "overloaded"  # an explicit gpu that is short of memory
             assert said.decision.device == "gpu"
             return None
-        return said, timings
+        return said, request
     finally:
         if made.gpu is not None:
             await asyncio.gather(*made.gpu._copy_tasks)
@@ -161,16 +162,16 @@ def test_what_is_explained_is_what_happens() -> None:
         both = asyncio.run(explained_and_taken(situation))
         if both is None:
             return
-        said, timings = both
+        said, request = both
         choice = said.decision.choice
         seen.add((choice.route, situation.gpu))
-        if choice.route == "gpu" and timings.route != "gpu":
+        if choice.route == "gpu" and request.route != "gpu":
             assert situation.gpu  # it was tried there, and the device was short of memory
             assert situation.asked == "auto"
             assert situation.memory < 1 << 30
-            assert (timings.route, timings.parts) == said.decision.fallback[:2]
+            assert (request.route, request.parts) == said.decision.fallback[:2]
         else:
-            assert (timings.route, timings.parts) == (choice.route, choice.parts)
+            assert (request.route, request.parts) == (choice.route, choice.parts)
         assert choice.route in [each.route for each in said.decision.routes if each.is_open]
 
     compare()

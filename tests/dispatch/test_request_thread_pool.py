@@ -6,13 +6,15 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 
 import pytest
 
 from app.dispatch.request_thread_pool import ClientGone, RequestThreadPool
 from app.errors import GatherError
+from app.memory.budget import Budget, MemoryReservation
+from app.telemetry.served_request import ServedRequest
 
 
 @dataclass
@@ -28,16 +30,13 @@ class Caller:
             self.on_disconnect()
 
 
-@dataclass
-class Request:
-    """The ticket of a request."""
+class Request(ServedRequest):
+    """A request whose deadline is in so many seconds."""
 
-    seconds: float = 60.0
-    admitted: bool = False
-    caller: Caller = field(default_factory=Caller)
-
-    def __post_init__(self) -> None:
-        self.deadline = perf_counter() + self.seconds
+    def __init__(self, seconds: float = 60.0) -> None:
+        now = perf_counter()
+        self.client = Caller()
+        super().__init__(now, now + seconds, MemoryReservation(Budget(1 << 20)), self.client)
 
 
 @pytest.fixture
@@ -249,7 +248,7 @@ def test_a_client_that_goes_leaves_its_place_at_once_and_nothing_is_done_for_it(
         await asyncio.sleep(0)
         assert pool.full
         assert not ran.is_set()
-        gone.caller.go()
+        gone.client.go()
         with pytest.raises(ClientGone):
             await waiting
         assert pool.in_use == 1
@@ -279,12 +278,12 @@ def test_what_runs_when_its_client_goes_keeps_its_place_until_it_ends() -> None:
         gone = Request()
         running = asyncio.ensure_future(pool.run(work, gone))
         assert await asyncio.to_thread(begun.wait, 60)
-        gone.caller.go()
+        gone.client.go()
         await asyncio.sleep(0.01)
         assert pool.in_use == 1
         go.set()
         assert await running == 1
-        assert gone.caller.on_disconnect is None
+        assert gone.client.on_disconnect is None
         pool.close()
 
     asyncio.run(main())

@@ -49,7 +49,7 @@ def threads_for(message: bytes) -> int:
     """How often `Inference.parse` asks for a thread."""
     threads = 0
 
-    async def run(work: Callable[[], ParsedMessage], timings: object) -> ParsedMessage:
+    async def run(work: Callable[[], ParsedMessage], request: object) -> ParsedMessage:
         nonlocal threads
         threads += 1
         return await asyncio.to_thread(work)
@@ -59,7 +59,7 @@ def threads_for(message: bytes) -> int:
             await inference.parse(message, request)
 
     carrying_out: Any = SimpleNamespace(service=SimpleNamespace(pool=SimpleNamespace(run=run), limits=Limits()))
-    request: Any = SimpleNamespace(reservation=UNCOUNTED, timings=None)
+    request: Any = SimpleNamespace(memory=UNCOUNTED)
     inference = RpcInference(carrying_out)
     asyncio.run(asked())
     return threads

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,18 @@ from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.grpc_api.infer import RpcInference
 from app.kernels import reference
-from app.memory.budget import Budget, MemoryReservation
+from app.memory.budget import Budget
 from app.services.service import Service
 from app.store import EmptyStore
 from app.store.store_interface import Resident
 from app.telemetry.model_statistics import Statistics
-from app.telemetry.server_timing import RequestTimings
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.for_each import for_each
 from tests.grpc_api.messages import example, request
 from tests.oip.bodies import Array
+from tests.served import served
 from tests.strings import packed
 
 TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -98,8 +97,7 @@ class Asked:
 
     async def _ask(self, message: bytes, deadline: float, stream: bool) -> Observed:
         now = perf_counter()
-        timings = RequestTimings(now, now + deadline)
-        self.last = asked = SimpleNamespace(timings=timings, reservation=MemoryReservation(self.budget))
+        self.last = asked = served(self.budget, now, now + deadline)
         try:
             return await self.inference.infer(message, asked, stream=stream)  # type: ignore[arg-type]
         except GatherError as error:
@@ -196,8 +194,8 @@ def test_repetitions_are_answered_as_the_first_would_be(kind: str, make: Make) -
         assert asked.ask(repeated(turn), stream=True) == make().ask(repeated(turn), stream=True)
     model = repeated(0).model_name
     assert asked.counts(f"{model}@1") == (16, 0)
-    assert asked.last.timings.tensor == ("table" if kind == "resident" else "")
-    assert asked.last.timings.start < asked.last.timings.parsed < asked.last.timings.gathered
+    assert asked.last.tensor == ("table" if kind == "resident" else "")
+    assert asked.last.start < asked.last.parsed < asked.last.gathered
 
 
 def test_a_wrong_index_is_refused_as_in_the_first(make: Make) -> None:
@@ -267,4 +265,4 @@ def test_another_choice_of_routes_holds_for_the_next_request(make: Make) -> None
     expected = asked.ask(example())
     asked.service.chooser = replace(asked.service.chooser, force_route="thread")
     assert asked.ask(example()) == expected
-    assert asked.last.timings.route == "thread"
+    assert asked.last.route == "thread"

@@ -17,16 +17,17 @@ from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import reference
-from app.memory.budget import Budget, MemoryReservation
+from app.memory.budget import Budget
 from app.operators.gather_plan import GatherPlan
 from app.services.service import Service
 from app.store import EmptyStore, LocalStore, Resident
 from app.store.files import disk_writes
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
+from tests.served import served
 from tests.store.helpers import put, read, scatter, strings
 from tests.strings import items
 
@@ -75,20 +76,18 @@ class Cold(EmptyStore):
         return self.store.names()
 
 
-def gather(store: Any, rows: list[int], kernel: Any = reference, **options: Any) -> tuple[Answer, RequestTimings]:
+def gather(store: Any, rows: list[int], kernel: Any = reference, **options: Any) -> tuple[Answer, ServedRequest]:
     limits = Limits(**options)
     budget = Budget(2**30)
     pool = RequestThreadPool(2, 8)
     service = Service(limits, store, kernel, pool, BackendChooser(threads=2), budget)
-    timings = RequestTimings(0.0, 1e12)
+    request = served(budget)
     indices = Tensor(DTYPES["int64"], (len(rows), 1), np.array(rows, np.int64))
     try:
-        answer = asyncio.run(
-            service.run(Call("gathernd", "x", indices, (0,), "onnx-13"), timings, MemoryReservation(budget))
-        )
+        answer = asyncio.run(service.run(Call("gathernd", "x", indices, (0,), "onnx-13"), request))
     finally:
         pool.close()
-    return answer, timings
+    return answer, request
 
 
 @pytest.mark.parametrize("changes", [0, 1, 2, 5, 6])
@@ -203,8 +202,8 @@ def test_a_split_of_a_cold_content_is_not_led_by_the_event_loop(store: LocalStor
             leaders.append(threading.current_thread())
             return reference.run(plan, data, indices, out, *args, **kwargs)
 
-    _, timings = gather(Cold(store) if cold else store, [1] * 100_000, Noting())
-    assert timings.route == "split"
+    _, request = gather(Cold(store) if cold else store, [1] * 100_000, Noting())
+    assert request.route == "split"
     assert [leader is threading.main_thread() for leader in leaders] == [not cold]
 
 
@@ -239,7 +238,7 @@ def test_gathers_that_wait_for_one_stalled_tensor_leave_the_threads_to_others(st
     async def look_up(name: str) -> list[int]:
         indices = Tensor(DTYPES["int64"], (2, 1), np.array([1, 2], np.int64))
         call = Call("gathernd", name, indices, (0,), "onnx-13")
-        answer = await service.run(call, RequestTimings(0.0, 1e12), MemoryReservation(budget))
+        answer = await service.run(call, served(budget))
         found: list[int] = answer.output.array.tolist()
         return found
 

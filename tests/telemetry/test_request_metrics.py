@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from app.api.route_table import template
 from app.dispatch.choose_backend import Route as RouteName
+from app.memory.budget import Budget, MemoryReservation
 from app.telemetry import request_metrics, shared_counters
 from app.telemetry.metric_definitions import BUCKETS
 from app.telemetry.request_log import RequestLog
 from app.telemetry.request_metrics import Metrics
-from app.telemetry.server_timing import STAGES, RequestTimings
+from app.telemetry.served_request import STAGES, ServedRequest
 from app.telemetry.shared_counters import CELLS, SLOT_BYTES, Counters, unshared_counters
 
 PATH = "/gathernd"
@@ -28,20 +29,19 @@ class HttpExchange:
     refusal: Any = None
 
 
-@dataclass
-class RequestContext:
+class RequestContext(ServedRequest):
     """As much of an exchange as metrics look at."""
 
-    method: str = "POST"
-    path: str = PATH
-    status: int = 200
-    number: int = 1
-    exchange: Any = field(default_factory=HttpExchange)
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    scope: dict[str, Any] = field(default_factory=dict)
-    request_id: str = "id"
-    sent_key: bytes | None = None
-    timings: RequestTimings = field(default_factory=lambda: RequestTimings(1.0, 100.0))
+    __slots__ = ("exchange", "headers", "scope", "sent_key")
+
+    def __init__(self, path: str = PATH, status: int = 200) -> None:
+        super().__init__(1.0, 100.0, MemoryReservation(Budget(1 << 20)))
+        self.method, self.path, self.status, self.number = "POST", path, status, 1
+        self.exchange: Any = HttpExchange()
+        self.headers: dict[bytes, bytes] = {}
+        self.scope: dict[str, Any] = {}
+        self.sent_key: bytes | None = None
+        self.given_id = "id"
 
 
 def known() -> Metrics:
@@ -50,10 +50,9 @@ def known() -> Metrics:
 
 def gathered(route: RouteName = "loop", path: str = PATH) -> Any:
     context = RequestContext(path=path)
-    timings = context.timings
-    timings.start, timings.parsed, timings.kernel, timings.kernel_end = 1.0, 1.5, 1.75, 1.875
-    timings.gathered = timings.kernel_end
-    timings.route = route
+    context.start, context.parsed, context.kernel, context.kernel_end = 1.0, 1.5, 1.75, 1.875
+    context.gathered = context.kernel_end
+    context.route = route
     return context
 
 
@@ -91,7 +90,7 @@ def test_a_gather_is_timed_under_the_route_that_it_took() -> None:
 
 def looked_up(name: str) -> Any:
     context = gathered()
-    context.timings.tensor = name
+    context.tensor = name
     return context
 
 
@@ -104,7 +103,7 @@ def test_lookups_are_counted_by_name_up_to_a_bound(monkeypatch: pytest.MonkeyPat
         found.begin()
         if turn % 2:
             now_is(monkeypatch, 1.000_5)
-            context.timings.parsed = context.timings.kernel = context.timings.gathered = 1.0
+            context.parsed = context.kernel = context.gathered = 1.0
             assert found.answered(context, 7)
         found.count(context, None)
     found.begin()
@@ -133,7 +132,7 @@ def test_an_answer_that_could_not_be_written_is_counted_once_and_as_an_error(mon
     found = known()
     context = gathered()
     now_is(monkeypatch, 1.000_5)
-    context.timings.parsed = context.timings.kernel = context.timings.gathered = 1.0
+    context.parsed = context.kernel = context.gathered = 1.0
     found.begin()
     assert found.answered(context, 7)
     found.count(context, "internal")

@@ -30,11 +30,10 @@ from app.formats.oip.infer_document import Model
 from app.formats.oip.read_body import read_body
 from app.kernels import reference
 from app.kernels.numba_cpu import gather_kernel
-from app.memory.budget import Budget, MemoryReservation
+from app.memory.budget import Budget
 from app.operators.registry import OPERATORS
 from app.services.service import Service
 from app.store import EmptyStore, Resident
-from app.telemetry.server_timing import RequestTimings
 from app.tensors.compiled_string_frames import read_frames
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call
@@ -44,6 +43,7 @@ from app.wire.json.write_values import values_text
 from app.wire.little_endian_items import PackedItemError, PackedSizeError, packed_bytes, unpack
 from tests.conftest import samples, slow_but_for
 from tests.for_each import for_each
+from tests.served import served
 from tests.strings import framed, items, packed
 
 pytestmark = pytest.mark.usefixtures("every_codec")
@@ -206,7 +206,7 @@ def gathered(call: Call, kernel: ModuleType, data: PackedStrings | None = None, 
     pool, budget = RequestThreadPool(2, 8), Budget(2**30)
     made = Service(Limits(**limits), store, kernel, pool, BackendChooser(threads=2, force_route=route), budget)
     try:
-        return asyncio.run(made.run(call, RequestTimings(0.0, 1e12), MemoryReservation(budget)))
+        return asyncio.run(made.run(call, served(budget)))
     finally:
         pool.close()
 

@@ -95,7 +95,7 @@ class TensorsRoute:
             )
 
         receiver = UploadReceiver(
-            lambda head, whole: start_of(codec, head, fields, whole=whole, memory=context.reservation),
+            lambda head, whole: start_of(codec, head, fields, whole=whole, memory=context.memory),
             begin,
             self.max_upload_bytes,
             encoding=encoding,

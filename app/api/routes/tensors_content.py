@@ -60,7 +60,7 @@ class ContentRoute:
             await context.begin_answer(200, *fields_of(etag))
             await context.sender({"type": "http.response.body", "body": b""})
             return
-        context.reservation.charge(min(end - begin, _WHOLE))
+        context.memory.charge(min(end - begin, _WHOLE))
         if end - begin <= _WHOLE:
             read, body = await self.threads.read(name, lambda: _copy(content, begin, end))
             if body is None:

@@ -19,7 +19,7 @@ from app.memory.budget import MemoryReservation
 from app.services.service import Service
 from app.store import Metadata
 from app.store.tensor_store_interface import TensorStore
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
@@ -30,7 +30,7 @@ _CHUNK: Final = 1 << 22
 _INT64: Final = DTYPES["int64"]
 
 
-ScalarReader: TypeAlias = Callable[[str, RequestTimings, MemoryReservation], Awaitable[Tensor]]
+ScalarReader: TypeAlias = Callable[[str, ServedRequest], Awaitable[Tensor]]
 """Reads a tensor of rank 0, by its reference."""
 
 
@@ -80,19 +80,18 @@ class ShardedContentRoute:
         self, context: RequestContext, metadata: Metadata, start: int, stop: int
     ) -> tuple[bytes | memoryview, MemoryReservation]:
         """The bytes of some rows, and where they are charged until they are sent; each has the time of a request."""
-        timings, now = context.timings, perf_counter()
-        own = RequestTimings(now, now + timings.deadline - timings.start, timings.caller)
-        reservation = MemoryReservation(context.admission.budget)
+        now, memory = perf_counter(), MemoryReservation(context.admission.budget)
+        own = ServedRequest(now, now + context.deadline - context.start, memory, context.caller)
         reference = f"{metadata.name}@{metadata.version}"
         indices = Tensor(_INT64, (stop - start,), np.arange(start, stop))
         call = Call("gather", reference, indices, (0,), "onnx-13", data_pointer="/name")
         try:
-            reservation.charge(indices.array.nbytes)
+            memory.charge(indices.array.nbytes)
             if metadata.shape:
-                rows = (await self.service.run(call, own, reservation)).output
+                rows = (await self.service.run(call, own)).output
             else:
-                rows = await self.scalar(reference, own, reservation)
-            return packed_bytes(rows, reservation), reservation
+                rows = await self.scalar(reference, own)
+            return packed_bytes(rows, memory), memory
         except BaseException:
-            reservation.release()
+            memory.release()
             raise

@@ -73,7 +73,7 @@ class ScatterRoute:
         encoding = context.headers.get(b"content-encoding")
         if encoding is not None:
             raw = body
-            body = await self.threads.change(name, lambda: inflate(raw, encoding, limit, context.reservation))
+            body = await self.threads.change(name, lambda: inflate(raw, encoding, limit, context.memory))
         read = partial(
             read_request,
             body,
@@ -81,7 +81,7 @@ class ScatterRoute:
             codec=codec,
             key=key,
             limits=self.limits,
-            memory=context.reservation,
+            memory=context.memory,
         )
         scattered = await self._carry_out(name, read, conditions, key)
         etag, version = scattered.etag, scattered.version

@@ -45,13 +45,13 @@ class InferRoute:
 
     async def __call__(self, context: RequestContext) -> None:
         """Read, run, answer. Raises GatherError for everything it refuses."""
-        inference, timings, reservation = self.inference, context.timings, context.reservation
+        inference = self.inference
         name, *version = context.parameters
         model = inference.models.find_quickly(name, *version)
         try:
             body = await self._read_body(context)
         except Exception:
-            inference.count_failure(model, timings)
+            inference.count_failure(model, context)
             raise
         answer, written = await inference.infer(_REST, body, model, version[0] if version else None, context)
         pieces, json_size = written
@@ -61,7 +61,7 @@ class InferRoute:
         coding = coding_of_answer(context.headers.get(b"accept-encoding"))
         if coding is not None:
             short = sum(map(len, pieces)) <= body_formats.LONG_JSON
-            packed = await self.pool.run_unless(short, lambda: compressed(pieces, coding, reservation), timings)
+            packed = await self.pool.run_unless(short, lambda: compressed(pieces, coding, context.memory), context)
             pieces, headers = packed, (*headers, (b"content-encoding", coding))
         await context.send(200, JSON if json_size is None else _OCTETS, pieces, *headers)
 

@@ -70,7 +70,7 @@ def _asked(context: RequestContext) -> tuple[str, str | None]:
 
 
 def _writer(context: RequestContext) -> Callable[[dict[str, Any]], bytes]:
-    return charging(context.reservation, STATISTICS_BYTES, orjson.dumps)
+    return charging(context.memory, STATISTICS_BYTES, orjson.dumps)
 
 
 async def _send_statistics(context: RequestContext, models: list[bytes]) -> None:

@@ -35,7 +35,7 @@ class RepositoryRoutes:
     async def index(self, context: RequestContext) -> None:
         """`POST /v2/repository/index`."""
         only_ready = await _wants_ready(context)
-        write = charging(context.reservation, ENTRY_BYTES, orjson.dumps)
+        write = charging(context.memory, ENTRY_BYTES, orjson.dumps)
         pieces = await repository_index(self.models, self.readiness, only_ready=only_ready, write=write)
         await context.send(200, JSON, b"[" + b",".join(pieces) + b"]")
 

@@ -22,7 +22,7 @@ from app.cluster.router.shards import Ask, Shards
 from app.cluster.shard_map import Replica, RowRange, ShardedVersion, ShardMap
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.buffer_type import Buffer
 
 BYTES_PER_SECOND: Final = 1 << 27
@@ -76,7 +76,7 @@ class RowFetcher:
         self.use_key(key)
         self.refresh: Callable[[Callable[[], None]], object] = lambda then: asyncio.get_running_loop().call_soon(then)
         """Have a newer map fetched if there is one, then call what is given. A static map is the newest one at once."""
-        self.handed_on: Callable[[RequestTimings], bytes] = lambda timings: timings.handed_on
+        self.handed_on: Callable[[ServedRequest], bytes] = lambda request: request.handed_on
         """The header lines of a request to a shard that say for the sake of which request it is sent."""
         self._heads: BoundedCache[tuple[str, bytes, str, str, bytes], bytes] = BoundedCache(_MAX_HEADS)
 
@@ -84,13 +84,13 @@ class RowFetcher:
         """Ask shards with this API key from now on."""
         self.fields = b"" if key is None else b"authorization: Bearer %b\r\n" % key.encode()
 
-    async def fetch(self, wanted: Sequence[TableReads], timings: RequestTimings) -> list[LostRange]:
+    async def fetch(self, wanted: Sequence[TableReads], request: ServedRequest) -> list[LostRange]:
         """Have all requests answered to their sinks; what no replica answers is returned.
 
         Raises deadline_exceeded, ClientGone, VersionGone, and the errors that shards may decide.
         """
-        fetch = _Fetch(self, wanted, timings)
-        caller = timings.caller
+        fetch = _Fetch(self, wanted, request)
+        caller = request.caller
         if caller is not None:
             if caller.disconnected:
                 raise ClientGone
@@ -123,17 +123,17 @@ class RowFetcher:
 class _Fetch:
     """The asks of one request, until all are answered, lost, or too late."""
 
-    def __init__(self, fetcher: RowFetcher, wanted: Sequence[TableReads], timings: RequestTimings) -> None:
+    def __init__(self, fetcher: RowFetcher, wanted: Sequence[TableReads], request: ServedRequest) -> None:
         self.fetcher = fetcher
         self.wanted = wanted
         loop = asyncio.get_running_loop()
         self.loop = loop
         self.future: asyncio.Future[None] = loop.create_future()
-        left = timings.deadline - perf_counter()
+        left = request.deadline - perf_counter()
         now = loop.time()
         self.deadline = now + left
         self.timer = loop.call_later(left, self._too_late)
-        self.fields = fetcher.fields + fetcher.handed_on(timings) + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
+        self.fields = fetcher.fields + fetcher.handed_on(request) + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
         self.lost: list[LostRange] = []
         self.reads = [
             RangeReads(one.known, one.version, fetcher.shards.choice, self.deadline, fetcher.late_after)

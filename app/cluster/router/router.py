@@ -27,14 +27,14 @@ from app.cluster.router.sharded_tensors import ShardedResident, immutable
 from app.cluster.shard_map import ShardedVersion
 from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import REPORTED_PLACES, GatherError, Place
-from app.memory.budget import MemoryReservation
+from app.memory.budget import Memory, MemoryReservation
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.lookup import LookupPlan
 from app.services.call_planner import Planned
 from app.services.service import AnyCall, Explanation, Further, Prepared, Service
 from app.store import Resident
 from app.store.store_errors import not_found
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.gather_call import OUTPUT, Answer, Call
 from app.tensors.lookup_call import LookupCall
 from app.tensors.tensor import Tensor, coordinates
@@ -58,27 +58,24 @@ class Router(Service):
 
     fetcher: RowFetcher
 
-    def run(
-        self, call: AnyCall, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Coroutine[Any, Any, Answer]:
+    def run(self, call: AnyCall, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
         """The same, anew where the version that a name stood for goes away meanwhile."""
-        running = super().run(call, timings, reservation)
+        running = super().run(call, request)
         if isinstance(call, Call) and not isinstance(call.data, str):
             return running
-        return self._or_anew(running, call, timings, reservation)
+        return self._or_anew(running, call, request)
 
     async def _or_anew(
         self,
         running: Coroutine[Any, Any, Answer],
         call: AnyCall,
-        timings: RequestTimings,
-        reservation: MemoryReservation,
+        request: ServedRequest,
     ) -> Answer:
         for _ in range(BEGUN_ANEW):
             try:
                 return await running
             except VersionGone:
-                running = super().run(call, timings, reservation)
+                running = super().run(call, request)
         return await running
 
     def _kernel_fills(self, prepared: Prepared) -> bool:
@@ -88,41 +85,40 @@ class Router(Service):
     async def _run(
         self,
         prepared: Prepared,
-        timings: RequestTimings,
-        reservation: MemoryReservation,
+        request: ServedRequest,
         further: Further = None,
     ) -> Answer:
         """The same, of a table in row ranges by its shards. Raises shard_unavailable besides."""
         call, data, resident, planned, *_ = prepared
         check_reads_data_alone(call)
         if not isinstance(resident, ShardedResident):
-            return await super()._run(prepared, timings, reservation, further)
+            return await super()._run(prepared, request, further)
         if call.device == "gpu":
             detail = "tables in row ranges are gathered on the CPUs of their shards; use device auto or cpu"
             raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))
-        timings.route = ROUTE
-        timings.tensor = call.data if isinstance(call.data, str) else ""
+        request.route = ROUTE
+        request.tensor = call.data if isinstance(call.data, str) else ""
         plan = planned.plan
         depth = len(data.shape) if isinstance(plan, GatherElementsPlan) else 1
-        reservation.charge(SPLIT_BYTES * plan.index_items * depth)
+        request.memory.charge(SPLIT_BYTES * plan.index_items * depth)
         table = resident
-        self.start_kernel(timings)
+        self.start_kernel(request)
         few = plan.index_items < LARGE_INDEX_SCAN
-        work = await self.pool.run_unless(few, lambda: self._split(call, planned, table, reservation), timings)
+        work = await self.pool.run_unless(few, lambda: self._split(call, planned, table, request.memory), request)
         if work is None:
-            timings.kernel_end = perf_counter()
-            raise await self._index_error(prepared, timings)
+            request.kernel_end = perf_counter()
+            raise await self._index_error(prepared, request)
         lost = await self.fetcher.fetch(
-            [TableReads(table.table, table.shard_map, table.version_in_map, work.requests)], timings
+            [TableReads(table.table, table.shard_map, table.version_in_map, work.requests)], request
         )
         if lost:
             raise unavailable(table, lost, [place_of(call, work.requests[one.number]) for one in lost])
         few = work.output.json_bytes < LARGE_COPY
-        output = await self.pool.run_unless(few, lambda: self._finished(work, planned, data), timings)
-        timings.kernel_end = perf_counter()
+        output = await self.pool.run_unless(few, lambda: self._finished(work, planned, data), request)
+        request.kernel_end = perf_counter()
         return Answer({OUTPUT: output}, call.dialect, "cpu", resident.etag, resident.data_version)
 
-    async def read_scalar(self, reference: str, timings: RequestTimings, reservation: MemoryReservation) -> Tensor:
+    async def read_scalar(self, reference: str, request: ServedRequest) -> Tensor:
         """The one item of a table of rank 0, which no operator reads. Raises tensor_not_found and shard_unavailable."""
         resident = self.store.get(reference)
         if not isinstance(resident, ShardedResident):
@@ -130,10 +126,10 @@ class Router(Service):
         data = resident.tensor
         items = self.outputs.empty(1, data.dtype.carrier)
         view = as_rows(items, data.dtype.item_size) if data.dtype.item_size else None
-        output = Output(data.dtype, view, 1, reservation, self.limits.output_bytes)
-        (request,) = row_requests(resident.version_in_map, np.zeros(1, np.int64), (1,), output, ())
-        wanted = TableReads(resident.table, resident.shard_map, resident.version_in_map, {request.number: request})
-        lost = await self.fetcher.fetch([wanted], timings)
+        output = Output(data.dtype, view, 1, request.memory, self.limits.output_bytes)
+        (asked,) = row_requests(resident.version_in_map, np.zeros(1, np.int64), (1,), output, ())
+        wanted = TableReads(resident.table, resident.shard_map, resident.version_in_map, {asked.number: asked})
+        lost = await self.fetcher.fetch([wanted], request)
         if lost:
             raise unavailable(resident, lost, [NeedingPlaces([(0, Place("/name"))], 1)])
         if data.dtype.kind == "string":
@@ -141,9 +137,7 @@ class Router(Service):
         output.finish()
         return data.gathered((), items)
 
-    def _split(
-        self, call: Call, planned: Planned, resident: ShardedResident, reservation: MemoryReservation
-    ) -> _Work | None:
+    def _split(self, call: Call, planned: Planned, resident: ShardedResident, memory: Memory) -> _Work | None:
         """What each shard is asked for; None where an index is out of bounds."""
         plan = planned.plan
         data, version = resident.tensor, resident.version_in_map
@@ -155,7 +149,7 @@ class Router(Service):
         rows = None
         if plan.output_items and data.dtype.item_size:
             rows = as_rows(items, row_items * data.dtype.item_size)
-        output = Output(data.dtype, rows, row_items, reservation, self.limits.output_bytes)
+        output = Output(data.dtype, rows, row_items, memory, self.limits.output_bytes)
         requests: Sequence[RangeRequest] = ()
         is_split_checked = by_rows and plan.output_items > 0 and call.indices.array.dtype == np.int64
         if not is_split_checked and first_wrong(call.indices.array, plan.dims, plan.wrap):
@@ -211,16 +205,14 @@ class Router(Service):
         work.output.finish()
         return data.gathered(planned.shape, work.items)
 
-    def explain(self, call: AnyCall, reservation: MemoryReservation, *, on_device: bool = False) -> Explanation:
+    def explain(self, call: AnyCall, memory: MemoryReservation, *, on_device: bool = False) -> Explanation:
         """The same. Raises not_implemented for an operator that has other inputs beside a table in row ranges."""
-        found = super().explain(call, reservation, on_device=on_device)
+        found = super().explain(call, memory, on_device=on_device)
         if isinstance(call, Call):
             check_reads_data_alone(call)
         return found
 
-    async def with_shards(
-        self, found: Explanation, timings: RequestTimings, reservation: MemoryReservation
-    ) -> Explanation:
+    async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
         """The same, and of each table in row ranges which shards would be asked for how much."""
         call, plan = found.call, found.plan
         rows: list[NDArray[Any] | None]
@@ -234,11 +226,11 @@ class Router(Service):
         else:
             return found
         count = sum(len(each) for each in rows if each is not None)
-        reservation.charge(SPLIT_BYTES * count)
+        request.memory.charge(SPLIT_BYTES * count)
         shards = await self.pool.run_unless(
             count < LARGE_INDEX_SCAN,
             lambda: [explained_ranges(*each, wrap=wrap) for each in zip(found.residents, rows, strict=True)],
-            timings,
+            request,
         )
         return found._replace(shards=shards)
 

@@ -22,11 +22,11 @@ from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels import LookupKernel
 from app.kernels.check_lookup import rows_of
-from app.memory.budget import MemoryReservation
+from app.memory.budget import Memory
 from app.operators.lookup import FeaturePlan
 from app.services.lookups import LookupRun, Lookups, first_error
 from app.store import Resident
-from app.telemetry.server_timing import RequestTimings
+from app.telemetry.served_request import ServedRequest
 from app.tensors.lookup_call import LookupCall
 from app.tensors.tensor import Tensor
 
@@ -57,24 +57,23 @@ class ShardedLookups(Lookups):
         call: LookupCall,
         run: LookupRun,
         residents: Sequence[Resident],
-        timings: RequestTimings,
-        reservation: MemoryReservation,
+        request: ServedRequest,
     ) -> tuple[LookupRun, Sequence[Resident], Sequence[int]]:
         """Fetch the rows that the features need. Raises offsets_invalid, index_out_of_bounds, shard_unavailable,
         overloaded, deadline_exceeded and ClientGone.
         """
         if not any(isinstance(resident, ShardedResident) for resident in residents):
-            return await super()._read_tables(call, run, residents, timings, reservation)
+            return await super()._read_tables(call, run, residents, request)
         count = sum(len(indices) for indices in run.indices)
-        reservation.charge(SPLIT_BYTES * count)
-        timings.route = ROUTE
-        self.service.start_kernel(timings)
+        request.memory.charge(SPLIT_BYTES * count)
+        request.route = ROUTE
+        self.service.start_kernel(request)
         here = count < LARGE_INDEX_SCAN
-        error = await self.service.pool.run_unless(here, first_error(call, run.plan), timings)
+        error = await self.service.pool.run_unless(here, first_error(call, run.plan), request)
         if error is not None:
             raise error
         features: list[_Feature] = await self.service.pool.run_unless(
-            here, lambda: self._split(run, residents, reservation), timings
+            here, lambda: self._split(run, residents, request.memory), request
         )
         wanted, numbers = [], []
         for number, (feature, resident) in enumerate(zip(features, residents, strict=True)):
@@ -83,24 +82,22 @@ class ShardedLookups(Lookups):
                 by_range = {request.number: request for request in feature.requests}
                 wanted.append(TableReads(resident.table, resident.shard_map, resident.version_in_map, by_range))
                 numbers.append(number)
-        lost = await self.router.fetcher.fetch(wanted, timings) if wanted else []
+        lost = await self.router.fetcher.fetch(wanted, request) if wanted else []
         if lost:
             raise _unavailable(call, run, residents, lost, numbers)
         few = sum(feature.output.json_bytes for feature in features) < LARGE_COPY
         tables = await self.service.pool.run_unless(
-            few, lambda: [_fetched(*pair) for pair in zip(features, residents, strict=True)], timings
+            few, lambda: [_fetched(*pair) for pair in zip(features, residents, strict=True)], request
         )
         plan = replace(run.plan, features=tuple(feature.plan for feature in features))
         run = run._replace(plan=plan, indices=[feature.indices for feature in features])
         left = [number for number, feature in enumerate(features) if feature.items is not None]
         return run, tables, left
 
-    def _split(self, run: LookupRun, residents: Sequence[Resident], reservation: MemoryReservation) -> list[_Feature]:
-        return [self._split_feature(run, number, one, reservation) for number, one in enumerate(residents)]
+    def _split(self, run: LookupRun, residents: Sequence[Resident], memory: Memory) -> list[_Feature]:
+        return [self._split_feature(run, number, one, memory) for number, one in enumerate(residents)]
 
-    def _split_feature(
-        self, run: LookupRun, number: int, resident: Resident, reservation: MemoryReservation
-    ) -> _Feature:
+    def _split_feature(self, run: LookupRun, number: int, resident: Resident, memory: Memory) -> _Feature:
         """What is fetched for a feature, whose indices are valid; one that equals the number of rows is filled."""
         assert isinstance(resident, ShardedResident)
         plan, indices = run.plan.features[number], run.indices[number]
@@ -116,7 +113,7 @@ class ShardedLookups(Lookups):
                 flat = run.outputs[plan.output][begin : begin + plan.indices * plan.row_items]
                 out = as_rows(flat, plan.row_bytes)
             if not joined or plan.group == 1:
-                output = Output(dtype, out, plan.row_items, reservation, most)
+                output = Output(dtype, out, plan.row_items, memory, most)
                 return _Feature(plan, indices, _requests(version, indices, output), output, None, 0)
         valid = indices < plan.rows
         wanted, inverse = np.unique(indices[valid], return_inverse=True)
@@ -124,10 +121,10 @@ class ShardedLookups(Lookups):
         local = np.full(len(indices), rows, indices.dtype)
         local[valid] = inverse
         if not is_string:
-            reservation.charge(rows * plan.row_bytes)
+            memory.charge(rows * plan.row_bytes)
         items = self.service.outputs.empty(rows * plan.row_items, dtype.carrier)
         view = None if is_string or not items.size else as_rows(items, plan.row_bytes)
-        output = Output(dtype, view, plan.row_items, reservation, most)
+        output = Output(dtype, view, plan.row_items, memory, most)
         requests: Sequence[RangeRequest] = ()
         if items.size:
             requests = _requests(version, wanted, output)
