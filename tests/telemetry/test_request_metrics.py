@@ -94,6 +94,7 @@ def looked_up(name: str) -> Any:
     return context
 
 
+@pytest.mark.usefixtures("compiled")  # the plain function leaves every request to `count`
 def test_lookups_are_counted_by_name_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_metrics, "MOST_TENSORS", 3)
     memory = memoryview(bytearray(SLOT_BYTES))
