@@ -141,7 +141,7 @@ def test_inputs_that_scatters_change_are_read_again_until_all_hold_still(
     indices = Tensor(DTYPES["int64"], (1,), np.array([1]))
     call = Call("gather_block_quantized", "x", indices, (0, 1, 16, 4), "onnxruntime-1", further={"scales": "scales"})
     try:
-        answer = asyncio.run(service.run(call, RequestTimings(0.0, 1e12), MemoryReservation(budget)))
+        answer = asyncio.run(service.run(call, served(budget)))
     finally:
         pool.close()
     low = changes.count("x") * (1 + changes.count("scales"))
