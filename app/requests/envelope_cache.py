@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from app.tensors.gather_call import Encoding
+
 LONGEST: Final = 1 << 14
 """Bytes of the longest envelope that is kept: of a lookup of two hundred features."""
 _OBJECTS: Final = 48
@@ -20,15 +22,15 @@ _MOST: Final = 1 << 24
 class Validated(NamedTuple):
     """A document that was found right: its fields, the arguments that its call has beside arrays, and its arrays.
 
-    `arrays` has the name and the description of each. `ready` is what a format has worked out of each, and `lengths`
-    the number of the one among the envelope's shapes that is its shape, -1 if that is not among them.
+    `arrays` has the name and the description of each. `encoding` is that of a JSON answer, and `ready` what the format
+    has worked out of the document.
     """
 
     fields: Any
     arguments: dict[str, Any]
     arrays: tuple[tuple[str, Any], ...]
-    ready: tuple[Any, ...] = ()
-    lengths: tuple[int, ...] = ()
+    encoding: Encoding = "values"
+    ready: Any = None
 
 
 class EnvelopeCache(dict[tuple[Any, bytes], Validated]):

@@ -32,7 +32,7 @@ from app.requests.schemas.members import ABSENT, RequestModel
 from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.scatter_request import ScatterRequest, check_reduction
 from app.tensors.backward_call import BackwardCall
-from app.tensors.gather_call import Call, OutOfBounds
+from app.tensors.gather_call import Call, Encoding, OutOfBounds
 from app.tensors.lookup_call import ARRAYS, Feature, LookupCall, LookupSignature
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import ScatterCall, TableScatterSignature
@@ -121,7 +121,9 @@ def settle(row: Row, request: Request, fields: Any) -> tuple[Validated, dict[str
     if request.array is not None:
         arrays = tuple(family.arrays(row, fields))
         given = {name: request.array(name, described) for name, described in arrays}
-    return Validated(fields, family.arguments(row, fields, request.origin, request.beside or given), arrays), given
+    arguments = family.arguments(row, fields, request.origin, request.beside or given)
+    encoding: Encoding = getattr(fields, "output_encoding", "values")
+    return Validated(fields, arguments, arrays, encoding), given
 
 
 def read_arrays(given: dict[str, GivenArray]) -> Tensors:

@@ -186,7 +186,9 @@ class Service:
         planned = self.planner.plan(call, data, self.chooser, further)
         if call.over_limit is not None:
             raise call.over_limit
-        cold = (resident is not None and resident.cold) or any(one.cold for one in named.values())
+        cold = resident is not None and resident.cold
+        if named:
+            cold = cold or any(one.cold for one in named.values())
         decision = self._decide(call, planned, resident, cold, on_device)
         size = planned.plan.output_bytes + planned.plan.scratch_bytes
         if planned.output_dtype is not planned.dtype:

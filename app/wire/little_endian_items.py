@@ -19,7 +19,7 @@ from app.tensors.dtypes import DType
 from app.tensors.frame_format import CUT_LENGTH, HEAD, WHOLE
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
-from app.tensors.tensor import Form, Tensor, aligned
+from app.tensors.tensor import Form, Tensor
 
 _BYTE: Final = np.dtype(np.uint8)
 _NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
@@ -101,7 +101,8 @@ def unpack(
             raise PackedItemError("a bool is one byte, 0 or 1", item, int(octets[item]))
     if not items.flags.aligned:
         memory.charge(items.nbytes)
-    return Tensor(dtype, shape, aligned(items), pointer, "whole", shape_pointer, dtype_pointer)
+        items = items.copy()
+    return Tensor(dtype, shape, items, pointer, "whole", shape_pointer, dtype_pointer)
 
 
 def first_no_bool(octets: NDArray[np.uint8]) -> int:

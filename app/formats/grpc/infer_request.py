@@ -110,9 +110,9 @@ def read_grpc_request(parsed: ParsedMessage, model: AnyModel, limits: Limits, me
     if validated is None:
         known, arrays = read_document(_document(message, most_inputs, most_outputs), model, items, limits, memory)
         if is_short:
-            envelopes.keep(model.route, split.rest, known.validated._replace(ready=(known,)))
+            envelopes.keep(model.route, split.rest, known.validated._replace(ready=known))
     else:
-        known = validated.ready[0]
+        known = validated.ready
         arrays = {one.name: items(one) for one in known.inputs}
     try:
         asked = read_items(known, arrays, model, limits)

@@ -83,46 +83,62 @@ def read_request(
 
 def _read(body: Buffer, row: Row, limits: Limits, memory: Memory) -> tuple[Any, Encoding]:
     view = view_of(body)
-    found, most = _find_arrays(body, view, row, limits, memory)
+    if row.kind == "lookup":
+        found, most = _find_features(view, limits, memory)
+    else:
+        found, most = FoundArrays._make(scan_tensors.run(view)), MAX_BYTES
     if not found.closed:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
     text = cut_arrays(body, found, _ITEMS, memory, most)
-    arrays = _Arrays(body, view, found.places, memory)
     known = envelopes.get((row, text)) or _with_sizes_as_now(row, text)
     if known is not None:
-        tensors = arrays.read_flat(known.ready)
+        tensors = _read_flat(known.ready, view, found.places, memory)
         if tensors is None:
-            tensors = read_arrays({name: arrays.given(name, described) for name, described, _ in known.ready})
-        return make_call(row, known, tensors, limits), _encoding(known.fields)
+            arrays = _Arrays(body, view, found.places, memory)
+            tensors = read_arrays({name: arrays.given(name, described) for name, described in known.ready.described})
+        return make_call(row, known, tensors, limits), known.encoding
     document = parse_envelope(text, body, found, check_framing, memory, most)
     if found.arrays > len(found.places):
         check_framing(body, memory)  # with a key given twice, the numbers would not be what they seem
-    request = Request(document, arrays.given, JSON_BODY, memory)
+    request = Request(document, _Arrays(body, view, found.places, memory).given, JSON_BODY, memory)
     validated, given = settle(row, request, validate(row, request, limits))
     if count_members(document) != found.members:
         check_framing(body, memory)
     elif len(text) <= LONGEST:
         _keep(row, text, validated, document)
-    return make_call(row, validated, read_arrays(given), limits), _encoding(validated.fields)
+    return make_call(row, validated, read_arrays(given), limits), validated.encoding
 
 
-def _find_arrays(
-    body: Buffer, view: NDArray[np.uint8], row: Row, limits: Limits, memory: Memory
-) -> tuple[FoundArrays, int]:
-    """The arrays of a body, and how many bytes all else may take."""
-    if row.kind != "lookup":
-        return FoundArrays._make(scan_tensors.run(view)), MAX_BYTES
-    most = min(2 * len(ARRAYS) * limits.features, len(body) // _LEAST_ARRAY + 1)
+def _find_features(view: NDArray[np.uint8], limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
+    """The arrays of a lookup, and how many bytes all else may take."""
+    most = min(2 * len(ARRAYS) * limits.features, len(view) // _LEAST_ARRAY + 1)
     memory.charge(PLACE_BYTES * most)
     found = find_arrays(view, FEATURE_DEPTH, most)
-    size = len(body) - sum(end - first for first, end, _ in found.places)
+    size = len(view) - sum(end - first for first, end, _ in found.places)
     memory.charge(OBJECT_BYTES * min(size, MAX_FEATURE_BYTES * limits.features))
     return found, MAX_FEATURE_BYTES * limits.features
 
 
-def _encoding(fields: Any) -> Encoding:
-    encoding: Encoding = getattr(fields, "output_encoding", "values")
-    return encoding
+def _read_flat(
+    ready: _Ready, view: NDArray[np.uint8], places: Sequence[ArrayPlace], memory: Memory
+) -> dict[str, Tensor] | None:
+    """The arrays of a known envelope; None if one is not a flat list or something is wrong with it."""
+    flats = ready.flats
+    if flats is None:
+        return None
+    for _, number, flat in flats:
+        first, end, depth = places[number]
+        if depth != 1 or 2 * flat.items > end - first:
+            return None
+    memory.charge(ready.room + reading_memory(len(view)))
+    tensors = {}
+    for name, number, flat in flats:
+        first, end, _ = places[number]
+        tensor = flat.read(view, first, end)
+        if tensor is None:
+            return None
+        tensors[name] = tensor
+    return tensors
 
 
 def _without_sizes(text: bytes) -> tuple[bytes, list[bytes]]:
@@ -141,13 +157,13 @@ def _with_sizes_as_now(row: Row, text: bytes) -> Validated | None:
     known = envelopes.get((row, key))
     if known is None:
         return None
-    ready = []
-    for (name, described, _), length in zip(known.ready, known.lengths, strict=True):
-        now = described
+    described = []
+    for (name, given), length in zip(known.ready.described, known.ready.lengths, strict=True):
+        now = given
         if length >= 0:
-            now = described._replace(shape=tuple(map(int, sizes[length].split(b","))) if sizes[length] else ())
-        ready.append((name, now, _flat(name, now)))
-    known = known._replace(ready=tuple(ready))
+            now = given._replace(shape=tuple(map(int, sizes[length].split(b","))) if sizes[length] else ())
+        described.append((name, now))
+    known = known._replace(ready=_made_ready(described))
     envelopes.keep(row, text, known)
     return known
 
@@ -156,18 +172,27 @@ def _keep(row: Row, text: bytes, validated: Validated, document: Any) -> None:
     """Keep what was validated: by the envelope, and by the envelope without the sizes of its shapes, if it is plain
     which of them is that of which array.
     """
-    ready = []
-    for name, given in validated.arrays:
-        described = _Described(given.dtype, given.shape, given.values, given.base64)
-        ready.append((name, described, _flat(name, described)))
-    validated = validated._replace(ready=tuple(ready))
-    envelopes.keep(row, text, validated)
+    ready = _made_ready(
+        [(name, _Described(one.dtype, one.shape, one.values, one.base64)) for name, one in validated.arrays]
+    )
+    envelopes.keep(row, text, validated._replace(ready=ready))
     key, sizes = _without_sizes(text)
     with_shape = [name for name, described in _described(document) if "shape" in described]
     if len(with_shape) == len(sizes) == key.count(b'"shape"'):
         numbers = {name: number for number, name in enumerate(with_shape)}
         lengths = tuple(numbers.get(name, -1) for name, _ in validated.arrays)
-        envelopes.keep(row, key, validated._replace(lengths=lengths))
+        envelopes.keep(row, key, validated._replace(ready=ready._replace(lengths=lengths)))
+
+
+def _made_ready(described: Sequence[tuple[str, _Described]]) -> _Ready:
+    """What is known of these arrays."""
+    flats = []
+    for name, one in described:
+        flat = _flat(name, one)
+        if flat is None:
+            return _Ready(described)
+        flats.append((name, one.values, flat))
+    return _Ready(described, flats, sum([flat.room for _, _, flat in flats]))
 
 
 def _flat(name: str, described: _Described) -> FlatList | None:
@@ -199,6 +224,20 @@ class _Described(NamedTuple):
     base64: Any
 
 
+class _Ready(NamedTuple):
+    """What is known of the arrays of an envelope that came before.
+
+    `described` has their names and descriptions. `flats` is how to read them if all may be flat lists of numbers: the
+    name, the number among the arrays of the body, and the list of each; `room` is how many bytes those take. `lengths`
+    are the numbers of their shapes among those of the envelope, -1 for one that is not among them.
+    """
+
+    described: Sequence[tuple[str, _Described]]
+    flats: Sequence[tuple[str, int, FlatList]] | None = None
+    room: int = 0
+    lengths: tuple[int, ...] = ()
+
+
 class _Arrays:
     """The arrays that were cut out of a body, by their numbers."""
 
@@ -209,27 +248,6 @@ class _Arrays:
         self.view = view
         self.places = places
         self.memory = memory
-
-    def read_flat(self, ready: Sequence[tuple[str, _Described, FlatList | None]]) -> dict[str, Tensor] | None:
-        """The arrays of a known envelope; None if one is not a flat list or something is wrong with it."""
-        places = self.places
-        room = 0
-        for _, described, flat in ready:
-            if flat is None:
-                return None
-            first, end, depth = places[described.values]
-            if depth != 1 or 2 * flat.items > end - first:
-                return None
-            room += flat.room
-        self.memory.charge(room + reading_memory(len(self.body)))
-        tensors = {}
-        for name, described, flat in ready:
-            first, end, _ = places[described.values]
-            tensor = flat.read(self.view, first, end)  # type: ignore[union-attr]
-            if tensor is None:
-                return None
-            tensors[name] = tensor
-        return tensors
 
     def given(self, name: str, described: Any) -> GivenArray:
         """The array that a validated description stands for.

@@ -125,7 +125,7 @@ def _read(text: memoryview, behind: memoryview, model: AnyModel, limits: Limits,
     whole = bytes(text) if behind and len(text) <= _REMEMBERED else b""
     validated = envelopes.get((model.route, whole)) if whole else None
     if validated is not None:
-        document: InferDocument = validated.ready[0]
+        document: InferDocument = validated.ready
         return read_items(document, _arrays(document, _Items(text, (), behind, memory)), model, limits)
     found, most = _find_arrays(text, model, limits, memory)
     if not found.closed:
@@ -138,7 +138,7 @@ def _read(text: memoryview, behind: memoryview, model: AnyModel, limits: Limits,
     key = b"".join(parts)
     validated = envelopes.get((model.route, key)) if key else None
     if validated is not None:
-        document = _renewed(validated.ready[0], variables)
+        document = _renewed(validated.ready, variables)
         return read_items(document, _arrays(document, items), model, limits)
     parsed = parse_envelope(envelope, text, found, check_framing, memory, most)
     document, arrays = read_document(parsed, model, items.find, limits, memory)
@@ -148,7 +148,7 @@ def _read(text: memoryview, behind: memoryview, model: AnyModel, limits: Limits,
     elif key:
         _keep(model, key, document, parts[1::2], variables)
         if whole and all(one.size is not None for one in document.inputs):
-            envelopes.keep(model.route, whole, document.validated._replace(ready=(document,)))
+            envelopes.keep(model.route, whole, document.validated._replace(ready=document))
     items.check_end()
     return read_items(document, arrays, model, limits)
 
@@ -180,7 +180,7 @@ def _keep(
             for one in document.inputs
         )
         known = KnownDocument(document, ids[0] if ids else -1, places)
-        envelopes.keep(model.route, key, document.validated._replace(ready=(known,)))
+        envelopes.keep(model.route, key, document.validated._replace(ready=known))
 
 
 def _renewed(known: KnownDocument, variables: Sequence[bytes]) -> InferDocument:

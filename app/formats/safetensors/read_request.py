@@ -33,7 +33,7 @@ from app.tensors.gather_call import Encoding
 from app.tensors.lookup_call import LOOKUP, LookupSignature
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor import Tensor, aligned, coordinates
+from app.tensors.tensor import Tensor, coordinates
 from app.wire.json.lossless_json import shown
 from app.wire.little_endian_items import BOOL_HINT, first_no_bool
 
@@ -72,11 +72,11 @@ def read_request(
     size = header_size(body)
     envelope = b"%b?%b" % (bytes(body[: 8 + size]), query) if size + len(query) <= LONGEST else b""
     validated = envelopes.get((row, envelope))
-    if validated is None or validated.ready[0].size != len(body):
+    if validated is None or validated.ready.size != len(body):
         validated = _validate(body, query, row, limits, memory)
         if envelope:
             envelopes.keep(row, envelope, validated)
-    ready: _Ready = validated.ready[0]
+    ready: _Ready = validated.ready
     items = _Items(body, ready.start, ready.entries, memory)
     tensors = _read_sound(items) if ready.sound else None
     if tensors is not None:
@@ -90,7 +90,7 @@ def read_request(
             raise
     if ready.explain:
         call.explain = True
-    return call, getattr(validated.fields, "output_encoding", "values")
+    return call, validated.encoding
 
 
 def header_size(body: Buffer) -> int:
@@ -118,7 +118,7 @@ def _validate(body: Buffer, query: bytes, row: Row, limits: Limits, memory: Memo
     else:
         named, validated, explain = _validate_query(found, query, row, limits)
     sound = all(entry.known is not None and not entry.fault for entry in named.values())
-    return validated._replace(ready=(_Ready(tuple(named.items()), start, len(body), explain, sound),))
+    return validated._replace(ready=_Ready(tuple(named.items()), start, len(body), explain, sound))
 
 
 def _validate_query(
@@ -244,8 +244,9 @@ class _Items:
         assert entry.known is not None
         if not array.flags.aligned:
             self.memory.charge(array.nbytes)
+            array = array.copy()
         pointer = entry.pointer
-        return Tensor(entry.known, entry.shape, aligned(array), pointer, "whole", pointer, pointer)
+        return Tensor(entry.known, entry.shape, array, pointer, "whole", pointer, pointer)
 
 
 class RawItems:
