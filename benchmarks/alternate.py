@@ -7,7 +7,7 @@ has one, else by the Python that runs this. Both services run at once on one hal
 other; one is driven while the other waits, in the order old, new, new, old, so that a slow while of the machine weighs
 on both. A figure of the table is the median of the ratios new/old of all alternations, so that 1.00 is as fast as
 before and 0.97 is 3 % slower: of requests a second, and of requests a second of processor time, which other processes
-disturb less.
+disturb less. wrk drives HTTP, and a small client in this process gRPC.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,11 +53,40 @@ end
 """
 
 
+FRESH_SCRIPT = """
+local count, packed = 0, wrk.body:sub(-{room})
+function request()
+  count = count + 1
+  local items = {least} + count % {lengths}
+  local head = string.format('{head}', count, items, 8 * items)
+  wrk.headers["Inference-Header-Content-Length"] = #head
+  return wrk.format(nil, nil, nil, head .. packed:sub(1, 8 * items))
+end
+"""
+"""An infer request with another id, and another number of indices, in every call."""
+FRESH_LOOKUP_SCRIPT = """
+local count, values = 0, "{values}"
+function request()
+  count = count + 1
+  local items = {least} + count % {lengths}
+  local indices = string.format('{{"dtype":"int64","shape":[%d],"values":[%s]}}', items, values:sub(1, 4 * items - 1))
+  local one = '{{"tensor":"items","pooling":"sum","offsets":{{"dtype":"int64","shape":[2],"values":[0,2]}},"indices":'
+    .. indices .. "}}"
+  return wrk.format(nil, nil, nil, '{{"features":[' .. string.rep(one, {tables}, ",") .. "]}}")
+end
+"""
+"""A lookup of many tables with another number of indices in every call."""
+TABLES = 26
+LEAST, LENGTHS = 32, 64
+IN_FLIGHT = 16
+
+
 class Work(NamedTuple):
-    """A piece of work: the request and what more wrk is told of it."""
+    """A piece of work: the request and what more wrk is told of it. One with a `message` is a call of gRPC."""
 
     request: common.Request
     script: str = ""
+    message: bytes = b""
 
 
 class Turn(NamedTuple):
@@ -76,6 +107,7 @@ class Ratio(NamedTuple):
 def all_work() -> dict[str, Work]:
     """What is measured, by name. The lookups and the scatter use the tensor of `peers.upload`."""
     requests = {name: request for name, way, request in peers.work() if way == "native"}
+    protocol = {name: request for name, way, request in peers.work() if way == "protocol"}
     rng = np.random.default_rng(10)
     changes: dict[str, np.ndarray[Any, Any]] = {
         "indices": rng.integers(0, peers.ROWS, (16, 1)),
@@ -94,7 +126,66 @@ def all_work() -> dict[str, Work]:
         "4 MB inline": Work(requests["inline 4 MB binary"]),
         "scatter": Work(scatter),
         "small PUT": Work(put, PUT_SCRIPT.replace("{names}", str(PUT_NAMES))),
+        "v2 lookup": Work(protocol["lookup binary"]),
+        "v2 fresh": Work(protocol["lookup binary"], fresh_script()),
+        "26 tables": Work(common.Request("/lookup", lookup_json())),
+        "26 fresh": Work(common.Request("/lookup", lookup_json()), fresh_lookup_script()),
+        "gRPC lookup": Work(common.Request("/readyz", b"", {}, "GET"), message=infer_message()),
     }
+
+
+def fresh_script() -> str:
+    """What has wrk send binary lookups that differ in their ids and lengths."""
+    head = (
+        '{"id":"%d","inputs":[{"name":"indices","datatype":"INT64","shape":[%d,1],'
+        '"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true}}'
+    )
+    numbers = {"room": 8 * peers.PICK, "least": LEAST, "lengths": LENGTHS}
+    script = FRESH_SCRIPT.replace("{head}", head)
+    for name, number in numbers.items():
+        script = script.replace(f"{{{name}}}", str(number))
+    return script
+
+
+def lookup_json() -> bytes:
+    """A lookup of many bags, each pooled to a row."""
+    indices = {"dtype": "int64", "shape": [8], "values": list(range(100, 108))}
+    offsets = {"dtype": "int64", "shape": [2], "values": [0, 2]}
+    feature = {"tensor": "items", "indices": indices, "pooling": "sum", "offsets": offsets}
+    return json.dumps({"features": [feature] * TABLES}).encode()
+
+
+def fresh_lookup_script() -> str:
+    """What has wrk send lookups that differ in the lengths of their arrays."""
+    values = ",".join(str(100 + number) for number in range(LEAST + LENGTHS))
+    return FRESH_LOOKUP_SCRIPT.format(values=values, least=LEAST, lengths=LENGTHS, tables=TABLES)
+
+
+def infer_message() -> bytes:
+    """A lookup as a message of gRPC."""
+    from tritonclient.grpc import service_pb2  # noqa: PLC0415  (only this work needs it)
+
+    message = service_pb2.ModelInferRequest(model_name="items")
+    message.inputs.add(name="indices", datatype="INT64", shape=[peers.PICK, 1])
+    message.raw_input_contents.append(np.random.default_rng(8).integers(0, peers.ROWS, peers.PICK).tobytes())
+    written: bytes = message.SerializeToString()
+    return written
+
+
+def call_grpc(port: int, message: bytes, seconds: float) -> int:
+    """Send `message` again and again, some calls at a time, and return how many were answered."""
+    import grpc  # noqa: PLC0415  (only this work needs it)
+
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        under_way = deque(call.future(message) for _ in range(IN_FLIGHT))
+        answered, end = 0, perf_counter() + seconds
+        while under_way:
+            under_way.popleft().result()
+            answered += 1
+            if perf_counter() < end:
+                under_way.append(call.future(message))
+    return answered
 
 
 def large_json() -> bytes:
@@ -117,9 +208,12 @@ def python_of(folder: Path) -> str:
     return str(own) if own.exists() else sys.executable
 
 
-def turn(port: int, work: Work, seconds: float, warm: int = 3) -> Turn:
+def turn(port: int, work: Work, seconds: float, warm: int = 3, grpc_port: int = 0) -> Turn:
     """Drive one service. Raises RuntimeError where a request failed."""
     before = common.processor_time(port)
+    if work.message:
+        answered = call_grpc(grpc_port, work.message, seconds)
+        return Turn(answered / seconds, answered / (common.processor_time(port) - before))
     figures = common.wrk(port, work.request, seconds=seconds, warm=warm, script=work.script)
     spent = common.processor_time(port) - before
     if figures.errors or not figures.requests or not spent:
@@ -188,10 +282,11 @@ def main() -> None:
     every: dict[str, list[tuple[Turn, Turn]]] = {}
     with ExitStack() as stack:
         served, driving = common.halves()
-        ports = {}
+        ports, grpc_ports = {}, {}
         for side, folder in (("old", options.old.resolve()), ("new", options.new.resolve())):
             cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="gathernd-alternate-"))
-            environ = {"GATHERND_CACHE_DIR": cache}
+            grpc_ports[side] = common.free_port()
+            environ = {"GATHERND_CACHE_DIR": cache, "GATHERND_GRPC_PORT": str(grpc_ports[side])}
             # A first start compiles for a while when it already answers.
             subprocess.run(
                 [python_of(folder), "-m", "app.cli", "warm", "--cache-dir", cache],
@@ -203,11 +298,11 @@ def main() -> None:
         os.sched_setaffinity(0, driving)
 
         def one_turn(piece: Work, side: str) -> Turn:
-            return turn(ports[side], piece, options.seconds)
+            return turn(ports[side], piece, options.seconds, grpc_port=grpc_ports[side])
 
         for name in names:
-            for port in ports.values():
-                turn(port, work[name], 1)  # warms up, and does not count
+            for side in ports:
+                one_turn(work[name], side)  # warms up, and does not count
             every[name] = alternate(partial(one_turn, work[name]), options.alternations)
             print(line(row(name, every[name])), flush=True)
     if options.json:
