@@ -139,7 +139,7 @@ openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
 	mv openapi/openapi.json.new openapi/openapi.json
 
 # The compiler comes with KServe's SDK, which brings grpcio-tools.
-grpc-messages: $(CLIENTS)/.stamp-kserve ## Write app/wire/grpc_messages/descriptor.py from the .proto files beside it
+grpc-messages: $(CLIENTS)/.stamp-kserve ## Write app/formats/grpc/messages/descriptor.py from the .proto files beside it
 	$(CLIENTS)/kserve/bin/python -m deploy.grpc_messages
 
 # The generators of clients, for tests/clients, in an environment of their own; those in TypeScript where there is npm.

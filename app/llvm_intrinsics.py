@@ -25,8 +25,8 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
-from app import inner_function_compiler, remembered_call_types
-from app.remembered_call_types import RememberingCompiler
+from app.compilation import numba_passes
+from app.compilation.numba_passes import RememberingCompiler
 
 Address: TypeAlias = int
 """Of a byte of memory."""
@@ -69,7 +69,7 @@ _njit: Any = partial(numba.njit, no_rewrites=True, pipeline_class=RememberingCom
 """Without Numba's rewriting passes, 4 % of the work: no code here may rely on expressions of whole arrays becoming one
 loop, or on a branch being left out because an argument is None or a constant."""
 _njit_inner: Any = partial(
-    _njit, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=inner_function_compiler.InnerFunctionCompiler
+    _njit, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=numba_passes.InnerFunctionCompiler
 )
 _intrinsic: Any = numba.extending.intrinsic
 _config: Any = numba.config
@@ -116,8 +116,7 @@ def keep_compiled(
     Numba's cache sees a change of the compiled function's own file only: the folder is named by those files and by all
     other `modules` of which something is compiled with them.
     """
-    compilers = inner_function_compiler, remembered_call_types
-    paths = {str(module.__file__) for module in (*modules, *compilers)} | {__file__}
+    paths = {str(module.__file__) for module in (*modules, numba_passes)} | {__file__}
     folder = folder_of(cache_dir, name, paths | {function.py_func.__code__.co_filename for function in functions})
     before = _config.CACHE_DIR
     _config.CACHE_DIR = str(folder)

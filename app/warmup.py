@@ -1,8 +1,9 @@
 """Compiling ahead, or loading from the cache, what requests use: the kernel first, the rest while requests are served.
 
 With an empty cache only the gather kernel is waited for. Until the rest is compiled, plain functions read and write
-requests (`app.compiled_later`), JSON of more than 1 MiB is refused, and NumPy's kernel runs GatherElements, scatters
-and gradients. Numba is imported here alone, and not at all for a service with NumPy's kernel, which compiles nothing.
+requests (`app.compilation.until_compiled`), JSON of more than 1 MiB is refused, and NumPy's kernel runs GatherElements,
+scatters and gradients. Numba is imported here alone, and not at all for a service with NumPy's kernel, which compiles
+nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from app.compiled_later import CompiledLater
+from app.compilation.until_compiled import UntilCompiled
 
 NUMBA: Final = "numba"
 _SHARED_S: Final = 5.0
@@ -43,17 +44,17 @@ def warm(
     """
     if kernel != NUMBA:
         return None
-    from app import compile_codec  # noqa: PLC0415
+    from app import compile_request_functions  # noqa: PLC0415
     from app.kernels import numba_cpu  # noqa: PLC0415
 
-    kernel_folder, codec_folder = numba_cpu.configure(cache_dir), compile_codec.configure(cache_dir)
+    kernel_folder, codec_folder = numba_cpu.configure(cache_dir), compile_request_functions.configure(cache_dir)
 
     def is_cached() -> bool:
-        return numba_cpu.is_cached(kernel_folder) and compile_codec.is_cached(codec_folder)
+        return numba_cpu.is_cached(kernel_folder) and compile_request_functions.is_cached(codec_folder)
 
     if is_cached():
         numba_cpu.warm(progress)
-        compile_codec.warm(progress)
+        compile_request_functions.warm(progress)
         return None
     helper = None
     if not any(kernel_folder.rglob("gather_kernel*.nbi")):
@@ -74,7 +75,7 @@ def warm(
         try:
             compile_rest()
         finally:
-            CompiledLater.are_due = False
+            UntilCompiled.are_due = False
 
     def compile_rest() -> None:
         if helper is not None:
@@ -83,7 +84,7 @@ def warm(
             with _alone(cache_dir):
                 if not is_cached():
                     go_on(_start_helper(cache_dir, alone=True))
-        compile_codec.warm(progress)
+        compile_request_functions.warm(progress)
         numba_cpu.warm_others(progress)
 
     def go_on(second: subprocess.Popen[bytes]) -> None:
@@ -92,10 +93,10 @@ def warm(
             second.stdin.write(_GO_ON)
             second.stdin.flush()
         _wait_for(second)
-        compile_codec.warm(progress)
+        compile_request_functions.warm(progress)
         second.wait()
 
-    CompiledLater.are_due = True
+    UntilCompiled.are_due = True
     return rest
 
 
@@ -134,21 +135,21 @@ def compile_in_helper(cache_dir: str, alone: bool) -> None:
     So it leaves the first process alone while that measures what gathers cost. Until then it ends with the first one.
     Other processes wait while it compiles, unless the one that has started it keeps them waiting (`alone`).
     """
-    from app import compile_codec  # noqa: PLC0415
+    from app import compile_request_functions  # noqa: PLC0415
     from app.kernels import numba_cpu  # noqa: PLC0415
 
     gc.disable()  # as above
     go_on = Event()
     Thread(target=_end_with_parent, args=(go_on,), daemon=True).start()
     numba_cpu.configure(Path(cache_dir))
-    compile_codec.configure(Path(cache_dir))
+    compile_request_functions.configure(Path(cache_dir))
     if not alone:
         with _alone(Path(cache_dir)):
             numba_cpu.compile_others()
         _tell_parent(1)
     go_on.wait()
     with nullcontext() if alone else _alone(Path(cache_dir)):
-        compile_codec.warm()
+        compile_request_functions.warm()
         _tell_parent(1)
         numba_cpu.warm_others()
     os._exit(0)  # without waiting for the thread that reads

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from time import thread_time
 from typing import NamedTuple
 
-from app import compile_codec
+from app import compile_request_functions
 from app.kernels import numba_cpu
 from benchmarks import common
 from benchmarks.costly_bodies import MAKERS as GATHER_MAKERS
@@ -73,10 +73,10 @@ def main() -> None:
     print(common.machine_line())
     with TemporaryDirectory(prefix="gathernd-body-times-") as cache:
         numba_cpu.configure(Path(cache))
-        compile_codec.configure(Path(cache))
+        compile_request_functions.configure(Path(cache))
         numba_cpu.warm()
-        compile_codec.warm()
-        for function in compile_codec.FUNCTIONS if options.python else ():
+        compile_request_functions.warm()
+        for function in compile_request_functions.FUNCTIONS if options.python else ():
             function.used.run = function.used.plain
         gc.collect()
         gc.freeze()

@@ -21,7 +21,7 @@ import orjson
 import simdjson
 from numpy.typing import NDArray
 
-from app import compile_codec
+from app import compile_request_functions
 from app.formats.json.read_request import read_request
 from app.formats.json.write_answer import write_answer
 from app.operators.registry import OPERATORS
@@ -160,9 +160,9 @@ def main() -> None:
     print(common.machine_line())
     np.seterr(all="ignore")  # pysimdjson's integers pass for floats: only their time counts
     with TemporaryDirectory() as folder:
-        compile_codec.configure(Path(folder))
+        compile_request_functions.configure(Path(folder))
         started = perf_counter()
-        compile_codec.warm()
+        compile_request_functions.warm()
         print(f"compiled without a cache in {perf_counter() - started:.2f} s")
     print(f"tiny request of {len(TINY)} bytes:\n{tiny(options.seconds)}")
     made = arrays(options.numbers)

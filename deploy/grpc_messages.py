@@ -1,5 +1,5 @@
-"""Writes app/wire/grpc_messages/descriptor.py from the .proto files beside it, with the compiler of grpcio-tools, which
-comes with KServe's SDK: `make grpc-messages`.
+"""Writes app/formats/grpc/messages/descriptor.py from the .proto files beside it, with the compiler of grpcio-tools,
+which comes with KServe's SDK: `make grpc-messages`.
 
     python -m deploy.grpc_messages            write it
     python -m deploy.grpc_messages --check    say whether it is current: exit code 1 if not
@@ -13,7 +13,7 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Final
 
-FOLDER: Final = Path(__file__).parents[1] / "app" / "wire" / "grpc_messages"
+FOLDER: Final = Path(__file__).parents[1] / "app" / "formats" / "grpc" / "messages"
 WRITTEN: Final = FOLDER / "descriptor.py"
 _FILES: Final = ("inference.proto", "health.proto")
 _WIDTH: Final = 96

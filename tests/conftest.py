@@ -94,27 +94,27 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def compiled(warmed: Path) -> Path:
     """The folder `warmed`, out of which this process has loaded all that is compiled."""
-    from app import compile_codec
+    from app import compile_request_functions
     from app.kernels import numba_cpu
     from app.kernels.numba_cpu import gather_kernel
 
     if not gather_kernel.ready():
         numba_cpu.configure(warmed)
-    compile_codec.configure(warmed)
+    compile_request_functions.configure(warmed)
     numba_cpu.warm()
-    compile_codec.warm()
+    compile_request_functions.warm()
     return warmed
 
 
 @pytest.fixture(scope="module", params=["compiled", pytest.param("plain", marks=pytest.mark.slow)])
 def every_codec(request: pytest.FixtureRequest, compiled: Path) -> Generator[None, None, None]:
     """The codec of requests in both its forms, one after the other: compiled, and in Python."""
-    from app import compile_codec
+    from app import compile_request_functions
 
     if request.param == "compiled":
         yield
         return
-    used = [function.used for function in compile_codec.FUNCTIONS]
+    used = [function.used for function in compile_request_functions.FUNCTIONS]
     before = [one.run for one in used]
     for one in used:
         one.run = one.plain

@@ -18,7 +18,7 @@ import orjson
 import pytest
 from pydantic import ByteSize
 
-from app.compile_codec import FUNCTIONS
+from app.compile_request_functions import FUNCTIONS
 from app.main import Application, create_app
 from app.server.http1_connection import Http1Connection
 from app.server.write_batch import flush
@@ -33,7 +33,7 @@ CALL = re.compile(r"^(\d+)\. `(app/[^`]+\.py)` `([^`]+)`", re.MULTILINE)
 MOST = {"JSON": 16, "safetensors": 14, "gRPC": 18}
 """Calls that the way of a request may have."""
 SIBLINGS = (
-    ("/compiled/parse_number_arrays.py", "/read_elements.py"),
+    ("/compiled/read_elements.py", "/read_elements.py"),
     ("/compiled/", "/"),
     ("/kernels/numba_cpu/gather_kernel.py", "/kernels/reference/__init__.py"),
 )

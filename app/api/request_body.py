@@ -14,10 +14,10 @@ from app.api.content_codings import inflater
 from app.api.unknown_length_body import BODY_BYTES, UnknownLengthBody, too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES
 from app.dispatch.request_thread_pool import ClientGone, RequestThreadPool
+from app.json_text import lossless_json
+from app.json_text.grammar import check_framing
 from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
-from app.wire.json import lossless_json
-from app.wire.json.grammar_and_duplicate_keys import check_framing
 
 _MOST_JSON: Final = 1 << 14
 """Most bytes of a JSON body without arrays."""

@@ -19,9 +19,9 @@ from app.api.schemas.v2_model_description import model_config, model_metadata
 from app.api.v2_model_lookup import Models
 from app.errors import GatherError
 from app.formats.grpc.message_fields import malformed
+from app.formats.grpc.messages.classes import POOL, message_class
 from app.grpc_api.rpc_table import RPCS, SERVICE, Rpc
 from app.memory.budget import Memory
-from app.wire.grpc_messages.classes import POOL, message_class
 
 Control = Callable[[Any, Memory], Awaitable[dict[str, Any]]]
 """From a request's message, and its memory, to what its answer has, as JSON names it."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from app.api.route_table import OPERATIONS
+from app.formats.grpc.messages.classes import HEALTH, INFERENCE
 from app.security.authorizer import Access
-from app.wire.grpc_messages.classes import HEALTH, INFERENCE
 
 SERVICE: Final[str] = INFERENCE.full_name
 _OPERATION_OF: Final = {

@@ -17,7 +17,7 @@ from app.store.import_records import ImportFailure, ImportRecord, RunningImport
 from app.store.store_errors import storage_errors
 from app.store.tensor_store_interface import TensorStore
 from app.tensors.buffer_type import Buffer
-from app.wire.little_endian_items import bounded_product
+from app.tensors.little_endian_items import bounded_product
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from app.errors import GatherError, Place, invalid_field
+from app.json_text import grammar, lossless_json
+from app.json_text.read_values import Values
 from app.requests.request import JsonText
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import OutOfBounds
 from app.tensors.tensor import Tensor
-from app.wire.json import grammar_and_duplicate_keys, lossless_json
-from app.wire.json.read_values import Values
 
 _QUOTED: Final = '"none"'
 
@@ -56,7 +56,7 @@ def given_fill_value(fields: Any, mode: OutOfBounds, pointer: str) -> JsonFillVa
         raise invalid_field(pointer, "fill_value is for out_of_bounds fill only", hint)
     value = fields.fill_value
     if type(value) is JsonText:
-        if grammar_and_duplicate_keys.fault(value.encode("utf-8", "surrogatepass")) is not None:
+        if grammar.fault(value.encode("utf-8", "surrogatepass")) is not None:
             hint = f"Write JSON text at {pointer}, such as 0, or {_QUOTED} with its quotes where data is of strings."
             raise invalid_field(pointer, "fill_value must be the text of a JSON value", hint)
         value = lossless_json.loads(value)

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from app.errors import invalid_field
+from app.json_text import grammar, lossless_json
 from app.memory.budget import Memory
 from app.near_name import instead_of, shorten
 from app.requests.envelope_cache import Validated, envelopes
@@ -15,7 +16,6 @@ from app.requests.read_call import settle, validate
 from app.requests.request import Origin, Request
 from app.tensors.lookup_call import ARRAYS, LOOKUP, LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
-from app.wire.json import grammar_and_duplicate_keys, lossless_json
 
 _NAME: Final = re.compile(rf"(0|[1-9][0-9]{{0,5}})\.({'|'.join(ARRAYS)})")
 _OBJECTS: Final = 32
@@ -55,7 +55,7 @@ def validate_lookup(
 def _document(text: str, pointer: str, memory: Memory) -> Any:
     """The value of the JSON text, which stands in the request at `pointer`. Raises invalid_field if it is not JSON."""
     memory.charge(_OBJECTS * len(text))
-    fault = grammar_and_duplicate_keys.fault(text.encode("utf-8", "surrogatepass"), memory)
+    fault = grammar.fault(text.encode("utf-8", "surrogatepass"), memory)
     if fault is not None:
         hint = f"In the JSON text at {pointer}: {fault.hint.replace('the body', 'the text')}"
         raise invalid_field(pointer, f"{LOOKUP} must be a JSON object: {fault.detail}", hint)

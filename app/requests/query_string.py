@@ -8,8 +8,8 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from app.errors import invalid_field
+from app.json_text.lossless_json import shown
 from app.requests.schemas.invalid_fields import name_hint
-from app.wire.json.lossless_json import shown
 
 _FIELD: Final = re.compile(rb"[^&]+")
 _MOST_NAME: Final = 1 << 10

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from ctypes import c_double, c_int64
 from typing import Final
 
-from app.compiled_later import CompiledLater
+from app.compilation.until_compiled import UntilCompiled
 from app.telemetry.increment_layout import CELLS, LOOKUPS, MEASURED, RECEIVED, REQUESTS, ROUTES, SENT, STAGES, TIMES
 from app.telemetry.metric_definitions import BUCKETS
 
@@ -19,7 +19,7 @@ _Table: Final = c_int64 * CELLS
 _Times: Final = c_double * (STAGES + 4)
 
 
-@CompiledLater
+@UntilCompiled
 def add(
     table: int,
     start: float,
@@ -44,7 +44,7 @@ def add(
         times[STAGES - 1 + place] += number
 
 
-@CompiledLater
+@UntilCompiled
 def answer(
     at: int,
     table: int,

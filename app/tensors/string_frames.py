@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from app.compiled_later import CompiledLater
+from app.compilation.until_compiled import UntilCompiled
 from app.tensors.frame_format import CUT_LENGTH, CUT_TEXT, HEAD, ROOM, WHOLE
 
 
-@CompiledLater
+@UntilCompiled
 def read_frames(octets: NDArray[np.uint8], wanted: int, starts: NDArray[np.int64]) -> tuple[int, int, int]:
     """(strings, fault, first that is not UTF-8 or -1) of the frames that fill `octets`, read until more than `wanted`.
 
@@ -34,7 +34,7 @@ def read_frames(octets: NDArray[np.uint8], wanted: int, starts: NDArray[np.int64
     return count, WHOLE, wrong
 
 
-@CompiledLater
+@UntilCompiled
 def frames_size(octets: NDArray[np.uint8], starts: NDArray[np.int64]) -> int:
     """Bytes of the frames at `starts`, or -1 if one is not within `octets`."""
     total = 0
@@ -46,7 +46,7 @@ def frames_size(octets: NDArray[np.uint8], starts: NDArray[np.int64]) -> int:
     return total
 
 
-@CompiledLater
+@UntilCompiled
 def first_longer(octets: NDArray[np.uint8], starts: NDArray[np.int64], most: int) -> int:
     """Number of the first of the frames at `starts` whose text has more than `most` bytes, or -1."""
     for number, start in enumerate(starts.tolist()):
@@ -56,7 +56,7 @@ def first_longer(octets: NDArray[np.uint8], starts: NDArray[np.int64], most: int
     return -1
 
 
-@CompiledLater
+@UntilCompiled
 def copy_frames(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
     """Copy the frames at `starts` to `out`, one behind the other: the bytes used.
 

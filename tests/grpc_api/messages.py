@@ -1,4 +1,4 @@
-"""Messages of the protocol, made and sent with Triton's own classes and nothing of `app.wire`."""
+"""Messages of the protocol, made and sent with Triton's own classes and nothing of `app.formats`."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from google.protobuf import json_format
 
+from app.formats.grpc import messages as grpc_messages
 from app.security import api_keys
-from app.wire import grpc_messages
 from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc
 from tests.grpc_api.messages import FIELDS, output, pb, request

@@ -13,15 +13,15 @@ import pytest
 from app.api.error_responses import problem
 from app.errors import CODES, GatherError, Place
 from app.errors.catalogue import CATALOGUE
+from app.formats.grpc.messages.classes import POOL
 from app.grpc_api.rpc_table import NOT_OFFERED, RPCS
 from app.grpc_api.statuses import MOST_PROBLEM_BYTES, problem_bytes, status_message
-from app.wire.grpc_messages.classes import POOL
 from tests.for_each import for_each
 from tests.grpc_api.messages import pb
 from tests.needs import in_environment
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "app" / "wire" / "grpc_messages"
+FOLDER = ROOT / "app" / "formats" / "grpc" / "messages"
 KINDS = {
     1: "double",
     2: "float",

@@ -162,13 +162,13 @@ def _start_server(folder: str) -> socket.socket:
 
 def _load(folder: Path) -> None:
     """Load all compiled code out of `folder`. What forks then do to load it finds it loaded."""
-    from app import compile_codec
+    from app import compile_request_functions
     from app.kernels import numba_cpu
 
     loaded = numba_cpu.configure(folder)
-    compile_codec.configure(folder)
+    compile_request_functions.configure(folder)
     numba_cpu.warm()
-    compile_codec.warm()
+    compile_request_functions.warm()
     setattr(numba_cpu, "configure", {folder: loaded}.__getitem__)  # noqa: B010  (mypy allows no assignment)
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process with one thread may fork"
 

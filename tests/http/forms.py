@@ -1,4 +1,4 @@
-"""The forms in which a tensor travels in JSON, written once more for the tests and from nothing in `app.wire`."""
+"""The forms in which a tensor travels in JSON, written once more for the tests and from nothing in `app.json_text`."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ import pytest
 
 from app.formats.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON, LONG_LOOKUP
 from app.formats.json.read_request import read_request
+from app.json_text.write_values import values_text
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
-from app.wire.json.write_values import values_text
 from benchmarks.costly_bodies import MAKERS, native, repeated
 from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
 from benchmarks.read_body import Body, read

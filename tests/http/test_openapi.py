@@ -290,7 +290,7 @@ def test_every_example_in_the_file_is_one_of_those(document: dict[str, Any]) -> 
 
 def _words_of_the_codec() -> set[str]:
     """Every short text in the source of the codec: whatever it takes as a field is among them."""
-    text = "".join(path.read_text() for path in sorted((ROOT / "app" / "wire" / "json").glob("*.py")))
+    text = "".join(path.read_text() for path in sorted((ROOT / "app" / "json_text").glob("*.py")))
     assert text
     return set(re.findall(r"""["']([A-Za-z_][A-Za-z0-9_]{1,30})["']""", text))
 

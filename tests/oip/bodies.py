@@ -1,4 +1,4 @@
-"""Bodies of the inference protocol, made and read once more for the tests and from nothing in `app.wire`."""
+"""Bodies of the inference protocol, made and read once more for the tests and from nothing in `app.json_text`."""
 
 from __future__ import annotations
 

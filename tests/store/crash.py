@@ -51,7 +51,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app import compile_codec
+from app import compile_request_functions
 from app.api.routes.tensors_scatter import ScatterAttempt
 from app.errors import GatherError
 from app.formats import npy as npy_format
@@ -1160,8 +1160,8 @@ def compile_once() -> None:
     """
     cache = os.environ.get("GATHERND_CACHE_DIR")
     if cache is not None:
-        compile_codec.configure(Path(cache))
-        compile_codec.warm()
+        compile_request_functions.configure(Path(cache))
+        compile_request_functions.warm()
     for sequence in SEQUENCES.values():
         with tempfile.TemporaryDirectory(dir=MEMORY) as room:
             store = opened(Path(room) / "store")

@@ -15,12 +15,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from app import compile_codec
+from app import compile_request_functions
+from app.json_text.compiled.read_elements import read_elements
+from app.json_text.compiled.write_strings import write_strings
+from app.json_text.constants import KINDS, strings_room
 from app.tensors.compiled_string_frames import copy_frames, first_longer, frames_size, read_frames
 from app.tensors.frame_format import ROOM
-from app.wire.json.codec_constants import KINDS, strings_room
-from app.wire.json.compiled.parse_number_arrays import read_elements
-from app.wire.json.compiled.write_strings import write_strings
 from tests.kernels.guarded import Bytes, room_for
 from tests.strings import framed
 
@@ -118,8 +118,8 @@ def check_json(rng: random.Random) -> None:
 
 
 def main(cases: int, seed: int, cache: str) -> None:
-    compile_codec.configure(Path(cache))
-    compile_codec.warm()
+    compile_request_functions.configure(Path(cache))
+    compile_request_functions.warm()
     for number in range(cases):
         rng = random.Random(f"{seed}/{number}")
         sys.stdout.write(f"{number}\n")

@@ -18,16 +18,16 @@ from app.errors import GatherError, Place
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import DEVICES, Call
-from app.tensors.operator_signature import OperatorName, Signature
-from app.tensors.shape_limits import Limits
-from app.tensors.tensor import Form, Tensor, coordinates
-from app.wire.little_endian_items import (
+from app.tensors.little_endian_items import (
     PackedItemError,
     PackedSizeError,
     bounded_product,
     check_packed,
     unpack,
 )
+from app.tensors.operator_signature import OperatorName, Signature
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Form, Tensor, coordinates
 from tests.wire.float8_reference import FLOAT8, nearest, number_of
 
 Encoding = Literal["values", "base64"]

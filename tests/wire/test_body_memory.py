@@ -17,9 +17,9 @@ import pytest
 from numpy.typing import NDArray
 
 from app.errors import GatherError
+from app.json_text.grammar import check
 from app.memory.budget import Memory
 from app.requests.envelope_cache import envelopes
-from app.wire.json.grammar_and_duplicate_keys import check
 from benchmarks.costly_bodies import MAKERS as GATHER_MAKERS
 from benchmarks.costly_bodies import bombs
 from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS

@@ -16,17 +16,17 @@ from app.formats.json.read_request import read_request
 from app.formats.json.write_answer import write_answer
 from app.formats.oip.infer_document import Model
 from app.formats.oip.read_body import read_body
+from app.json_text.read_elements import read_elements
+from app.json_text.write_values import most_text, values_text
 from app.memory.budget import Memory
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.frame_format import ROOM
 from app.tensors.gather_call import Answer
+from app.tensors.little_endian_items import packed_bytes
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
-from app.wire.json.read_elements import read_elements
-from app.wire.json.write_values import most_text, values_text
-from app.wire.little_endian_items import packed_bytes
 from tests.for_each import for_each
 from tests.strings import framed, items, packed
 from tests.told_memory import ToldMemory

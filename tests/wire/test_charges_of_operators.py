@@ -23,6 +23,7 @@ from app.formats.oip.infer_answer import write_answer as write_infer_answer
 from app.formats.oip.infer_document import LOOKUP_MODEL, Model
 from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
+from app.json_text.read_elements import read_elements
 from app.memory.budget import Memory
 from app.operators.registry import GRADIENTS, OPERATORS
 from app.tensors.dtypes import DTYPES
@@ -30,7 +31,6 @@ from app.tensors.gather_call import Answer, TableRead
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire.json.read_elements import read_elements
 from tests.http.lookups import Given, as_json, as_safetensors
 from tests.oip.bodies import octets
 from tests.strings import packed

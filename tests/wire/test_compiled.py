@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.wire.json.write_elements import write_singles
+from app.json_text.write_elements import write_singles
 
 COUNT = """
 import json, sys
 from pathlib import Path
 from numba.core.dispatcher import Dispatcher
-from app import compile_codec
+from app import compile_request_functions
 
-compile_codec.configure(Path(sys.argv[1]))
-compile_codec.warm()
-modules = [module for name, module in sys.modules.items() if name.startswith("app.wire.")]
+compile_request_functions.configure(Path(sys.argv[1]))
+compile_request_functions.warm()
+modules = [module for name, module in sys.modules.items() if name.startswith("app.json_text.")]
 found = {value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)}
 print(json.dumps({one.py_func.__qualname__: list(map(str, one.signatures)) for one in found}))
 """

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from app.wire.json.compiled.decimal_to_double import narrow
+from app.json_text.compiled.decimal_to_double import narrow
 from tests.for_each import for_each
 from tests.wire.json_requests import call, made
 

@@ -22,6 +22,11 @@ from app.errors import GatherError
 from app.formats.json.read_request import read_request
 from app.formats.oip.infer_document import Model
 from app.formats.oip.read_body import read_body
+from app.json_text import lossless_json
+from app.json_text.constants import ARRAY_KEYS, OTHER_NUMBERS, PLAIN_NUMBERS, SHORT_FRACTIONS
+from app.json_text.envelope import parse_envelope
+from app.json_text.find_arrays import FoundArrays, find_arrays, scan_tensors
+from app.json_text.lossless_json import MAX_DIGITS, Number, integer
 from app.memory.budget import UNCOUNTED, Memory
 from app.operators.registry import OPERATORS
 from app.tensors.buffer_type import Buffer
@@ -30,11 +35,6 @@ from app.tensors.gather_call import Call
 from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from app.wire.json import lossless_json
-from app.wire.json.body_without_arrays import parse_envelope
-from app.wire.json.codec_constants import ARRAY_KEYS, OTHER_NUMBERS, PLAIN_NUMBERS, SHORT_FRACTIONS
-from app.wire.json.find_arrays import FoundArrays, find_arrays, scan_tensors
-from app.wire.json.lossless_json import MAX_DIGITS, Number, integer
 from tests.for_each import for_each
 from tests.wire.json_requests import call, made, refused, request, tensor
 

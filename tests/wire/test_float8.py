@@ -15,10 +15,10 @@ import pytest
 
 from app.errors import GatherError
 from app.formats.safetensors.write_answer import write_answer
+from app.json_text.write_values import tensor_text, values_text
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
 from app.tensors.tensor import Tensor
-from app.wire.json.write_values import tensor_text, values_text
 from tests.conftest import samples, slow_but_for
 from tests.for_each import for_each
 from tests.wire.float8_reference import FLOAT8, NAN, finite, nearest, number_of

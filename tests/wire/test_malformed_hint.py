@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.wire.json import grammar_and_duplicate_keys
+from app.json_text import grammar
 from tests.for_each import for_each
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -71,7 +71,7 @@ HINTS = {
 @for_each("body", HINTS)
 def test_a_body_that_is_no_json_is_told_what_makes_it_none(body: bytes) -> None:
     for given in (body, memoryview(body)):
-        fault = grammar_and_duplicate_keys.fault(given)
+        fault = grammar.fault(given)
         assert fault is not None
         assert fault.hint == HINTS[body]
 
@@ -81,5 +81,5 @@ def test_every_byte_that_spoils_a_body_gets_a_short_hint(place: int) -> None:
     whole = b'{"a": [1.5, "x", true]} '
     for byte in range(256):
         body = whole[:place] + bytes([byte]) + whole[place + 1 :]
-        fault = grammar_and_duplicate_keys.fault(body)
+        fault = grammar.fault(body)
         assert fault is None or (fault.hint.endswith(".") and len(fault.hint) < 160)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from app.formats.json.read_request import read_request
+from app.json_text import envelope
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import BATCH_DIMS, Signature
 from app.tensors.shape_limits import Limits
-from app.wire.json import body_without_arrays
 from tests.for_each import for_each
 from tests.strings import items
 from tests.wire.json_requests import DATA, INDICES, call, made, refused, refused_items, request, tensor
@@ -575,9 +575,9 @@ class TestFields:
         assert call(body).indices.shape == (1, 1)
 
     def test_fields_of_more_than_a_megabyte_are_over_a_limit(self) -> None:
-        body = request(rest=f', "x": "{"y" * body_without_arrays.MAX_BYTES}"')
+        body = request(rest=f', "x": "{"y" * envelope.MAX_BYTES}"')
         error = refused(body, "limit_exceeded")
-        assert error.facts == {"limit": "fields_bytes", "maximum": body_without_arrays.MAX_BYTES}
+        assert error.facts == {"limit": "fields_bytes", "maximum": envelope.MAX_BYTES}
 
 
 class TestPrecedence:

@@ -13,7 +13,7 @@ from time import process_time
 import numpy as np
 import pytest
 
-from app import compile_codec
+from app import compile_request_functions
 from app.errors import GatherError
 from app.formats.json.write_answer import write_answer
 from app.tensors.dtypes import DTYPES
@@ -143,16 +143,16 @@ def test_a_warm_codec_never_compiles() -> None:
 def test_compiled_code_is_kept_and_found_again(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
-from app import compile_codec
-folder = compile_codec.configure(Path({str(tmp_path)!r}))
-print(compile_codec.is_cached(folder))
-compile_codec.warm()
-print(sum(sum(function.compiled.stats.cache_hits.values()) for function in compile_codec.FUNCTIONS))
+from app import compile_request_functions
+folder = compile_request_functions.configure(Path({str(tmp_path)!r}))
+print(compile_request_functions.is_cached(folder))
+compile_request_functions.warm()
+print(sum(sum(function.compiled.stats.cache_hits.values()) for function in compile_request_functions.FUNCTIONS))
 """
     hits = [
         subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
         for _ in range(2)
     ]
-    assert hits == [["False", "0"], ["True", str(len(compile_codec.FUNCTIONS))]]
+    assert hits == [["False", "0"], ["True", str(len(compile_request_functions.FUNCTIONS))]]
     (folder,) = tmp_path.iterdir()
     assert folder.name.startswith("codec-")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from app.errors import GatherError
+from app.json_text import grammar
 from app.tensors.buffer_type import Buffer
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
-from app.wire.json import grammar_and_duplicate_keys
 from tests.conftest import slow_but_for
 from tests.strings import items
 from tests.wire import json_oracle
@@ -90,7 +90,7 @@ def test_malformed_is_what_python_finds_malformed(seed: int, soak_scale: int) ->
     requests, seen = Requests(seed), Counter[bool]()
     for _ in range(3000 * soak_scale):
         body = requests.broken(requests.body()[0])
-        fine = grammar_and_duplicate_keys.fault(body) is None
+        fine = grammar.fault(body) is None
         assert fine == strict(body), body
         refused = outcome(read_call, body, "gathernd")[0] == "malformed_request"
         assert refused != fine, body

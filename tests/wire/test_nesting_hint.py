@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.errors import GatherError
-from app.wire.json.nesting_hint import hint
+from app.json_text.nesting_hint import hint
 from tests.wire.json_requests import call, request
 
 AT = "/data/values"

@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app import compile_codec
-from app.compiled_later import CompiledLater
-from app.requests.envelope_cache import envelopes
-from app.tensors.frame_format import ROOM
-from app.tensors.string_frames import copy_frames, first_longer, frames_size, read_frames
-from app.wire.json import grammar_and_duplicate_keys
-from app.wire.json.codec_constants import (
+from app import compile_request_functions
+from app.compilation.until_compiled import UntilCompiled
+from app.json_text import grammar
+from app.json_text.constants import (
     ARRAY_KEYS,
     BOOL,
     FIRST_FLOAT,
@@ -32,9 +29,12 @@ from app.wire.json.codec_constants import (
     WIDEST,
     strings_room,
 )
-from app.wire.json.find_arrays import scan_arrays, scan_tensors
-from app.wire.json.read_elements import read_elements
-from app.wire.json.write_elements import write_singles, write_strings
+from app.json_text.find_arrays import scan_arrays, scan_tensors
+from app.json_text.read_elements import read_elements
+from app.json_text.write_elements import write_singles, write_strings
+from app.requests.envelope_cache import envelopes
+from app.tensors.frame_format import ROOM
+from app.tensors.string_frames import copy_frames, first_longer, frames_size, read_frames
 from tests.conftest import samples
 from tests.for_each import for_each
 from tests.strings import framed
@@ -51,7 +51,7 @@ MORE_NUMBERS = ["-Infinity", "Infinity", "1.0", "100e-2", "123456789012345678e-3
 @contextmanager
 def in_python() -> Iterator[None]:
     """Each function of the codec is the one in Python."""
-    used = [function.used for function in compile_codec.FUNCTIONS]
+    used = [function.used for function in compile_request_functions.FUNCTIONS]
     before = [one.run for one in used]
     for one in used:
         one.run = one.plain
@@ -84,7 +84,7 @@ def test_both_make_the_same_of_every_request(seed: int) -> None:
     def found(body: bytes, operator: str) -> Any:
         view = np.frombuffer(body, np.uint8)
         places = np.full((len(ARRAY_KEYS), 12), -7, np.int64)
-        faults = [grammar_and_duplicate_keys.fault(body, bare=bare) for bare in (False, True)]
+        faults = [grammar.fault(body, bare=bare) for bare in (False, True)]
         others = [arrays_of(scan_arrays.run(view, depth, row)) for depth, row in zip(ARRAY_KEYS, places, strict=True)]
         scanned = arrays_of(scan_tensors.run(view)), others, places.tolist()
         return outcome(read_call, body, operator), scanned if scanned[0] else (), faults
@@ -141,7 +141,7 @@ def test_both_find_the_same_fault_at_the_same_place(text: str) -> None:
     for body in (text.encode(), b"[" + text.encode() + b',"\xed\xa0\x80"]', b" " + text.encode() + b"\xc3"):
         for bare in (False, True):
             compiled, plain = both(
-                lambda body=body, bare=bare: grammar_and_duplicate_keys.fault(body, bare=bare)  # type: ignore[misc]
+                lambda body=body, bare=bare: grammar.fault(body, bare=bare)  # type: ignore[misc]
             )
             assert compiled == plain, body
         view = np.frombuffer(body or b" ", np.uint8)
@@ -295,7 +295,7 @@ def test_both_read_and_write_the_same_strings() -> None:
 def test_a_long_body_waits_for_the_compiled_reader_while_that_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = '{"dtype": "int8", "shape": [1, 1], "values": [0]}'
     body = f'{{"data": {tensor}, "indices": {tensor.replace("int8", "int64")}}}'.encode()
-    monkeypatch.setattr(CompiledLater, "are_due", True)
+    monkeypatch.setattr(UntilCompiled, "are_due", True)
     longest = body + b" " * ((1 << 20) - len(body))
     compiled, plain = both(lambda: outcome(read_call, longest, "gathernd"))
     assert compiled == plain

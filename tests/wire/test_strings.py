@@ -28,6 +28,7 @@ from app.formats.json.write_answer import write_answer
 from app.formats.oip.infer_answer import write_answer as write_infer_answer
 from app.formats.oip.infer_document import Model
 from app.formats.oip.read_body import read_body
+from app.json_text.write_values import values_text
 from app.kernels import reference
 from app.kernels.numba_cpu import gather_kernel
 from app.memory.budget import Budget
@@ -37,10 +38,9 @@ from app.store import EmptyStore, Resident
 from app.tensors.compiled_string_frames import read_frames
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call
+from app.tensors.little_endian_items import PackedItemError, PackedSizeError, packed_bytes, unpack
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
-from app.wire.json.write_values import values_text
-from app.wire.little_endian_items import PackedItemError, PackedSizeError, packed_bytes, unpack
 from tests.conftest import samples, slow_but_for
 from tests.for_each import for_each
 from tests.served import served

@@ -28,9 +28,9 @@ from app.store.files.write_uploaded_tensor import Upload, check_shape
 from app.store.store_errors import storage_errors
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.change_log import Change
+from app.tensors.little_endian_items import packed_size_hint
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
-from app.wire.little_endian_items import packed_size_hint
 
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _FORM: Final = "application/x-www-form-urlencoded"

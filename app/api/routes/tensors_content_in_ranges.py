@@ -22,8 +22,8 @@ from app.store.tensor_store_interface import TensorStore
 from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
+from app.tensors.little_endian_items import packed_bytes
 from app.tensors.tensor import Tensor
-from app.wire.little_endian_items import packed_bytes
 
 _CHUNK: Final = 1 << 22
 """Bytes of rows that are gathered together; of strings, whose sizes are not known before, those of their places."""

@@ -12,16 +12,16 @@ from typing import Final
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 from app.formats.grpc.message_fields import varint
+from app.formats.grpc.messages.classes import ModelInferResponse
 from app.formats.json.write_answer import answer_fields
 from app.formats.oip.infer_answer import VERSION, check_lookup_writable, check_writable
 from app.formats.oip.infer_document import AnyModel, AskedInference, LookupModel
 from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import OUTPUT, Answer
+from app.tensors.little_endian_items import packed_bytes
 from app.tensors.lookup_call import LOOKUP
 from app.tensors.tensor import Tensor
-from app.wire.grpc_messages.classes import ModelInferResponse
-from app.wire.little_endian_items import packed_bytes
 
 _ID: Final = b"\x1a"
 _RAW: Final = b"\x32"

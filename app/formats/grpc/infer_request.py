@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from app.errors import invalid_field
 from app.formats.grpc.message_fields import InferMessage, malformed
+from app.formats.grpc.messages.classes import ModelInferRequest
 from app.formats.grpc.typed_contents import TypedItems, wrong_field
 from app.formats.oip.infer_document import (
     AnyModel,
@@ -25,13 +26,12 @@ from app.formats.oip.infer_document import (
     read_items,
 )
 from app.formats.oip.input_items import PackedItems, given_array
+from app.json_text.lossless_json import Number
 from app.memory.budget import Memory
 from app.requests.envelope_cache import envelopes
 from app.requests.request import GivenArray, WrongArrays
 from app.requests.schemas.members import ABSENT
 from app.tensors.shape_limits import Limits
-from app.wire.grpc_messages.classes import ModelInferRequest
-from app.wire.json.lossless_json import Number
 
 LONG_REST: Final = 1 << 12
 """A message with a longer rest is parsed in a thread, and charged before."""

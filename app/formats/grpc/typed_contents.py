@@ -13,8 +13,8 @@ from app.formats.oip.input_items import dtype_of, pointers_of, wrong_item
 from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
+from app.tensors.little_endian_items import PackedItemError, bounded_product, items_text, unpack
 from app.tensors.tensor import Tensor, coordinates
-from app.wire.little_endian_items import PackedItemError, bounded_product, items_text, unpack
 
 FIELD_OF: Final = {
     "BOOL": "bool_contents",

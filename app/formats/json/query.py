@@ -5,12 +5,12 @@ from __future__ import annotations
 from pydantic import BaseModel, ValidationError
 
 from app.errors import GatherError, invalid_field
+from app.json_text.lossless_json import shown
 from app.near_name import instead_of, near_name, shorten
 from app.requests.query_string import escape, query_fields
 from app.requests.read_call import FAMILIES, Row
 from app.requests.schemas.invalid_fields import InvalidFields
 from app.requests.schemas.query_fields import ExplainQuery, field_names, query_fields_of
-from app.wire.json.lossless_json import shown
 
 
 def read_query(query: bytes, row: Row) -> bool:

@@ -16,20 +16,9 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, invalid_field
 from app.formats.json.query import read_query
-from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
-from app.requests.envelope_cache import LONGEST, Validated, envelopes
-from app.requests.read_call import Row, make_call, read_arrays, settle, validate
-from app.requests.request import JSON_BODY, GivenArray, Request, WrongArrays
-from app.requests.schemas.members import ABSENT
-from app.tensors.buffer_type import Buffer
-from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Encoding
-from app.tensors.lookup_call import ARRAYS
-from app.tensors.near_dtype import hint_for_dtype
-from app.tensors.shape_limits import Limits
-from app.tensors.tensor import Tensor
-from app.wire.json import lossless_json
-from app.wire.json.body_without_arrays import (
+from app.json_text import lossless_json
+from app.json_text.constants import ESCAPED, FEATURE_DEPTH, QUOTED
+from app.json_text.envelope import (
     MAX_BYTES,
     MAX_FEATURE_BYTES,
     OBJECT_BYTES,
@@ -38,12 +27,23 @@ from app.wire.json.body_without_arrays import (
     cut_arrays,
     parse_envelope,
 )
-from app.wire.json.codec_constants import ESCAPED, FEATURE_DEPTH, QUOTED
-from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_arrays, scan_tensors
-from app.wire.json.grammar_and_duplicate_keys import FramingFault, check_framing
-from app.wire.json.read_base64 import Packed, base64_bytes
-from app.wire.json.read_values import FlatList, Values, flat_list, reading_memory
-from app.wire.little_endian_items import view_of
+from app.json_text.find_arrays import ArrayPlace, FoundArrays, find_arrays, scan_tensors
+from app.json_text.grammar import FramingFault, check_framing
+from app.json_text.read_base64 import Packed, base64_bytes
+from app.json_text.read_values import FlatList, Values, flat_list, reading_memory
+from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
+from app.requests.envelope_cache import LONGEST, Validated, envelopes
+from app.requests.read_call import Row, make_call, read_arrays, settle, validate
+from app.requests.request import JSON_BODY, GivenArray, Request, WrongArrays
+from app.requests.schemas.members import ABSENT
+from app.tensors.buffer_type import Buffer
+from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Encoding
+from app.tensors.little_endian_items import view_of
+from app.tensors.lookup_call import ARRAYS
+from app.tensors.near_dtype import hint_for_dtype
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor
 
 _LEAST_ARRAY: Final = 10
 """Bytes of the shortest member that holds an array."""

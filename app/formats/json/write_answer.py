@@ -7,10 +7,10 @@ from typing import Final
 
 import orjson
 
+from app.json_text.write_values import is_long, items_text, tensor_text
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import OUTPUT, Answer, Encoding
-from app.wire.json.write_values import is_long, items_text, tensor_text
 
 _JOINED: Final = 1 << 16
 """Bytes of the longest body that is one piece."""

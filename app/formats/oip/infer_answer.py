@@ -9,13 +9,13 @@ import orjson
 from app.errors import GatherError
 from app.formats.json.write_answer import answer_fields
 from app.formats.oip.infer_document import AnyModel, AskedInference
+from app.json_text.write_values import is_long, values_text
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import OUTPUT, Answer
+from app.tensors.little_endian_items import packed_bytes
 from app.tensors.lookup_call import LOOKUP
-from app.wire.json.write_values import is_long, values_text
-from app.wire.little_endian_items import packed_bytes
 
 VERSION: Final = "1"
 """The only version of a model that is an operator."""

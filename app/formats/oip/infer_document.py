@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from app.errors import GatherError, invalid_field
+from app.json_text import lossless_json
 from app.memory.budget import Memory
 from app.near_name import instead_of, near_name, shorten
 from app.requests.envelope_cache import Validated
@@ -35,7 +36,6 @@ from app.tensors.gather_call import OUTPUT
 from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE
 from app.tensors.operator_signature import OWN_FIELDS, Signature
 from app.tensors.shape_limits import Limits
-from app.wire.json import lossless_json
 
 _MOST_MICROSECONDS: Final = 10**15
 _INDICES: Final = str(DTYPES["int64"].oip)

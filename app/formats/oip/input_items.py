@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, Place, invalid_field
 from app.formats.oip.infer_document import Input
+from app.json_text import lossless_json
+from app.json_text.read_values import Values, outline_of, reading_memory
 from app.memory.budget import Memory
 from app.requests.request import ArraySource, GivenArray
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
+from app.tensors.little_endian_items import PackedItemError, PackedSizeError, check_packed, packed_size_hint, unpack
 from app.tensors.near_dtype import hint_for_dtype, holds_positions, near_dtype
 from app.tensors.tensor import Tensor, coordinates
-from app.wire.json import lossless_json
-from app.wire.json.read_values import Values, outline_of, reading_memory
-from app.wire.little_endian_items import PackedItemError, PackedSizeError, check_packed, packed_size_hint, unpack
 
 _DATATYPES: Final = ", ".join(BY_OIP)
 _DTYPE_IN_HINT: Final = re.compile(r"dtype '(\w+)'")

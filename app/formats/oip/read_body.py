@@ -27,14 +27,9 @@ from app.formats.oip.infer_document import (
     read_items,
 )
 from app.formats.oip.input_items import JsonItems, PackedItems, given_array
-from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
-from app.requests.envelope_cache import LONGEST, envelopes
-from app.requests.request import GivenArray, WrongArrays
-from app.tensors.buffer_type import Buffer
-from app.tensors.lookup_call import ARRAYS
-from app.tensors.shape_limits import Limits
-from app.wire.json import grammar_and_duplicate_keys
-from app.wire.json.body_without_arrays import (
+from app.json_text import grammar
+from app.json_text.constants import INPUT_DEPTH
+from app.json_text.envelope import (
     MAX_BYTES,
     MAX_FEATURE_BYTES,
     MOST_ARRAYS,
@@ -44,9 +39,14 @@ from app.wire.json.body_without_arrays import (
     cut_arrays,
     parse_envelope,
 )
-from app.wire.json.codec_constants import INPUT_DEPTH
-from app.wire.json.find_arrays import ArrayPlace, FoundArrays, find_arrays
-from app.wire.little_endian_items import view_of
+from app.json_text.find_arrays import ArrayPlace, FoundArrays, find_arrays
+from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
+from app.requests.envelope_cache import LONGEST, envelopes
+from app.requests.request import GivenArray, WrongArrays
+from app.tensors.buffer_type import Buffer
+from app.tensors.little_endian_items import view_of
+from app.tensors.lookup_call import ARRAYS
+from app.tensors.shape_limits import Limits
 
 _LEAST_DATA: Final = 8
 """Bytes of the shortest member `data`."""
@@ -116,7 +116,7 @@ def read_body(
 
 def check_framing(text: Buffer, memory: Memory) -> None:
     """Raises malformed_request if the JSON part is not JSON, or names a key twice, and what charging raises."""
-    fault = grammar_and_duplicate_keys.fault(text, memory, bare=True)
+    fault = grammar.fault(text, memory, bare=True)
     if fault is not None:
         raise malformed(fault.detail, fault.hint)
 

@@ -21,10 +21,10 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from app.errors import GatherError
+from app.json_text.lossless_json import shown
 from app.tensors.dtypes import BY_SAFETENSORS, DType
+from app.tensors.little_endian_items import bounded_product, items_text
 from app.tensors.near_dtype import hint_for_dtype, holds_positions
-from app.wire.json.lossless_json import shown
-from app.wire.little_endian_items import bounded_product, items_text
 
 HEADER_BYTES: Final = 24
 """What a byte of the header takes at most while it is read: of a tensor's 50 bytes an object, its name and shape."""

@@ -18,6 +18,7 @@ from app.errors import GatherError, Place, invalid_field
 from app.formats.json.query import read_explain
 from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, Entry, hint_for_type, read_header
 from app.formats.safetensors.query import explains, read_document
+from app.json_text.lossless_json import shown
 from app.memory.budget import UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
 from app.requests.lookup_beside_arrays import validate_lookup
@@ -30,12 +31,11 @@ from app.requests.schemas.lookup_request import LookupParameters
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
 from app.tensors.gather_call import Encoding
+from app.tensors.little_endian_items import BOOL_HINT, first_no_bool
 from app.tensors.lookup_call import LOOKUP, LookupSignature
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, coordinates
-from app.wire.json.lossless_json import shown
-from app.wire.little_endian_items import BOOL_HINT, first_no_bool
 
 MAX_HEADER: Final = 1 << 20
 """Most bytes of the JSON header: an honest one of two tensors has some hundreds."""

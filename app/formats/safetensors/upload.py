@@ -8,7 +8,7 @@ from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, hint_for_
 from app.formats.safetensors.read_request import MAX_HEADER
 from app.memory.budget import Memory
 from app.tensors.dtypes import BY_SAFETENSORS
-from app.wire.little_endian_items import bounded_product
+from app.tensors.little_endian_items import bounded_product
 
 
 def read_start(head: bytes | bytearray, memory: Memory) -> Start | None:

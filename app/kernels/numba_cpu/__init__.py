@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from app.compiled_later import CompiledLater
+from app.compilation.until_compiled import UntilCompiled
 from app.kernels import reference
 from app.kernels.check_lookup import FeatureArrays
 from app.kernels.numba_cpu import (
@@ -40,7 +40,7 @@ _OTHERS: Final[dict[type, Any]] = {
     ScatterElementsPlan: scatter_kernel,
 }
 """The kernels of plans other than the gather's, in the order in which they are compiled."""
-_lookup: Final = CompiledLater(reference.lookup)
+_lookup: Final = UntilCompiled(reference.lookup)
 
 run = gather_kernel.run
 tune = gather_kernel.tune

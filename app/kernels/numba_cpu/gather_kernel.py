@@ -21,8 +21,10 @@ import numpy as np
 from numba import cfunc, njit, types
 from numpy.typing import NDArray
 
-from app import inner_function_compiler, kernels, llvm_intrinsics, remembered_call_types
+from app import kernels, llvm_intrinsics
 from app.bounded_cache import BoundedCache
+from app.compilation import numba_passes
+from app.compilation.numba_passes import RememberingCompiler
 from app.kernels import ALWAYS_AHEAD, check_lookup
 from app.kernels.check_arrays import check_arrays, check_fill
 from app.kernels.numba_cpu.copy_slices import NONTEMPORAL_BYTES
@@ -62,16 +64,14 @@ from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
 from app.llvm_intrinsics import Address
 from app.operators import backward_plan, scatter_plan
 from app.operators.gather_plan import GatherPlan, Plan
-from app.remembered_call_types import RememberingCompiler
 from app.tensors import dtypes, operator_signature
 
 name = "numba"
 splits = True
 
 _COMPILED_FROM: Final = (
-    inner_function_compiler,
     llvm_intrinsics,
-    remembered_call_types,
+    numba_passes,
     kernels,
     check_lookup,
     backward_plan,

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 from pydantic.json_schema import SkipJsonSchema
 from pydantic.types import FailFast, Strict
 
+from app.json_text.lossless_json import Number, integer
 from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
 from app.requests.schemas.gather_request import FILL_VALUE_DESCRIPTION
 from app.requests.schemas.members import (
@@ -37,7 +38,6 @@ from app.requests.schemas.scatter_request import REDUCTION_DESCRIPTION
 from app.tensors.dtypes import BY_OIP
 from app.tensors.gather_call import Device, OutOfBounds
 from app.tensors.operator_signature import Parameter, Reduction, Signature
-from app.wire.json.lossless_json import Number, integer
 
 _OUTPUT_OF_ANY_MODEL: Final[dict[str, Any]] = {"type": "string", "pattern": r"^([0-9]+\.)?output$"}
 """OpenAPI has one schema for all models, and the model `lookup` may have several outputs."""

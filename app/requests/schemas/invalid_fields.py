@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from app.errors import GatherError, invalid_field
+from app.json_text import lossless_json
 from app.near_name import instead_of, near_name, shorten
 from app.requests.schemas.members import (
     BOOLEAN,
@@ -31,7 +32,6 @@ from app.requests.schemas.members import (
 )
 from app.tensors.near_dtype import holds_positions
 from app.tensors.tensor_name import REFERENCE, TENSOR_NAME, reference_hint
-from app.wire.json import lossless_json
 
 _UNKNOWN: Final = "extra_forbidden"
 _NO_UNICODE: Final = "string_unicode"

@@ -1,6 +1,6 @@
 """Kinds of members that requests have in common, and the model that all requests derive from.
 
-A request is validated once its arrays have been cut out (`body_without_arrays`): where one stood is its number, which
+A request is validated once its arrays have been cut out (`envelope`): where one stood is its number, which
 is what `ListNumber` and `TextNumber` take, though OpenAPI shows what the request itself has there.
 """
 
@@ -26,10 +26,10 @@ from pydantic.types import FailFast, Strict
 from pydantic_core import CoreSchema, core_schema
 
 from app.errors import GatherError
+from app.json_text.lossless_json import FRACTIONAL, Number, dimensions, integer
 from app.requests.request import JsonText
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import REFERENCE_PATTERN
-from app.wire.json.lossless_json import FRACTIONAL, Number, dimensions, integer
 
 ABSENT: Final[Any] = None
 """Stands for a member that was left out. None of a native request may be null, but for `OrNull`."""

@@ -1,0 +1,109 @@
+"""How Numba compiles our functions: with a memory of the types of calls, and inner functions as parts of their callers.
+
+Numba types each operator by trying all functions of that name, NumPy's for arrays among them, and keeps nothing of what
+it finds. To remember it takes a sixth off what the first start compiles. Only operators and Numba's own functions are
+remembered, whose result types follow from those of the arguments: `a + b` of two int64 is looked up once.
+
+Numba makes every function native, and optimizes it for that with all that it calls in turn. Of a function that only
+compiled ones call, that is linked into its callers, and optimized and made native there once more, nobody needs that:
+without it the first start compiles a seventh less. What needs the function's own native code is refused: `raise`, whose
+values Numba keeps beside that code, and functions that call each other in a circle.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from numba.core import ir, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import register_pass
+from numba.core.errors import UnsupportedError
+from numba.core.typed_passes import NativeLowering
+
+_signatures: Final[dict[tuple[Any, tuple[Any, ...]], Any]] = {}
+
+
+class _RememberingContext:
+    """Numba's typing context; a call that was typed before has the signature that it had then."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def resolve_function_type(self, function: Any, arguments: Any, keywords: Any) -> Any:
+        """Numba's signature of a call, None where there is none. Raises Numba's TypingError."""
+        if keywords or type(function) is not types.Function:
+            return self._context.resolve_function_type(function, arguments, keywords)
+        call = function, tuple(arguments)
+        signature = _signatures.get(call)
+        if signature is None:
+            signature = self._context.resolve_function_type(function, arguments, keywords)
+            if signature is not None:
+                _signatures[call] = signature
+        return signature
+
+
+class RememberingCompiler(CompilerBase):
+    """Numba's compiler, for its option `pipeline_class`."""
+
+    def define_pipelines(self) -> list[Any]:
+        """Numba's passes."""
+        self.state.typingctx = _RememberingContext(self.state.typingctx)
+        return [DefaultPassBuilder.define_nopython_pipeline(self.state)]  # type: ignore[no-untyped-call]
+
+
+_RAISES: Final = ir.Raise, ir.StaticRaise, ir.DynamicRaise
+
+
+class _LinkedLibrary(JITCodeLibrary):
+    """The code of a function as it is linked into others.
+
+    A Numba that names the two steps in another way does them for inner functions too, which is slower and still right.
+    """
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()  # type: ignore[no-untyped-call]
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)  # type: ignore[no-untyped-call]
+class _LowerInnerFunction(NativeLowering):
+    """LLVM's instructions for a function, in a library that is linked into those that call it."""
+
+    _name = "lower_inner_function"
+
+    def run_pass(self, state: Any) -> bool:
+        """Numba's entry. Raises Numba's UnsupportedError for what an inner function may not do."""
+        name = state.func_id.func_qualname
+        for block in state.func_ir.blocks.values():
+            for statement in block.body:
+                if isinstance(statement, _RAISES):
+                    raise UnsupportedError(f"the inner function {name} raises", statement.loc)
+        state.library = _LinkedLibrary(state.targetctx.codegen(), name)  # type: ignore[no-untyped-call]
+        state.flags.no_compile = True
+        super().run_pass(state)  # type: ignore[no-untyped-call]
+        for variable in state.library._final_module.global_variables:
+            if variable.name.startswith(".numba.unresolved$"):
+                raise UnsupportedError(f"the inner function {name} is called by one that it calls")
+        # Numba looks a function up by the built-in one that Python would call: here one that raises a KeyError.
+        key = f"{{only compiled functions call {name}}}".format
+        state.targetctx.insert_user_function(key, state.cr.fndesc, [state.library])
+        state.cr = state.cr._replace(cfunc=key)
+        return True
+
+
+class InnerFunctionCompiler(RememberingCompiler):
+    """Numba's passes, for its option `pipeline_class`."""
+
+    def define_pipelines(self) -> list[Any]:
+        """The passes in their order."""
+        (passes,) = super().define_pipelines()
+        passes.passes = [(_LowerInnerFunction if one is NativeLowering else one, text) for one, text in passes.passes]
+        passes.finalize()
+        return [passes]

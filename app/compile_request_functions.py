@@ -1,0 +1,131 @@
+"""Compiling, or loading from the cache, the functions that requests use beside the kernel.
+
+Those are the readers and writers of JSON, of strings in frames, and the counting of requests. Each takes over from its
+sibling in Python (see `app.compilation.until_compiled`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+from numba import types
+
+from app import llvm_intrinsics
+from app.compilation.until_compiled import UntilCompiled
+from app.json_text import (
+    constants,
+    find_arrays,
+    grammar,
+    read_elements,
+    write_elements,
+)
+from app.json_text.compiled import (
+    characters,
+    decimal_to_double,
+    format_float,
+    parse_decimal,
+    parse_element,
+    parse_string,
+    write_strings,
+)
+from app.json_text.compiled import find_arrays as compiled_find_arrays
+from app.json_text.compiled import grammar as compiled_grammar
+from app.json_text.compiled import read_elements as compiled_read_elements
+from app.llvm_intrinsics import Compiled
+from app.telemetry import compiled_increments, increment_layout, increments, metric_definitions, request_id
+from app.tensors import (
+    compiled_string_frames,
+    compiled_utf8,
+    dtypes,
+    float_rounding,
+    frame_format,
+    string_frames,
+)
+
+_integer: Final = types.int64
+_flag: Final = types.boolean
+_seconds: Final = types.float64
+_bytes: Final = types.Array(types.uint8, 1, "C", readonly=True)
+_octets_out: Final = types.Array(types.uint8, 1, "C")
+_integers: Final = types.Array(types.int64, 1, "C", readonly=True)
+_integers_out: Final = types.Array(types.int64, 1, "C")
+_counted: Final = (*(_seconds,) * 5, _integer, _integer)
+
+
+class _Function(NamedTuple):
+    """A function that exists twice, the compiled one, and Numba's types of its arguments."""
+
+    used: UntilCompiled[..., Any]
+    compiled: Compiled[..., Any]
+    arguments: tuple[Any, ...]
+
+
+FUNCTIONS: Final[tuple[_Function, ...]] = (
+    _Function(find_arrays.scan_tensors, compiled_find_arrays.scan_tensors, (_bytes,)),
+    _Function(
+        read_elements.read_elements,
+        compiled_read_elements.read_elements,
+        (_bytes, *(_integer,) * 6, _integers_out, _octets_out, _flag),
+    ),
+    _Function(write_elements.write_singles, format_float.write_singles, (_bytes, _flag, _octets_out)),
+    _Function(increments.answer, compiled_increments.answer, (_integer, _integer, _integer, *_counted)),
+    _Function(increments.add, compiled_increments.add, (_integer, *_counted)),
+    _Function(find_arrays.scan_arrays, compiled_find_arrays.scan_arrays, (_bytes, _integer, _integers_out)),
+    _Function(
+        grammar.check,
+        compiled_grammar.check,
+        (_bytes, _integer, _integers_out, _integers_out, _flag),
+    ),
+    _Function(string_frames.read_frames, compiled_string_frames.read_frames, (_bytes, _integer, _integers_out)),
+    _Function(string_frames.frames_size, compiled_string_frames.frames_size, (_bytes, _integers)),
+    _Function(string_frames.first_longer, compiled_string_frames.first_longer, (_bytes, _integers, _integer)),
+    _Function(string_frames.copy_frames, compiled_string_frames.copy_frames, (_bytes, _integers, _octets_out)),
+    _Function(write_elements.write_strings, write_strings.write_strings, (_bytes, _integers, _octets_out)),
+)
+_SOURCES: Final = (
+    llvm_intrinsics,
+    metric_definitions,
+    request_id,
+    increment_layout,
+    frame_format,
+    compiled_utf8,
+    constants,
+    dtypes,
+    float_rounding,
+    characters,
+    decimal_to_double,
+    parse_decimal,
+    parse_element,
+    parse_string,
+)
+"""What is compiled with them, beside their own modules."""
+
+
+def configure(cache_dir: Path) -> Path:
+    """Keep the compiled code under `cache_dir`, so that the next start loads it; call before `warm`. Returns its
+    folder.
+    """
+    return llvm_intrinsics.keep_compiled(cache_dir, "codec", _SOURCES, [function.compiled for function in FUNCTIONS])
+
+
+def is_cached(folder: Path) -> bool:
+    """Whether `folder`, of `configure`, has all."""
+    return len(list(folder.rglob("*.nbi"))) >= len(FUNCTIONS)
+
+
+def warm(progress: Callable[[str], None] | None = None) -> None:
+    """Compile all, or load it from the cache, and have requests use each function as soon as it is there; once."""
+    if all(used.run is not used.plain for used, _, _ in FUNCTIONS):
+        return
+    started = perf_counter()
+    for used, compiled, arguments in FUNCTIONS:
+        compiled.compile(arguments)
+        compiled.disable_compile()  # a request never compiles
+        used.run = compiled
+    for used, compiled, _ in FUNCTIONS[3:5]:
+        used.run = compiled.overloads[compiled.signatures[0]].entry_point  # without the search for a signature
+    if progress is not None:
+        progress(f"codec of requests ready after {perf_counter() - started:.2f} s")

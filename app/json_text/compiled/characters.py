@@ -1,0 +1,224 @@
+"""JSON's characters (RFC 8259), and how compiled code gets past its strings, lists and objects.
+
+All functions take the address of a body and places in it, and look at no more of it than they say.
+"""
+
+# Comparisons are spelt out, since that is what compiles well.
+# ruff: noqa: PLR1714, SIM109, SIM110
+from __future__ import annotations
+
+from typing import Final
+
+from app.json_text.constants import MAX_DEPTH
+from app.llvm_intrinsics import (
+    Address,
+    Integers,
+    count_trailing_zeros,
+    find_string_ends,
+    find_structure,
+    inner,
+    load_u8,
+)
+
+SPACE: Final = ord(" ")
+TAB: Final = ord("\t")
+NEWLINE: Final = ord("\n")
+RETURN: Final = ord("\r")
+QUOTE: Final = ord('"')
+BACKSLASH: Final = ord("\\")
+SLASH: Final = ord("/")
+COMMA: Final = ord(",")
+COLON: Final = ord(":")
+OPENING_BRACKET: Final = ord("[")
+CLOSING_BRACKET: Final = ord("]")
+OPENING_BRACE: Final = ord("{")
+CLOSING_BRACE: Final = ord("}")
+MINUS: Final = ord("-")
+PLUS: Final = ord("+")
+POINT: Final = ord(".")
+ZERO: Final = ord("0")
+NINE: Final = ord("9")
+LETTER_E: Final = ord("e")
+LETTER_U: Final = ord("u")
+LOWER: Final = 0x20
+"""The bit that makes a small letter of a capital."""
+ASCII_END: Final = 0x80
+SURROGATE: Final = 0xD800
+SURROGATE_BITS: Final = 0xFFFFF800
+"""A character is half of a surrogate pair where these of its bits are SURROGATE's (The Unicode Standard, 3.8)."""
+_HALF_BITS: Final = 0xFFFFFC00
+_LOW_SURROGATE: Final = 0xDC00
+_BEYOND_16_BITS: Final = 0x10000
+_LAST_CHARACTER: Final = 0x10FFFF
+_BACKSPACE: Final = ord("\b")
+_FORM_FEED: Final = ord("\f")
+_LETTER_A, _LETTER_B, _LETTER_F, _LETTER_N, _LETTER_R, _LETTER_T = b"abfnrt"
+_OPENS: Final = 0x02
+"""The bit that [ and { have, of those five characters, and the other three have not."""
+_BLOCK: Final = 64
+"""Bytes that are searched at once."""
+
+
+@inner
+def is_space(c: int) -> bool:
+    """Whether `c` is one of JSON's four white-space characters."""
+    return c == SPACE or c == NEWLINE or c == RETURN or c == TAB
+
+
+@inner
+def skip_space(base: Address, place: int, end: int) -> int:
+    """The first place from `place` on that is no white space."""
+    while place < end and is_space(load_u8(base + place)):
+        place += 1
+    return place
+
+
+@inner
+def spells(base: Address, place: int, text: Integers) -> bool:
+    """Whether `text` stands at `place`; looks no further than the first byte that differs."""
+    for i in range(text.size):
+        if load_u8(base + place + i) != text[i]:
+            return False
+    return True
+
+
+@inner
+def skip_string(base: Address, place: int, end: int) -> tuple[int, bool]:
+    """`place` is after the opening quote: (the place after the closing one, or -1; whether there is a backslash)."""
+    escaped = False
+    while place + _BLOCK <= end:
+        marks = find_string_ends(base + place)
+        if marks == 0:
+            place += _BLOCK
+            continue
+        place += count_trailing_zeros(marks)
+        if load_u8(base + place) == QUOTE:
+            return place + 1, escaped
+        escaped = True
+        place += 2
+    while place < end:
+        c = load_u8(base + place)
+        if c == QUOTE:
+            return place + 1, escaped
+        if c == BACKSLASH:
+            escaped = True
+            place += 1
+        place += 1
+    return -1, escaped
+
+
+@inner
+def skip_nested(base: Address, place: int, end: int, depth: int) -> int:
+    """`place` is at an opening bracket or brace, `depth` levels deep: the place after the one that closes it, or -1."""
+    outside = depth
+    while place < end:
+        if place + _BLOCK <= end:
+            marks = find_structure(base + place)
+            if marks == 0:
+                place += _BLOCK
+                continue
+            block = place
+            place = block + _BLOCK
+            while marks != 0:
+                here = block + count_trailing_zeros(marks)
+                c = load_u8(base + here)
+                if c == QUOTE:
+                    place, _ = skip_string(base, here + 1, end)
+                    if place < 0:
+                        return -1
+                    break
+                if c & _OPENS != 0:
+                    depth += 1
+                    if depth > MAX_DEPTH:
+                        return -1
+                else:
+                    depth -= 1
+                    if depth == outside:
+                        return here + 1
+                marks &= marks - 1
+            continue
+        c = load_u8(base + place)
+        place += 1
+        if c == QUOTE:
+            place, _ = skip_string(base, place, end)
+            if place < 0:
+                return -1
+        elif c == OPENING_BRACKET or c == OPENING_BRACE:
+            depth += 1
+            if depth > MAX_DEPTH:
+                return -1
+        elif c == CLOSING_BRACKET or c == CLOSING_BRACE:
+            depth -= 1
+            if depth == outside:
+                return place
+    return -1
+
+
+@inner
+def hex_4(base: Address, place: int) -> int:
+    """The value of four hexadecimal digits at `place`, or -1; looks no further than the first that is none."""
+    value = 0
+    for i in range(4):
+        c = load_u8(base + place + i)
+        if ZERO <= c <= NINE:
+            c -= ZERO
+        elif _LETTER_A <= c | LOWER <= _LETTER_F:
+            c = (c | LOWER) - _LETTER_A + 10
+        else:
+            return -1
+        value = value * 16 + c
+    return value
+
+
+@inner
+def escaped(base: Address, place: int) -> tuple[int, int]:
+    """`place` is after a backslash: (place after the escape, the number of its character, or -1 where it is none).
+
+    Two escapes that are a surrogate pair are one character, a surrogate alone is itself.
+    """
+    c = load_u8(base + place)
+    place += 1
+    if c == LETTER_U:
+        c = hex_4(base, place)
+        place += 4
+        if c & _HALF_BITS == SURROGATE and load_u8(base + place) == BACKSLASH and load_u8(base + place + 1) == LETTER_U:
+            low = hex_4(base, place + 2)
+            if low & _HALF_BITS == _LOW_SURROGATE:
+                c = _BEYOND_16_BITS + ((c & 0x3FF) << 10) + (low & 0x3FF)
+                place += 6
+        return place, c
+    if c == _LETTER_B:
+        c = _BACKSPACE
+    elif c == _LETTER_F:
+        c = _FORM_FEED
+    elif c == _LETTER_N:
+        c = NEWLINE
+    elif c == _LETTER_R:
+        c = RETURN
+    elif c == _LETTER_T:
+        c = TAB
+    elif c != QUOTE and c != BACKSLASH and c != SLASH:
+        c = -1
+    return place, c
+
+
+@inner
+def character(base: Address, place: int, stop: int) -> tuple[int, int]:
+    """(place after, its number) of a character whose UTF-8 has more than one byte; the place is -1 where it is none.
+
+    Looks no further than `stop`.
+    """
+    c = load_u8(base + place)
+    more = 1 if c & 0xE0 == 0xC0 else 2 if c & 0xF0 == 0xE0 else 3 if c & 0xF8 == 0xF0 else 0
+    if more == 0 or place + more >= stop:
+        return -1, 0
+    code = c & (0x3F >> more)
+    for i in range(1, more + 1):
+        c = load_u8(base + place + i)
+        if c & 0xC0 != 0x80:
+            return -1, 0
+        code = code << 6 | c & 0x3F
+    least = ASCII_END if more == 1 else 0x800 if more == 2 else _BEYOND_16_BITS
+    if code < least or code > _LAST_CHARACTER or code & SURROGATE_BITS == SURROGATE:
+        return -1, 0
+    return place + more + 1, code

@@ -1,0 +1,225 @@
+"""Where the arrays of a JSON body are, in compiled code: the scanner of `app.json_text.find_arrays`."""
+
+# Comparisons are spelt out, since that is what compiles well.
+# ruff: noqa: PLR1714, SIM109
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from app.json_text.compiled.characters import (
+    ASCII_END,
+    BACKSLASH,
+    CLOSING_BRACE,
+    CLOSING_BRACKET,
+    COLON,
+    COMMA,
+    LETTER_E,
+    LETTER_U,
+    LOWER,
+    NINE,
+    OPENING_BRACE,
+    OPENING_BRACKET,
+    POINT,
+    QUOTE,
+    ZERO,
+    hex_4,
+    is_space,
+    skip_nested,
+    skip_space,
+    skip_string,
+)
+from app.json_text.constants import (
+    ESCAPED,
+    INPUT_DEPTH,
+    MAX_DEPTH,
+    MOST_ARRAYS,
+    OTHER_NUMBERS,
+    PLAIN_DIGITS,
+    PLAIN_NUMBERS,
+    QUOTED,
+    SCALAR,
+    SHORT_DIGITS,
+    SHORT_FRACTIONS,
+    TENSOR_DEPTH,
+)
+from app.llvm_intrinsics import (
+    Address,
+    Bytes,
+    Integers,
+    address_of,
+    entry,
+    inner,
+    int64,
+    load_u8,
+    load_u64,
+    lshr,
+    stack_words,
+    store_u64,
+)
+
+_SHORTEST_KEY, _LONGEST_KEY = 4, 6
+Place: TypeAlias = tuple[int, int, int]
+"""The first byte of an array, its end and its kind."""
+
+
+def _packed(key: bytes) -> int:
+    """What `_pack_key` makes of a key."""
+    return int.from_bytes(key, "little") | len(key) << 56
+
+
+_VALUES: Final = _packed(b"values")
+_BASE64: Final = _packed(b"base64")
+_DATA: Final = _packed(b"data")
+
+
+@inner
+def _pack_key(base: Address, begin: int, stop: int, escaped: bool) -> int:
+    """The key within the quotes at begin - 1 and `stop`, and its length: -1 for one that is no array's.
+
+    Two bytes follow the closing quote at least, a colon and a value.
+    """
+    if not escaped:
+        length = stop - begin
+        if length < _SHORTEST_KEY or length > _LONGEST_KEY:
+            return -1
+        return lshr(load_u64(base + begin - 1), 8) & ((1 << 8 * length) - 1) | length << 56
+    key, length = 0, 0
+    while begin < stop:
+        c = load_u8(base + begin)
+        begin += 1
+        if c == BACKSLASH:
+            if load_u8(base + begin) != LETTER_U:
+                return -1
+            c = hex_4(base, begin + 1)
+            begin += 5
+        if c < 0 or c >= ASCII_END or length == _LONGEST_KEY:
+            return -1
+        key |= c << (8 * length)
+        length += 1
+    return key | length << 56
+
+
+@inner
+def _skip_value(base: Address, place: int, end: int, depth: int) -> tuple[int, int]:
+    """(the place after the value that begins at `place`, -1 where it does not close; its kind)."""
+    kind = SCALAR
+    c = load_u8(base + place)
+    if c == QUOTE:
+        place, escaped = skip_string(base, place + 1, end)
+        return place, ESCAPED if escaped else QUOTED
+    if c == OPENING_BRACKET or c == OPENING_BRACE:
+        ahead = place
+        while ahead < end and load_u8(base + ahead) == OPENING_BRACKET:
+            kind += 1
+            ahead = skip_space(base, ahead + 1, end)
+        return skip_nested(base, place, end, depth), kind
+    while place < end:
+        c = load_u8(base + place)
+        if c == COMMA or c == CLOSING_BRACE or c == CLOSING_BRACKET or is_space(c):
+            break
+        place += 1
+    return place, kind
+
+
+@inner
+def _skip_number(base: Address, place: int, end: int) -> tuple[int, int]:
+    """`place` is at a digit: (the place after it, without an exponent; how the number is written)."""
+    begin = place
+    while place < end and ZERO <= load_u8(base + place) <= NINE:
+        place += 1
+    digits = place - begin
+    numbers = PLAIN_NUMBERS if digits <= PLAIN_DIGITS else OTHER_NUMBERS
+    if place < end and load_u8(base + place) == POINT:
+        begin = place + 1
+        place = begin
+        while place < end and ZERO <= load_u8(base + place) <= NINE:
+            place += 1
+        digits += place - begin
+        numbers = SHORT_FRACTIONS if digits <= SHORT_DIGITS else OTHER_NUMBERS
+    if place < end and load_u8(base + place) | LOWER == LETTER_E:
+        numbers = OTHER_NUMBERS
+    return place, numbers
+
+
+@inner
+def _scan(
+    base: Address, end: int, level: int, key: int, other_key: int, places: Address, most: int
+) -> tuple[bool, int, int, int]:
+    """(closed, members, kind of numbers, count) of the arrays that members of depth `level` named by a key hold.
+
+    Three words of each, as many as `most`, go to `places`: its first byte, its end and its kind. What there was no room
+    for counts, but is walked like the rest.
+    """
+    place = depth = members = count = numbers = int64(0)
+    while place < end:
+        c = load_u8(base + place)
+        if c == QUOTE:
+            begin = place + 1
+            place, escaped = skip_string(base, begin, end)
+            if place < 0:
+                return False, members, numbers, count
+            stop = place - 1
+            place = skip_space(base, place, end)
+            if place >= end or load_u8(base + place) != COLON:
+                continue
+            members += 1
+            place = skip_space(base, place + 1, end)
+            if depth != level or place == end:
+                continue
+            found = _pack_key(base, begin, stop, escaped)
+            if found != key and found != other_key:
+                continue
+            count += 1
+            if count > most:
+                continue
+            first = place
+            place, kind = _skip_value(base, place, end, depth)
+            if place < 0:
+                return False, members, numbers, count
+            words = places + 24 * (count - 1)
+            store_u64(words, first)
+            store_u64(words + 8, place)
+            store_u64(words + 16, kind)
+            continue
+        place += 1
+        if c == OPENING_BRACE or c == OPENING_BRACKET:
+            depth += 1
+            if depth > MAX_DEPTH:
+                return False, members, numbers, count
+        elif c == CLOSING_BRACE or c == CLOSING_BRACKET:
+            depth -= 1
+        elif ZERO <= c <= NINE:
+            place, written = _skip_number(base, place - 1, end)
+            numbers = max(numbers, written)
+    return True, members, numbers, count
+
+
+_stack_places: Final = stack_words(3 * MOST_ARRAYS)
+
+
+@inner
+def _place(words: Address) -> Place:
+    """The three words at an address."""
+    return load_u64(words), load_u64(words + 8), load_u64(words + 16)
+
+
+@entry
+def scan_tensors(view: Bytes) -> tuple[bool, int, int, int, tuple[Place, Place, Place, Place]]:
+    """See `app.json_text.find_arrays.scan_tensors`."""
+    places = _stack_places()
+    for word in range(3 * MOST_ARRAYS):
+        store_u64(places + 8 * word, 0)
+    closed, members, numbers, arrays = _scan(
+        address_of(view), view.size, int64(TENSOR_DEPTH), int64(_VALUES), int64(_BASE64), places, int64(MOST_ARRAYS)
+    )
+    four = _place(places), _place(places + 24), _place(places + 48), _place(places + 72)
+    return closed, members, numbers, min(arrays, MOST_ARRAYS), four
+
+
+@entry
+def scan_arrays(view: Bytes, depth: int, places: Integers) -> tuple[bool, int, int, int]:
+    """See `app.json_text.find_arrays.scan_arrays`."""
+    key, other_key = int64(_VALUES), int64(_BASE64)
+    if depth == INPUT_DEPTH:
+        key = other_key = int64(_DATA)
+    return _scan(address_of(view), view.size, depth, key, other_key, address_of(places), places.size // 3)

@@ -1,0 +1,281 @@
+"""The text of JSON numbers to digits and powers of ten, and to integers, for compiled code.
+
+Digits are taken eight at a time. Of more than 19 digits the first 19 are kept, with a word of whether that cut anything
+off; `decimal_to_double` makes floats of them.
+"""
+
+# Comparisons are spelt out, since that is what compiles well.
+# ruff: noqa: PLR1714, SIM109
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.json_text.compiled.characters import (
+    LETTER_E,
+    LOWER,
+    MINUS,
+    NINE,
+    PLUS,
+    POINT,
+    ZERO,
+)
+from app.llvm_intrinsics import (
+    Address,
+    count_trailing_zeros,
+    eight,
+    find_non_digits,
+    inlined,
+    inner,
+    int64,
+    load_u8,
+    load_u64,
+    lshr,
+    signed,
+    udiv,
+    ult,
+)
+
+TENS: Final[NDArray[np.int64]] = np.array([10**power for power in range(19)], np.int64)
+_ZEROS: Final = eight(ZERO)
+_KEPT: Final[NDArray[np.int64]] = np.array([signed(2**64 - (1 << (64 - 8 * count))) for count in range(9)], np.int64)
+"""Masks of the last `count` of eight bytes."""
+# Eight digits become four pairs, and these become one number by two multiplications, as in fast_float's
+# `parse_eight_digits_unrolled`: the halves of a factor are 100 and 10**6, or 1 and 10**4.
+_PAIRS: Final = 0x000000FF000000FF
+_PAIRS_TO_MILLIONS: Final = 0x000F424000000064
+_PAIRS_TO_UNITS: Final = 0x0000271000000001
+_FAR: Final = 10**15
+"""An exponent so large that no number of digits, of which a body has fewer, brings the value back into a range."""
+_TENTH: Final = 2**64 // 10
+_MOST_OF_FLOAT: Final = int64(19)
+"""Digits that are below 2**64 whatever they are."""
+
+
+@inlined
+def _eight(text: int) -> int:
+    """The number of eight digits, each a byte of 0 to 9, the first one lowest."""
+    text = text * 10 + lshr(text, 8)
+    text = (text & _PAIRS) * _PAIRS_TO_MILLIONS + (lshr(text, 16) & _PAIRS) * _PAIRS_TO_UNITS
+    return lshr(text, 32)
+
+
+@inlined
+def digits_before(base: Address, stop: int, count: int) -> int:
+    """The number modulo 2**64 of the `count` digits, 24 at most, that end before `stop`; 24 bytes must be there.
+
+    No step hangs on how many there are, within wide bands: the processor could not guess it.
+    """
+    last = min(count, 8)
+    value = _eight((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[last])
+    if count > 8:
+        value += _eight((load_u64(base + stop - 16) ^ _ZEROS) & _KEPT[min(count, 16) - 8]) * 10**8
+        if count > 16:
+            value += _eight((load_u64(base + stop - 24) ^ _ZEROS) & _KEPT[count - 16]) * 10**16
+    return value
+
+
+@inner
+def digits(base: Address, place: int) -> tuple[int, int]:
+    """(value modulo 2**64, how many) of the digits at `place`."""
+    first, value = place, 0
+    while True:
+        c = load_u8(base + place) - ZERO
+        if c < 0 or c > 9:
+            return value, place - first
+        value = value * 10 + c
+        place += 1
+
+
+@inner
+def whole_digits(base: Address, place: int) -> tuple[int, int]:
+    """As `digits`; none where the first is 0 and not the only one."""
+    value, count = digits(base, place)
+    if count > 1 and load_u8(base + place) == ZERO:
+        return 0, 0
+    return value, count
+
+
+@inner
+def long_whole(base: Address, place: int, count: int) -> tuple[int, bool]:
+    """(value, fits) of an integer of `count` digits, 20 or more, without leading zeros: whether it is below 2**64."""
+    value = 0
+    for i in range(19):
+        value = value * 10 + load_u8(base + place + i) - ZERO
+    last = load_u8(base + place + 19) - ZERO
+    fits = count == 20 and (ult(value, _TENTH) or (value == _TENTH and last <= 5))
+    return value * 10 + last, fits
+
+
+@inner
+def _long_digits(base: Address, place: int) -> tuple[int, int, int, bool]:
+    """(first 19 significant digits, their power of ten, the digit after them, whether more than zeros follows).
+
+    What stands at `place` is digits with at most one point among them.
+    """
+    value = kept = power = digit = 0
+    cut, fraction = False, False
+    while True:
+        c = load_u8(base + place)
+        place += 1
+        if c == POINT:
+            fraction = True
+            continue
+        if c < ZERO or c > NINE:
+            return value, power, digit, cut
+        if kept < _MOST_OF_FLOAT:
+            value = value * 10 + c - ZERO
+            kept += value != 0
+            power -= fraction
+        else:
+            if kept == _MOST_OF_FLOAT:
+                digit = c - ZERO
+                kept += 1
+            else:
+                cut |= c != ZERO
+            power += not fraction
+
+
+@inlined
+def quick_decimal(base: Address, place: int) -> tuple[int, int, int]:
+    """(place after, digits, power of ten) of a JSON number, whose sign is left to the caller; 24 bytes before and 33
+    after must be there. The place is 0 for what is no number, and for numbers seldom met, which `decimal` reads.
+
+    As in `digits_before`, steps are done for nothing rather than left to the processor's guess.
+    """
+    begin = place + (load_u8(base + place) == MINUS)
+    marks = find_non_digits(base + place) & -2  # bit 0 is a sign, or a digit
+    stop = place + count_trailing_zeros(marks)
+    count = stop - begin
+    initial = load_u8(base + begin)
+    if count == 0 or count > 8 or not ZERO <= initial <= NINE or (count > 1 and initial == ZERO):
+        return 0, 0, 0
+    value = _eight((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[count])
+    power = 0
+    c = load_u8(base + stop)
+    if c == POINT:
+        power = -1 - stop
+        stop = place + count_trailing_zeros(marks & (marks - 1))
+        power += stop
+        if power == 0 or count + power > 19:
+            return 0, 0, 0
+        part = _eight((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[min(power, 8)])
+        part += _eight((load_u64(base + stop - 16) ^ _ZEROS) & _KEPT[min(max(power, 8), 16) - 8]) * 10**8
+        if power > 12:
+            part += _eight((load_u64(base + stop - 24) ^ _ZEROS) & _KEPT[max(power, 16) - 16]) * 10**16
+        value = value * TENS[power] + part
+        c = load_u8(base + stop)
+    power = -power
+    if c | LOWER == LETTER_E:
+        sign = load_u8(base + stop + 1)
+        first = stop + (2 if sign == PLUS or sign == MINUS else 1)
+        stop = first
+        part = 0
+        while True:
+            c = load_u8(base + stop) - ZERO
+            if c < 0 or c > 9:
+                break
+            part = part * 10 + c
+            stop += 1
+        if stop == first or stop > first + 4:
+            return 0, 0, 0
+        power += -part if sign == MINUS else part
+    return stop, value, power
+
+
+@inner
+def exponent_at(base: Address, place: int) -> tuple[int, int]:
+    """(place after, value) of the exponent whose `e` is at `place`, cut to ±10**15; the place is -1 without digits."""
+    place += 1
+    sign = load_u8(base + place)
+    if sign == PLUS or sign == MINUS:
+        place += 1
+    exponent, begin = 0, place
+    while True:
+        c = load_u8(base + place) - ZERO
+        if c < 0 or c > 9:
+            break
+        if exponent < _FAR:
+            exponent = exponent * 10 + c
+        place += 1
+    if place == begin:
+        return -1, 0
+    return place, -exponent if sign == MINUS else exponent
+
+
+@inner
+def _decimal(base: Address, place: int) -> tuple[int, int, int, int, bool]:
+    """(place after, digits, power of ten, digit, cut) of an unsigned JSON number; the place is -1 where there is none.
+
+    The number is digits * 10**power, the digits unsigned. `digit` comes after them where there are more than 19, and
+    `cut` says whether more than zeros follows it.
+    """
+    first = place
+    value, count = whole_digits(base, place)
+    if count == 0:
+        return -1, 0, 0, 0, False
+    place += count
+    power = digit = 0
+    cut = False
+    c = load_u8(base + place)
+    if c == POINT:
+        place += 1
+        while True:
+            c = load_u8(base + place)
+            if c < ZERO or c > NINE:
+                break
+            value = value * 10 + c - ZERO
+            place += 1
+            power -= 1
+        if power == 0:
+            return -1, 0, 0, 0, False
+        count -= power
+    if count > _MOST_OF_FLOAT:
+        value, power, digit, cut = _long_digits(base, first)
+    if c | LOWER == LETTER_E:
+        place, exponent = exponent_at(base, place)
+        if place < 0:
+            return -1, 0, 0, 0, False
+        power += exponent
+    return place, value, power, digit, cut
+
+
+@inner
+def decimal(base: Address, place: int) -> tuple[int, int, int, bool]:
+    """(place after, digits, power of ten, cut) of an unsigned JSON number; the place is -1 where there is none.
+
+    The number is digits * 10**power, the digits unsigned; where `cut`, it is that or more, and below the next digits'.
+    """
+    stop, value, power, digit, cut = _decimal(base, place)
+    return stop, value, power, cut or digit != 0
+
+
+@inner
+def integral(base: Address, place: int) -> tuple[int, int, bool]:
+    """(place after, value, fits) of an unsigned JSON number with a fraction or an exponent.
+
+    `fits` says that it is an integer below 2**64, exactly.
+    """
+    stop, value, power, digit, cut = _decimal(base, place)
+    if stop < 0 or cut:
+        return stop, value, False
+    if digit != 0:
+        if ult(_TENTH, value) or (value == _TENTH and digit > 5):
+            return stop, value, False
+        value = value * 10 + digit
+        power -= 1
+    while power != 0 and value != 0:
+        if power > 0:
+            if ult(_TENTH, value):
+                return stop, value, False
+            value *= 10
+            power -= 1
+        else:
+            tenth = udiv(value, 10)
+            if 10 * tenth != value:
+                return stop, value, False
+            value = tenth
+            power += 1
+    return stop, value, True

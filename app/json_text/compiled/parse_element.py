@@ -1,0 +1,341 @@
+"""One element of a JSON array to a packed item, in compiled code: numbers and bools of every type, from text to memory.
+
+`read_plain_floats` and `read_plain_integers` read as many as they can of the forms that nearly all numbers have; what
+they leave, `read_any_float` and `read_any_integer` read one by one.
+"""
+
+# Comparisons are spelt out, since that is what compiles well.
+# ruff: noqa: PLR1714
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.json_text.compiled.characters import (
+    BACKSLASH,
+    CLOSING_BRACE,
+    CLOSING_BRACKET,
+    COMMA,
+    LETTER_E,
+    LETTER_U,
+    LOWER,
+    MINUS,
+    OPENING_BRACE,
+    OPENING_BRACKET,
+    POINT,
+    QUOTE,
+    SPACE,
+    ZERO,
+    hex_4,
+    is_space,
+    skip_nested,
+    skip_string,
+    spells,
+)
+from app.json_text.compiled.decimal_to_double import (
+    narrow,
+    nearest,
+    nearest_called,
+    side_of,
+)
+from app.json_text.compiled.parse_decimal import (
+    decimal,
+    digits_before,
+    integral,
+    long_whole,
+    quick_decimal,
+    whole_digits,
+)
+from app.json_text.constants import FLOAT32, FLOAT64, FLOATS, INT8, STRING
+from app.llvm_intrinsics import (
+    Address,
+    Integers,
+    count_trailing_zeros,
+    f64_bits,
+    f64_from_bits,
+    find_non_digits,
+    inlined,
+    inner,
+    int64,
+    load_u8,
+    signed,
+    store_f32,
+    store_u8,
+    store_u16,
+    store_u32,
+    store_u64,
+    ult,
+)
+from app.tensors import float_rounding
+
+# By kind: the largest magnitudes of negative and of other integers, unsigned.
+_LOW: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
+_LOW[INT8 : INT8 + 4] = [signed(2**bits) for bits in (7, 15, 31, 63)]
+_HIGH: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
+_HIGH[INT8 : INT8 + 8] = [signed(2**bits - 1) for bits in (7, 15, 31, 63, 8, 16, 32, 64)]
+_NO_SUCH: Final = -1
+_TOO_LARGE: Final[NDArray[np.float64]] = np.zeros(STRING)
+"""By kind of float: the least float64 that rounds to infinity; 0 for floats of 8 bits, which `read_any_float` reads."""
+_FRACTION: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
+_BIAS: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
+"""By kind of float: bits of the fraction, and the bias of the exponent."""
+_IS_OCTET: Final[NDArray[np.bool_]] = np.zeros(STRING, np.bool_)
+_MIDDLES: Final[NDArray[np.float64]] = np.full((STRING, 256), np.nan)
+_LARGEST: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
+_INFINITY_BITS: Final[NDArray[np.int64]] = np.full(STRING, _NO_SUCH)
+_NAN_BITS: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
+_IS_SIGNED: Final[NDArray[np.bool_]] = np.zeros(STRING, np.bool_)
+"""By kind of float of 8 bits: see `app.tensors.float_rounding`."""
+for _kind, _row in FLOATS.items():
+    _FRACTION[_kind], _BIAS[_kind] = float_rounding.fraction_bits(_row), float_rounding.exponent_bias(_row)
+    if _row.item_size > 1:
+        _TOO_LARGE[_kind] = np.inf if _row.item_size == 8 else float_rounding.too_large(_row)
+        continue
+    _middles = float_rounding.middles(_row)
+    _MIDDLES[_kind, : len(_middles)] = _middles
+    _IS_OCTET[_kind], _IS_SIGNED[_kind] = True, float_rounding.is_signed(_row)
+    _LARGEST[_kind], _NAN_BITS[_kind] = len(_middles) - 1, float_rounding.bits_of(_row, np.nan)
+    if float_rounding.has_infinity(_row):
+        _INFINITY_BITS[_kind] = float_rounding.bits_of(_row, np.inf)
+_NAN: Final[NDArray[np.int64]] = np.frombuffer(b"NaN", np.uint8).astype(np.int64)
+_INFINITY: Final[NDArray[np.int64]] = np.frombuffer(b"Infinity", np.uint8).astype(np.int64)
+_MINUS: Final[NDArray[np.int64]] = np.frombuffer(b"-", np.uint8).astype(np.int64)
+_TRUE: Final[NDArray[np.int64]] = np.frombuffer(b"true", np.uint8).astype(np.int64)
+_FALSE: Final[NDArray[np.int64]] = np.frombuffer(b"false", np.uint8).astype(np.int64)
+
+
+@inlined
+def _put_float(target: Address, element: int, kind: int, number: float, negative: bool) -> None:
+    """Store the number, which is not negative, with its sign."""
+    bits = f64_bits(number)
+    if kind == FLOAT32:
+        store_f32(target + 4 * element, f64_from_bits(bits | negative << 63))
+    elif kind == FLOAT64:
+        store_u64(target + 8 * element, bits | negative << 63)
+    else:
+        store_u16(target + 2 * element, narrow(bits, _FRACTION[kind], _BIAS[kind]) | negative << 15)
+
+
+@inlined
+def _put_integer(target: Address, element: int, kind: int, value: int) -> None:
+    width = (kind - INT8) & 3
+    if width == 3:
+        store_u64(target + 8 * element, value)
+    elif width == 2:
+        store_u32(target + 4 * element, value)
+    elif width == 1:
+        store_u16(target + 2 * element, value)
+    else:
+        store_u8(target + element, value)
+
+
+@inner
+def read_plain_floats(
+    base: Address, place: int, last: int, kind: int, target: Address, element: int, room: int
+) -> tuple[int, int, bool]:
+    """(place, element, after): read elements from `place` to `last` on for as long as they are plain numbers.
+
+    Stops at the delimiter after an element that no comma follows (`after`), or at an element for someone else.
+    """
+    while 32 <= place <= last and element < room:
+        negative = load_u8(base + place) == MINUS
+        stop, value, power = quick_decimal(base, place)
+        if stop == 0:
+            break
+        number = nearest(value, power)
+        if number >= _TOO_LARGE[kind]:
+            break
+        _put_float(target, element, kind, number, negative)
+        element += 1
+        if load_u8(base + stop) != COMMA:
+            return stop, element, True
+        place = stop + 1
+        while load_u8(base + place) == SPACE:
+            place += 1
+    return place, element, False
+
+
+@inner
+def read_plain_integers(
+    base: Address, place: int, last: int, kind: int, target: Address, element: int, room: int
+) -> tuple[int, int, bool]:
+    """As `read_plain_floats`, for integers."""
+    low, high = _LOW[kind], _HIGH[kind]
+    while 32 <= place <= last and element < room:
+        negative = load_u8(base + place) == MINUS
+        begin = place + negative
+        stop = place + count_trailing_zeros(find_non_digits(base + place) & -2)  # bit 0 is a sign, or a digit
+        count = stop - begin
+        after, first = load_u8(base + stop), load_u8(base + begin) - ZERO
+        if not 0 <= first <= 9 or count == 0 or count > 19 or (count > 1 and first == 0):
+            break
+        if after == POINT or after | LOWER == LETTER_E:
+            break
+        value = digits_before(base, stop, count)
+        if ult(low if negative else high, value):
+            break
+        _put_integer(target, element, kind, -value if negative else value)
+        element += 1
+        if after != COMMA:
+            return stop, element, True
+        place = stop + 1
+        while load_u8(base + place) == SPACE:
+            place += 1
+    return place, element, False
+
+
+@inner
+def _after_name(base: Address, place: int, name: Integers, quoted: bool) -> int:
+    """The place after `name`, or -1. In a string it may have escapes."""
+    for i in range(name.size):
+        c = load_u8(base + place)
+        place += 1
+        if quoted and c == BACKSLASH and load_u8(base + place) == LETTER_U:
+            c = hex_4(base, place + 1)
+            place += 5
+        if c != name[i]:
+            return -1
+    return place
+
+
+@inner
+def _non_finite(base: Address, place: int, bare: bool) -> tuple[int, float, bool]:
+    """(place after, number, whether it is negative) of a NaN or an infinity by its name; the place is -1 where none is.
+
+    `bare` ones have no quotes.
+    """
+    quoted = load_u8(base + place) == QUOTE
+    if not quoted and not bare:
+        return -1, np.nan, False
+    place += quoted
+    number, negative = np.nan, False
+    stop = _after_name(base, place, _NAN, quoted)
+    if stop < 0:
+        minus = _after_name(base, place, _MINUS, quoted)
+        number, negative = np.inf, minus >= 0
+        stop = _after_name(base, minus if negative else place, _INFINITY, quoted)
+    if quoted and stop >= 0:
+        stop = stop + 1 if load_u8(base + stop) == QUOTE else -1
+    return stop, number, negative
+
+
+@inner
+def _finite(base: Address, place: int) -> tuple[int, float]:
+    """(place after, number) of any unsigned JSON number; the place is -1 where there is none."""
+    stop, value, power, cut = decimal(base, place)
+    if stop < 0:
+        return stop, 0.0
+    number = nearest_called(value, power)
+    if cut:
+        upper = nearest_called(value + 1, power)
+        if upper != number:
+            side = side_of(base, place, number, int64(1))
+            if side > 0 or (side == 0 and f64_bits(number) & 1 != 0):
+                number = upper
+    return stop, number
+
+
+@inner
+def _nearest_octet(base: Address, place: int, kind: int, number: float) -> int:
+    """The bits of the 8-bit float nearest to the decimal at `place`, half to even; above `_LARGEST` if it is too large.
+
+    `number` is the float64 nearest to the decimal.
+    """
+    low, high = int64(0), _LARGEST[kind] + 1
+    while low < high:
+        middle = (low + high) >> 1
+        if _MIDDLES[kind, middle] < number:
+            low = middle + 1
+        else:
+            high = middle
+    if number == _MIDDLES[kind, low]:
+        side = side_of(base, place, number, int64(0))
+        return low + (side > 0 or (side == 0 and low & 1 != 0))
+    return low
+
+
+@inner
+def read_any_float(base: Address, place: int, kind: int, target: Address, element: int, bare: bool) -> int:
+    """The place after any element of a float type, or -1."""
+    negative = load_u8(base + place) == MINUS
+    begin = place + negative
+    stop, number = _finite(base, begin)
+    is_finite = stop >= 0
+    if not is_finite:
+        stop, number, negative = _non_finite(base, place, bare)
+        if stop < 0:
+            return -1
+    if not _IS_OCTET[kind]:
+        if is_finite and number >= _TOO_LARGE[kind]:
+            return -1
+        _put_float(target, element, kind, number, negative)
+        return stop
+    if not is_finite:
+        bits = _INFINITY_BITS[kind] if number == np.inf else _NAN_BITS[kind]
+    else:
+        bits = _nearest_octet(base, begin, kind, number)
+        if bits > _LARGEST[kind]:
+            return -1
+    if bits < 0 or (negative and not _IS_SIGNED[kind] and number > 0):
+        return -1
+    store_u8(target + element, bits | (negative and _IS_SIGNED[kind]) << 7)
+    return stop
+
+
+@inner
+def read_any_integer(base: Address, place: int, kind: int, target: Address, element: int) -> int:
+    """The place after any element of an integer type, or -1."""
+    negative = load_u8(base + place) == MINUS
+    place += negative
+    value, count = whole_digits(base, place)
+    if count == 0:
+        return -1
+    stop = place + count
+    after = load_u8(base + stop)
+    if after == POINT or after | LOWER == LETTER_E:
+        stop, value, fits = integral(base, place)
+        if not fits:
+            return -1
+    elif count > 19:
+        value, fits = long_whole(base, place, count)
+        if not fits:
+            return -1
+    if ult(_LOW[kind] if negative else _HIGH[kind], value):
+        return -1
+    _put_integer(target, element, kind, -value if negative else value)
+    return stop
+
+
+@inner
+def read_bool(base: Address, place: int, target: Address, element: int) -> int:
+    """The place after `true` or `false`, or -1."""
+    if spells(base, place, _TRUE):
+        store_u8(target + element, 1)
+        return place + 4
+    store_u8(target + element, 0)
+    return place + 5 if spells(base, place, _FALSE) else -1
+
+
+@inner
+def skip_element(base: Address, place: int, end: int) -> int:
+    """The place after a string, an object, or whatever goes on to the next delimiter; -1 where there is nothing."""
+    c = load_u8(base + place)
+    if c == QUOTE:
+        place, _ = skip_string(base, place + 1, end)
+        return place
+    if c == OPENING_BRACE:
+        return skip_nested(base, place, end, int64(0))
+    first = place
+    while (
+        place < end
+        and c != COMMA
+        and c != OPENING_BRACKET
+        and c != CLOSING_BRACKET
+        and c != CLOSING_BRACE
+        and not is_space(c)
+    ):
+        place += 1
+        c = load_u8(base + place)
+    return place if place > first else -1

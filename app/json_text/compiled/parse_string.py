@@ -1,0 +1,126 @@
+"""A JSON string to its UTF-8, in compiled code: eight characters at a time where none is escaped."""
+
+# Comparisons are spelt out, since that is what compiles well.
+# ruff: noqa: PLR1714, SIM109
+from __future__ import annotations
+
+from typing import Final
+
+from app.json_text.compiled.characters import (
+    ASCII_END,
+    BACKSLASH,
+    QUOTE,
+    SPACE,
+    SURROGATE,
+    SURROGATE_BITS,
+    character,
+    escaped,
+)
+from app.llvm_intrinsics import (
+    Address,
+    count_trailing_zeros,
+    eight,
+    inner,
+    load_u8,
+    load_u64,
+    store_u8,
+    store_u32,
+    store_u64,
+)
+from app.tensors.frame_format import HEAD
+
+LONGEST: Final = 2**32 - 1
+"""Bytes of a string that a frame can say."""
+_ONES: Final = eight(1)
+_HIGH_BITS: Final = eight(0x80)
+_SPACES: Final = eight(SPACE)
+_QUOTES: Final = eight(QUOTE)
+_BACKSLASHES: Final = eight(BACKSLASH)
+
+
+@inner
+def _copy_plain(base: Address, place: int, stop: int, target: Address) -> tuple[int, Address]:
+    """(place after, target after): UTF-8 from `place` to the quote or backslash, or to `stop`, copied to `target`.
+
+    The place is -1 at a control character and at what is not UTF-8. `target` has room for all up to `stop`.
+    """
+    while place < stop:
+        if place + 8 <= stop:
+            word = load_u64(base + place)
+            # A byte of 128 or more, one below 32, a quote or a backslash sets its highest bit.
+            quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
+            marks = word | ((word - _SPACES) & ~word) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
+            marks &= _HIGH_BITS
+            store_u64(target, word)
+            if marks == 0:
+                place += 8
+                target += 8
+                continue
+            plain = count_trailing_zeros(marks) >> 3
+            place += plain
+            target += plain
+        c = load_u8(base + place)
+        if c == QUOTE or c == BACKSLASH:
+            break
+        if c < SPACE:
+            return -1, target
+        after = place + 1
+        if c >= ASCII_END:
+            after, _ = character(base, place, stop)
+            if after < 0:
+                return -1, target
+        while place < after:
+            store_u8(target, load_u8(base + place))
+            place += 1
+            target += 1
+    return place, target
+
+
+@inner
+def _store_utf8(target: Address, code: int) -> Address:
+    """The target after the UTF-8 of the character `code`."""
+    if code < 0x80:
+        store_u8(target, code)
+        return target + 1
+    if code < 0x800:
+        store_u8(target, 0xC0 | code >> 6)
+    elif code < 0x10000:
+        store_u8(target, 0xE0 | code >> 12)
+    else:
+        store_u8(target, 0xF0 | code >> 18)
+        target += 1
+        store_u8(target, 0x80 | code >> 12 & 0x3F)
+    if code >= 0x800:
+        target += 1
+        store_u8(target, 0x80 | code >> 6 & 0x3F)
+    store_u8(target + 1, 0x80 | code & 0x3F)
+    return target + 2
+
+
+@inner
+def parse_string(base: Address, place: int, end: int, target: Address) -> tuple[int, Address]:
+    """(place after, target after) of the string whose opening quote is at `place`, stored as a frame.
+
+    The place is -1 where it is no string, is not JSON, or has a lone surrogate.
+    """
+    frame = target
+    if load_u8(base + place) != QUOTE:
+        return -1, frame
+    place += 1
+    target += HEAD
+    while True:
+        place, target = _copy_plain(base, place, end, target)
+        if place < 0 or place >= end:
+            return -1, frame
+        c = load_u8(base + place)
+        place += 1
+        if c == QUOTE:
+            length = target - frame - HEAD
+            if length > LONGEST:
+                return -1, frame
+            store_u32(frame, length)
+            return place, target
+        place, c = escaped(base, place)
+        if c < 0 or c & SURROGATE_BITS == SURROGATE:
+            return -1, frame
+        target = _store_utf8(target, c)

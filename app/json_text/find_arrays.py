@@ -1,0 +1,153 @@
+"""Where the arrays of a JSON body are, found without reading them.
+
+One scanner walks all but the arrays of a body, and is told of what depth and name the members are that hold them:
+`values` and `base64` of a tensor in a gather or in a feature of a lookup, `data` of an input in an inference request.
+The arrays are cut out, a library reads the rest (`envelope`), and `read_elements` reads the arrays. The
+scanner looks at no more than it needs and so accepts much that is not JSON; what reads the parts refuses that, and
+`grammar` tells what is no JSON from what is wrong for another reason.
+
+The scanner here is the plain one, in whose place the compiled one is used once it is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.compilation.until_compiled import UntilCompiled
+from app.errors import GatherError
+from app.json_text.constants import (
+    ARRAY_KEYS,
+    ESCAPED,
+    MAX_DEPTH,
+    MOST_ARRAYS,
+    OTHER_NUMBERS,
+    QUOTED,
+    SCALAR,
+    TENSOR_DEPTH,
+)
+
+ArrayPlace: TypeAlias = tuple[int, int, int]
+"""The first byte of an array, its end and its kind."""
+_MOST_WHILE_COMPILING: Final = 1 << 20
+"""Most bytes of a body while the compiled readers are being made, which takes some ten seconds."""
+_RETRY_AFTER_S: Final = 10
+_SPACE: Final = rb"[ \t\n\r]*+"
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_MARK: Final = re.compile(rb'%b(%b:%b)?+|[\[\]{}"]' % (_STRING.pattern, _SPACE, _SPACE), re.DOTALL)
+"""A string, with the colon behind it if it is a key, or a bracket or brace, or the quote of a string without an end."""
+_OPENINGS: Final = re.compile(rb"(?:\[%b)*+" % _SPACE)
+_SCALAR: Final = re.compile(rb"[^ \t\n\r,\]}]*+")
+
+
+class FoundArrays(NamedTuple):
+    """The arrays of a body, and what is known of the rest.
+
+    `closed` is False if strings or brackets do not close; then nothing else is known. `members` counts the members of
+    all objects outside the arrays, `numbers` says how those there are written (`constants`). `arrays` counts the
+    arrays, of which those that there was room for have their `places`.
+    """
+
+    closed: bool
+    members: int
+    numbers: int
+    arrays: int
+    places: Sequence[ArrayPlace]
+
+
+def find_arrays(view: NDArray[np.uint8], depth: int, most: int) -> FoundArrays:
+    """The arrays of a body whose arrays are members of `depth`, with the places of `most` of them at most."""
+    words = np.empty((most, 3), np.int64)
+    closed, members, numbers, arrays = scan_arrays.run(view, depth, words.reshape(-1))
+    return FoundArrays(closed, members, numbers, arrays, words[: min(arrays, most)].tolist())
+
+
+@UntilCompiled
+def scan_tensors(view: NDArray[np.uint8]) -> tuple[bool, int, int, int, Sequence[ArrayPlace]]:
+    """The fields of `FoundArrays` for the body of a gather or a scatter: MOST_ARRAYS places, unused ones are zeros."""
+    closed, members, numbers, arrays, places = _scan(view, TENSOR_DEPTH, MOST_ARRAYS)
+    return closed, members, numbers, min(arrays, MOST_ARRAYS), (*places, *[(0, 0, 0)] * (MOST_ARRAYS - len(places)))
+
+
+@UntilCompiled
+def scan_arrays(view: NDArray[np.uint8], depth: int, places: NDArray[np.int64]) -> tuple[bool, int, int, int]:
+    """The first four fields of `FoundArrays` for any body; `places` has room for three words of each array.
+
+    There may be any number of arrays: in an inference request also in objects that the protocol ignores.
+    """
+    found = _scan(view, depth, places.size // 3)
+    places[: 3 * len(found.places)] = np.array(found.places, np.int64).reshape(-1)
+    return found[:4]
+
+
+class _NotClosed(Exception):
+    """A string does not end, or lists and objects are nested too deeply."""
+
+
+def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
+    """The arrays that members of depth `level` hold, with the places of `most` of them.
+
+    Raises not_ready for a long body that the compiled readers will soon read.
+    """
+    body, keys = view.data, ARRAY_KEYS[level]
+    if UntilCompiled.are_due and len(body) > _MOST_WHILE_COMPILING:
+        detail = f"what reads JSON of more than {_MOST_WHILE_COMPILING} bytes is being compiled"
+        raise GatherError("not_ready", detail, retry_after=_RETRY_AFTER_S)
+    places: list[ArrayPlace] = []
+    members = count = begin = kind = 0
+    is_inside = False
+    try:
+        for mark, depth in _marks(body):
+            place = mark.end()
+            if is_inside:
+                is_inside = depth != level
+                if not is_inside:
+                    places.append((begin, place, kind))
+                continue
+            if not mark[1]:
+                continue
+            members += 1
+            if depth != level or place == len(body) or _key(body[mark.start() : mark.start(1)]) not in keys:
+                continue
+            count += 1
+            if count > most:
+                continue
+            if body[place] in b"[{":
+                is_inside, begin, kind = True, place, _OPENINGS.match(body, place)[0].count(b"[")  # type: ignore[index]
+            elif (string := _STRING.match(body, place)) is not None:
+                places.append((place, string.end(), ESCAPED if b"\\" in string[0] else QUOTED))
+            else:
+                places.append((place, _SCALAR.match(body, place).end(), SCALAR))  # type: ignore[union-attr]
+    except _NotClosed:
+        is_inside = True
+    return FoundArrays(not is_inside, members, OTHER_NUMBERS, count, places)
+
+
+def _marks(body: memoryview) -> Iterator[tuple[re.Match[bytes], int]]:
+    """Each match of _MARK, and the depth behind it. Raises _NotClosed."""
+    depth = 0
+    for mark in _MARK.finditer(body):
+        c = body[mark.start()]
+        if c in b"[{":
+            depth += 1
+        elif c in b"]}":
+            depth -= 1
+        elif mark.end() == mark.start() + 1:
+            raise _NotClosed
+        if depth > MAX_DEPTH:
+            raise _NotClosed
+        yield mark, depth
+
+
+def _key(text: memoryview) -> str | None:
+    """The key that a JSON string is, None for what is no string."""
+    try:
+        key: str = json.loads(str(text, "utf-8"))
+    except ValueError:
+        return None
+    return key

@@ -1,0 +1,199 @@
+"""Checks the whole grammar of JSON and that no key is given twice, for a body that is refused: is it not JSON, or wrong
+for another reason?
+
+RFC 8259 to the letter, UTF-8 and the depth included, and a key given twice in one object is an error too.
+
+`check` is the plain one, in whose place the compiled one is used once it is ready, so that a large array does not
+become Python objects because one of its elements is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.compilation.until_compiled import UntilCompiled
+from app.errors import GatherError
+from app.json_text import malformed_hint
+from app.json_text.constants import MAX_DEPTH
+from app.memory.budget import UNCOUNTED, Memory
+from app.tensors.buffer_type import Buffer
+
+_BYTE: Final = np.dtype(np.uint8)
+_LAST: Final = b"]}"
+_SPACE: Final = b" \t\n\r"
+_STEP: Final = 1 << 12
+"""Bytes of which the white space is looked for at a time, from the end: a page."""
+_AFTER_SPACE: Final = re.compile(rb"[ \t\n\r]*+")
+_NUMBER: Final = rb"-?+(?:0(?![0-9])|[1-9][0-9]*+)(?:\.[0-9]++|(?!\.))(?:[eE][+-]?+[0-9]++|(?![eE]))"
+_NAME_OR_NUMBER: Final = re.compile(rb"true|false|null|%b" % _NUMBER)
+_BARE_TOO: Final = re.compile(rb"true|false|null|NaN|-?Infinity|%b" % _NUMBER)
+_CHARACTERS: Final = re.compile(rb'[^"\\\x00-\x1f]*+')
+_ESCAPE: Final = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_NO_KEYS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
+
+
+class Fault(NamedTuple):
+    """What makes a body no JSON document: `detail` says what, `hint` how to mend it."""
+
+    detail: str
+    hint: str
+
+
+class FramingFault(GatherError):
+    """A body that is not JSON or names a key twice: nothing comes before it, so nobody need look again."""
+
+
+def check_framing(body: Buffer, memory: Memory = UNCOUNTED) -> None:
+    """Raise malformed_request if the body is not JSON or names a key twice, and what charging raises."""
+    found = fault(body, memory)
+    if found is not None:
+        raise FramingFault("malformed_request", found.detail, hint=found.hint)
+
+
+def fault(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = False) -> Fault | None:
+    """What makes `body` no JSON document that names each key once, or None.
+
+    `bare` takes NaN, Infinity and -Infinity for values. `memory` is charged with what is needed before it is taken.
+    """
+    end = _after_last(body)
+    if end == 0 or body[end - 1] not in _LAST:
+        # A text, number or name alone, or what is cut short: nothing else keeps a reader from running over the end.
+        memory.charge(len(body))
+        body = b"".join((body, b"]"))
+    view = np.frombuffer(body, _BYTE)
+    view.flags.writeable = False
+    stack = np.empty(MAX_DEPTH + 1, np.int64)
+    place, members = check.run(view, end, stack, _NO_KEYS, bare)
+    if place >= 0:
+        where = f"at byte {place}" if place < end else "at its end"
+        detail = f"the body is not JSON in UTF-8, nested {MAX_DEPTH} deep at most: see {where}"
+        return Fault(detail, malformed_hint.hint(body, place, end))
+    if members < 2:
+        return None
+    memory.charge(9 * members)
+    keys = np.empty(members, np.int64)
+    check.run(view, end, stack, keys, bare)
+    keys.sort()
+    if (keys[1:] == keys[:-1]).any():
+        return Fault("the body names a key twice in one object", malformed_hint.hint_for_repeated_key(body[:end]))
+    return None
+
+
+def _after_last(body: Buffer) -> int:
+    """The place after the last byte that is no white space."""
+    end = len(body)
+    while end > 0:
+        begin = max(0, end - _STEP)
+        tail = bytes(body[begin:end]).rstrip(_SPACE)
+        if tail:
+            return begin + len(tail)
+        end = begin
+    return 0
+
+
+@UntilCompiled
+def check(
+    view: NDArray[np.uint8], end: int, stack: NDArray[np.int64], keys: NDArray[np.int64], bare: bool
+) -> tuple[int, int]:
+    """(place of a fault or -1, members of all objects); a hash of each key and its object goes to `keys`, if long.
+
+    The document is the first `end` bytes of `view`. It ends with a closing bracket or brace, or some byte follows that
+    is part of no number, name or text: so nothing runs over it. `stack` is working room.
+    """
+    try:
+        found = _keys(view[:end].tobytes(), bare)
+    except _NotJsonAt as fault:
+        return fault.place, 0
+    keys[:] = [hash(one) for one in found[: keys.size]]
+    return -1, len(found)
+
+
+class _NotJsonAt(Exception):
+    """A text is not JSON, as can be seen at this place."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(place)
+        self.place = place
+
+
+def _keys(text: bytes, bare: bool) -> list[tuple[int, str]]:
+    """The key of each member, with the number of its object. Raises _NotJsonAt."""
+    keys: list[tuple[int, str]] = []
+    open_ones: list[tuple[bytes, int]] = []
+    """Of each list and object that is open, what closes it, and its number."""
+    count, place = 0, _after_space(text, 0)
+    while True:
+        opening = text[place : place + 1]
+        is_first = opening in (b"[", b"{")
+        if is_first:
+            if len(open_ones) == MAX_DEPTH:
+                raise _NotJsonAt(place)
+            count += 1
+            open_ones.append((b"]" if opening == b"[" else b"}", count))
+            place = _after_space(text, place + 1)
+        else:
+            place = _after_space(text, _after_scalar(text, place, bare))
+        while open_ones and text.startswith(open_ones[-1][0], place):
+            open_ones.pop()
+            is_first = False
+            place = _after_space(text, place + 1)
+        if not open_ones:
+            if place < len(text):
+                raise _NotJsonAt(place)
+            return keys
+        if not is_first:
+            place = _after(b",", text, place)
+        closing, number = open_ones[-1]
+        if closing == b"}":
+            end = _after_string(text, place)
+            keys.append((number, json.loads(text[place:end])))
+            place = _after(b":", text, _after_space(text, end))
+
+
+def _after_space(text: bytes, place: int) -> int:
+    space = _AFTER_SPACE.match(text, place)
+    assert space is not None, "it may be empty"
+    return space.end()
+
+
+def _after(mark: bytes, text: bytes, place: int) -> int:
+    """The place after a comma or a colon and the white space behind it. Raises _NotJsonAt."""
+    if not text.startswith(mark, place):
+        raise _NotJsonAt(place)
+    return _after_space(text, place + 1)
+
+
+def _after_scalar(text: bytes, place: int, bare: bool) -> int:
+    """The place after a string, a number or a name. Raises _NotJsonAt."""
+    if text.startswith(b'"', place):
+        return _after_string(text, place)
+    found = (_BARE_TOO if bare else _NAME_OR_NUMBER).match(text, place)
+    if found is None:
+        raise _NotJsonAt(place)
+    return found.end()
+
+
+def _after_string(text: bytes, place: int) -> int:
+    """The place after a string. Raises _NotJsonAt."""
+    if not text.startswith(b'"', place):
+        raise _NotJsonAt(place)
+    place += 1
+    while True:
+        characters = _CHARACTERS.match(text, place)
+        assert characters is not None, "there may be none"
+        try:
+            characters[0].decode()
+        except UnicodeDecodeError as error:
+            raise _NotJsonAt(place + error.start) from None
+        place = characters.end()
+        if text.startswith(b'"', place):
+            return place + 1
+        escape = _ESCAPE.match(text, place)
+        if escape is None:
+            raise _NotJsonAt(place + text.startswith(b"\\", place))
+        place = escape.end()

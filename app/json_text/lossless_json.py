@@ -1,0 +1,170 @@
+"""JSON with every number kept as it was written, for values that a fast library would round."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from math import isinf
+from typing import Any, Final
+
+from app.errors import GatherError
+from app.json_text.constants import SHORT_DIGITS
+
+_PLAIN: Final = re.compile(r"-?[0-9]+")
+MINUS_ZERO: Final = "-0"
+"""The one plain integer that int() changes: as a float it is -0.0."""
+MAX_DIGITS: Final = 4000
+_SHOWN_CHARACTERS: Final = 64
+_WORD_BITS: Final = 64
+_DIMENSION_DIGITS: Final = 40
+_FLOAT_INTEGERS: Final = 10.0**SHORT_DIGITS
+"""Text of SHORT_DIGITS characters that is read as an integer below it is that integer."""
+_BEHIND_ZEROS: Final = ("", "e", "E")
+"""What the text of a zero goes on with behind its sign, zeros and point."""
+_MAX_ODD_DIMENSIONS: Final = 256
+
+
+class Number:
+    """A JSON number, as it was written. It is no str, so that it passes nowhere for a JSON string."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+FRACTIONAL: Final = frozenset((float, Number))
+"""Types of numbers that are not written as plain integers. A float is a decimal of at most SHORT_DIGITS digits without
+an exponent, which is that number exactly (`envelope`)."""
+
+
+def loads(text: str, *, bare: bool = False) -> Any:
+    """The value of a JSON document, with a `Number` for each that is no plain integer, and for -0.
+
+    Raises ValueError where it is no JSON. `bare` takes NaN and infinities without quotes, which are None.
+    """
+    constant = _none if bare else _no_json
+    try:
+        if MINUS_ZERO not in text:  # nearly always, and without a function for integers it is faster
+            return json.loads(text, parse_float=Number, parse_constant=constant)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # int() takes no more than 4,300 digits
+        pass
+    return json.loads(text, parse_int=integer_or_number, parse_float=Number, parse_constant=constant)
+
+
+def integer_or_number(text: str) -> int | Number:
+    """The integer that digits are, as far as int() takes them and keeps their sign."""
+    return int(text) if len(text) <= MAX_DIGITS and text != MINUS_ZERO else Number(text)
+
+
+def _none(name: str) -> None:
+    """What NaN and the infinities are read as."""
+
+
+def _no_json(name: str) -> None:
+    """Refuse NaN and the infinities, which are not JSON."""
+    raise ValueError(f"{name} is no JSON")
+
+
+def text_of(value: Any) -> str:
+    """JSON text of a value that `loads` returned, with its numbers as they were written.
+
+    Objects are without members, and lists within a list are objects, so that no depth of them takes a call for each.
+    """
+    if isinstance(value, list):
+        return f"[{','.join(map(_text_within_list, value))}]"
+    return _text_within_list(value)
+
+
+def _text_within_list(value: Any) -> str:
+    if type(value) is Number:
+        return value.text
+    return "{}" if isinstance(value, (dict, list)) else json.dumps(value)
+
+
+def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
+    """The integer that a JSON value is, `1.0` and `1e2` included, exactly; None where it is none.
+
+    Beyond `max_digits` it is ±10**max_digits, which is out of every range, so that no larger power is computed.
+    """
+    if type(value) is Number:
+        text = value.text
+        if len(text) <= SHORT_DIGITS:
+            near = float(text)
+            if not near:  # zero, or an exponent that makes it so small
+                return 0 if text.lstrip("-0.")[:1] in _BEHIND_ZEROS else None
+            if -_FLOAT_INTEGERS < near < _FLOAT_INTEGERS:
+                return int(near) if near.is_integer() else None
+    elif type(value) is float:
+        return int(value) if value.is_integer() else None
+    elif type(value) is int:
+        whole: int = value
+        return whole if whole.bit_length() <= _WORD_BITS else max(-(10**max_digits), min(whole, 10**max_digits))
+    else:
+        return None
+    try:
+        number = Decimal(value.text)
+    except InvalidOperation:  # an exponent of more than 18 digits
+        mantissa, exponent = value.text.lower().split("e")
+        if not Decimal(mantissa):
+            return 0
+        return None if exponent.startswith("-") else _beyond(value, max_digits)
+    integral = number.to_integral_value()
+    if integral != number:
+        return None
+    return _beyond(value, max_digits) if number and number.adjusted() >= max_digits else int(integral)
+
+
+def _beyond(number: Number, max_digits: int) -> int:
+    power: int = 10**max_digits
+    return -power if number.text.startswith("-") else power
+
+
+def dimensions(sizes: Sequence[Any]) -> tuple[int, ...] | int:
+    """A shape, exactly, each dimension at most 10**40; where it is none, the number of the first wrong dimension.
+
+    Raises limit_exceeded where very many are not written as plain integers, each of which takes microseconds.
+    """
+    if len(sizes) > _MAX_ODD_DIMENSIONS and sum(type(size) in FRACTIONAL for size in sizes) > _MAX_ODD_DIMENSIONS:
+        detail = f"more than {_MAX_ODD_DIMENSIONS} dimensions of a shape have a fraction or an exponent"
+        raise GatherError("limit_exceeded", detail, facts={"limit": "odd_dimensions", "maximum": _MAX_ODD_DIMENSIONS})
+    shape: list[int] = []
+    for size in sizes:
+        whole = integer(size, _DIMENSION_DIGITS)
+        if whole is None or whole < 0:
+            return len(shape)
+        shape.append(whole)
+    return tuple(shape)
+
+
+def shown(value: object) -> int | float | str | None:
+    """A JSON value for an error's body: text is cut, and a number that 64 bits cannot hold is text as written."""
+    if type(value) is int:
+        return value if -(2**63) <= value < 2**64 else _cut(str(value))
+    if type(value) is float:
+        return value
+    if type(value) is Number:
+        text = value.text
+        if _PLAIN.fullmatch(text):
+            if len(text) <= 20 and -(2**63) <= int(text) < 2**64:
+                return int(text)
+        elif not isinf(float(text)):
+            return float(text)
+        return _cut(text)
+    if isinstance(value, str):
+        return _cut(value)
+    return value if isinstance(value, bool) else None
+
+
+def printable(text: str) -> str:
+    """`text` with a question mark for each lone surrogate, which UTF-8 cannot carry."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _cut(text: str) -> str:
+    cut = printable(text[: _SHOWN_CHARACTERS + 1])
+    return cut if len(text) <= _SHOWN_CHARACTERS else cut[:_SHOWN_CHARACTERS] + "…"

@@ -1,0 +1,221 @@
+"""How to mend a body that is no JSON, from the place where its grammar is broken.
+
+A few bytes around the place are looked at, the brackets of some thousand bytes ahead of it, and the keys and texts of
+short bodies, so that a hint takes the same little time and memory for every body.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from app.json_text.constants import MAX_DEPTH
+from app.tensors.buffer_type import Buffer
+
+_WINDOW: Final = 64
+_SHOWN: Final = 24
+_SHORT_BODY: Final = 1 << 14
+"""Most bytes that are read again: of a body, to name a key given twice or an open text, and for the brackets ahead."""
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_UTF16_OR_32: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00")
+_NAME: Final = re.compile(rb"[+-]?[A-Za-z_$][A-Za-z0-9_$]*")
+_WORD: Final = re.compile(rb'[^\s,:{}\[\]"\x00-\x1f\x80-\xff]*')
+"""A text without its quotes, up to what ends it."""
+_UNDERSCORE: Final = re.compile(rb"_[0-9]")
+_TEXT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
+_NUMBER: Final = re.compile(rb"[+-]?[0-9.][0-9A-Za-z.+-]*")
+_NAMES: Final = {
+    b"nan": '"NaN"',
+    b"inf": '"Infinity"',
+    b"infinity": '"Infinity"',
+    b"true": "true",
+    b"false": "false",
+    b"none": "null",
+    b"null": "null",
+    b"undefined": "null",
+}
+"""What JSON has for names that other languages write, by the name in lower case."""
+_VALUES: Final = re.compile(rb":\s*((?:-?[0-9][0-9.eE+-]*\s*,\s*)*-?[0-9][0-9.eE+-]*)\s*,?$")
+"""Numbers behind a colon, with commas between them, up to the place of a fault."""
+_LIST_END: Final = re.compile(rb"[-0-9., eE+]*\]")
+_CLOSING: Final = {b"[": "]", b"{": "}"}
+_BRACKET: Final = re.compile(rb"[\[\]{}]")
+_SPACE: Final = b" \t\r\n"
+_FORM: Final = re.compile(rb"[A-Za-z0-9_%.-]{1,64}=")
+
+
+def hint(body: Buffer, place: int, end: int) -> str:
+    """One sentence for a body whose grammar is broken at byte `place`; `end` is behind its last byte but for spaces."""
+    start = bytes(body[:_WINDOW])
+    if end == 0:
+        return "Send a JSON object as the body, which is empty."
+    if start.startswith(_BYTE_ORDER_MARK):
+        return "Leave out the byte order mark, the first three bytes of the body."
+    if start[8:9] == b"{" and 2 <= int.from_bytes(start[:8], "little") <= len(body) - 8:
+        return "Send 'Content-Type: application/x-safetensors', since the body looks like that format."
+    if start.startswith(_UTF16_OR_32) or start[1:2] == b"\0":
+        return "Encode the body as UTF-8, with one byte for each ASCII character."
+    if place == 0 and _FORM.match(start):
+        return "Send the fields as one JSON object and not as a form."
+    before = bytes(body[max(0, place - _WINDOW) : place])
+    spaces = len(before) - len(before.rstrip(_SPACE))
+    before = before.rstrip(_SPACE)
+    there = bytes(body[place : min(end, place + _WINDOW)])
+    at = f"at byte {place}"
+    if not there:
+        if (opened := _open_text(body, end)) is not None:
+            return (
+                f"Close the text that begins at byte {opened} with a double quote where it ends, or send the whole "
+                f"body: it ends {at}."
+            )
+        return f"Send the whole body: it ends {at}, before all that it opened is closed."
+    first = there[:1]
+    if first in (b"]", b"}") and before[-1:] == b",":
+        return f"Leave out the comma before the {first.decode()} {at}."
+    if first == b"," or (first in (b"]", b"}") and before[-1:] == b":"):
+        return f"Put a value before the {first.decode()} {at}, or leave out what asks for one."
+    if (first == b"]" or _NUMBER.match(there)) and (values := _VALUES.search(before)) is not None:
+        opens = place - spaces - len(before) + values.start(1)
+        closing = "" if _LIST_END.match(there) else ", and a ] behind the last"
+        return f"Put a [ at byte {opens}, before the first value{closing}: several values are a list in brackets."
+    if first == b"(":
+        return f"Write [ in place of ( {at}: lists stand in brackets."
+    around = _innermost(bytes(body[max(0, place - _SHORT_BODY) : place]))
+    if first in (b"]", b"}"):
+        if around:
+            what = "list" if around == b"[" else "object"
+            return f"Put a {_CLOSING[around]} before the {first.decode()} {at}, to close the {what} that is open there."
+        return f"Leave out the {first.decode()} {at}, since it closes nothing that is open."
+    if first == b"'":
+        return f"Write strings in double quotes: \"…\" in place of '…' {at}."
+    if there.startswith((b"//", b"/*")) or first == b"#":
+        return f"Leave out the comment {at}, since JSON has none."
+    if first in (b"[", b"{") and before[-1:] == b"," and around == b"{":
+        return (
+            f"Put a }} before the comma ahead of byte {place} if the object ends there, or a name in double quotes and "
+            "a colon before what begins there."
+        )
+    if first in (b"[", b"{") and _is_value_expected(before):
+        return f"Nest lists and objects at most {MAX_DEPTH} deep."
+    return _hint_for_value(before, there, at) or _hint_for_text(before, there, place, place - spaces, around)
+
+
+def _is_value_expected(before: bytes) -> bool:
+    return not before or before[-1:] in b"[:,"
+
+
+def _hint_for_value(before: bytes, there: bytes, at: str) -> str | None:
+    """For a name or a number that is none in JSON."""
+    if (name := _NAME.match(there)) is not None:
+        given = name[0][:_SHOWN].decode()
+        sign = "-" if given.startswith("-") else ""
+        known = _NAMES.get(given.lstrip("+-").lower().encode())
+        if known is not None and known != given and not before.endswith(b"{"):
+            mended = known.replace('"', '"' + sign, 1)
+            return f"Write {mended} in place of {given} {at}."
+        if not before:
+            return f"Send one JSON object as the body, which begins with {given}."
+        word = _WORD.match(there)
+        assert word is not None
+        given = word[0][:_SHOWN].decode()
+        if before[-1:] in b"{,[:" and there[word.end() : word.end() + 1] == b'"':
+            return f"Put a double quote before {given} {at}."
+        if before[-1:] in (b"{", b","):
+            return f'Write "{given}" in double quotes {at}.'
+        if before[-1:] in (b"[", b":"):
+            return f'Write texts in double quotes: "{given}" in place of {given} {at}.'
+    if b"0" <= before[-1:] <= b"9" and _UNDERSCORE.match(there):
+        return f"Leave out the _ {at}: a number has no separators."
+    if b"0" <= before[-1:] <= b"9" and there[:1].isalpha():
+        return f"Write a plain decimal number, as 16 or 1.5e3, where {there[:1].decode()} stands {at}."
+    if _is_value_expected(before) and (number := _NUMBER.match(there)) is not None:
+        given = number[0].decode()
+        if len(given) > _SHOWN:
+            return f"Write the number {at} as JSON has it: digits, and a digit on each side of the point."
+        return f"Write {_mended_number(given) or 'a decimal number'} in place of {given} {at}."
+    return None
+
+
+def _hint_behind_text(before: bytes, there: bytes, place: int, end: int, around: bytes) -> str:
+    """For a fault behind a string, whose last bytes are those of `before`, which ends at byte `end`."""
+    opens = before.rfind(b'"', 0, -1)
+    ahead = before[:opens].rstrip(_SPACE)
+    begins = end - len(before) + opens
+    if opens >= 0 and _NAME.match(there):
+        how = f"Close the text that begins at byte {begins} with a double quote where it ends"
+        return f'{how}, or write \\" for each quote within it.'
+    if there[:1] == b":":
+        is_first = ahead[-1:] == b"["
+        is_item = is_first or (around == b"[" and ahead[-1:] == b"," and ahead[:-1].rstrip(_SPACE)[-1:] == b"}")
+        if opens >= 0 and (is_item or ahead[-1:] == b":" or (not ahead and begins < _WINDOW)):
+            return f"Put a {{ before byte {begins}, since names with colons stand in an object."
+        if ahead[-1:] == b",":
+            return f"Put a ] before the comma ahead of byte {begins}, to close the list: a colon follows names only."
+        return f"Leave out the : at byte {place}, which may follow a name only."
+    if ahead[-1:] == b":" or around == b"[":
+        return f"Put a comma before what begins at byte {place}."
+    return f"Put a {'colon' if around == b'{' else 'colon or a comma'} before what begins at byte {place}."
+
+
+def _open_text(body: Buffer, end: int) -> int | None:
+    """The byte at which the text begins that a short body ends within, None if it ends outside of texts."""
+    texts = _TEXT.finditer(bytes(body[:end])) if end <= _SHORT_BODY else iter(())
+    return next((text.start() for text in texts if not text[1]), None)
+
+
+def _innermost(before: bytes) -> bytes:
+    """The last bracket that `before` opens and does not close, quoted ones among them; nothing if there is none."""
+    closed = 0
+    for bracket in reversed(_BRACKET.findall(before)):
+        closed += 1 if bracket in (b"]", b"}") else -1
+        if closed < 0:
+            return bytes(bracket)
+    return b""
+
+
+def _hint_for_text(before: bytes, there: bytes, place: int, end: int, around: bytes) -> str:
+    """For a fault between values or within a string; `before` ends at byte `end`."""
+    at = f"at byte {place}"
+    if there[0] >= 0x80:
+        return f"Encode the body as UTF-8: the byte {there[0]:#x} {at} begins no character."
+    if there[0] < 0x20:
+        return f"Write the control character {at} as \\u{there[0]:04x}, or leave it out."
+    if before[-1:] == b"\\":
+        return f"Write \\\\ for a backslash {at}: what follows it there is no escape."
+    if before[-1:] == b'"':
+        return _hint_behind_text(before, there, place, end, around)
+    if before[-1:].isalnum() or before[-1:] in (b"}", b"]"):
+        return f"Put a comma before what begins {at}, or send one JSON document and no more."
+    return f"Correct the JSON {at}."
+
+
+def _mended_number(given: str) -> str | None:
+    """A number as JSON has it, for one with a plus, zeros in front or a point without digits; None for others."""
+    match = re.fullmatch(r"([+-]?)([0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?", given)
+    if match is None:
+        return None
+    sign, whole, fraction, exponent = match.groups(default="")
+    if not whole and len(fraction) < 2:
+        return None
+    whole = whole.lstrip("0") or "0"
+    return f"{sign.lstrip('+')}{whole}{fraction if len(fraction) > 1 else ''}{exponent}"
+
+
+def hint_for_repeated_key(body: Buffer) -> str:
+    """One sentence for a body that names a key twice in one object; in a short body it says which."""
+    repeated: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                repeated.append(key)
+            seen.add(key)
+
+    if len(body) <= _SHORT_BODY:
+        json.loads(bytes(body).decode(), object_pairs_hook=look, parse_int=str, parse_float=str)
+    if not repeated:
+        return "Name each key once in an object."
+    key = repeated[0].encode("utf-8", "replace").decode()
+    return f"Give '{key[:_SHOWN]}{'…' if len(key) > _SHOWN else ''}' once in its object."

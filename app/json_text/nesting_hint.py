@@ -1,0 +1,112 @@
+"""How to mend lists that are not nested as the shape of their tensor says: which list differs, and how many came."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+from app.near_name import shorten
+from app.tensors.little_endian_items import bounded_product, items_text
+
+_LOOKED_AT: Final = 1 << 14
+_MOST_TOKENS: Final = 1 << 11
+"""Bytes of the lists, and values and brackets in them, that are looked at: this may be on the event loop. Where those
+are right, nothing is said of the place."""
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}"]|[^\s\[\]{},"]+', re.DOTALL)
+_CUT_STRING: Final = b'"'
+"""The token of a string that goes on where the lists are cut."""
+_OPEN_DIMENSION: Final = -1
+_SHOWN_RANK: Final = 8
+_SHOWN_SIZE: Final = 1 << 63
+
+
+def hint(lists: bytes, name: str, shape: Sequence[int] | None, pairs: bool, depth: int, pointer: str) -> str | None:
+    """One sentence on `lists`, the JSON of the values of tensor `name` or its beginning; None where they look right.
+
+    The lists open `depth` deep. With `pairs` each item is a list [re, im].
+    """
+    inner = (2,) if pairs else ()
+    if shape is None:
+        sizes = None
+    elif depth <= 1 + pairs:
+        sizes = [bounded_product(shape, 2**63), *inner]
+    else:
+        sizes = [*shape, *inner]
+    found = _first_difference(lists, sizes)
+    if found is None:
+        return None
+    way, what, wanted = found
+    where = shorten(pointer + "".join(f"/{step}" for step in way))
+    if pairs and sizes is not None and len(way) == len(sizes) - 1:
+        return f"Write the item at {where} as a pair [re, im]."
+    if what == "list":
+        return f"Put one value at {where} in place of a list."
+    if what == "value":
+        return f"Put a list at {where} in place of one value."
+    if shape is None:
+        return f"Send {wanted} values in the list at {where}, as in the first of these lists: {what} came."
+    if not way and sizes is not None and len(sizes) == 1 + pairs:
+        return hint_for_flat_list(name, shape, int(what))
+    return f"Send {wanted} values in the list at {where}, {_asked(shape)}: {what} came."
+
+
+def hint_for_flat_list(name: str, shape: Sequence[int], came: int) -> str:
+    """The same for a flat list of `came` values."""
+    wanted = items_text(shape).partition(" items")[0]
+    return f"Send {wanted} values in {name}, {_asked(shape)}, or make the shape fit them: {came} came."
+
+
+def _asked(shape: Sequence[int]) -> str:
+    short = len(shape) <= _SHOWN_RANK and all(size < _SHOWN_SIZE for size in shape)
+    return f"as shape {list(shape)} asks" if short else "as the shape asks"
+
+
+def looked_at(first: int, end: int) -> int:
+    """Where to cut the span [first, end) of a body that `hint` is asked about."""
+    return min(end, first + _LOOKED_AT)
+
+
+def _first_difference(lists: bytes, sizes: list[int] | None) -> tuple[list[int], str, int] | None:
+    """The way to the first list that differs, how many values it has, and how many it should have.
+
+    In place of a number it says "value" or "list" for what came where the other should be.
+    """
+    leaf = None if sizes is None else len(sizes)
+    counts: list[int] = []
+    wanted = [] if sizes is None else list(sizes)
+    objects = 0
+    for token in islice(_TOKEN.finditer(lists), _MOST_TOKENS):
+        kind = token[0]
+        if kind == _CUT_STRING:
+            return None
+        if kind == b"{":
+            objects += 1
+        elif kind == b"}":
+            objects -= 1
+        if objects:
+            continue
+        if kind == b"[":
+            if leaf is not None and len(counts) == leaf:
+                return counts, "list", 0
+            counts.append(0)
+            if len(wanted) < len(counts):
+                wanted.append(_OPEN_DIMENSION)
+            continue
+        if kind == b"]":
+            came = counts.pop()
+            if leaf is None and came == 0:
+                leaf = len(counts) + 1
+            if wanted[len(counts)] == _OPEN_DIMENSION:
+                wanted[len(counts)] = came
+            if came != wanted[len(counts)]:
+                return counts, str(came), wanted[len(counts)]
+        else:
+            if leaf is None:
+                leaf = len(counts)
+            if len(counts) != leaf:
+                return counts, "value", 0
+        if counts:
+            counts[-1] += 1
+    return None

@@ -1,0 +1,195 @@
+"""Reads the elements of a JSON array into packed items.
+
+The reader here is the plain one, in whose place the compiled one is used once it is ready: Python's JSON library makes
+lists of the text, and NumPy items of these. The results are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.compilation.until_compiled import UntilCompiled
+from app.json_text.constants import KINDS, OPEN, SKIP, STRING
+from app.json_text.lossless_json import Number, integer, integer_or_number
+from app.tensors import float_rounding
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.frame_format import HEAD
+
+_DTYPES: Final[Mapping[int, DType]] = {
+    kind: DTYPES[name] for name, kind in KINDS.items() if DTYPES[name].kind != "complex"
+}
+"""The type of each kind of elements."""
+_ELEMENT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^ \t\n\r,\[\]"]++', re.DOTALL)
+_NON_FINITE: Final = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+_MOST_DIGITS: Final = 40
+"""Of an integer that is computed: any longer one is out of every range."""
+_WORD: Final = 8
+MEMORY_OF_TEXT: Final = 40
+"""Bytes that the plain reader takes for each of the text, beside its output: a number is an object and its text."""
+
+
+@UntilCompiled
+def read_elements(
+    view: NDArray[np.uint8],
+    first: int,
+    end: int,
+    kind: int,
+    leaf: int,
+    inner: int,
+    room: int,
+    dims: NDArray[np.int64],
+    out: NDArray[np.uint8],
+    bare: bool,
+) -> tuple[bool, int, int, int, int, int]:
+    """(fine, place, element, used, leaf, inner): read the elements of the span [first, end) of `view` into `out`.
+
+    Elements stand `leaf` lists deep, the innermost lists have `inner` elements and the outer ones as many as the first
+    half of `dims` says, outermost first (the second half is working room). If `inner` is -1 the first list sets it,
+    and if `leaf` is OPEN, too, the first lists set it and `dims`, which are -1. `room` is how many elements there
+    may be. If not `fine`, the element at `place` or the nesting is wrong. `bare` floats may be NaN and infinities
+    without quotes, which is not JSON.
+    Of strings the first `room` words of `out` say where each frame begins behind those, in as many bytes as `used` says
+    (see `strings_room`).
+    """
+    wrong = False, first, 0, 0, leaf, inner
+    text = view[first:end].tobytes()
+    try:
+        values = json.loads(text.decode(), parse_int=integer_or_number, parse_float=Number, parse_constant=float)
+    except (ValueError, RecursionError):
+        return wrong
+    nested = _flattened(values, leaf)
+    if nested is None:
+        return wrong
+    sizes, elements = nested
+    given = [*dims[: leaf - 1].tolist(), inner] if leaf else []
+    if (inner >= 0 and sizes != given) or len(elements) > room:
+        return wrong
+    used, item = 0, None
+    if kind == STRING:
+        used, item = _store_strings(elements, room, out)
+    elif kind != SKIP:
+        item = _store_items(_DTYPES[kind], elements, bare, out)
+    if item is not None:
+        place = next(islice(_ELEMENT.finditer(text), item, None)).start()
+        return False, first + place, item, 0, leaf, inner
+    outer = sizes[:-1]
+    dims[: len(outer)] = outer
+    return True, end, len(elements), used, len(sizes), sizes[-1] if sizes else inner
+
+
+def _flattened(values: Any, leaf: int) -> tuple[list[int], list[Any]] | None:
+    """The sizes of lists that are nested evenly, `leaf` deep unless that is OPEN, and what is in them; else None."""
+    sizes: list[int] = []
+    level = [values]
+    while level and type(level[0]) is list and len(sizes) < leaf:
+        size = len(level[0])
+        if any(type(one) is not list or len(one) != size for one in level):
+            return None
+        sizes.append(size)
+        level = [each for one in level for each in one]
+    if any(type(one) is list for one in level) or leaf not in (len(sizes), OPEN):
+        return None
+    return sizes, level
+
+
+def _store_items(dtype: DType, elements: Sequence[Any], bare: bool, out: NDArray[np.uint8]) -> int | None:
+    """Store numbers or bools as a type has them. Returns the number of the first that the type cannot hold, or None."""
+    if dtype.kind == "float":
+        items, wrong = _floats(dtype, elements, bare)
+        if wrong.any():
+            return int(wrong.argmax())
+    else:
+        found = [_bool(one) if dtype.kind == "bool" else _whole(dtype, one) for one in elements]
+        if None in found:
+            return found.index(None)
+        items = np.array(found, dtype.numpy)
+    out[: items.nbytes] = items.view(np.uint8)
+    return None
+
+
+def _bool(value: object) -> bool | None:
+    return value if type(value) is bool else None
+
+
+def _whole(dtype: DType, value: object) -> int | None:
+    number = integer(value, _MOST_DIGITS) if type(value) in (int, Number) else None
+    return number if number is not None and dtype.low <= number <= dtype.high else None
+
+
+def _floats(dtype: DType, elements: Sequence[Any], bare: bool) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """The numbers of a float type nearest to elements, half to even, and which elements it cannot hold.
+
+    A decimal is read as float64 and rounded once more; for a float of 8 bits it is rounded once.
+    """
+    read = [_float(one, bare) for one in elements]
+    wrong = np.array([one is None for one in read], np.bool_)
+    numbers = np.array([np.nan if one is None else one for one in read], np.float64)
+    too_large = np.array([type(one) in (int, Number) for one in elements], np.bool_) & np.isinf(numbers)
+    if dtype.npy is None:
+        items, cannot_hold = _narrow_floats(dtype, numbers, elements)
+        return items, wrong | too_large | cannot_hold
+    if dtype.item_size < _WORD:
+        too_large |= np.isfinite(numbers) & (np.abs(numbers) >= float_rounding.too_large(dtype))
+    with np.errstate(all="ignore"):
+        return numbers.astype(dtype.numpy), wrong | too_large
+
+
+def _float(value: object, bare: bool) -> float | None:
+    """The float64 nearest to a JSON number, or that a name stands for; None for other values."""
+    if type(value) is float:  # NaN or an infinity without quotes
+        return value if bare else None
+    if type(value) is Number:
+        return float(value.text)
+    if type(value) is int:
+        return float(str(value))  # infinite above the largest, of which float(value) makes an error
+    return _NON_FINITE.get(value) if type(value) is str else None
+
+
+def _narrow_floats(
+    dtype: DType, numbers: NDArray[np.float64], elements: Sequence[Any]
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """The bits of the floats nearest to `numbers` of a type that NumPy lacks, and which numbers it cannot hold."""
+    sizes = np.abs(numbers)
+    middles = float_rounding.middles(dtype)
+    bits = np.searchsorted(middles, sizes)
+    for tie in np.flatnonzero(middles[np.minimum(bits, len(middles) - 1)] == sizes).tolist():
+        middle = exact = Decimal(sizes[tie])
+        if dtype.item_size == 1:  # what was rounded to the middle may have been above or below it
+            value = elements[tie]
+            exact = Decimal(value.text if type(value) is Number else value).copy_abs()
+        bits[tie] += exact > middle or (exact == middle and bits[tie] & 1)
+    cannot_hold = np.isfinite(numbers) & (bits >= len(middles))
+    cannot_hold |= np.isinf(numbers) & (not float_rounding.has_infinity(dtype))
+    cannot_hold |= (numbers < 0) & (not float_rounding.is_signed(dtype))
+    bits[np.isinf(numbers)] = float_rounding.bits_of(dtype, np.inf)
+    bits[np.isnan(numbers)] = float_rounding.bits_of(dtype, np.nan)
+    if float_rounding.is_signed(dtype):
+        bits[np.signbit(numbers) & ~np.isnan(numbers)] |= 1 << (8 * dtype.item_size - 1)
+    return bits.astype(f"<u{dtype.item_size}"), cannot_hold
+
+
+def _store_strings(elements: Sequence[Any], room: int, out: NDArray[np.uint8]) -> tuple[int, int | None]:
+    """Store strings as frames, and where each begins.
+
+    Returns (bytes of the frames, number of the first element that is no string or None).
+    """
+    starts, octets = out[: _WORD * room].view(np.int64), out[_WORD * room :]
+    used = 0
+    for number, value in enumerate(elements):
+        try:
+            text = value.encode()
+        except (AttributeError, UnicodeEncodeError):
+            return 0, number
+        frame = len(text).to_bytes(HEAD, "little") + text
+        starts[number] = used
+        octets.data[used : used + len(frame)] = frame
+        used += len(frame)
+    return used, None

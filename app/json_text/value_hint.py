@@ -1,0 +1,117 @@
+"""How to mend a value that the type of its tensor cannot hold."""
+
+from __future__ import annotations
+
+from math import inf, isfinite
+from typing import Final
+
+from app.json_text import lossless_json
+from app.near_name import shorten
+from app.tensors import float_rounding
+from app.tensors.dtypes import DTYPES, INTEGERS, DType
+
+_NON_FINITE: Final = {
+    "nan": "NaN", "+nan": "NaN", "-nan": "NaN", "inf": "Infinity", "+inf": "Infinity", "infinity": "Infinity",
+    "+infinity": "Infinity", "-inf": "-Infinity", "-infinity": "-Infinity",
+}  # fmt: skip
+"""The strings that stand for what is no number, by what other languages write, in lower case."""
+_WIDEST_FLOAT: Final = "float64"
+_LARGEST_FLOAT32: Final = 3.4028234663852886e38
+
+
+def hint(dtype: DType, value: object, pointer: str, of: str) -> str:
+    """Say how to mend the JSON value at `pointer`, of the tensor `of`: None stands for null and for an object.
+
+    Another dtype is offered for `data` alone: those of the other tensors are fixed by it or by the operator.
+    """
+    sentence, wider = _hint(dtype, value, pointer)
+    return f"{sentence}{wider if of == 'data' else ''}."
+
+
+def _hint(dtype: DType, value: object, pointer: str) -> tuple[str, str]:
+    """What to write, without the period, and how a sentence goes on that offers another dtype."""
+    at = f"at {shorten(pointer)}"
+    if dtype.kind == "string":
+        return _for_string(value, at), ""
+    if dtype.kind == "bool":
+        return _for_bool(value, at), ""
+    if isinstance(value, str):
+        known = _NON_FINITE.get(value.strip().lower())
+        whole = "whole " if dtype.kind in ("int", "uint") else ""
+        if known is not None and not whole and (known == "NaN" or _has_infinity(dtype)):
+            return f"Write '{known}' in place of '{shorten(value)}' {at}", ""
+        if known is not None:
+            return f"Write a {whole}number {at}, such as 0", f", or use dtype '{_WIDEST_FLOAT}', which has {known}"
+        if _is_number(value):
+            return f"Write {value.strip()} without quotes {at}", ""
+        return f"Write a number {at}, such as 0", ""
+    if isinstance(value, bool):
+        return f"Write {int(value)} in place of {str(value).lower()} {at}", ""
+    if dtype.kind in ("int", "uint"):
+        return _for_integer(dtype, value, at)
+    if value is None:
+        return f"Write a number {at}, or 'NaN' where there is none", ""
+    if _float(value) < 0 and dtype.kind == "float" and not float_rounding.is_signed(dtype):
+        return f"Write a number of 0 or more {at}", ", or use dtype 'float32', which has negative numbers"
+    if dtype.name not in ("float64", "complex128") and _fits_float64(value):
+        wider = "complex128" if dtype.kind == "complex" else "float32" if _fits_float32(value) else _WIDEST_FLOAT
+        return f"Write a smaller number {at}, such as 0", f", or use dtype '{wider}', which holds it"
+    other = "or 'Infinity'" if _has_infinity(dtype) else "such as 0"
+    return f"Write a smaller number {at}, {other}", ""
+
+
+def _has_infinity(dtype: DType) -> bool:
+    return dtype.kind != "float" or float_rounding.has_infinity(dtype)
+
+
+def _for_string(value: object, at: str) -> str:
+    if isinstance(value, str):
+        return f"Leave out the lone surrogate in the string {at}"
+    if value is None:
+        return f"Write a string {at}, such as an empty one, in place of null or an object"
+    shown = str(value).lower() if isinstance(value, bool) else lossless_json.shown(value)
+    return f"Write {shown} in double quotes {at}"
+
+
+def _for_bool(value: object, at: str) -> str:
+    shown = lossless_json.shown(value)
+    if str(shown).lower() in ("1", "true", "0", "false"):
+        return f"Write {'true' if str(shown).lower() in ('1', 'true') else 'false'} in place of {shown!r} {at}"
+    return f"Write true or false {at}"
+
+
+def _for_integer(dtype: DType, value: object, at: str) -> tuple[str, str]:
+    if value is None:
+        return f"Write a whole number {at}, such as 0", ""
+    whole = lossless_json.integer(value)
+    if whole is None:
+        return f"Write a whole number {at}, such as 0", f", or use dtype '{_WIDEST_FLOAT}'"
+    holders = [DTYPES[name] for name in INTEGERS if DTYPES[name].low <= whole <= DTYPES[name].high]
+    # Of the types that hold it one of the same kind comes first, and the smallest of those.
+    holders.sort(key=lambda row: (row.kind != dtype.kind, row.item_size))
+    wider = f", or use dtype '{holders[0].name}'" if holders else ""
+    return f"Write a number from {dtype.low} to {dtype.high} {at}", wider
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return len(text) <= 40
+
+
+def _fits_float64(value: object) -> bool:
+    return isfinite(_float(value))
+
+
+def _fits_float32(value: object) -> bool:
+    return abs(_float(value)) <= _LARGEST_FLOAT32
+
+
+def _float(value: object) -> float:
+    """A JSON number as a float; infinity for what is larger."""
+    try:
+        return float(value.text if isinstance(value, lossless_json.Number) else value)  # type: ignore[arg-type]
+    except OverflowError:
+        return inf

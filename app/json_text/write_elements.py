@@ -1,0 +1,61 @@
+"""Writes the lists of an answer that no library writes as they should be: of strings in frames, and of float32.
+
+The writers here are the plain ones, in whose place the compiled ones are used once they are ready.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.compilation.until_compiled import UntilCompiled
+from app.tensors.frame_format import ROOM
+from app.tensors.string_frames import frame_text
+
+
+@UntilCompiled
+def write_strings(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
+    """Write the JSON list of the strings whose frames begin at `starts` to `out`: the bytes used.
+
+    UTF-8 stays as it is. Only what RFC 8259 asks for is escaped: quotes, backslashes and the characters below the
+    space, by a letter if there is one and else by four hexadecimal digits. If `out` is empty nothing is written: the
+    bytes are counted. -1 if a frame is not within `octets`, or the text does not fit into all but the last ROOM bytes
+    of `out`.
+    """
+    texts = []
+    for start in starts.tolist():
+        text = frame_text(octets, start)
+        if text is None:
+            return -1
+        texts.append(str(text, "utf-8", "surrogateescape"))
+    listed = json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape")
+    if out.size:
+        if len(listed) > out.size - ROOM:
+            return -1
+        out.data[: len(listed)] = listed
+    return len(listed)
+
+
+@UntilCompiled
+def write_singles(items: NDArray[np.uint8], pairs: bool, text: NDArray[np.uint8]) -> int:
+    """Write the JSON list of float32, or of `pairs` of them, to `text`: the bytes used.
+
+    A number that is read as float64 and then rounded to float32 has the same bits again; NaN and infinities are
+    strings. `text` has WIDEST bytes for each number and TEXT_ROOM more.
+    """
+    numbers = [_decimal(number) for number in items.view(np.float32)]
+    if pairs:
+        numbers = [f"[{real},{other}]" for real, other in zip(numbers[::2], numbers[1::2], strict=True)]
+    listed = f"[{','.join(numbers)}]".encode()
+    text.data[: len(listed)] = listed
+    return len(listed)
+
+
+def _decimal(number: np.float32) -> str:
+    if not np.isfinite(number):
+        return '"NaN"' if np.isnan(number) else '"Infinity"' if number > 0 else '"-Infinity"'
+    decimals = (float(text) for text in (str(number), f"{float(number):.7e}", f"{float(number):.8e}"))
+    nearest = next(decimal for decimal in decimals if np.float32(decimal) == number)
+    return repr(nearest).replace("e+", "e").replace("e-0", "e-")

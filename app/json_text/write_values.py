@@ -1,0 +1,169 @@
+"""Answers as JSON: flat values that read back as the same bits, non-finite ones as strings.
+
+A long text is made block by block, and each block is charged before it is made: what it takes at most, and then what it
+took. So the text is all that is held, however many items it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pybase64
+from numpy.typing import NDArray
+
+from app.json_text.constants import TEXT_ROOM, WIDEST
+from app.json_text.write_elements import write_singles, write_strings
+from app.memory.budget import UNCOUNTED, Memory
+from app.tensors.buffer_type import Buffer
+from app.tensors.dtypes import DType
+from app.tensors.frame_format import ROOM
+from app.tensors.gather_call import Encoding
+from app.tensors.little_endian_items import packed_bytes
+from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor import Tensor
+
+_NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
+_JOINED: Final = 1 << 16
+_LONG: Final = 1 << 16
+_BLOCK: Final = 1 << 16
+_SHORT: Final = 1 << 9
+"""Bytes of items whose text is so short that it is charged once it is made."""
+_DOUBLE: Final = 26
+"""Bytes of the longest text of a float64 with its comma."""
+_BYTE: Final = np.dtype(np.uint8)
+_NOWHERE: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
+
+
+def is_long(tensor: Tensor) -> bool:
+    """Whether the text of the items takes so long that it is not for the event loop."""
+    if isinstance(tensor, PackedStrings):
+        return tensor.on_disk or tensor.nbytes > _LONG
+    return tensor.array.nbytes > _LONG
+
+
+def tensor_text(tensor: Tensor, encoding: Encoding, memory: Memory = UNCOUNTED) -> list[Buffer]:
+    """A tensor as an object with dtype, shape and items; `memory` is charged with them. Raises what charging raises."""
+    sizes = ",".join(map(str, tensor.shape))
+    head = f'{{"dtype":"{tensor.dtype.name}","shape":[{sizes}],"{encoding}":'.encode()
+    return [head, *items_text(tensor, encoding, memory), b"}"]
+
+
+def items_text(tensor: Tensor, encoding: Encoding, memory: Memory = UNCOUNTED) -> list[Buffer]:
+    """The items of a tensor, as a list or as a string of base64."""
+    return _base64(tensor, memory) if encoding == "base64" else values_text(tensor, memory)
+
+
+def _base64(output: Tensor, memory: Memory) -> list[Buffer]:
+    """The packed items in base64, as a JSON string."""
+    packed = packed_bytes(output, memory)
+    memory.charge(-(-len(packed) // 3) * 4)
+    text = pybase64.b64encode(packed)
+    if not output.dtype.item_size:
+        memory.adjust(len(packed), 0)
+    return [b'"', text, b'"']
+
+
+def values_text(tensor: Tensor, memory: Memory = UNCOUNTED) -> list[Buffer]:
+    """The items in a flat list, in pieces; `memory` is charged with them. Raises what charging raises."""
+    dtype, array = tensor.dtype, tensor.array
+    if isinstance(tensor, PackedStrings):
+        return [_strings(tensor, memory)]
+    if array.size <= _BLOCK:
+        if array.nbytes <= _SHORT:
+            text = _numbers(dtype, array)
+            memory.charge(len(text))
+            return [text]
+        most = array.size * most_text(dtype) + TEXT_ROOM
+        memory.charge(most)
+        text = _numbers(dtype, array)
+        memory.adjust(most, len(text))
+        return [text]
+    if dtype.name == "complex64" or (dtype.kind == "float" and dtype.item_size <= 4):
+        return [_long_singles(dtype, array, memory)]
+    pieces: list[Buffer] = []
+    for block in _blocks(array):
+        memory.charge(block.size * most_text(dtype))
+        text = _numbers(dtype, block)
+        memory.adjust(block.size * most_text(dtype), len(text))
+        pieces += (b"," if pieces else b"[", memoryview(text)[1:-1])
+    pieces.append(b"]")
+    return pieces
+
+
+def _strings(strings: PackedStrings, memory: Memory) -> memoryview:
+    """The list of the strings, charged before it is made. Raises tensor_damaged."""
+    size = strings.checked(write_strings.run(strings.octets, strings.array, _NOWHERE))
+    memory.charge(size + ROOM)
+    text = np.empty(size + ROOM, _BYTE)
+    strings.checked(write_strings.run(strings.octets, strings.array, text))
+    return text.data[:size]
+
+
+def most_text(dtype: DType) -> int:
+    """Bytes that the text of an item of a numeric type takes at most, with its comma and its share of the brackets."""
+    if dtype.kind in ("int", "uint"):
+        return 3 + max(len(str(dtype.low)), len(str(dtype.high)))
+    if dtype.kind == "bool":
+        return 8
+    each = WIDEST if dtype.item_size <= 4 or dtype.name == "complex64" else _DOUBLE
+    return 2 * each + 4 if dtype.kind == "complex" else each + 2
+
+
+def _blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for start in range(0, array.size, _BLOCK):
+        yield array[start : start + _BLOCK]
+
+
+def _numbers(dtype: DType, array: NDArray[Any]) -> bytes | memoryview:
+    """One block of items, as a list."""
+    if dtype.kind == "float" and dtype.item_size <= 4:
+        return _singles(array if dtype.item_size == 4 else array.astype(np.float32), False)
+    if dtype.name == "complex64":
+        return _singles(array, True)
+    if dtype.kind == "complex":
+        array = array.view(np.float64).reshape(-1, 2)
+    text = orjson.dumps(array, option=_NUMPY)
+    return text if array.dtype.kind != "f" else _named(text, array.reshape(-1))
+
+
+def _singles(array: NDArray[Any], pairs: bool) -> bytes | memoryview:
+    """A list of float32, or of pairs of them."""
+    items = array.view(_BYTE)
+    items.flags.writeable = False  # one type of array: a function is compiled for one
+    text = np.empty(items.size // 4 * WIDEST + TEXT_ROOM, _BYTE)
+    size: int = write_singles.run(items, pairs, text)
+    return text.data[:size] if size > _JOINED else text[:size].tobytes()
+
+
+def _long_singles(dtype: DType, array: NDArray[Any], memory: Memory) -> memoryview:
+    """The list of many items, of which what is not written to takes no memory."""
+    pairs = dtype.kind == "complex"
+    text = np.empty(array.size * (1 + pairs) * WIDEST + TEXT_ROOM, _BYTE)
+    end = 0
+    for block in _blocks(array):
+        most = block.size * most_text(dtype)
+        memory.charge(most)
+        items = (block if pairs or dtype.item_size == 4 else block.astype(np.float32)).view(_BYTE)
+        items.flags.writeable = False
+        start = max(end - 1, 0)  # where the block before closed the list
+        size: int = write_singles.run(items, pairs, text[start:])
+        if start:
+            text[start] = ord(",")
+        memory.adjust(most, start + size - end)
+        end = start + size
+    return text.data[:end]
+
+
+def _named(text: bytes, array: NDArray[np.float64]) -> bytes:
+    """The list `text` of the floats in `array`, with their names for the nulls that stand for non-finite ones."""
+    finite = np.isfinite(array)
+    if finite.all():
+        return text
+    odd = array[~finite]
+    names = [b'"NaN"' if np.isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"' for value in odd]
+    parts = text.split(b"null")
+    return b"".join(chain.from_iterable(zip(parts, names, strict=False))) + parts[-1]
