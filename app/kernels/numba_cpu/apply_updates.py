@@ -1,7 +1,7 @@
 """The loops of a scatter: each update of a block replaces its target, or is reduced into it.
 
-There is one loop. It is compiled for each reduction and each type of item; what does not depend on the type is compiled
-for each size only, and a minimum and a maximum share theirs. An entry is checked as it is used.
+There is one loop for rows and one for single items. They are compiled for each reduction and each type of item; what
+does not depend on the type is compiled for each size only, and a minimum and a maximum share theirs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from llvmlite import ir
 from numba import types
 
 from app.kernels.numba_cpu.half_floats import bfloat16_of_float, float_of_bfloat16, float_of_half, half_of_float
-from app.kernels.numba_cpu.typed_memory import Items, Table, table_at
-from app.llvm_intrinsics import Address, inlined, inner, intrinsic
+from app.kernels.numba_cpu.typed_memory import Items, Table, items_at, table_at
+from app.llvm_intrinsics import Address, inlined, inner, intrinsic, ult
 from app.tensors.dtypes import DTYPES
 
 REPLACE, ADD, MULTIPLY, EXTREME = range(4)
@@ -98,26 +98,31 @@ def _extreme_float(widen: Callable[[Any], float], bits: Callable[[float], int]) 
     @inlined
     def extreme(old: Any, new: Any, flip: int) -> Any:
         one, other = widen(old), widen(new)
-        if flip != 0:
-            one, other = -one, -other
+        if (one < other) | (other < one):
+            if flip != 0:
+                return new if other < one else old
+            return new if other > one else old
         is_first_nan = (other != other) & (one == one)  # noqa: PLR0124
-        is_greater_zero = (other == one) & (bits(other) > bits(one))
-        return new if (other > one) | is_first_nan | is_greater_zero else old
+        is_other_zero = (bits(other) < bits(one)) if flip != 0 else (bits(other) > bits(one))
+        return new if is_first_nan | ((other == one) & is_other_zero) else old
 
     return extreme
 
 
 def _with_branch(extreme: Combine, widen: Callable[[Any], float]) -> Combine:
-    """`extreme` of floats for single items: most do not beat the best of those before, and a branch is foreseen."""
+    """`extreme` of floats for updates of one item: most do not beat the best of those before.
+
+    The processor foresees the branch, and no update waits for the one before.
+    """
 
     @inlined
-    def extreme_item(old: Any, new: Any, flip: int) -> Any:
+    def extreme_of_item(old: Any, new: Any, flip: int) -> Any:
         one, other = widen(old), widen(new)
         if (one < other) if flip != 0 else (other < one):
             return old
         return extreme(old, new, flip)
 
-    return extreme_item
+    return extreme_of_item
 
 
 def _in_float32(widen: Callable[[Any], Any], narrow: Callable[[Any], Any], combine: Combine) -> Combine:
@@ -130,149 +135,135 @@ def _in_float32(widen: Callable[[Any], Any], narrow: Callable[[Any], Any], combi
     return combine_halves
 
 
-Bounds = tuple[int, int]
-"""(size, wrapped): an entry is below `size`, and `wrapped` is added to a negative one."""
-Own = tuple[int, int]
-"""(begin, end): the rows that are to be written."""
-Loop = Callable[[Table, Table, Items, Bounds, Own, int], int]
-"""(output, updates, entries, bounds, own, flip)"""
+Loop = Callable[[Any, Address, Address, Items, int], None]
+"""(job, target, source, named, rows): see `apply_updates`."""
 
 
 @inner
-def _names_one_row(entries: Items) -> bool:
-    for t in range(1, len(entries)):
-        if entries[t] != entries[0]:
-            return False
-    return len(entries) > 1
+def _are_equal(items: Items) -> bool:
+    differences = 0
+    for t in range(len(items)):
+        differences |= items[t] ^ items[0]
+    return differences == 0
 
 
-def _loop(combine: Combine, combine_one: Combine | None = None) -> Loop:
-    """The loop over a block of updates, up to the first entry that is out of bounds: the number of that, or -1.
+def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> Loop:
+    """The loop over a block of updates whose items are of a type; rows that are not in the output are left out.
 
-    `combine_one` is for rows of one item, if another form is faster there than in vectors.
+    `combine_one` is for updates of the same item, one after another, if another form is faster there.
     """
-    combine_item = combine_one or combine
+    combine_in_turn = combine_one or combine
+    items_of, table_of = items_at(number), table_at(number)
 
     @inner
-    def loop(output: Table, updates: Table, entries: Items, bounds: Bounds, own: Own, flip: int) -> int:
-        size, wrapped = bounds
-        begin, end = max(own[0], 0), min(own[1], size)
+    def loop_items(output: Items, updates: Items, items: Items, flip: int) -> None:
+        count = len(output)
+        if ult(items[0], count) and _are_equal(items):
+            first = np.uint64(items[0])
+            total = output[first]  # in a register: in memory each update would wait for the store of the one before
+            for t in range(len(items)):
+                total = combine_in_turn(total, updates[t], flip)
+            output[first] = total
+            return
+        for t in range(len(items)):
+            if ult(items[t], count):  # a negative one is large, unsigned
+                item = np.uint64(items[t])  # Numba does not look whether it is negative
+                output[item] = combine(output[item], updates[t], flip)
+
+    @inner
+    def loop_rows(output: Table, updates: Table, rows: Items, flip: int) -> None:
         count, width = updates.shape
-        if width == 1 and _names_one_row(entries):
-            row = entries[0] + wrapped if entries[0] < 0 else entries[0]
-            if row < 0 or row >= size:
-                return 0
-            if begin <= row < end:
-                # The item stays in a register: in memory each update would wait for the store of the one before.
-                item = output[row, 0]
-                for t in range(count):
-                    item = combine_item(item, updates[t, 0], flip)
-                output[row, 0] = item
-            return -1
-        if width == 1:
-            for t in range(count):
-                row = entries[t]
-                if row < 0:
-                    row += wrapped
-                if begin <= row < end:
-                    output[row, 0] = combine_item(output[row, 0], updates[t, 0], flip)
-                elif row < 0 or row >= size:
-                    return t
-            return -1
         for t in range(count):
-            row = entries[t]
-            if row < 0:
-                row += wrapped
-            if begin <= row < end:
+            row = rows[t]
+            if ult(row, len(output)):
                 for column in range(width):
                     output[row, column] = combine(output[row, column], updates[t, column], flip)
-            elif row < 0 or row >= size:
-                return t
-        return -1
+
+    @inner
+    def loop(job: Any, target: Address, source: Address, named: Items, rows: int) -> None:
+        count, width = len(named), job.width
+        if width != 1:
+            loop_rows(table_of(target, rows, width), table_of(source, count, width), named, job.flip)
+        else:
+            loop_items(items_of(target, rows), items_of(source, count), named, job.flip)
 
     return loop
 
 
-_int8: Final = table_at(np.int8)
-_int16: Final = table_at(np.int16)
-_int32: Final = table_at(np.int32)
-_int64: Final = table_at(np.int64)
-_uint16: Final = table_at(np.uint16)
-_float32: Final = table_at(np.float32)
-_float64: Final = table_at(np.float64)
-
-
-def _by_size(combine: Combine) -> Callable[..., int]:
+def _by_size(combine: Combine) -> Loop:
     """The loop for items of the job's kind, which is their size."""
-    loop = _loop(combine)
+    of_1, of_2, of_4, of_8 = (_loop(number, combine) for number in (np.int8, np.int16, np.int32, np.int64))
 
     @inner
-    def apply(job: Any, target: Address, source: Address, entries: Items, bounds: Bounds, own: Own) -> int:
-        count, rows, width, flip = len(entries), job.rows, job.width, job.flip
+    def apply(job: Any, target: Address, source: Address, named: Items, rows: int) -> None:
         if job.kind == 1:
-            return loop(_int8(target, rows, width), _int8(source, count, width), entries, bounds, own, flip)
-        if job.kind == 2:
-            return loop(_int16(target, rows, width), _int16(source, count, width), entries, bounds, own, flip)
-        if job.kind == 4:
-            return loop(_int32(target, rows, width), _int32(source, count, width), entries, bounds, own, flip)
-        return loop(_int64(target, rows, width), _int64(source, count, width), entries, bounds, own, flip)
+            of_1(job, target, source, named, rows)
+        elif job.kind == 2:
+            of_2(job, target, source, named, rows)
+        elif job.kind == 4:
+            of_4(job, target, source, named, rows)
+        else:
+            of_8(job, target, source, named, rows)
 
     return apply
 
 
-def _by_type(combine: Combine, floats: Loop, doubles: Loop, halves: Loop, bfloats: Loop) -> Callable[..., int]:
-    """The loop for items of the job's kind, for integers that of `combine`."""
-    of_integers = _by_size(combine)
+def _by_type(of_integers: Loop, halves: Loop, bfloats: Loop, floats: Loop, doubles: Loop) -> Loop:
+    """The loop for items of the job's kind."""
 
     @inner
-    def apply(job: Any, target: Address, source: Address, entries: Items, bounds: Bounds, own: Own) -> int:
-        count, rows, width, flip = len(entries), job.rows, job.width, job.flip
+    def apply(job: Any, target: Address, source: Address, named: Items, rows: int) -> None:
         if job.kind == FLOAT32:
-            return floats(_float32(target, rows, width), _float32(source, count, width), entries, bounds, own, flip)
-        if job.kind == FLOAT64:
-            return doubles(_float64(target, rows, width), _float64(source, count, width), entries, bounds, own, flip)
-        if job.kind == FLOAT16:
-            return halves(_uint16(target, rows, width), _uint16(source, count, width), entries, bounds, own, flip)
-        if job.kind == BFLOAT16:
-            return bfloats(_uint16(target, rows, width), _uint16(source, count, width), entries, bounds, own, flip)
-        return of_integers(job, target, source, entries, bounds, own)
+            floats(job, target, source, named, rows)
+        elif job.kind == FLOAT64:
+            doubles(job, target, source, named, rows)
+        elif job.kind == FLOAT16:
+            halves(job, target, source, named, rows)
+        elif job.kind == BFLOAT16:
+            bfloats(job, target, source, named, rows)
+        else:
+            of_integers(job, target, source, named, rows)
 
     return apply
 
 
-def _arithmetic(combine: Combine) -> Callable[..., int]:
+def _arithmetic(combine: Combine) -> Loop:
     halves = _in_float32(_float_of_half, _half_of_float, combine)
     bfloats = _in_float32(_float_of_bfloat16, _bfloat16_of_float, combine)
-    return _by_type(combine, _loop(combine), _loop(combine), _loop(halves), _loop(bfloats))
+    return _by_type(
+        _by_size(combine),
+        _loop(np.uint16, halves),
+        _loop(np.uint16, bfloats),
+        _loop(np.float32, combine),
+        _loop(np.float64, combine),
+    )
 
 
-def _extreme_loop(widen: Callable[[Any], float], bits: Callable[[float], int]) -> Loop:
+def _extreme_loop(number: Any, widen: Callable[[Any], float], bits: Callable[[float], int]) -> Loop:
     extreme = _extreme_float(widen, bits)
-    return _loop(extreme, _with_branch(extreme, widen))
+    return _loop(number, extreme, _with_branch(extreme, widen))
 
 
 _replace_by_size: Final = _by_size(_replace)
 _add_by_type: Final = _arithmetic(_add)
 _multiply_by_type: Final = _arithmetic(_multiply)
 _extreme_by_type: Final = _by_type(
-    _extreme_integer,
-    _extreme_loop(_as_it_is, _bits_32),
-    _extreme_loop(_as_it_is, _bits_64),
-    _extreme_loop(_float_of_half, _bits_32),
-    _extreme_loop(_float_of_bfloat16, _bits_32),
+    _by_size(_extreme_integer),
+    _extreme_loop(np.uint16, _float_of_half, _bits_32),
+    _extreme_loop(np.uint16, _float_of_bfloat16, _bits_32),
+    _extreme_loop(np.float32, _as_it_is, _bits_32),
+    _extreme_loop(np.float64, _as_it_is, _bits_64),
 )
 
 
 @inner
-def apply_updates(job: Any, target: Address, source: Address, entries: Items, bounds: Bounds, own: Own) -> int:
-    """Apply the updates at `source` to those rows of the table at `target` that `entries` name and that are `own`.
-
-    Returns the number of the first entry that is out of bounds, or -1.
-    """
+def apply_updates(job: Any, target: Address, source: Address, named: Items, rows: int) -> None:
+    """Apply the updates at `source` to the rows that are `named`, if they are among the `rows` at `target`."""
     if job.operation == REPLACE:
-        return _replace_by_size(job, target, source, entries, bounds, own)
-    if job.operation == ADD:
-        return _add_by_type(job, target, source, entries, bounds, own)
-    if job.operation == MULTIPLY:
-        return _multiply_by_type(job, target, source, entries, bounds, own)
-    return _extreme_by_type(job, target, source, entries, bounds, own)
+        _replace_by_size(job, target, source, named, rows)
+    elif job.operation == ADD:
+        _add_by_type(job, target, source, named, rows)
+    elif job.operation == MULTIPLY:
+        _multiply_by_type(job, target, source, named, rows)
+    else:
+        _extreme_by_type(job, target, source, named, rows)

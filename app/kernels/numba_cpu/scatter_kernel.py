@@ -6,8 +6,10 @@ order, and the bits are the same for any number of threads.
 
 A part is a stretch of rows, of which any update may name one: each chunk goes over all of them. Entries of
 ScatterElements name items of their own stretch of the output, or, along the first axis, of their own column: a chunk
-then owns such stretches or columns, and goes over their entries alone. A part is cut into pieces that a cache holds
-from the copy on.
+then owns such stretches or columns, and goes over their entries alone.
+
+Updates are taken in blocks: their indices are checked, the rows that they name are written down, and those rows are
+asked for from memory, all of a block at once. Stretches are cut into pieces that a cache holds from the copy on.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from app.kernels.check_arrays import check_scatter_arrays, check_scatter_plan
 from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.apply_updates import OPERATIONS, apply_updates, flip_of, kind_of, kind_size
 from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, ENTRY_OPTIONS, REFUSED
-from app.kernels.numba_cpu.memory_intrinsics import LINE, memcpy
+from app.kernels.numba_cpu.memory_intrinsics import LINE, memcpy, prefetch
 from app.kernels.numba_cpu.ndarray_abi import (
     ArrayHeader,
     address,
@@ -44,8 +46,8 @@ from app.kernels.numba_cpu.split_over_threads import (
 )
 from app.kernels.numba_cpu.typed_memory import Items, record_at
 from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
-from app.kernels.numba_cpu.write_rows import BLOCK, as_int64, int64_items, write_rows
-from app.llvm_intrinsics import Address, inner, int64, stack_words
+from app.kernels.numba_cpu.write_rows import as_int64, int64_items, write_rows
+from app.llvm_intrinsics import Address, inner, int64, stack_words, ult
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
 ROWS, STRETCHES, COLUMNS = range(3)
@@ -72,15 +74,19 @@ items of the output there are from one to the next along each."""
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes of the output that are copied, and then scattered into, at a time: what a second cache holds."""
-_SCANNED_BYTES: Final = 32
-"""Of a row, that take as long as to look whether a row is in a piece: no more pieces, so that this takes half."""
-_LEAST_DIRECT_ROW: Final = 32
-"""Entries of a row that are worth to be gone over by themselves."""
+_BLOCK: Final = 1024
+"""Updates whose rows are written down at a time."""
+_BLOCK_BYTES: Final = 1 << 15
+"""Most bytes of their rows, which are asked for together."""
+_PREFETCHED_OF_ROW: Final = 512
+"""Bytes of a row that are asked for: those behind them the processor asks for by itself."""
+_LEAST_PREFETCHED: Final = 1 << 20
+"""Bytes of output from which on rows are asked for: smaller outputs are in a second cache."""
 _LEAST_SHARED_WORK: Final = 1000
 """Components and 16 bytes of output and of updates, some 0.4 µs: to ask for a helper takes as long by itself."""
 
 _job_at = record_at(JOB)
-_stack_entries: Final = stack_words(BLOCK)
+_stack_block: Final = stack_words(_BLOCK)
 
 
 def warm(progress: Callable[[str], None] | None = None) -> None:
@@ -154,7 +160,7 @@ def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> ND
         "units": units,
         "unit_rows": unit_rows,
         "shared": parts != ROWS or row_bytes >= LINE or output_bytes >= LINE * plan.tuples,
-        "piece": _piece(parts, units, output_bytes, row_bytes),
+        "piece": _piece(parts, units, output_bytes),
     }
     job = np.zeros(1, JOB)
     try:
@@ -185,11 +191,9 @@ def _division(plan: ScatterNDPlan | ScatterElementsPlan) -> tuple[int, int, int]
     return ROWS, plan.data_items, 1
 
 
-def _piece(parts: int, units: int, output_bytes: int, row_bytes: int) -> int:
+def _piece(parts: int, units: int, output_bytes: int) -> int:
     """How many units are copied, and then scattered into, at a time."""
-    pieces = max(1, output_bytes // PIECE_BYTES)
-    if parts == ROWS:
-        pieces = max(1, min(pieces, row_bytes // _SCANNED_BYTES))
+    pieces = max(1, output_bytes // PIECE_BYTES) if parts == STRETCHES else 1
     return max(1, -(-units // pieces))
 
 
@@ -291,41 +295,75 @@ def _scatter_columns(job: Any, low: int, high: int) -> int:
 @inner
 def _apply(job: Any, first: int, behind: int, begin: int, end: int) -> int:
     """Apply the updates [first, behind) whose rows are in [begin, end): the first bad component, or -1."""
-    block, axis_size = _stack_entries(), job.axis_size
-    row = job.sizes[job.depth - 1] if job.elements != 0 else job.tuples
-    # An entry is the number of a row as it is given, counted from the first one that it may name.
-    direct = job.depth == 1 if job.elements == 0 else row >= _LEAST_DIRECT_ROW and _are_close(job)
+    target, block = job.output + begin * job.row_bytes, _stack_block()
+    block_rows = max(min(_BLOCK, _BLOCK_BYTES // max(job.row_bytes, 1)), 1)
     while first < behind:
-        count, origin, bounds = behind - first, 0, (job.rows, int64(0))
-        if not direct or job.index_type != 8:
-            count = min(count, BLOCK)
-        entries, bad = int64_items(block, count), -1
-        if direct:
-            if job.elements != 0:
-                count, origin = min(count, row - first % row), _first_item(job, first)
-            entries = int64_items(as_int64(job, first, count, block), count)
-            bounds = axis_size, axis_size if job.wrap != 0 else 0
-        elif job.elements != 0:
-            bad = _write_items(job, first, count, entries)
+        count = min(behind - first, block_rows)
+        rows = int64_items(block, count)
+        if job.depth > 1 and job.elements == 0:
+            bad = write_rows(job, first, count, rows)
+            for t in range(count):
+                rows[t] -= begin
         else:
-            bad = write_rows(job, first, count, entries)
+            bad = _write_items(job, first, begin, rows)
         if bad >= 0:
             return bad
-        if not direct and job.row_bytes == 0:
-            first += count
-            continue
-        target, source = job.output + origin * job.row_bytes, job.updates + first * job.row_bytes
-        bad = apply_updates(job, target, source, entries, bounds, (begin - origin, end - origin))
-        if bad >= 0:
-            return first + bad
+        if job.row_bytes > 0:
+            if (end - begin) * job.row_bytes >= _LEAST_PREFETCHED:
+                _prefetch_rows(target, rows, end - begin, job.row_bytes)
+            apply_updates(job, target, job.updates + first * job.row_bytes, rows, end - begin)
         first += count
     return -1
 
 
 @inner
-def _are_close(job: Any) -> bool:
-    """Whether the entries of a row of ScatterElements all name items of one stretch."""
-    return job.strides[job.depth - 1] == 0 and job.axis_stride == 1  # type: ignore[no-any-return]
+def _prefetch_rows(target: Address, named: Items, rows: int, row_bytes: int) -> None:
+    """Ask for the rows that are named, if they are among the `rows` at `target`."""
+    for t in range(len(named)):
+        if ult(named[t], rows):
+            row = target + named[t] * row_bytes
+            prefetch(row)
+            for at in range(LINE, min(row_bytes, _PREFETCHED_OF_ROW), LINE):
+                prefetch(row + at)
+
+
+@inner
+def _write_items(job: Any, first: int, begin: int, items: Items) -> int:
+    """Write to `items` what the entries from number `first` on name, less `begin`: the first bad entry, or -1.
+
+    Tuples of one component are as a single row of entries.
+    """
+    entries, done = as_int64(job, first, len(items), _stack_block()), 0
+    row = job.sizes[job.depth - 1] if job.elements != 0 else job.tuples
+    bounds = job.axis_size, job.axis_size if job.wrap != 0 else 0
+    while done < len(items):
+        count = min(row - (first + done) % row, len(items) - done)
+        places = job.axis_stride, _first_item(job, first + done) - begin, job.strides[job.depth - 1]
+        bad = _write_places(int64_items(entries + 8 * done, count), bounds, places, items[done:])
+        if bad >= 0:
+            return first + done + bad
+        done += count
+    return -1
+
+
+@inner
+def _write_places(entries: Items, bounds: tuple[int, int], places: tuple[int, int, int], items: Items) -> int:
+    """Write the item that each entry of a row names: the first bad entry, or -1.
+
+    Entry `t`, a number e below `size`, names item `stride * e + first + t * step`.
+    """
+    (size, wrapped), (stride, first, step) = bounds, places
+    signs = 0
+    for t in range(len(entries)):
+        entry = entries[t]
+        entry += (entry >> 63) & wrapped
+        signs |= entry | (size - 1 - entry)  # negative if it is out of bounds
+        items[t] = entry * stride + first + t * step
+    if signs < 0:
+        for t in range(len(entries)):
+            if entries[t] >= size or entries[t] < -wrapped:
+                return t
+    return -1
 
 
 @inner
@@ -338,28 +376,3 @@ def _first_item(job: Any, number: int) -> int:
         item += number % size * job.strides[axis]
         number //= size
     return item
-
-
-@inner
-def _write_items(job: Any, first: int, count: int, items: Items) -> int:
-    """Write to `items` what the entries from number `first` on name: the first bad entry, or -1."""
-    entries = int64_items(as_int64(job, first, count, _stack_entries()), count)
-    axis_size, axis_stride = job.axis_size, job.axis_stride
-    wrapped = axis_size if job.wrap != 0 else 0
-    row, step = job.sizes[job.depth - 1], job.strides[job.depth - 1]
-    done = 0
-    while done < count:
-        stretch = min(row - (first + done) % row, count - done)
-        origin = _first_item(job, first + done)
-        signs = 0
-        for t in range(stretch):
-            entry = entries[done + t]
-            entry += (entry >> 63) & wrapped
-            signs |= entry | (axis_size - 1 - entry)  # negative if it is out of bounds
-            items[done + t] = origin + t * step + entry * axis_stride
-        if signs < 0:
-            for t in range(done, done + stretch):
-                if entries[t] >= axis_size or entries[t] < -wrapped:
-                    return first + t
-        done += stretch
-    return -1
