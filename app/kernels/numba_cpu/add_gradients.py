@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba import types
 
 from app.kernels.numba_cpu.half_floats import bfloat16_of_float, float_of_bfloat16, float_of_half, half_of_float
-from app.kernels.numba_cpu.typed_memory import Items, Table, table_at
-from app.llvm_intrinsics import Builder, inlined, inner, intrinsic
+from app.kernels.numba_cpu.typed_memory import Items, Table, items_at, table_at
+from app.llvm_intrinsics import Address, Builder, inlined, inner, intrinsic, ult
 
 FLOAT16, BFLOAT16, FLOAT32, FLOAT64 = range(4)
 """What a job's `kind` is."""
@@ -57,28 +57,47 @@ def _float64_or_nan(value: float) -> float:
     return value if value == value else _NAN_64  # noqa: PLR0124
 
 
-def _adder(widen: Callable[[Any], float]) -> Callable[[Table, Table, Items, int, int], bool]:
+Adder = Callable[[Address, Address, int, Items, int, int], bool]
+"""(address of the first sum, of the first slice, items of each, rows of the slices, begin, end): see `add_slices`."""
+
+
+def _adder(sum_type: Any, slice_type: Any, widen: Callable[[Any], float]) -> Adder:
+    sums_of, slices_of = table_at(sum_type), table_at(slice_type)
+    single_sums_of, single_slices_of = items_at(sum_type), items_at(slice_type)
+
     @inner
-    def add(sums: Table, slices: Table, rows: Items, begin: int, end: int) -> bool:
-        """Add each slice to its row, where that is one of [begin, end). Returns whether a sum has become a NaN."""
+    def add_items(sums: Items, items: Items, rows: Items, begin: int) -> bool:
+        count = len(sums)
+        for t in range(len(items)):
+            row = rows[t] - begin
+            if ult(row, count):  # a negative one is large, unsigned
+                place = np.uint64(row)  # Numba does not look whether it is negative
+                sums[place] += widen(items[t])
+        odd = 0
+        for row in range(count):
+            odd |= sums[row] != sums[row]
+        return odd != 0
+
+    @inner
+    def add_rows(sums: Table, slices: Table, rows: Items, begin: int) -> bool:
         odd = 0
         count, width = slices.shape
-        if width == 1:
-            for t in range(count):
-                row = rows[t]
-                if begin <= row < end:
-                    total = sums[row, 0] + widen(slices[t, 0])
-                    sums[row, 0] = total
-                    odd |= total != total  # noqa: PLR0124
-            return odd != 0
         for t in range(count):
-            row = rows[t]
-            if begin <= row < end:
+            row = rows[t] - begin
+            if ult(row, len(sums)):
                 for column in range(width):
                     total = sums[row, column] + widen(slices[t, column])
                     sums[row, column] = total
                     odd |= total != total  # noqa: PLR0124
         return odd != 0
+
+    @inner
+    def add(target: Address, source: Address, width: int, rows: Items, begin: int, end: int) -> bool:
+        """Add each slice to its row, where that is one of [begin, end). Returns whether a sum has become a NaN."""
+        named, count = end - begin, len(rows)
+        if width == 1:
+            return add_items(single_sums_of(target, named), single_slices_of(source, count), rows, begin)
+        return add_rows(sums_of(target, named, width), slices_of(source, count, width), rows, begin)
 
     return add
 
@@ -99,9 +118,10 @@ def _finisher(narrow: Callable[[float], Any], number: type[np.floating[Any]]) ->
 _uint16_table: Final = table_at(np.uint16)
 _float32_table: Final = table_at(np.float32)
 _float64_table: Final = table_at(np.float64)
-_add_float16: Final = _adder(_float_of_half)
-_add_bfloat16: Final = _adder(_float_of_bfloat16)
-_add_float: Final = _adder(_as_it_is)
+_add_float16: Final = _adder(np.float32, np.uint16, _float_of_half)
+_add_bfloat16: Final = _adder(np.float32, np.uint16, _float_of_bfloat16)
+_add_float32: Final = _adder(np.float32, np.float32, _as_it_is)
+_add_float64: Final = _adder(np.float64, np.float64, _as_it_is)
 _finish_float16: Final = _finisher(_half_of_float, np.float32)
 _finish_bfloat16: Final = _finisher(_bfloat16_of_float, np.float32)
 _finish_float32: Final = _finisher(_float32_or_nan, np.float32)
@@ -111,19 +131,16 @@ _finish_float64: Final = _finisher(_float64_or_nan, np.float64)
 @inner
 def add_slices(job: Any, batch: int, rows: Items, begin: int, end: int) -> bool:
     """Add the slices of a batch whose rows are in [begin, end), in their order: whether a sum has become a NaN."""
-    count, width = len(rows), job.width
-    source = job.gradient + batch * count * width * job.item_size
-    target = job.sums + batch * job.rows * width * job.sum_size
+    width = job.width
+    source = job.gradient + batch * len(rows) * width * job.item_size
+    target = job.sums + (batch * job.rows + begin) * width * job.sum_size
     if job.kind == FLOAT32:
-        sums = _float32_table(target, job.rows, width)
-        return _add_float(sums, _float32_table(source, count, width), rows, begin, end)
+        return _add_float32(target, source, width, rows, begin, end)
     if job.kind == FLOAT64:
-        wide_sums = _float64_table(target, job.rows, width)
-        return _add_float(wide_sums, _float64_table(source, count, width), rows, begin, end)
-    sums = _float32_table(target, job.rows, width)
+        return _add_float64(target, source, width, rows, begin, end)
     if job.kind == FLOAT16:
-        return _add_float16(sums, _uint16_table(source, count, width), rows, begin, end)
-    return _add_bfloat16(sums, _uint16_table(source, count, width), rows, begin, end)
+        return _add_float16(target, source, width, rows, begin, end)
+    return _add_bfloat16(target, source, width, rows, begin, end)
 
 
 @inner

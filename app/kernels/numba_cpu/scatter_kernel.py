@@ -73,15 +73,14 @@ JOB: Final = np.dtype(
 items of the output there are from one to the next along each."""
 
 PIECE_BYTES: Final = 1 << 20
-"""Bytes of the output that are copied, and then scattered into, at a time: what a second cache holds."""
+"""Bytes of the output that are copied, and then scattered into, at a time: what a second cache holds. From larger
+outputs rows are asked for ahead."""
 _BLOCK: Final = 1024
 """Updates whose rows are written down at a time."""
 _BLOCK_BYTES: Final = 1 << 15
 """Most bytes of their rows, which are asked for together."""
 _PREFETCHED_OF_ROW: Final = 512
 """Bytes of a row that are asked for: those behind them the processor asks for by itself."""
-_LEAST_PREFETCHED: Final = 1 << 20
-"""Bytes of output from which on rows are asked for: smaller outputs are in a second cache."""
 _LEAST_SHARED_WORK: Final = 1000
 """Components and 16 bytes of output and of updates, some 0.4 µs: to ask for a helper takes as long by itself."""
 
@@ -160,7 +159,7 @@ def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> ND
         "units": units,
         "unit_rows": unit_rows,
         "shared": parts != ROWS or row_bytes >= LINE or output_bytes >= LINE * plan.tuples,
-        "piece": _piece(parts, units, output_bytes),
+        "piece": _piece(parts, units, unit_rows * row_bytes),
     }
     job = np.zeros(1, JOB)
     try:
@@ -191,10 +190,9 @@ def _division(plan: ScatterNDPlan | ScatterElementsPlan) -> tuple[int, int, int]
     return ROWS, plan.data_items, 1
 
 
-def _piece(parts: int, units: int, output_bytes: int) -> int:
+def _piece(parts: int, units: int, unit_bytes: int) -> int:
     """How many units are copied, and then scattered into, at a time."""
-    pieces = max(1, output_bytes // PIECE_BYTES) if parts == STRETCHES else 1
-    return max(1, -(-units // pieces))
+    return max(1, PIECE_BYTES // unit_bytes if parts == STRETCHES else units)
 
 
 @cache
@@ -309,7 +307,7 @@ def _apply(job: Any, first: int, behind: int, begin: int, end: int) -> int:
         if bad >= 0:
             return bad
         if job.row_bytes > 0:
-            if (end - begin) * job.row_bytes >= _LEAST_PREFETCHED:
+            if (end - begin) * job.row_bytes > PIECE_BYTES:
                 _prefetch_rows(target, rows, end - begin, job.row_bytes)
             apply_updates(job, target, job.updates + first * job.row_bytes, rows, end - begin)
         first += count

@@ -32,8 +32,9 @@ def write_rows(job: Any, first: int, count: int, rows: Items) -> int:
         tuples = min(BLOCK, count - done)
         begin = (first + done) * depth
         components = _int64_table(as_int64(job, begin, tuples * depth, block), tuples, depth)
+        found = rows[done : done + tuples]
         for t in range(tuples):
-            rows[done + t] = 0
+            found[t] = 0
         signs = 0
         for axis in range(depth):
             size = sizes[axis]
@@ -42,7 +43,7 @@ def write_rows(job: Any, first: int, count: int, rows: Items) -> int:
                 index = components[t, axis]
                 index += (index >> 63) & wrapped
                 signs |= index | (size - 1 - index)  # negative if it is out of bounds
-                rows[done + t] = rows[done + t] * size + index
+                found[t] = found[t] * size + index
         if signs < 0:
             return begin + _first_bad(components, sizes, job.wrap != 0)  # type: ignore[no-any-return]
         done += tuples
