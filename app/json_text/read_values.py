@@ -200,8 +200,9 @@ class FlatList(NamedTuple):
         """
         dtype, shape, items, room, kind, pointers = self
         raw = np.empty(room, _BYTE)
-        fine, *_ = read_elements.run(view, first, end, kind, 1, items, items, _NO_INTS, raw, False)
-        return Tensor(dtype, shape, raw.view(dtype.numpy), *pointers) if fine else None
+        if not read_elements.run(view, first, end, kind, 1, items, items, _NO_INTS, raw, False)[0]:
+            return None
+        return Tensor(dtype, shape, raw.view(dtype.numpy), *pointers)
 
 
 def flat_list(name: str, dtype: DType, shape: tuple[int, ...] | None) -> FlatList | None:
