@@ -1,6 +1,6 @@
 """Resident tensors: uploaded once under a name, kept on the local disk, read by all workers through shared mappings."""
 
-from app.store.catalogue.layout_migrations import UnknownFormat
+from app.store.catalogue.store_format import UnknownFormat
 from app.store.local_store import LocalStore
 from app.store.processes.directory_lock import StoreInUse, StoreRefused
 from app.store.quota import Quota

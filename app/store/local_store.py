@@ -8,7 +8,7 @@ name of a tensor, which stands for its current version (the highest that is kept
 All methods but `get` block on the disk and belong on a thread; any number of threads and processes may call at the same
 time.
 
-    format              the version of this layout: see `layout_migrations`
+    format              the version of this layout: see `store_format`
     catalogue.sqlite    which tensors there are, and which Idempotency-Keys were answered: see `catalogue`
     tensors/            one file for each content: see `tensor_file`
     logs/               one redo log for each content that scatters have changed: see `scatter_log`
@@ -38,7 +38,7 @@ from typing import Final
 from app.errors import GatherError
 from app.store import import_records
 from app.store.aliases import Aliases
-from app.store.catalogue import layout_migrations
+from app.store.catalogue import store_format
 from app.store.catalogue.catalogue import FILE, Catalogue
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Alias, AnsweredKey, Row
@@ -135,13 +135,13 @@ class LocalStore(StoredTensors):
         check_folder(self.folder)
         check_processor(self._processes)
         self.folder.mkdir(parents=True, exist_ok=True)
-        layout_migrations.version_of(self.folder)
+        store_format.version_of(self.folder)
         check_layout(self.folder)
         group = ProcessGroup(self.folder, self._token)
         try:
             if group.owner:
                 # SQLite does not always tell a full disk from other errors.
-                self._reserve.retry_with(partial(layout_migrations.prepare, self.folder), any_error=True)
+                self._reserve.retry_with(partial(store_format.prepare, self.folder), any_error=True)
                 for folder in (
                     self._tensor_folder, self._log_folder, self._upload_folder, self._snapshot_folder,
                     self._import_folder,

@@ -99,7 +99,7 @@ class StoredTensors:
             entry = self._mapped.get(row.file)
             if entry is None:
                 try:
-                    path = self._path(row, reference)
+                    path = self._tensor_folder / row.file
                     content = MappedContent(path, row, partial(self._exclude_writers, row), self._memory)
                 except OSError as error:
                     if error.errno in _SHORTAGE_ERRNOS and self._entries:
@@ -116,11 +116,6 @@ class StoredTensors:
         if is_new and (row.prefault or row.lock):
             Thread(target=entry.content.populate, name="prefault", daemon=True).start()
         return entry
-
-    def _path(self, row: Row, name: str) -> Path:
-        if not row.dtype:
-            raise damaged(name, "its file could not be read")
-        return self._tensor_folder / row.file
 
     @contextmanager
     def _exclude_writers(self, row: Row) -> Iterator[None]:
@@ -141,7 +136,7 @@ class StoredTensors:
     # Metadata
 
     def names(self) -> list[str]:
-        """The names of all tensors, sorted; without damaged ones of format 1, whose names are not known."""
+        """The names of all tensors, sorted."""
         return list(self._index.names())
 
     def alias_names(self) -> list[str]:
@@ -166,7 +161,7 @@ class StoredTensors:
     def dtype_of(self, reference: str) -> str | None:
         """The element type of the version that a reference names, without a look at its file; None if there is none."""
         row = self._index.find(reference)
-        return None if row is None else row.dtype or None
+        return None if row is None else row.dtype
 
     def metadata(self, reference: str) -> Metadata:
         """What is known of a version of a tensor. Raises invalid_field, tensor_not_found and tensor_damaged."""
@@ -176,7 +171,7 @@ class StoredTensors:
             if row is None:
                 raise not_found(reference, self, tell_names=True)
             try:
-                description, page = read_first_page(self._path(row, reference))
+                description, page = read_first_page(self._tensor_folder / row.file)
             except (BadFile, OSError) as problem:
                 if self._index.find(reference) is not row:
                     continue  # replaced meanwhile

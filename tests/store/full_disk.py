@@ -2,29 +2,23 @@
 
 Tensors are served and removed there, and an alias is moved from one version to the other and back.
 
-    python -m tests.store.full_disk running|stopped|killed|backup|stopped-backup|restore|upgrade|import FOLDER
+    python -m tests.store.full_disk running|stopped|killed|backup|stopped-backup|restore|import FOLDER
 
 `running`: the disk fills up while the store is open; `stopped`: after it was closed; `killed`: after its process was
 killed. Whatever a removal gives back is filled again before the next one. `backup`: the store is backed up to another
 disk all the same, and a backup on this one is refused and stays as it was; `stopped-backup`: the same of a store that
-was closed, that was killed, and that lost the file `-shm` of its database; `restore`: as well for a restore; `upgrade`:
-stores of older formats are opened with more and more room, until there is enough, and are whole once there is;
-`import`: the disk fills up at each step of imports, whose records tell all the same how they ended.
+was closed, that was killed, and that lost the file `-shm` of its database; `restore`: as well for a restore; `import`:
+the disk fills up at each step of imports, whose records tell all the same how they ended.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
 import signal
 import sys
 import tempfile
-import time
-import zipfile
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,8 +32,7 @@ from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check as check_store
 from app.store.maintenance.restore import restore
 from tests.conftest import TEST_ALL
-from tests.store import test_last_versions, test_upgrade, test_upgrade_to_versions
-from tests.store.crash import carry_out_import, forked
+from tests.store.crash import carry_out_import
 from tests.store.filler import Filler
 from tests.store.full_disk_imports import import_on_full_disk
 from tests.store.helpers import opened, put, read, scatter
@@ -48,7 +41,6 @@ COUNT = 300 if TEST_ALL else 100
 ROLLED = "rolled"
 """A tensor of two versions, between which an alias moves."""
 ENDINGS = (0, *FULL)
-MOST_FOR_UPGRADE, STEP_OF_UPGRADE = 3 << 20, (96 if TEST_ALL else 384) << 10
 
 
 def prepare(store: LocalStore) -> None:
@@ -194,64 +186,18 @@ def restore_on_full_disk(place: Path, filler: Filler) -> None:
         store.close()
 
 
-def open_and_check(place: Path, check_old: Callable[[LocalStore], None]) -> None:
-    """Open an old store, and end the process with an error number where the disk is full."""
-    try:
-        store = opened(place)
-    except OSError as error:
-        os._exit(error.errno or 1)
-    check_old(store)
-    store.close()
-
-
-def blocks_are_smaller_than_pages(place: Path) -> bool:
-    """Whether SQLite may die of a full disk: of each page of its log's index it writes one block before it maps it."""
-    return os.statvfs(place).f_frsize < mmap.PAGESIZE
-
-
-def upgrade_on_full_disk(place: Path, filler: Filler) -> None:
-    """Upgrades of older stores for which there is not room enough, and again once there is."""
-    for number, old in enumerate((test_upgrade, test_upgrade_to_versions, test_last_versions), start=1):
-        written = f"format_{number}.zip"
-        sizes: dict[bool, list[int]] = {True: [], False: []}
-        for size in range(0, MOST_FOR_UPGRADE, STEP_OF_UPGRADE):
-            with zipfile.ZipFile(Path(__file__).parent / "data" / written) as archive:
-                archive.extractall(place / "store")
-            filler.give(size)
-            ended = forked(partial(open_and_check, place, old.check))
-            assert ended in ENDINGS or (ended == -signal.SIGBUS and blocks_are_smaller_than_pages(place)), (size, ended)
-            sizes[ended == 0].append(size)
-            filler.give(2 * MOST_FOR_UPGRADE)
-            for _ in range(2):
-                store = opened(place)
-                old.check(store)
-                put(store, "new", np.arange(3))
-                assert read(store, "new").tolist() == [0, 1, 2]
-                store.delete("new")
-                store.close()
-            shutil.rmtree(place / "store")
-        filler.empty()
-        # In between, on an ext4, more room is not always enough where less was.
-        assert 0 in sizes[False], (written, sizes)
-        assert size in sizes[True], (written, sizes)
-
-
 OTHERS = {
     "import": import_on_full_disk,
     "backup": back_up_on_full_disk,
     "stopped-backup": back_up_stopped_store,
     "restore": restore_on_full_disk,
-    "upgrade": upgrade_on_full_disk,
 }
 
 
 def main(what: str, place: Path) -> None:
     filler = Filler(place / "filler")
     if what in OTHERS:
-        with pytest.MonkeyPatch.context() as patch:
-            if what == "upgrade":  # whose Idempotency-Keys would be too old
-                patch.setattr(time, "time_ns", lambda: test_upgrade.WRITTEN_NS + test_upgrade.DAY_NS // 2)
-            OTHERS[what](place, filler)
+        OTHERS[what](place, filler)
         return
     if what == "killed":
         kill_after_preparation(place)

@@ -1,4 +1,4 @@
-"""Changes, backups, restores and upgrades during which the disk fills up, at each step that they take on the disk.
+"""Changes, backups and restores during which the disk fills up, at each step that they take on the disk.
 
 Whatever meets the full disk is carried out, or refused whole with the code `insufficient_storage` and gives its room
 back; once there is room it comes again and is carried out. Nothing that was acknowledged is lost, also where the
@@ -7,8 +7,7 @@ process is killed on the full disk, and the store starts there.
     python -m tests.store.full_disk_steps SUBJECT FOLDER STRIDE SEED    at every STRIDE-th step
 
 It prints how many steps that were, and how often a full disk was met. SUBJECT is a sequence of `tests.store.crash`
-(contents, versions, imports), `backups`, of which the last is restored, or `upgrade-1`, `-2` or `-3`, from the store's
-format of that number.
+(contents, versions, imports), or `backups`, of which the last is restored.
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ import mmap
 import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
-import time
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +34,6 @@ from app.store.files.disk_reserve import FULL
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
-from tests.store import test_last_versions, test_upgrade, test_upgrade_to_versions
 from tests.store.crash import (
     MEMORY,
     MOST_RECORDS,
@@ -284,65 +279,21 @@ def restored_state(folder: Path) -> State:
     return state
 
 
-# Upgrades
+SUBJECTS = (*SEQUENCES, "backups")
 
 
-class Upgrade:
-    """The start on a store of an older format, during which the disk fills up."""
-
-    def __init__(self, place: Path, filler: Filler, number: int) -> None:
-        self.folder, self.filler = place / "store", filler
-        self.written = Path(__file__).parent / "data" / f"format_{number}.zip"
-        self.check_old = (test_upgrade, test_upgrade_to_versions, test_last_versions)[number - 1].check
-
-    def run(self, last: int) -> int:
-        """Whether step number `last` was reached, as `each_step` asks for it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.filler.empty()
-        with zipfile.ZipFile(self.written) as archive:
-            archive.extractall(self.folder)
-        ended = forked(lambda: self.start(last))
-        # SQLite may die of a full disk where blocks are smaller than pages: see `full_disk`.
-        assert ended in (0, REACHED, *FULL) or (
-            ended == -signal.SIGBUS and os.statvfs(self.folder).f_frsize < mmap.PAGESIZE
-        ), (last, ended)
-        self.filler.empty()
-        for _ in range(2):
-            store = opened(self.folder)
-            self.check_old(store)
-            store.close()
-        return 0 if ended == 0 else REACHED
-
-    def start(self, last: int) -> None:
-        full = StepThatFills(self.filler, last)
-        try:
-            with full.counting():
-                store = opened(self.folder)
-        except OSError as error:
-            REFUSALS[0] += 1
-            os._exit(error.errno or 1)
-        self.check_old(store)
-        os._exit(REACHED if full.reached else 0)
-
-
-SUBJECTS = (*SEQUENCES, "backups", "upgrade-1", "upgrade-2", "upgrade-3")
-
-
-def subject(what: str, place: Path, filler: Filler) -> Changes | Backups | Upgrade:
+def subject(what: str, place: Path, filler: Filler) -> Changes | Backups:
     """What a name of SUBJECTS means."""
     if what in SEQUENCES:
         return Changes(place, filler, what)
-    return Backups(place, filler) if what == "backups" else Upgrade(place, filler, int(what[-1]))
+    return Backups(place, filler)
 
 
 def main(what: str, place: Path, stride: int, seed: int) -> None:
     import_records.REMEMBERED = MOST_RECORDS  # type: ignore[misc]
     compile_once()
-    with pytest.MonkeyPatch.context() as patch:
-        if what.startswith("upgrade"):  # whose Idempotency-Keys would be too old
-            patch.setattr(time, "time_ns", lambda: test_upgrade.WRITTEN_NS + test_upgrade.DAY_NS // 2)
-        filler = Filler(place / "filler")
-        sys.stdout.write(json.dumps([each_step(subject(what, place, filler).run, filler, stride, seed), REFUSALS[0]]))
+    filler = Filler(place / "filler")
+    sys.stdout.write(json.dumps([each_step(subject(what, place, filler).run, filler, stride, seed), REFUSALS[0]]))
 
 
 if __name__ == "__main__":

@@ -212,7 +212,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "row's size": (in_catalogue("UPDATE tensors SET size = 7 WHERE name = 'words'"), "words@1", "the catalogue says"),
     "row's hash": (in_catalogue("UPDATE tensors SET sha256 = '' WHERE name = 'words'"), "words@1", "another hash"),
     "row's content": (in_catalogue("UPDATE tensors SET content = 'x' WHERE name = 'words'"), "words@1", "another"),
-    "row without a type": (in_catalogue("UPDATE tensors SET dtype = '' WHERE name = 'words'"), "words@1", "upgraded"),
+    "row without a type": (
+        in_catalogue("UPDATE tensors SET dtype = '' WHERE name = 'words'"), "words@1", "the catalogue says",
+    ),
     "alias without its version": (
         in_catalogue("UPDATE aliases SET version = 9"), "live", "an alias of table@9, which there is not",
     ),

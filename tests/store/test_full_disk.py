@@ -15,7 +15,7 @@ from tests.store.full_disk_steps import SUBJECTS
 
 ROOT = Path(__file__).parents[2]
 
-SITUATIONS = ("running", "stopped", "killed", "backup", "restore", "upgrade", "import")
+SITUATIONS = ("running", "stopped", "killed", "backup", "restore", "import")
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,7 @@ def test_where_the_disk_is_full_tensors_are_served_and_removed_and_the_store_sta
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-STEPS = {
-    "contents": 240, "versions": 280, "imports": 400, "backups": 230,
-    "upgrade-1": 180, "upgrade-2": 110, "upgrade-3": 40,
-}  # fmt: skip
+STEPS = {"contents": 240, "versions": 280, "imports": 400, "backups": 230}
 """At least so many steps each subject takes."""
 EVERY = [(kind, what) for kind in ("tmpfs", "ext4") for what in SUBJECTS]
 

@@ -13,7 +13,6 @@ import signal
 import socket
 import stat
 import traceback
-import zipfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import cycle
@@ -369,22 +368,6 @@ def test_what_stands_in_the_place_of_a_file_of_a_backup(kind: str, place: str, s
     assert all(name in line for line in told for name in (path.name,) if place != "content"), told
     told_by(lambda told: back_it_up(folder, told))
     assert left_outside(outside) == before
-
-
-@pytest.mark.parametrize("kind", slow_but_for(("pipe",), KINDS))
-def test_what_stands_among_the_contents_of_a_store_that_is_upgraded(kind: str, tmp_path: Path) -> None:
-    with zipfile.ZipFile(Path(__file__).parent / "data" / "format_1.zip") as archive:
-        archive.extractall(tmp_path / "store")
-    put_in_place(kind, tmp_path / "store" / "tensors" / "stray", tmp_path / "outside")
-    before = left_outside(tmp_path / "outside")
-
-    def names(told: list[str]) -> None:
-        store = opened(tmp_path / "store")
-        told += store.names()
-        store.close()
-
-    assert told_by(names)
-    assert left_outside(tmp_path / "outside") == before
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +13,7 @@ from hypothesis import strategies as st
 from app.store import LocalStore, last_versions
 from app.store.catalogue.catalogue import FILE, Catalogue
 from app.store.catalogue.catalogue_rows import CatalogueContents, Row
-from app.tensors.shape_limits import Limits
-from tests.conftest import SOAK, TEST_ALL, slow_but_for
-from tests.store.cut_short import MODES, die_at_each_step
-from tests.store.helpers import answered, put, read
-
-LAST_ETAG = '"9961f84e8ea84da687cec52ce74fd9d1-1"'
-
-
-def opened(folder: Path) -> LocalStore:
-    store = LocalStore(folder, Limits())
-    store.open()
-    return store
+from tests.store.helpers import put
 
 
 def remembered(folder: Path) -> dict[str, int]:
@@ -108,49 +95,3 @@ def test_one_removal_forgets_as_many_names_as_are_too_many(tmp_path: Path, monke
     with catalogue.transaction() as transaction:
         assert [transaction.next_version(f"n{number}") for number in (0, 6, 7, 8)] == [8, 8, 9, 10]
     catalogue.close()
-
-
-def check(store: LocalStore) -> None:
-    """The store of `data/format_3.zip` is whole."""
-    assert store.names() == ["kept", "words"]
-    assert store.version_numbers("kept") == [2, 3]
-    assert store.alias("live").reference == "kept@2"
-    assert read(store, "live").tolist() == [[9, 9], *[[2, 2]] * 3]
-    assert store.metadata("live").etag == LAST_ETAG
-    assert answered(store, "live", "k", "digest") == LAST_ETAG
-
-
-def test_a_store_from_before_that_remembers_every_name_is_upgraded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "store"
-    with zipfile.ZipFile(Path(__file__).parent / "data" / "format_3.zip") as archive:
-        archive.extractall(folder)
-    for turn in range(2):
-        store = LocalStore(folder, Limits())
-        store.open()
-        check(store)
-        store.close()
-        copy = tmp_path / f"copy-{turn}"
-        shutil.copytree(folder, copy)
-        store = LocalStore(copy, Limits())
-        store.open()
-        numbers = {name: put(store, name, np.arange(2))[0].version for name in ("gone", "gone-later", "kept", "new")}
-        assert numbers == {"gone": 4, "gone-later": 8, "kept": 4, "new": 1}
-        store.close()
-    monkeypatch.setattr(last_versions, "REMEMBERED", 0)
-    store = LocalStore(folder, Limits())
-    store.open()
-    store.delete("words")
-    assert put(store, "gone", np.arange(2))[0].version == 8
-    store.close()
-
-
-@pytest.mark.parametrize("mode", slow_but_for(("kill",), MODES))
-def test_an_upgrade_that_is_cut_short_at_any_step_is_done_again(tmp_path: Path, mode: str) -> None:
-    folder = tmp_path / "store"
-    with zipfile.ZipFile(Path(__file__).parent / "data" / "format_3.zip") as archive:
-        archive.extractall(folder)
-    stride = 1 if SOAK else 4 if TEST_ALL else 14
-    first = 1 + MODES.index(mode) % stride
-    assert die_at_each_step(folder, tmp_path, mode, opened, check, stride=stride, first=first) >= 40 // stride

@@ -33,7 +33,7 @@ from app.store.catalogue.catalogue_rows import (
     Row,
     row_of,
 )
-from app.store.catalogue.catalogue_schema import APPLICATION, SCHEMA_VERSION, create_tables, upgrade_tables
+from app.store.catalogue.catalogue_schema import APPLICATION, SCHEMA_VERSION, create_tables
 from app.store.catalogue.catalogue_transaction import Transaction, fact, last_change
 from app.store.catalogue.sqlite_errors import ERRNO, disk_errors, os_error
 from app.store.files import disk_writes
@@ -78,22 +78,6 @@ class Catalogue:
             transaction.commit()
         self.close()
         disk_writes.fsync_folder(self.path.parent)
-
-    def upgrade(self) -> None:
-        """At start-up: bring the database to this schema, in one transaction; changes nothing if it is of this one.
-
-        Raises StoreRefused where the database cannot be used, and OSError.
-        """
-        with self._refusals(), self._connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            transaction = Transaction(connection)
-            try:
-                if upgrade_tables(connection):
-                    transaction.commit()
-            finally:
-                with suppress(OSError):
-                    transaction.roll_back()
-        self.close()
 
     def check(self) -> None:
         """At start-up: check that the database can be used, and checkpoint SQLite's log. Raises StoreRefused."""

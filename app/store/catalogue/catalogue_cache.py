@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Final
 
 from app.store.catalogue.catalogue import Catalogue
-from app.store.catalogue.catalogue_rows import Alias, Row, placeholder_name
+from app.store.catalogue.catalogue_rows import Alias, Row
 from app.store.catalogue.catalogue_transaction import Transaction
 from app.store.processes.directory_lock import ProcessGroup
 from app.store.processes.shared_state import StateWord
@@ -47,7 +47,6 @@ class CatalogueCache:
         self._versions: dict[str, dict[int, Row]] = {}
         self._aliases: dict[str, Alias] = {}
         self._aliases_of: dict[str, dict[str, Alias]] = {}
-        self._placeholders = 0
         self._sequence = 0
         self._version = 0, 0
         self._names: tuple[int, list[str]] = -1, []
@@ -82,9 +81,6 @@ class CatalogueCache:
             return self._versions.get(alias.name, _NO_ROWS).get(alias.version)
         name, version = split_reference(reference)
         versions = self._versions.get(name)
-        if versions is None and self._placeholders:
-            name = placeholder_name(name)
-            versions = self._versions.get(name)
         if versions is None:
             return None
         return self._rows.get(name) if version is None else versions.get(version)
@@ -97,8 +93,6 @@ class CatalogueCache:
         """The versions of a tensor that are kept, the oldest first; none where there is no such tensor."""
         self.catch_up()
         versions = self._versions.get(name)
-        if versions is None and self._placeholders:
-            versions = self._versions.get(placeholder_name(name))
         return sorted(versions.values(), key=_number_of) if versions else []
 
     def alias(self, alias: str) -> Alias | None:
@@ -113,7 +107,7 @@ class CatalogueCache:
         return [alias for _, alias in sorted(self._aliases_of.get(name, _NO_ALIASES).items())]
 
     def rows(self) -> list[Row]:
-        """All versions of all tensors, those of damaged ones without a name too, in no order."""
+        """All versions of all tensors, in no order."""
         self.catch_up()
         return [row for versions in list(self._versions.values()) for row in list(versions.values())]
 
@@ -123,7 +117,7 @@ class CatalogueCache:
         sequence, names = self._names
         if sequence != self._sequence:
             sequence = self._sequence
-            names = sorted(name for name in list(self._rows) if ":" not in name)
+            names = sorted(self._rows)
             self._names = sequence, names
         return names
 
@@ -218,8 +212,6 @@ class CatalogueCache:
         else:
             self._rows.pop(name, None)
             del self._versions[name]
-        if ":" in name:
-            self._placeholders += (current is not None) - (was is not None)
         if current is not was:
             self._on_change(name)
         self._on_change(f"{name}@{number}")

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 import orjson
 
-from app.store.files.tensor_file import digest_of
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -112,11 +110,6 @@ class Change:
 
 
 EMPTY: Final = CatalogueContents()
-
-
-def placeholder_name(name: str) -> str:
-    """The name in the catalogue of a damaged tensor of format 1, of whose name only the digest is known."""
-    return f"sha256:{digest_of(name)}"
 
 
 def row_of(found: Sequence[Any]) -> Row:

@@ -118,11 +118,6 @@ def etag_of(content: str, sequence: int) -> str:
     return f'"{content}-{sequence}"'
 
 
-def digest_of(name: str) -> str:
-    """The SHA-256 of a tensor's name in hex, by which stores of format 1 named its file."""
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def new_hash(dtype: DType, shape: tuple[int, ...]) -> Any:
     """A SHA-256 of dtype and shape, to be updated with the items."""
     return hashlib.sha256(f"{dtype.name}[{','.join(map(str, shape))}]\n".encode())
@@ -140,8 +135,11 @@ def encode_page(description: Description, version: int, modified: int) -> bytes:
     return bytes(page)
 
 
-def read_members(page: bytes) -> dict[str, Any]:
-    """The description in a file's first page as its JSON has it. Raises BadFile unless it is sound."""
+def decode_page(page: bytes, file_size: int) -> Description:
+    """The description in a file's first page; unknown members are ignored.
+
+    Raises BadFile unless it is sound and the file as long as it says.
+    """
     if len(page) < PAGE:
         raise BadFile("the file ends within its first page")
     magic, version, length, crc = _PREFIX.unpack_from(page, _PREFIX_AT)
@@ -156,15 +154,6 @@ def read_members(page: bytes) -> dict[str, Any]:
         members = None
     if not isinstance(members, dict):
         raise BadFile("the description is not a JSON object")
-    return members
-
-
-def decode_page(page: bytes, file_size: int) -> Description:
-    """The description in a file's first page; unknown members are ignored.
-
-    Raises BadFile unless it is sound and the file as long as it says.
-    """
-    members = read_members(page)
     for name, kind in _REQUIRED.items():
         if type(members.get(name)) is not kind:
             raise BadFile(f"the description has no {name} as it should be")

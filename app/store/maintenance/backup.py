@@ -35,7 +35,6 @@ from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manif
 from app.store.maintenance.unclaimed_store import UnclaimedStore
 from app.store.scatters.scatter_log import BrokenLog, ScatterLog, read_at
 from app.store.scatters.writable_tensor import WritableTensor, dirty_blocks
-from app.tensors.tensor_name import TENSOR_NAME
 
 _ROUNDS: Final = 20
 _OPEN_FILES: Final = 256
@@ -195,8 +194,6 @@ class _Backup:
     def _source(self, row: Row, opened: int, stack: ExitStack) -> _Source | None:
         """What is to be copied of a content, None where the backup has it; within the tensor's lock."""
         path = self._store.tensor_folder / row.file
-        if not TENSOR_NAME.fullmatch(row.name) or not row.dtype:
-            raise BadFile("its file could not be read when the store was upgraded")
         if not path.exists():
             if opened >= 0:
                 return self._source_of_removed(row, opened)

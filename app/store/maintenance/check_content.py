@@ -24,8 +24,6 @@ def content_problem(store: UnclaimedStore, row: Row) -> str | None:
     Its blocks are compared with their checksums without a lock, so that scatters go on. What looks wrong then may have
     been changed since the last checkpoint, and so it is looked at once more within the lock, as is the log.
     """
-    if not row.dtype:
-        return "its file could not be read when the store was upgraded"
     if {row.file, row.content} & {"", ".", ".."} or not _FILE_NAME.fullmatch(row.file + row.content):
         return "the catalogue names no file of the store for it"
     suspects: list[int] = []

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from app.store import import_records
 from app.store.catalogue.catalogue import FILE, FILES
+from app.store.catalogue.store_format import check_format
 from app.store.files import disk_reserve
 from app.store.files.file_system_check import check_folder
 from app.store.files.folder_layout import misplaced
@@ -25,7 +26,7 @@ from app.store.maintenance.backup_manifest import CONTENTS, MARKER
 from app.store.maintenance.check_catalogue import contents_problems, database_problem, reserved_names
 from app.store.maintenance.check_content import content_problem
 from app.store.maintenance.restore import open_saved
-from app.store.maintenance.unclaimed_store import UnclaimedStore, check_format
+from app.store.maintenance.unclaimed_store import UnclaimedStore
 from app.store.processes.directory_lock import StoreRefused
 from app.store.processes.store_locks import STRIPES
 

@@ -22,7 +22,7 @@ import orjson
 
 from app.store.catalogue.catalogue import FILE, Catalogue
 from app.store.catalogue.catalogue_rows import Row
-from app.store.catalogue.layout_migrations import ALLOWED_WITHOUT_FORMAT, FORMAT, RESTORING
+from app.store.catalogue.store_format import ALLOWED_WITHOUT_FORMAT, FORMAT, RESTORING
 from app.store.files import disk_writes, download_snapshots
 from app.store.files.content_copy import SealedFile, copy_content
 from app.store.files.file_system_check import check_folder

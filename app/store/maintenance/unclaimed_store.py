@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.store.catalogue import layout_migrations
 from app.store.catalogue.catalogue import FILE
 from app.store.catalogue.catalogue_reader import CatalogueReader
 from app.store.catalogue.catalogue_rows import Row
-from app.store.catalogue.layout_migrations import FORMAT, UnknownFormat
+from app.store.catalogue.store_format import check_format
 from app.store.files import download_snapshots
 from app.store.files.file_system_check import check_processor
 from app.store.files.folder_layout import check_layout
@@ -58,20 +57,6 @@ class UnclaimedStore:
     def close(self) -> None:
         """Close the locks."""
         self.locks.close()
-
-
-def check_format(folder: Path) -> None:
-    """Raises StoreRefused for a folder that has no store, or one of another format."""
-    version = layout_migrations.version_of(folder) if folder.is_dir() else None
-    if version is None:
-        raise StoreRefused(f"{folder} has no store")
-    if version > FORMAT:
-        raise UnknownFormat(f"{folder} has format {version}, of a newer gathernd; this one knows up to {FORMAT}")
-    if version < FORMAT:
-        raise UnknownFormat(
-            f"{folder} has format {version}, and this gathernd works on {FORMAT}: start its service on the folder "
-            "once, which upgrades it"
-        )
 
 
 def check_owner(folder: Path) -> None:

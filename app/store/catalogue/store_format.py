@@ -1,0 +1,73 @@
+"""The format of a store, a number in its file `format`. Only one is known: a store of another is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from app.store.catalogue.catalogue import FILE, FILES, Catalogue
+from app.store.files.regular_file import NotRegular, read_regular
+from app.store.files.whole_file import write_whole_file
+from app.store.processes.directory_lock import StoreRefused
+
+FORMAT: Final = 1
+RESTORING: Final = "restoring"
+"""What `restore` names the file `format` until everything else is there."""
+ALLOWED_WITHOUT_FORMAT: Final = ("lock", "members", "state", "locks", "format.new", "lost+found", *FILES)
+
+
+class UnknownFormat(StoreRefused):
+    """The folder is not one that this version of the service can read."""
+
+
+def version_of(folder: Path) -> int | None:
+    """The format of a folder, None for an empty one. Changes nothing. Raises UnknownFormat."""
+    path = folder / "format"
+    try:
+        version = orjson.loads(read_regular(path))["format"]
+    except FileNotFoundError:
+        if (folder / RESTORING).exists():
+            raise UnknownFormat(
+                f"a restore into {folder} has not finished: let it end, or give 'gathernd store restore' again"
+            ) from None
+        foreign = [entry.name for entry in folder.iterdir() if entry.name not in ALLOWED_WITHOUT_FORMAT]
+        if foreign:
+            raise UnknownFormat(
+                f"{folder} is not the folder of a store: it has no file 'format' and holds {min(foreign)!r}"
+            ) from None
+        return None
+    except NotRegular as problem:
+        raise UnknownFormat(f"{path} cannot be read as the version of a store: {problem.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        version = None
+    if type(version) is not int:
+        raise UnknownFormat(f"{path} cannot be read as the version of a store")
+    return version
+
+
+def check_format(folder: Path) -> None:
+    """Raises StoreRefused for a folder that has no store, or one of another format."""
+    version = version_of(folder) if folder.is_dir() else None
+    if version is None:
+        raise StoreRefused(f"{folder} has no store")
+    _refuse_other(folder, version)
+
+
+def prepare(folder: Path) -> None:
+    """Make the store of an empty folder. Raises UnknownFormat for a store of another format, and OSError."""
+    version = version_of(folder)
+    if version is not None:
+        _refuse_other(folder, version)
+        return
+    Catalogue(folder / FILE).create()
+    write_whole_file(folder / "format", orjson.dumps({"format": FORMAT}))
+
+
+def _refuse_other(folder: Path, version: int) -> None:
+    if version != FORMAT:
+        raise UnknownFormat(
+            f"{folder} has a store of format {version}, and this gathernd reads format {FORMAT} alone: download its "
+            "tensors from the service that wrote it, and upload them to a new store"
+        )
