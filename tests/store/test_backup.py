@@ -536,9 +536,9 @@ def test_a_store_of_another_format_or_none_is_not_backed_up(folder: Path, target
             back_up(folder, target)
         folder.mkdir(exist_ok=True)
     opened(folder).close()
-    for number, text in ((99, "newer"), (2, "start its service")):
+    for number in (99, 0):
         (folder / "format").write_text(json.dumps({"format": number}))
-        with pytest.raises(StoreRefused, match=text):
+        with pytest.raises(StoreRefused, match=f"a store of format {number}"):
             back_up(folder, target)
     assert not target.exists()
 
