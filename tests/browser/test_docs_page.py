@@ -51,8 +51,8 @@ def test_what_is_used_most_comes_first_and_what_is_not_offered_is_left_out(open_
     until(page, READY)
     paths = "[...document.querySelectorAll('.opblock-summary-path')].map(e => e.dataset.path)"
     assert page.evaluate(paths) == [
-        "/gathernd", "/gather", "/gather_elements", "/gathernd/backward", "/gather/backward", "/lookup",
-        "/scatternd", "/scatter_elements",
+        "/gathernd", "/gather", "/gather_elements", "/gather_block_quantized", "/gathernd/backward", "/gather/backward",
+        "/lookup", "/scatternd", "/scatter_elements",
         "/tensors", "/tensors/{name}", "/tensors/{name}", "/tensors/{name}", "/tensors/{name}/content",
         "/tensors/{name}/scatter", "/tensors/{name}/import",
         "/imports", "/imports/{id}", "/imports/{id}",
