@@ -218,7 +218,7 @@ def into_resident(one: Case) -> Case | None:
     `data` stays among the arrays, as what is uploaded first.
     """
     data = one.arrays.get("data")
-    if one.path != "/scatternd" or data is None or data.listed is not None:
+    if one.path != "/scatternd" or data is None or data.listed is not None or len(data.shape) > MOST_AXES:
         return None
     if one.parameters.get("dialect", "onnx-18") != "onnx-18" or "device" in one.parameters:
         return None
