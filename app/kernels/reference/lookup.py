@@ -83,9 +83,22 @@ def _pool(plan: FeaturePlan, given: FeatureArrays) -> None:
             if given.weights is not None:
                 rows *= given.weights.view(dtype)[at, np.newaxis].astype(wide)
             bags = np.searchsorted(bounds[first:last], at, side="right") - 1
-            (np.maximum if plan.pooling == "max" else np.add).at(sums, bags, rows)
+            if plan.pooling == "max":
+                _keep_largest(sums, bags, rows)
+            else:
+                np.add.at(sums, bags, rows)
         counts = np.diff(bounds[first : last + 1])
         sums[counts == 0] = 0
         if plan.pooling == "mean":
             sums /= np.maximum(counts, 1).astype(wide)[:, np.newaxis]
         target[first:last] = sums.astype(dtype)
+
+
+def _keep_largest(largest: NDArray[Any], bags: NDArray[np.int64], rows: NDArray[Any]) -> None:
+    """Let the item of each bag be the largest one so far; of 0 and -0 the first one, as no ufunc promises."""
+    before = largest.copy()
+    np.maximum.at(largest, bags, rows)
+    at, column = np.nonzero((rows == 0) & (largest[bags] == 0))
+    # Backwards, since of several values for an item NumPy leaves the last one.
+    largest[bags[at[::-1]], column[::-1]] = rows[at[::-1], column[::-1]]
+    np.copyto(largest, before, where=(before == 0) & (largest == 0))
