@@ -6,6 +6,7 @@ The writers here are the plain ones, in whose place the compiled ones are used o
 from __future__ import annotations
 
 import json
+from decimal import ROUND_HALF_DOWN, Decimal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,9 @@ def write_singles(items: NDArray[np.uint8], pairs: bool, text: NDArray[np.uint8]
 def _decimal(number: np.float32) -> str:
     if not np.isfinite(number):
         return '"NaN"' if np.isnan(number) else '"Infinity"' if number > 0 else '"-Infinity"'
-    decimals = (float(text) for text in (str(number), f"{float(number):.7e}", f"{float(number):.8e}"))
+    shortest, exact = Decimal(str(number)).normalize(), Decimal(float(number))
+    # Of two that are as near, the one nearer to 0.
+    texts = exact.quantize(shortest, ROUND_HALF_DOWN), shortest, f"{exact:.7e}", f"{exact:.8e}"
+    decimals = (float(text) for text in texts)
     nearest = next(decimal for decimal in decimals if np.float32(decimal) == number)
     return repr(nearest).replace("e+", "e").replace("e-0", "e-")

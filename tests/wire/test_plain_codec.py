@@ -255,6 +255,19 @@ def test_both_write_float32_that_read_back_as_the_same_bits_with_as_few_digits(p
     assert sum(digits[0]) <= sum(digits[1])
 
 
+def test_both_write_the_same_text_of_every_float16() -> None:
+    """Among them are numbers in the middle of two decimals, as 2.54296875 is: the one nearer to 0 is written."""
+    items = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32).view(np.uint8)
+
+    def written() -> bytes:
+        text = np.empty(len(items) // 4 * WIDEST + TEXT_ROOM, np.uint8)
+        return text[: write_singles.run(items, False, text)].tobytes()
+
+    compiled, plain = both(written)
+    assert compiled == plain
+    assert b",2.5429687," in plain
+
+
 def test_both_read_and_write_the_same_strings() -> None:
     source = Random(9)
     for _ in range(samples(1200)):
