@@ -139,10 +139,14 @@ def test_what_it_takes_is_charged_before_it_is_taken(start: Start) -> None:
         body = BODY | {"data_shape": [10_000_000, 2]}
         error(client.post(ND, json=body), 413, "payload_too_large")
         assert asked(client, body, sparse=True)["grad_indices"]["values"] == [0, 3, 9_999_999]
-        many = np.zeros((5_000_000, 1), np.int8)  # 5 MB, whose tuples take 16 bytes each while they are sorted
-        content = save(indices=many, grad_output=np.zeros((5_000_000, 1), np.float16))
-        query = {"data_shape": "4,1", "dialect": "openvino-8"}
-        error(client.post(ND, params=query, content=content, headers=SAFETENSORS), 413, "payload_too_large")
+        # The first takes 24 MB and 8 bytes for the row of each tuple, the second 6 MB and 64 bytes to sort each.
+        for tuples, further in ((8_000_000, {}), (2_000_000, {"sparse": "true"})):
+            content = save(indices=np.zeros((tuples, 1), np.int8), grad_output=np.zeros((tuples, 1), np.float16))
+            query = {"data_shape": "4,1", "dialect": "openvino-8"} | further
+            error(client.post(ND, params=query, content=content, headers=SAFETENSORS), 413, "payload_too_large")
+        content = save(indices=np.zeros((2_000_000, 1), np.int8), grad_output=np.zeros((2_000_000, 1), np.float16))
+        answer = client.post(ND, params=query | {"sparse": "false"}, content=content, headers=SAFETENSORS)
+        assert load(answer.content)["grad_data"].shape == (4, 1)
     with start("--max-output-bytes", "100") as server:
         client = server.shared_client()
         found = error(client.post(ND, json=BODY | {"data_shape": [40, 2]}), 422, "output_too_large", "/data_shape")
