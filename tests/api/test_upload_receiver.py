@@ -33,7 +33,7 @@ def test_a_request_that_is_cut_off_waits_for_the_thread_that_works_on_its_upload
 
     async def cut_off() -> None:
         messages: asyncio.Queue[dict[str, object]] = asyncio.Queue()
-        context: Any = SimpleNamespace(receive=messages.get, reservation=MemoryReservation(Budget(8 * PIECE_BYTES)))
+        context: Any = SimpleNamespace(receive=messages.get, memory=MemoryReservation(Budget(8 * PIECE_BYTES)))
         with ThreadPoolExecutor(2) as threads:
             task = asyncio.create_task(receive(context, receiver, threads))
             for more in (True, False):
