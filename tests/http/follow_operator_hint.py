@@ -54,6 +54,18 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return put(request, "/grad_output", {"dtype": "float32", "shape": shape, "values": [1] * prod(shape)})
 
 
+@rule(r"^Give data a shape of rows and their bytes, such as (\[.*\])\.")
+def _(request: Request, match: re.Match[str]) -> Request:
+    shape = json.loads(match[1])
+    return put(request, "/data", {"dtype": "uint8", "shape": shape, "values": [0] * prod(shape)})
+
+
+@rule(r"^Send (scales|zero_points) of shape (\[.*\])\.")
+def _(request: Request, match: re.Match[str]) -> Request:
+    shape = json.loads(match[2])
+    return put(request, f"/{match[1]}", {**request.document[match[1]], "shape": shape, "values": [1] * prod(shape)})
+
+
 @rule(r"^Leave out ('.+') at (/\S+), and")
 @rule(r"^Leave out (?P<one>'\w+') at (?P<where>/\S+?)[,.]")
 def _(request: Request, match: re.Match[str]) -> Request:
