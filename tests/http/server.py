@@ -190,6 +190,7 @@ def serving(
         assert code == 0, f"exit code {code}:\n{server.log_text()}"
         assert tracebacks or "Traceback" not in server.log_text(), server.log_text()
     finally:
+        server.close_shared_client()
         if process.poll() is None:
             process.kill()
             process.wait(60)
