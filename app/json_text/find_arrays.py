@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -99,11 +99,12 @@ def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
         detail = f"what reads JSON of more than {_MOST_WHILE_COMPILING} bytes is being compiled"
         raise GatherError("not_ready", detail, retry_after=_RETRY_AFTER_S)
     places: list[ArrayPlace] = []
-    members = count = begin = kind = 0
+    members = count = begin = kind = depth = place = 0
     is_inside = False
     try:
-        for mark, depth in _marks(body):
+        while (mark := _MARK.search(body, place)) is not None:
             place = mark.end()
+            depth = _depth_behind(mark, depth)
             if is_inside:
                 is_inside = depth != level
                 if not is_inside:
@@ -117,31 +118,36 @@ def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
             count += 1
             if count > most:
                 continue
+            begin = place
             if body[place] in b"[{":
-                is_inside, begin, kind = True, place, _OPENINGS.match(body, place)[0].count(b"[")  # type: ignore[index]
-            elif (string := _STRING.match(body, place)) is not None:
-                places.append((place, string.end(), ESCAPED if b"\\" in string[0] else QUOTED))
+                is_inside, kind = True, _OPENINGS.match(body, place)[0].count(b"[")  # type: ignore[index]
             else:
-                places.append((place, _SCALAR.match(body, place).end(), SCALAR))  # type: ignore[union-attr]
+                place, kind = _after_scalar(body, place)
+                places.append((begin, place, kind))
     except _NotClosed:
         is_inside = True
     return FoundArrays(not is_inside, members, OTHER_NUMBERS, count, places)
 
 
-def _marks(body: memoryview) -> Iterator[tuple[re.Match[bytes], int]]:
-    """Each match of _MARK, and the depth behind it. Raises _NotClosed."""
-    depth = 0
-    for mark in _MARK.finditer(body):
-        c = body[mark.start()]
-        if c in b"[{":
-            depth += 1
-        elif c in b"]}":
-            depth -= 1
-        elif mark.end() == mark.start() + 1:
-            raise _NotClosed
-        if depth > MAX_DEPTH:
-            raise _NotClosed
-        yield mark, depth
+def _depth_behind(mark: re.Match[bytes], depth: int) -> int:
+    """The depth behind a match of _MARK, before which it is `depth`. Raises _NotClosed."""
+    c = mark.string[mark.start()]
+    if c == ord('"') and mark.end() == mark.start() + 1:
+        raise _NotClosed
+    depth += (c in b"[{") - (c in b"]}")
+    if depth > MAX_DEPTH:
+        raise _NotClosed
+    return depth
+
+
+def _after_scalar(body: memoryview, place: int) -> tuple[int, int]:
+    """The place after the string, number or name at `place`, and its kind. Raises _NotClosed."""
+    if body[place] != ord('"'):
+        return _SCALAR.match(body, place).end(), SCALAR  # type: ignore[union-attr]
+    string = _STRING.match(body, place)
+    if string is None:
+        raise _NotClosed
+    return string.end(), ESCAPED if b"\\" in string[0] else QUOTED
 
 
 def _key(text: memoryview) -> str | None:
