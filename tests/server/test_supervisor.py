@@ -127,6 +127,13 @@ def parent(folder: Path, *arguments: str, program: str = WORKER, begun: str = "r
         process.wait(60)
 
 
+def break_at_once(file: Path) -> None:
+    """Put what is no keys file in its place, in one step: while a file is written anew, it is empty, and has no key."""
+    broken = file.with_name("broken")
+    broken.write_text("broken\n")
+    broken.replace(file)
+
+
 def refuses(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
@@ -184,7 +191,7 @@ def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(tmp_p
     file = tmp_path / "keys"
     api_keys.add(file, "a", ["gather"])
     with parent(tmp_path, str(file)) as running:
-        file.write_text("broken\n")
+        break_at_once(file)
         os.kill(running.workers()[0], signal.SIGKILL)
         running.said("takes connections", times=3)
         lines = [line for line in running.log().splitlines() if "starts with" in line]
@@ -201,7 +208,7 @@ def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_no_key_that_wa
         api_keys.remove(file, "removed")
         api_keys.add(file, "added", ["gather"])
         running.said("keys file: handed on to workers that start from now on")
-        file.write_text("broken\n")
+        break_at_once(file)
         os.kill(running.workers()[0], signal.SIGKILL)
         running.said("takes connections", times=3)
         lines = [line for line in running.log().splitlines() if "starts with" in line]

@@ -271,7 +271,9 @@ def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(start
     file = tmp_path / "keys"
     key = f"Bearer {api_keys.add(file, 'a', ['gather'])}"
     with start(*TWO_WORKERS, "--api-keys-file", str(file)) as server:
-        file.write_text("broken\n")
+        broken = tmp_path / "broken"
+        broken.write_text("broken\n")
+        broken.replace(file)  # in one step: while a file is written anew, it is empty, and has no key
         sleep(1.5)
         os.kill(pids(server)[0], signal.SIGKILL)
         until(lambda: metric_lines(server, key).get("gathernd_workers_started_total") == 3, 60, "a new worker")
