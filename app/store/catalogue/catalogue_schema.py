@@ -6,7 +6,7 @@ import sqlite3
 from typing import Final
 
 APPLICATION: Final = 1195463752
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 3
 _SCHEMA: Final = """
 CREATE TABLE tensors (
     name TEXT NOT NULL, version INTEGER NOT NULL, content TEXT NOT NULL, file TEXT NOT NULL, dtype TEXT NOT NULL,
