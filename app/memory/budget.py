@@ -2,8 +2,8 @@
 
 Small requests are charged to a budget of their own, so that large ones, running or stalled, cannot starve them. A
 `MemoryReservation` belongs to one request and gives everything back when it is released; whoever reads or writes for
-the request is handed it as its `Memory`. What connections hold outside
-of requests (headers that come, requests that wait behind another) has a third one, so that it starves neither.
+the request is handed it as its `Memory`. What connections hold outside of requests (headers that come, requests that
+wait behind another) has a third one, so that it starves neither.
 """
 
 from __future__ import annotations

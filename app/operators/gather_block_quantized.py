@@ -59,7 +59,7 @@ class BlockQuantizedPlan:
         """Bytes of one group's zero points."""
         return -(-self.blocks * self.bits // 8)
 
-    # As the cost model sees it: a gather of rows as long as those of the output.
+    # As the choice of a route sees it: a gather of rows as long as those of the output.
 
     @property
     def batches(self) -> int:

@@ -37,7 +37,7 @@ class GatherElementsPlan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "index_items", prod(self.sizes))  # here once, and then read many times
 
-    # As the cost model sees it: single items, picked from anywhere in data by tuples of length 1.
+    # As the choice of a route sees it: single items, picked from anywhere in data by tuples of length 1.
 
     @property
     def batches(self) -> int:

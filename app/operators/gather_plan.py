@@ -17,7 +17,7 @@ from typing import Protocol
 
 
 class Plan(Protocol):
-    """What the service and the cost model read of any operator's plan; sizes are in items unless named otherwise.
+    """What the service and the choice of a route read of any plan; sizes are in items unless named otherwise.
 
     `batches`, `tuples`, `dims`, `slice_items`, `broadcast_indices` and `wrap` are those of the `GatherPlan` that takes
     as long; `copied_items` are items of data that are copied one behind the other besides; `scratch_bytes` is the

@@ -1,4 +1,4 @@
-"""The gradient of a gather, read and typed but not yet judged: what `wire` makes of bytes and answers from."""
+"""The gradient of a gather, read and typed but not yet judged: what `requests` makes of a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request, read and typed but not yet judged: what `wire` makes of bytes and `service` carries out."""
+"""A request, read and typed but not yet judged: what `requests` makes of a document and `services` carries out."""
 
 from __future__ import annotations
 

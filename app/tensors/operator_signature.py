@@ -1,6 +1,6 @@
 """What a format needs to know of an operator to read its requests: names, and no rule.
 
-The rows of `app.operators.registry` hold one each; `wire` and `store` read no more of an operator than this.
+The rows of `app.operators.registry` hold one each; `formats` and `store` read no more of an operator than this.
 """
 
 from __future__ import annotations

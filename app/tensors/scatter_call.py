@@ -1,4 +1,4 @@
-"""A scatter, read and typed but not yet judged: what `wire` makes of bytes."""
+"""A scatter, read and typed but not yet judged: what `requests` makes of a document."""
 
 from __future__ import annotations
 
