@@ -161,7 +161,7 @@ def cluster_start(
 
 
 def _start(ranges: int, replicas: int, given: tuple[Any, ...], wait: float, placement: Any) -> str:
-    from app.cluster.coordinator.coordinator import ClusterOptions  # noqa: PLC0415
+    from app.cluster.coordinator.cluster_options import ClusterOptions  # noqa: PLC0415
 
     link = placement.ActorLink()
     wanted = ClusterOptions(ranges=ranges, replicas=replicas)

@@ -28,9 +28,9 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from app.cluster.coordinator.coordinator import ClusterOptions
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.message_exchange import MessageExchange
-from app.cluster.coordinator.record_files import KEPT
+from app.cluster.coordinator.run_coordinator import KEPT
 from app.cluster.shard.shard_agent import ShardAgent
 from app.cluster.shard.shard_http import ShardClient
 from app.cluster.shard.shard_process import ShardProcess, ShardSettings, capacity_of

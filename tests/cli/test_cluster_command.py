@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,18 +15,18 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli import cluster_command
-from app.cluster.coordinator.coordinator import ClusterOptions
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.coordinator_link import exchange
 from app.cluster.coordinator.messages import Held, Hold, MapRequest, Placed, Publish, Published
-from app.cluster.shard.held_ranges import HeldRanges
+from app.cluster.shard.held_ranges import HeldRanges, StoredRange
 from tests.cluster.coordinated import OPTIONS, RunningCoordinator, until
 
 
 class Machines:
     """A coordinator with three machines that hold whatever they are told to, in the place of `placement`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.coordinator = RunningCoordinator(folder, OPTIONS)
+    def __init__(self) -> None:
+        self.coordinator = RunningCoordinator(OPTIONS)
         self.machines = {f"m{n}": HeldRanges(f"m{n}", f"10.0.0.{n}:80", 1, 10**6) for n in range(3)}
         self.stopped: list[str] = []
         self.coordinator_stopped = False
@@ -40,7 +39,7 @@ class Machines:
             found = exchange(self.coordinator, machine.address, [machine.inventory()])
             for order in found:
                 if isinstance(order, Hold):
-                    machine.appeared(order.key, order.size, "d")
+                    machine.appeared(StoredRange(order.key, order.size, "d"))
                     held = Held(machine.node, order.key, order.stamp, "d")
                     exchange(self.coordinator, machine.address, [held])
 
@@ -93,8 +92,8 @@ class Machines:
 
 
 @pytest.fixture
-def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
-    made = Machines(tmp_path)
+def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
+    made = Machines()
 
     monkeypatch.setattr(cluster_command, "_on_ray", lambda _, work: work(made))
     monkeypatch.setattr(cluster_command, "_LOOK_S", 0.05)

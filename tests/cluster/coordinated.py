@@ -18,12 +18,12 @@ from ssl import SSLContext
 from threading import Event, Thread
 from typing import Any
 
-from app.cluster.coordinator.coordinator import ClusterOptions
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.message_exchange import MessageExchange
-from app.cluster.coordinator.record_files import RecordFiles
 from app.cluster.process_link import serve_link
 from app.cluster.shard.shard_agent import ShardAgent
 from app.imports.source_urls import AllowedSources, parse_prefix
+from tests.cluster.memory_records import MemoryRecords
 from tests.http.conftest import Start
 from tests.http.server import Server
 
@@ -34,8 +34,8 @@ TICK_S = 0.1
 class RunningCoordinator:
     """A coordinator on a loop of its own thread. It is a link, too; `stop` and `begin` restart it."""
 
-    def __init__(self, folder: Path, options: ClusterOptions = OPTIONS) -> None:
-        self.folder = folder
+    def __init__(self, options: ClusterOptions = OPTIONS) -> None:
+        self.records = MemoryRecords()
         self.options = options
         self.loop = asyncio.new_event_loop()
         self.thread = Thread(target=self.loop.run_forever, daemon=True)
@@ -50,8 +50,7 @@ class RunningCoordinator:
         self.starts += 1
 
         async def start() -> None:
-            records = RecordFiles(self.folder)
-            self.exchanging = MessageExchange(f"coordinator-{self.starts}", self.options, records, TICK_S)
+            self.exchanging = MessageExchange(f"coordinator-{self.starts}", self.options, self.records, TICK_S)
             self.task = asyncio.create_task(self.exchanging.runner.run())
 
         asyncio.run_coroutine_threadsafe(start(), self.loop).result(10)
@@ -186,7 +185,7 @@ def coordinated(
 ) -> Iterator[Coordinated]:
     """A cluster of `count` shards, or of those that run already, asked by `tls`; `flags` are the router's."""
     with ExitStack() as stack:
-        coordinator = RunningCoordinator(folder / "records", options)
+        coordinator = RunningCoordinator(options)
         stack.callback(coordinator.close)
         path = stack.enter_context(listening(coordinator, folder / "link"))
         agents = Agents(coordinator, folder / "agents", capacity, tls, import_from)

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
-from app.cluster.coordinator.coordinator import ClusterOptions
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.message_json import message_from_json, message_to_json, record_from_json, record_to_json
 from app.cluster.coordinator.messages import Held, Hold, MapAnswer, MapRequest, Message, Publish, Published
 from app.cluster.placement import NAMESPACE, HeadRecords, start_coordinator

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.cluster_state import ClusterState
 from app.cluster.coordinator.coordinator import (
-    ClusterOptions,
     Coordinator,
     CoordinatorAction,
     CreateRecord,

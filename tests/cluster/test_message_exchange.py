@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
 from app.cluster.coordinator import message_exchange
-from app.cluster.coordinator.coordinator import ClusterOptions
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.message_exchange import MessageExchange
 from app.cluster.coordinator.message_json import message_from_json, message_to_json
 from app.cluster.coordinator.messages import MapAnswer, MapRequest
-from app.cluster.coordinator.record_files import RecordFiles
+from tests.cluster.memory_records import MemoryRecords
 
 
-def exchange(folder: Path) -> MessageExchange:
-    return MessageExchange("one", ClusterOptions(), RecordFiles(folder), tick_s=0.01)
+def exchange() -> MessageExchange:
+    return MessageExchange("one", ClusterOptions(), MemoryRecords(), tick_s=0.01)
 
 
-def test_an_answer_waits_for_the_next_call(tmp_path: Path) -> None:
+def test_an_answer_waits_for_the_next_call() -> None:
     async def run() -> None:
-        one = exchange(tmp_path)
+        one = exchange()
         task = asyncio.create_task(one.runner.run())
         found: list[bytes] = []
         while not found:
@@ -33,11 +32,11 @@ def test_an_answer_waits_for_the_next_call(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_messages_that_nobody_fetches_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_that_nobody_fetches_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_exchange, "FORGOTTEN_AFTER_S", 0.0)
 
     async def run() -> None:
-        one = exchange(tmp_path)
+        one = exchange()
         one._post("nobody:80", MapRequest(1))
         assert await one.exchange("nobody:80", []) == []
         await asyncio.sleep(0.01)

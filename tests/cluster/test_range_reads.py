@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.router.range_reads import Ask, FetchMap, RangeReads, Wake
+from app.cluster.router.range_reads import AskReplica, FetchMap, RangeReads, Wake
 from app.cluster.router.replica_choice import FIRST_PAUSE, ReplicaChoice
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.tensors.dtypes import DTYPES
@@ -29,8 +29,8 @@ def reads(found: ShardMap, choice: ReplicaChoice | None = None) -> RangeReads:
     return RangeReads(found, found.tables["items"].current, choice or ReplicaChoice(), deadline=10.0, late_after=1.0)
 
 
-def asks(actions: list[Ask | FetchMap | Wake]) -> list[Ask]:
-    return [one for one in actions if isinstance(one, Ask)]
+def asks(actions: list[AskReplica | FetchMap | Wake]) -> list[AskReplica]:
+    return [one for one in actions if isinstance(one, AskReplica)]
 
 
 def test_all_ranges_are_asked_at_once_and_the_last_answer_ends_it() -> None:

@@ -1,12 +1,12 @@
-"""A coordinator on a real clock with records on a real disk: it takes over, goes on after a crash, and yields."""
+"""A coordinator on a real clock: it takes over, goes on after a crash, and yields."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
-from app.cluster.coordinator.coordinator import ClusterOptions, Coordinator
+from app.cluster.coordinator.cluster_options import ClusterOptions
+from app.cluster.coordinator.coordinator import Coordinator
 from app.cluster.coordinator.messages import (
     Change,
     Changed,
@@ -19,9 +19,9 @@ from app.cluster.coordinator.messages import (
     Publish,
     Published,
 )
-from app.cluster.coordinator.record_files import RecordFiles
 from app.cluster.coordinator.run_coordinator import CoordinatorRunner
 from app.cluster.shard.held_ranges import HeldRanges
+from tests.cluster.memory_records import MemoryRecords
 
 OPTIONS = ClusterOptions(ranges=2, replicas=2)
 PUBLISH = Publish("c1", "items", "float32", (10,), 4, 1, 0)
@@ -30,9 +30,9 @@ PUBLISH = Publish("c1", "items", "float32", (10,), 4, 1, 0)
 class Carrier:
     """Takes a coordinator's messages; machines hold whatever they are told to at once."""
 
-    def __init__(self, folder: Path, identity: str) -> None:
+    def __init__(self, records: MemoryRecords, identity: str) -> None:
         self.sent: list[tuple[str, Message]] = []
-        self.runner = CoordinatorRunner(Coordinator(identity, OPTIONS), RecordFiles(folder), self.send, tick_s=0.01)
+        self.runner = CoordinatorRunner(Coordinator(identity, OPTIONS), records, self.send, tick_s=0.01)
 
     def send(self, to: str, message: Message) -> None:
         self.sent.append((to, message))
@@ -64,9 +64,10 @@ async def took_over(carrier: Carrier) -> asyncio.Task[None]:
     return task
 
 
-def test_a_version_is_published_and_the_next_coordinator_knows_it(tmp_path: Path) -> None:
+def test_a_version_is_published_and_the_next_coordinator_knows_it() -> None:
     async def run() -> None:
-        first = Carrier(tmp_path, "one")
+        records = MemoryRecords()
+        first = Carrier(records, "one")
         task = await took_over(first)
         placed = await first.until(Placed, lambda: first.runner.receive("r:80", PUBLISH))
         assert isinstance(placed, Placed)
@@ -75,7 +76,7 @@ def test_a_version_is_published_and_the_next_coordinator_knows_it(tmp_path: Path
         assert isinstance(published, Published)
         assert published.number == 1
         task.cancel()
-        second = Carrier(tmp_path, "two")
+        second = Carrier(records, "two")
         task = await took_over(second)
         again = await second.until(Published, lambda: second.runner.receive("r:80", PUBLISH))
         assert isinstance(again, Published)
@@ -86,9 +87,10 @@ def test_a_version_is_published_and_the_next_coordinator_knows_it(tmp_path: Path
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_a_coordinator_ends_when_another_one_has_taken_over(tmp_path: Path) -> None:
+def test_a_coordinator_ends_when_another_one_has_taken_over() -> None:
     async def run() -> None:
-        first, second = Carrier(tmp_path, "one"), Carrier(tmp_path, "two")
+        records = MemoryRecords()
+        first, second = Carrier(records, "one"), Carrier(records, "two")
         older = await took_over(first)
         newer = await took_over(second)
         await older
@@ -100,8 +102,8 @@ def test_a_coordinator_ends_when_another_one_has_taken_over(tmp_path: Path) -> N
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_records_that_cannot_be_reached_are_asked_again(tmp_path: Path) -> None:
-    class Failing(RecordFiles):
+def test_records_that_cannot_be_reached_are_asked_again() -> None:
+    class Failing(MemoryRecords):
         failures = 3
 
         def latest(self) -> bytes | None:
@@ -111,8 +113,7 @@ def test_records_that_cannot_be_reached_are_asked_again(tmp_path: Path) -> None:
             return super().latest()
 
     async def run() -> None:
-        carrier = Carrier(tmp_path, "one")
-        carrier.runner = CoordinatorRunner(Coordinator("one", OPTIONS), Failing(tmp_path), carrier.send, tick_s=0.01)
+        carrier = Carrier(Failing(), "one")
         task = await took_over(carrier)
         task.cancel()
 

@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 
 from app import __version__
 from app.cluster.coordinator import cluster_state
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.cluster_state import ChangeRefused, ClusterState, find_content
 from app.cluster.coordinator.messages import (
     Change,
@@ -66,22 +67,6 @@ class FindRecord:
 
 
 CoordinatorAction: TypeAlias = Send | ReadLatest | CreateRecord | FindRecord
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterOptions:
-    """How tables are cut and placed, and how long is waited for what, in seconds."""
-
-    ranges: int = 4
-    """Into how many ranges a new version is cut."""
-    replicas: int = 2
-    lost_after: float = 15
-    """A machine that is silent for so long has its ranges copied elsewhere."""
-    drop_after: float = 5
-    """How long a range that the map has no more stays, for requests that began with an older map."""
-    publish_timeout: float = 30
-    """A new version whose router is silent for so long is given up."""
-    copies_at_once: int = 4
 
 
 @dataclass(frozen=True, slots=True)

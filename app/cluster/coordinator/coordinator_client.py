@@ -7,7 +7,7 @@ docs/cluster-protocol.md for why that is safe.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Condition, Thread
 from typing import Final, Literal, TypeVar
@@ -95,7 +95,7 @@ class RunningPublication:
     def __init__(self, client: CoordinatorClient, asked: Publish) -> None:
         self._client = client
         self._asked = asked
-        self._request = PublishRequest(asked, deadline=float("inf"))
+        self._request = PublishRequest(asked)
         self._changed = Condition()
         self._said: Publish | None = None
         """What the coordinator was told last."""
@@ -103,11 +103,11 @@ class RunningPublication:
         self._thread = Thread(target=self._run, name="publish", daemon=True)
         self._thread.start()
 
-    def targets(self) -> list[Target]:
+    def targets(self) -> Sequence[Target]:
         """Which shards are to get which rows. Raises what the coordinator refuses with, StaleMap, shard_unavailable."""
         return self._wait(lambda: self._request.targets or None)
 
-    def check(self, placed: list[Target]) -> None:
+    def check(self, placed: Sequence[Target]) -> None:
         """Raises unless the rows still go to where they were `placed`: a coordinator that began anew may move them."""
         with self._changed:
             self._raise_refusal()

@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.cluster_status import status_of
-from app.cluster.coordinator.coordinator import ClusterOptions, Coordinator
+from app.cluster.coordinator.coordinator import Coordinator
 from app.cluster.coordinator.message_json import BadMessage, message_from_json, message_to_json
 from app.cluster.coordinator.messages import Message
 from app.cluster.coordinator.run_coordinator import TICK_S, CoordinatorRunner, Records

@@ -2,14 +2,11 @@
 
     shard -> coordinator     Inventory, Held, NotHeld
     coordinator -> shard     Hold, Drop
-    shard -> shard           CopyRequest, CopyAnswer
     router -> coordinator    MapRequest, Publish, Change
     coordinator -> router    MapAnswer, Placed, Published, Changed, Refused
-    router -> shard          Write, Read
-    shard -> router          Written, Rows, StaleMap
 
-The protocol is described in docs/cluster-protocol.md. Rows travel as whatever the two sides have agreed on: nothing
-here looks at them.
+The protocol is described in docs/cluster-protocol.md. Rows are in none of them: routers and shards write and read them
+by the routes of the service on each machine.
 """
 
 from __future__ import annotations
@@ -18,9 +15,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from app.cluster.shard_map import ShardMap
-
-Items: TypeAlias = object
-"""Rows, opaque to the protocol."""
 
 
 class Stamp(NamedTuple):
@@ -76,7 +70,7 @@ class Hold:
     """The order to hold a range. It is repeated until `Held` with its stamp comes.
 
     Where the shard does not have the range it copies it from one of `sources`, addresses of other shards, else reads it
-    from `url`; with neither it waits for a `Write`.
+    from `url`; with neither it waits until a router has written the rows to the service there.
     """
 
     key: RangeKey
@@ -114,23 +108,6 @@ class Drop:
 
     key: RangeKey
     stamp: Stamp
-
-
-@dataclass(frozen=True, slots=True)
-class CopyRequest:
-    """Asks a shard for all rows of a range; `token` comes back with the answer."""
-
-    key: RangeKey
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class CopyAnswer:
-    """The rows of a range, None where the shard does not have them whole."""
-
-    key: RangeKey
-    token: int
-    rows: Items | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,56 +222,12 @@ class Refused:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """All rows of a range, from the router that publishes them."""
-
-    key: RangeKey
-    stamp: Stamp
-    size: int
-    rows: Items
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The rows are whole and durable."""
-
-    key: RangeKey
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Asks for rows of a range, by their numbers in the table."""
-
-    request_id: int
-    key: RangeKey
-    rows: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows that a `Read` asked for."""
-
-    request_id: int
-    rows: Items
-
-
-@dataclass(frozen=True, slots=True)
-class StaleMap:
-    """The shard does not have the range that a `Read` asked for: the router's map is of another time."""
-
-    request_id: int
-
-
 Message: TypeAlias = (
     Inventory
     | Hold
     | Held
     | NotHeld
     | Drop
-    | CopyRequest
-    | CopyAnswer
     | MapRequest
     | MapAnswer
     | Publish
@@ -303,11 +236,6 @@ Message: TypeAlias = (
     | Change
     | Changed
     | Refused
-    | Write
-    | Written
-    | Read
-    | Rows
-    | StaleMap
 )
 
 

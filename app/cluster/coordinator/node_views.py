@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.cluster_state import ClusterState, listed_ranges
 from app.cluster.coordinator.messages import Held, HeldRange, Inventory, RangeKey
 
 HEARD_AFTER: Final = 3.0
 """After so many seconds every machine that lives has told what it has, some times."""
-
-
-class NodeOptions(Protocol):
-    """The option that counts here; see `coordinator.ClusterOptions`."""
-
-    @property
-    def lost_after(self) -> float:
-        """After how many seconds of silence a machine is lost."""
-        ...
 
 
 @dataclass(slots=True)
@@ -33,7 +25,7 @@ class _Node:
 class NodeViews:
     """The machines by name."""
 
-    def __init__(self, options: NodeOptions) -> None:
+    def __init__(self, options: ClusterOptions) -> None:
         self._options = options
         self._nodes: dict[str, _Node] = {}
         self._began = 0.0

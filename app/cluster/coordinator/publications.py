@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from app.cluster.coordinator import cluster_state
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.cluster_state import ChangeRefused, ClusterState, Content, find_content, range_bounds
 from app.cluster.coordinator.messages import (
     Held,
@@ -27,25 +27,6 @@ from app.cluster.coordinator.messages import (
 from app.cluster.coordinator.node_choice import place_ranges
 from app.cluster.coordinator.node_views import NodeViews
 from app.cluster.shard_map import Replica, rows_of
-
-
-class PublishOptions(Protocol):
-    """The options that count here; see `coordinator.ClusterOptions`."""
-
-    @property
-    def ranges(self) -> int:
-        """Into how many ranges a version is cut."""
-        ...
-
-    @property
-    def replicas(self) -> int:
-        """How many shards get each range."""
-        ...
-
-    @property
-    def publish_timeout(self) -> float:
-        """After how many seconds of its router's silence a version is given up."""
-        ...
 
 
 @dataclass(slots=True)
@@ -95,7 +76,7 @@ class Publication:
 class Publications:
     """The versions that are being written, by content id."""
 
-    def __init__(self, options: PublishOptions) -> None:
+    def __init__(self, options: ClusterOptions) -> None:
         self._options = options
         self._publications: dict[str, Publication] = {}
 

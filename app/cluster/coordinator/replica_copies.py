@@ -9,21 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.cluster_state import ClusterState, ListedRange, listed_ranges
 from app.cluster.coordinator.messages import Held, Hold, NotHeld, RangeKey, Send, Stamp
 from app.cluster.coordinator.node_choice import choose_move, choose_nodes
 from app.cluster.coordinator.node_views import NodeViews
-
-
-class CopyOptions(Protocol):
-    """The option that counts here; see `coordinator.ClusterOptions`."""
-
-    @property
-    def copies_at_once(self) -> int:
-        """How many copies are under way at most."""
-        ...
 
 
 @dataclass(slots=True)
@@ -43,7 +34,7 @@ class RangeCopy:
 class ReplicaCopies:
     """The copies that are under way, one for a range at most."""
 
-    def __init__(self, options: CopyOptions) -> None:
+    def __init__(self, options: ClusterOptions) -> None:
         self._options = options
         self._copies: dict[RangeKey, RangeCopy] = {}
 

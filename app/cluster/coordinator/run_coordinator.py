@@ -14,11 +14,13 @@ from app.cluster.coordinator.messages import Message, Send
 from app.cluster.shard_map import ShardMap
 
 TICK_S: Final = 1.0
+KEPT: Final = 16
+"""So many of the newest records keep their content; older ones are emptied, and keep their numbers."""
 _log = logging.getLogger(__name__)
 
 
 class Records(Protocol):
-    """Where records are kept; see `record_files.RecordFiles`. Its methods may block, and raise OSError."""
+    """Where records are kept; see `placement.HeadRecords`. Its methods may block, and raise OSError."""
 
     def latest(self) -> bytes | None:
         """The record with the highest number, None where there is none."""

@@ -14,8 +14,7 @@ from time import perf_counter
 from typing import Final
 
 from app.bounded_cache import BoundedCache
-from app.cluster.router.range_reads import Ask as AskAction
-from app.cluster.router.range_reads import FetchMap, RangeReads, ReadAction, Wake
+from app.cluster.router.range_reads import AskReplica, FetchMap, RangeReads, ReadAction, Wake
 from app.cluster.router.range_requests import RangeRequest
 from app.cluster.router.shard_connection import Failure
 from app.cluster.router.shards import Ask, Shards
@@ -176,7 +175,7 @@ class _Fetch:
 
     def _do(self, place: int, actions: Sequence[ReadAction]) -> None:
         for action in actions:
-            if isinstance(action, AskAction):
+            if isinstance(action, AskReplica):
                 self._ask(place, action)
             elif isinstance(action, FetchMap):
                 self.fetcher.refresh(partial(self._fetched, place))
@@ -184,7 +183,7 @@ class _Fetch:
                 assert isinstance(action, Wake)
                 self.timers.append(self.loop.call_at(action.at, self._woken, place, action.at))
 
-    def _ask(self, place: int, action: AskAction) -> None:
+    def _ask(self, place: int, action: AskReplica) -> None:
         fetcher, number, replica = self.fetcher, action.number, action.replica
         request = self.wanted[place].requests[number]
         one = self.reads[place].version.ranges[number]

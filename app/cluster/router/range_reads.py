@@ -8,7 +8,7 @@ the rows of this version: an answer is of one version, or there is none.
 The driver does the actions and reports with `answered`, `failed`, `no_range`, `fetched` and `woken`; it looks at
 `outcome` after each. What comes for an ask that is over is not heeded.
 
-    Ask         ask a shard for the rows of a range, and report a failure at `late_at`
+    AskReplica  ask a shard for the rows of a range, and report a failure at `late_at`
     FetchMap    fetch the map, once, and report what the newest one is now
     Wake        report at this time
 """
@@ -31,7 +31,7 @@ Outcome: TypeAlias = Literal["done", "version_gone", "shard_unavailable", "deadl
 version that there is not."""
 
 
-class Ask(NamedTuple):
+class AskReplica(NamedTuple):
     """Ask `replica` for the rows that are needed of range `number`; it is late at `late_at`.
 
     That leaves the other replicas their share of the time until the deadline.
@@ -54,7 +54,7 @@ class Wake:
     at: float
 
 
-ReadAction: TypeAlias = Ask | FetchMap | Wake
+ReadAction: TypeAlias = AskReplica | FetchMap | Wake
 
 
 @dataclass(slots=True)
@@ -152,11 +152,11 @@ class RangeReads:
                 actions.append(self._ask(number, one, now))
         return actions
 
-    def _ask(self, number: int, one: _RangeRead, now: float) -> Ask:
+    def _ask(self, number: int, one: _RangeRead, now: float) -> AskReplica:
         one.asked = one.replicas[one.tried]
         share = (self.deadline - now) / (len(one.replicas) - one.tried)
         one.tried += 1
-        return Ask(number, one.asked, now + min(self.late_after, share))
+        return AskReplica(number, one.asked, now + min(self.late_after, share))
 
     def _next(self, number: int, one: _RangeRead, now: float) -> list[ReadAction]:
         """The next replica; behind the last one, the next round."""

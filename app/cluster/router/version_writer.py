@@ -61,7 +61,7 @@ class VersionWriter:
         """Bytes that have been written."""
         self._taken = 0
         """Bytes that have come."""
-        self._targets: list[Target] = []
+        self._targets: Sequence[Target] = ()
         self._writers: list[RangeWriter] = []
         self._range: RangeKey | None = None
         self.publication: RunningPublication | None = None

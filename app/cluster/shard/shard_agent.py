@@ -22,8 +22,8 @@ import orjson
 
 from app.cluster.coordinator.coordinator_link import CoordinatorLink, exchange
 from app.cluster.coordinator.message_json import BadMessage
-from app.cluster.coordinator.messages import Drop, Hold, Message, RangeKey, Refused, Send, Stamp
-from app.cluster.shard.held_ranges import UNSTAMPED, Copy, HeldRanges, Remove, SetStamp, ShardAction, StoredRange
+from app.cluster.coordinator.messages import Drop, Held, Hold, Message, NotHeld, RangeKey, Refused, Stamp
+from app.cluster.shard.held_ranges import UNSTAMPED, Copy, HeldRanges, Remove, SetStamp, ShardAction
 from app.cluster.shard.read_again import read_again
 from app.cluster.shard.shard_http import ShardClient, ShardFailed
 from app.cluster.shard_map import shard_tensor
@@ -153,8 +153,10 @@ class ShardAgent:
 
     def _begin(self) -> None:
         """What the service has now is what is held. Raises ShardFailed."""
-        stored = [StoredRange(one.key, self._stamps.get(one.key), one.size, one.digest) for one in self._own.stored()]
-        self._held = HeldRanges(self.node, self._address, self._started, self._capacity, stored)
+        held = HeldRanges(self.node, self._address, self._started, self._capacity)
+        for one in self._own.stored():
+            held.appeared(one, self._stamps.get(one.key))
+        self._held = held
 
     def _look(self) -> None:
         """Find ranges that routers have put, and those that are gone. Raises ShardFailed."""
@@ -166,7 +168,7 @@ class ShardAgent:
             unsure = self._worked.union(self._work)
             for one in found:
                 if one.key not in unsure:
-                    self._do(self._held.appeared(one.key, one.size, one.digest))
+                    self._do(self._held.appeared(one))
             for key in self._held.whole - {one.key for one in found} - unsure:
                 self._held.disappeared(key)
 
@@ -176,7 +178,7 @@ class ShardAgent:
             for message in messages:
                 match message:
                     case Hold():
-                        self._do(self._held.hold("", message))
+                        self._do(self._held.hold(message))
                     case Drop():
                         self._do(self._held.drop(message))
                     case Refused(detail=detail):
@@ -187,8 +189,8 @@ class ShardAgent:
     def _do(self, actions: Sequence[ShardAction]) -> None:
         """Begin actions: those of one range are carried out one after the other, in this order."""
         for action in actions:
-            if isinstance(action, Send):
-                self._outgoing.append(action.message)
+            if isinstance(action, Held | NotHeld):
+                self._outgoing.append(action)
                 continue
             queue = self._work.get(action.key)
             if queue is not None:
@@ -214,7 +216,7 @@ class ShardAgent:
                 logger.warning("shard %s: %s of %s: %s", self.node, type(action).__name__, shard_tensor(*key), error)
                 if isinstance(action, Copy):
                     with self._lock:
-                        done = self._held.not_copied(key, action.token)
+                        self._held.not_copied(action)
             except Exception:  # the next order begins it anew
                 logger.exception("shard %s: %s failed", self.node, type(action).__name__)
             with self._lock:
@@ -227,7 +229,7 @@ class ShardAgent:
         held = self._held
         assert held is not None
         match action:
-            case Copy(key, stamp, token, _, source, url, digest):
+            case Copy(key, stamp, source=source, url=url, digest=digest):
                 if source:
                     taken = self._own.copy_from(ShardClient(source, self._key, tls=self._tls), key)
                 else:
@@ -237,11 +239,11 @@ class ShardAgent:
                     raise ShardFailed(f"{source or url} has other rows: their digest is {taken} and not {digest}")
                 with self._lock:
                     self._stamps.set(key, stamp)
-                    return held.stored(key, token, stamp, taken)
+                    return held.copied(action, taken)
             case SetStamp(key, stamp):
                 with self._lock:
                     self._stamps.set(key, stamp)
-                    return held.stamped(key, stamp)
+                    held.stamped(key, stamp)
             case Remove(key):
                 self._own.remove(key)
                 with self._lock:

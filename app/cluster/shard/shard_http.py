@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from ssl import SSLContext
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
 from app.api.route_table import path_of
 from app.cluster.coordinator.messages import RangeKey
+from app.cluster.shard.held_ranges import StoredRange
 from app.cluster.shard_map import shard_tensor
 from app.tensors.buffer_type import Buffer
 
@@ -31,14 +32,6 @@ class ShardFailed(Exception):
     def __init__(self, detail: str, code: str = "") -> None:
         super().__init__(detail)
         self.code = code
-
-
-class StoredTensor(NamedTuple):
-    """A range that a shard has: its size in bytes and the SHA-256 of its rows."""
-
-    key: RangeKey
-    size: int
-    digest: str
 
 
 def parse_name(name: str) -> RangeKey | None:
@@ -70,7 +63,7 @@ class ShardClient:
             self.failure = str(failure)
             return None
 
-    def stored(self) -> list[StoredTensor]:
+    def stored(self) -> list[StoredRange]:
         """The ranges that it has whole."""
         found, after = [], ""
         while True:
@@ -79,7 +72,7 @@ class ShardClient:
             for one in page["tensors"]:
                 key = parse_name(one["name"])
                 if key is not None and not one.get("damaged"):
-                    found.append(StoredTensor(key, one["bytes"], one["sha256"]))
+                    found.append(StoredRange(key, one["bytes"], one["sha256"]))
             if page["next"] is None:
                 return found
             after = f"&after={page['next']}"

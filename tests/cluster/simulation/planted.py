@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.cluster_state import ClusterState, listed_ranges
-from app.cluster.coordinator.coordinator import ClusterOptions, Coordinator, CoordinatorAction
+from app.cluster.coordinator.coordinator import Coordinator, CoordinatorAction
 from app.cluster.coordinator.messages import Drop, Send
 from app.cluster.coordinator.publications import Publication, Publications
 from app.cluster.router.newest_map import NewestMap
@@ -85,8 +86,7 @@ class _PlantedRouter(Router):
 
 class _PlantedShard(Shard):
     def make_ranges(self, node: str, capacity: int) -> HeldRanges:
-        stored = [one for one, _ in self.disk.ranges.values()]
-        return _HeedsOldDrops(node, self.address, self.disk.started, capacity, stored)
+        return _HeedsOldDrops(node, self.address, self.disk.started, capacity)
 
 
 PLANTED = {

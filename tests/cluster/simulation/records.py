@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.cluster_state import ClusterState
 from app.cluster.coordinator.coordinator import (
-    ClusterOptions,
     Coordinator,
     CoordinatorAction,
     CreateRecord,
@@ -13,6 +13,7 @@ from app.cluster.coordinator.coordinator import (
 )
 from app.cluster.coordinator.messages import Message, Send
 from tests.cluster.simulation.checks import Checks
+from tests.cluster.simulation.service_calls import Sent
 from tests.cluster.simulation.world import Process, World
 
 
@@ -72,8 +73,9 @@ class CoordinatorProcess(Process):
         if self.world.processes.get("coordinator") is self:
             del self.world.processes["coordinator"]
 
-    def receive(self, sender: str, message: Message) -> None:
+    def receive(self, sender: str, message: Sent) -> None:
         """A message has come."""
+        assert isinstance(message, Message)
         self._do(self.coordinator.receive(sender, message, self.world.now))
 
     def _tick(self) -> None:

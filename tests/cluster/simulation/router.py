@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from app.cluster.coordinator.messages import (
     Change,
     Changed,
     MapAnswer,
     MapRequest,
-    Message,
     Placed,
     Publish,
     Published,
     RangeKey,
-    Read,
     Refused,
-    Rows,
-    StaleMap,
-    Write,
-    Written,
+    Stamp,
+    Target,
 )
 from app.cluster.coordinator.publish_request import PublishRequest
 from app.cluster.router.newest_map import NewestMap
-from app.cluster.router.range_reads import Ask, FetchMap, RangeReads, ReadAction, Wake
+from app.cluster.router.range_reads import AskReplica, FetchMap, RangeReads, ReadAction, Wake
 from app.cluster.router.replica_choice import ReplicaChoice
 from app.cluster.shard_map import ShardMap
 from app.tensors.tensor_name import split_reference
 from tests.cluster.simulation.checks import Checks
+from tests.cluster.simulation.service_calls import Read, Rows, Sent, Write, Written
 from tests.cluster.simulation.shard import COORDINATOR
 from tests.cluster.simulation.truth import Items, rows_of
 from tests.cluster.simulation.world import Process, World
@@ -38,6 +36,26 @@ PUBLISH_DEADLINE = 15.0
 Answered = Callable[[str, Items], None]
 
 
+@dataclass
+class Publishing:
+    """A version on its way; `done` is called with the outcome and the number."""
+
+    request: PublishRequest
+    deadline: float
+    done: Callable[[str, int], None]
+    written: set[tuple[str, RangeKey]] = field(default_factory=set)
+    stamps: set[Stamp] = field(default_factory=set)
+
+    def to_write(self) -> list[Target]:
+        """The shards that are to get rows and have not said that they have them; none if they read a URL."""
+        targets = self.request.targets
+        stamps = {one.stamp for one in targets}
+        if stamps != self.stamps:
+            self.written.clear()  # placed anew, by another coordinator: what was written may be gone
+            self.stamps = stamps
+        return [one for one in targets if not self.request.asked.url and (one.node, one.key) not in self.written]
+
+
 class Router(Process):
     """A router, from one start to its crash. It has nothing on a disk."""
 
@@ -46,9 +64,9 @@ class Router(Process):
         self._checks = checks
         self.newest = self.make_newest()
         self.choice = ReplicaChoice()
-        self._asks: dict[int, tuple[Lookup, RangeReads, Ask]] = {}
+        self._asks: dict[int, tuple[Lookup, RangeReads, AskReplica]] = {}
         self._fetching: list[Lookup] = []
-        self._publishing: dict[str, tuple[PublishRequest, Callable[[str, int], None]]] = {}
+        self._publishing: dict[str, Publishing] = {}
         self._changing: dict[str, tuple[Change, float, Callable[[str], None]]] = {}
         self.every(1.0, self._tick)
 
@@ -67,7 +85,7 @@ class Router(Process):
             else:
                 self.world.send(self, COORDINATOR, asked)
 
-    def receive(self, sender: str, message: Message) -> None:
+    def receive(self, sender: str, message: Sent) -> None:
         """A message has come."""
         match message:
             case MapAnswer(found):
@@ -77,16 +95,26 @@ class Router(Process):
                     lookup.fetched()
             case Rows(request_id, rows) if request_id in self._asks:
                 lookup, reads, asked = self._asks.pop(request_id)
-                lookup.answered(reads, asked, rows)  # type: ignore[arg-type]
-            case StaleMap(request_id) if request_id in self._asks:
-                lookup, reads, asked = self._asks.pop(request_id)
-                lookup.no_range(reads, asked)
-            case Placed() | Published() | Written() | Refused():
-                self._answer_publishing(message)
-                if isinstance(message, Refused):
-                    _, _, changed = self._changing.pop(message.request_id, (None, 0.0, None))
-                    if changed is not None:
-                        changed(message.code)
+                if rows is None:
+                    lookup.no_range(reads, asked)
+                else:
+                    lookup.answered(reads, asked, rows)
+            case Written(key, node):
+                if key.content_id in self._publishing:
+                    self._publishing[key.content_id].written.add((node, key))
+            case Placed(content_id):
+                self._answer_publishing(content_id, message)
+                if content_id in self._publishing:
+                    self._write(content_id)
+            case Published(content_id, _, found):
+                self._offer(found)
+                if content_id in self._publishing:
+                    self._checks.acknowledged(self.newest.current, found)
+                self._answer_publishing(content_id, message)
+            case Refused(request_id, code):
+                self._answer_publishing(request_id, message)
+                if request_id in self._changing:
+                    self._changing.pop(request_id)[2](code)
             case Changed(change_id, found):
                 self._offer(found)
                 if change_id in self._changing:
@@ -106,7 +134,7 @@ class Router(Process):
         """Rows of a table, each as a fraction of its size; `done` is called with the outcome."""
         Lookup(self, reference, rows, done).begin()
 
-    def ask(self, lookup: Lookup, reads: RangeReads, action: Ask, key: RangeKey, rows: tuple[int, ...]) -> None:
+    def ask(self, lookup: Lookup, reads: RangeReads, action: AskReplica, key: RangeKey, rows: tuple[int, ...]) -> None:
         """Ask a shard."""
         request_id = next(self.world.ids)
         self._asks[request_id] = (lookup, reads, action)
@@ -138,47 +166,34 @@ class Router(Process):
 
     def publish(self, asked: Publish, done: Callable[[str, int], None]) -> None:
         """Publish a version; `done` is called with the outcome and the number."""
-        request = PublishRequest(asked, self.world.now + PUBLISH_DEADLINE)
-        self._publishing[asked.content_id] = (request, done)
+        deadline = self.world.now + PUBLISH_DEADLINE
+        self._publishing[asked.content_id] = Publishing(PublishRequest(asked), deadline, done)
         self._publish_next(asked.content_id)
 
     def _publish_next(self, content_id: str) -> None:
-        request, _ = self._publishing[content_id]
-        asked = request.tick(self.world.now)
-        if asked is not None:
-            self.world.send(self, COORDINATOR, asked)
-            for target in request.to_write:
-                size = (target.key.stop - target.key.start) * asked.row_bytes
-                self.world.send(self, target.address, Write(target.key, target.stamp, size, rows_of(target.key)))
-        self._publish_done(content_id)
-
-    def _answer_publishing(self, message: Placed | Published | Written | Refused) -> None:
-        content_id = (
-            message.key.content_id
-            if isinstance(message, Written)
-            else message.request_id
-            if isinstance(message, Refused)
-            else message.content_id
-        )
-        if isinstance(message, Published):
-            self._offer(message.map)
-        if content_id not in self._publishing:
-            return
-        request, _ = self._publishing[content_id]
-        request.receive(message)
-        if isinstance(message, Published):
-            self._checks.acknowledged(self.newest.current, message.map)
-        if isinstance(message, Placed):
-            for target in request.to_write:
-                size = (target.key.stop - target.key.start) * request.asked.row_bytes
-                self.world.send(self, target.address, Write(target.key, target.stamp, size, rows_of(target.key)))
-        self._publish_done(content_id)
-
-    def _publish_done(self, content_id: str) -> None:
-        request, done = self._publishing[content_id]
-        if request.outcome is not None:
+        one = self._publishing[content_id]
+        if self.world.now >= one.deadline:
             del self._publishing[content_id]
-            done(request.outcome if request.outcome != "refused" else request.refusal[0], request.number)
+            one.done("deadline_exceeded", 0)
+        else:
+            self.world.send(self, COORDINATOR, one.request.asked)
+            self._write(content_id)
+
+    def _write(self, content_id: str) -> None:
+        one = self._publishing[content_id]
+        for target in one.to_write():
+            size = (target.key.stop - target.key.start) * one.request.asked.row_bytes
+            self.world.send(self, target.address, Write(target.key, size, rows_of(target.key)))
+
+    def _answer_publishing(self, content_id: str, message: Placed | Published | Refused) -> None:
+        one = self._publishing.get(content_id)
+        if one is None:
+            return
+        one.request.receive(message)
+        if one.request.outcome is not None:
+            del self._publishing[content_id]
+            number = one.request.published[0] if one.request.published else 0
+            one.done(one.request.refusal[0] or one.request.outcome, number)
 
     def change(self, asked: Change, done: Callable[[str], None]) -> None:
         """Make a change; `done` is called with the outcome."""
@@ -215,18 +230,18 @@ class Lookup:
         self._reads = RangeReads(found, version, self._router.choice, self._deadline, LATE_AFTER)
         self._do(self._reads, self._reads.start(self._by_range, self._world.now))
 
-    def answered(self, reads: RangeReads, asked: Ask, rows: Items) -> None:
+    def answered(self, reads: RangeReads, asked: AskReplica, rows: Items) -> None:
         """A shard has answered."""
         if reads is self._reads and reads.answered(asked.number, asked.replica):
             self._answers.update(zip(self._by_range[asked.number], rows, strict=True))
             self._do(reads, [])
 
-    def no_range(self, reads: RangeReads, asked: Ask) -> None:
+    def no_range(self, reads: RangeReads, asked: AskReplica) -> None:
         """A shard does not have the range."""
         if reads is self._reads:
             self._do(reads, reads.no_range(asked.number, asked.replica, self._world.now))
 
-    def failed(self, reads: RangeReads, asked: Ask) -> None:
+    def failed(self, reads: RangeReads, asked: AskReplica) -> None:
         """A shard refused or was late."""
         if reads is self._reads:
             self._do(reads, reads.failed(asked.number, asked.replica, self._world.now))
@@ -242,7 +257,7 @@ class Lookup:
     def _do(self, reads: RangeReads, actions: list[ReadAction]) -> None:
         for action in actions:
             match action:
-                case Ask(number):
+                case AskReplica(number):
                     one = reads.version.ranges[number]
                     key = RangeKey(reads.version.content_id, one.start, one.stop)
                     self._router.ask(self, reads, action, key, tuple(self._by_range[number]))

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.cluster_state import listed_ranges
-from app.cluster.coordinator.coordinator import ClusterOptions
 from tests.cluster.simulation.checks import Checks, Violation
 from tests.cluster.simulation.clients import Clients
 from tests.cluster.simulation.records import CoordinatorProcess, Records
@@ -52,8 +52,7 @@ class Schedule:
         self.capacity = random.choice((10**6, 10**6, 900, 300))
         self.nodes = [f"n{number}" for number in range(random.randrange(3, 5))]
         self.gone: set[str] = set()
-        self.by_list = random.random() < 0.5
-        self.disks = {node: Disk(by_list=self.by_list) for node in self.nodes}
+        self.disks = {node: Disk() for node in self.nodes}
         self.records = Records(self.world, self.checks)
         self.shards = {node: self._start_shard(node) for node in self.nodes}
         self.coordinators = [self.parts.coordinator(self.world, 1, self.options, self.records)]
@@ -126,7 +125,7 @@ class Schedule:
     def _add_node(self) -> None:
         node = f"n{len(self.nodes)}"
         self.nodes.append(node)
-        self.disks[node] = Disk(by_list=self.by_list)
+        self.disks[node] = Disk()
         self.shards[node] = self._start_shard(node)
 
     # Faults
@@ -221,6 +220,7 @@ class Schedule:
         self.shards[node].crash()
         self.checks.disk_lost(node)
         self.disks[node].ranges.clear()
+        self.disks[node].stamps.clear()
         if self.world.random.random() < 0.4 and len(self.nodes) - 1 > self.replicas:
             self.gone.add(node)
         else:

@@ -7,23 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from app.cluster.coordinator.messages import (
-    CopyAnswer,
-    CopyRequest,
-    Drop,
-    Hold,
-    Message,
-    RangeKey,
-    Read,
-    Rows,
-    Send,
-    StaleMap,
-    Stamp,
-    Write,
-    Written,
-)
+from app.cluster.coordinator.messages import Drop, Held, Hold, NotHeld, RangeKey, Stamp
 from app.cluster.shard.held_ranges import UNSTAMPED, Copy, HeldRanges, Remove, SetStamp, ShardAction, StoredRange
 from tests.cluster.simulation.checks import Checks
+from tests.cluster.simulation.service_calls import Read, Rows, Sent, Write, Written
 from tests.cluster.simulation.truth import Items, digest_of, rows_of
 from tests.cluster.simulation.world import Process, World
 
@@ -36,11 +23,10 @@ class Disk:
     """What a machine's disk has, whole and synced: ranges, and how often the shard has started."""
 
     ranges: dict[RangeKey, tuple[StoredRange, Items]] = field(default_factory=dict)
+    stamps: dict[RangeKey, Stamp] = field(default_factory=dict)
     started: int = 0
     slow: float = 0.05
     """The share of writes that take seconds."""
-    by_list: bool = False
-    """Whether routers write to a service on the machine, whose list of ranges the shard reads now and then."""
 
     def delay(self, random: Random) -> float:
         """Seconds until a write is synced."""
@@ -48,7 +34,7 @@ class Disk:
 
 
 class Shard(Process):
-    """The shard of a machine, from one start to its crash."""
+    """The shard of a machine and the service there, whose list of ranges the shard reads now and then; to its crash."""
 
     def __init__(self, world: World, node: str, capacity: int, disk: Disk, checks: Checks) -> None:
         disk.started += 1
@@ -59,55 +45,48 @@ class Shard(Process):
         """What is written and not yet synced, in order."""
         self._copies: dict[int, Copy] = {}
         self.ranges = self.make_ranges(node, capacity)
+        for key, (one, _) in disk.ranges.items():
+            self.ranges.appeared(one, disk.stamps.get(key, UNSTAMPED))
         self._pending: Counter[RangeKey] = Counter()
         """How many writes and removals of a range the shard has begun that are not done."""
         self.every(1.0, self._tell)
-        if disk.by_list:
-            self.every(1.0, self._look)
+        self.every(1.0, self._look)
 
     def make_ranges(self, node: str, capacity: int) -> HeldRanges:
         """The side of the protocol that is tested."""
-        stored = [one for one, _ in self.disk.ranges.values()]
-        return HeldRanges(node, self.address, self.disk.started, capacity, stored)
+        return HeldRanges(node, self.address, self.disk.started, capacity)
 
     def _tell(self) -> None:
         self.world.send(self, COORDINATOR, self.ranges.inventory())
 
-    def receive(self, sender: str, message: Message) -> None:
-        """A message has come."""
+    def receive(self, sender: str, message: Sent) -> None:
+        """A message has come, for the shard or for the service."""
         match message:
             case Read(request_id, key, rows):
-                found = self.disk.ranges.get(key) if self.ranges.is_whole(key) else None
+                found = self.disk.ranges.get(key)
                 if found is None:
-                    self.world.send(self, sender, StaleMap(request_id))
+                    self.world.send(self, sender, Rows(request_id, None))
                 else:
-                    self.world.send(self, sender, Rows(request_id, tuple(found[1][row - key.start] for row in rows)))
+                    answer = found[1] if rows is None else tuple(found[1][row - key.start] for row in rows)
+                    self.world.send(self, sender, Rows(request_id, answer))
+            case Write():
+                self._sync(lambda: self._put(sender, message))
+            case Rows(request_id, rows):
+                copy = self._copies.pop(request_id, None)
+                if copy is not None:
+                    self._copied(copy, rows)
             case Hold():
-                self._do(self.ranges.hold(sender, message))
+                self._do(self.ranges.hold(message))
             case Drop():
                 self._do(self.ranges.drop(message))
-            case Write() if self.disk.by_list:
-                self._sync(lambda: self._put(sender, message))
-            case Write():
-                token, actions = self.ranges.write(sender, message)
-                self._do(actions)
-                if token:
-                    self._store(message.key, token, message.stamp, message.size, message.rows)  # type: ignore[arg-type]
-            case CopyRequest(key, token):
-                found = self.disk.ranges.get(key) if self.ranges.is_whole(key) else None
-                self.world.send(self, sender, CopyAnswer(key, token, None if found is None else found[1]))
-            case CopyAnswer(key, token, rows):
-                copy = self._copies.pop(token, None)
-                if copy is not None:
-                    self._copied(copy, rows)  # type: ignore[arg-type]
             case _:
                 raise AssertionError(f"a shard got {message}")
 
     def _do(self, actions: list[ShardAction]) -> None:
         for action in actions:
             match action:
-                case Send(to, message):
-                    self.world.send(self, to, message)
+                case Held() | NotHeld():
+                    self.world.send(self, COORDINATOR, action)
                 case Copy():
                     self._copy(action)
                 case SetStamp(key, stamp):
@@ -119,7 +98,7 @@ class Shard(Process):
         if copy.source:
             request_id = next(self.world.ids)
             self._copies[request_id] = copy
-            self.world.send(self, copy.source, CopyRequest(copy.key, request_id))
+            self.world.send(self, copy.source, Read(request_id, copy.key))
             self.after(COPY_TIMEOUT, self._copy_is_late, request_id)
         else:
             works = self.world.random.random() < 0.8
@@ -127,49 +106,47 @@ class Shard(Process):
 
     def _copy_is_late(self, request_id: int) -> None:
         if (copy := self._copies.pop(request_id, None)) is not None:
-            self._do(self.ranges.not_copied(copy.key, copy.token))
+            self.ranges.not_copied(copy)
 
     def _copied(self, copy: Copy, rows: Items | None) -> None:
         if rows is None or (copy.digest and digest_of(rows) != copy.digest):
-            self._do(self.ranges.not_copied(copy.key, copy.token))
+            self.ranges.not_copied(copy)
         else:
-            self._store(copy.key, copy.token, copy.stamp, copy.size, rows)
+            self._begin(copy.key, lambda: self._store(copy, rows))
 
     # The disk
 
-    def _store(self, key: RangeKey, token: int, stamp: Stamp, size: int, rows: Items) -> None:
-        def synced() -> None:
-            self.disk.ranges[key] = (StoredRange(key, stamp, size, digest_of(rows)), rows)
-            self._checks.written(self.machine, key)
-            self._do(self.ranges.stored(key, token, stamp, digest_of(rows)))
-
-        self._begin(key, synced)
+    def _store(self, copy: Copy, rows: Items) -> None:
+        self._keep(StoredRange(copy.key, copy.size, digest_of(rows)), rows)
+        self.disk.stamps[copy.key] = copy.stamp
+        self._do(self.ranges.copied(copy, digest_of(rows)))
 
     def _put(self, router: str, asked: Write) -> None:
-        """The service on the machine has written what a router sent it; the shard will find it in its list."""
+        """The service has written what a router sent it; the shard will find it in its list."""
         if asked.key not in self.disk.ranges:
-            digest = digest_of(asked.rows)  # type: ignore[arg-type]
-            one = StoredRange(asked.key, UNSTAMPED, asked.size, digest)
-            self.disk.ranges[asked.key] = one, asked.rows  # type: ignore[assignment]
-            self._checks.written(self.machine, asked.key)
+            self._keep(StoredRange(asked.key, asked.size, digest_of(asked.rows)), asked.rows)
         self.world.send(self, router, Written(asked.key, self.machine))
+
+    def _keep(self, one: StoredRange, rows: Items) -> None:
+        self.disk.ranges[one.key] = one, rows
+        self._checks.written(self.machine, one.key)
 
     def _look(self) -> None:
         """Read the list of ranges; what is being written or removed is left for the next time."""
         for key, (one, _) in self.disk.ranges.items():
             if not self._pending[key]:
-                self._do(self.ranges.appeared(key, one.size, one.digest))
+                self._do(self.ranges.appeared(one))
         for key in self.ranges.whole - set(self.disk.ranges):
             if not self._pending[key]:
                 self.ranges.disappeared(key)
 
     def _restamp(self, key: RangeKey, stamp: Stamp) -> None:
         if key in self.disk.ranges:
-            one, rows = self.disk.ranges[key]
-            self.disk.ranges[key] = (StoredRange(key, max(one.stamp, stamp), one.size, one.digest), rows)
-            self._do(self.ranges.stamped(key, stamp))
+            self.disk.stamps[key] = max(self.disk.stamps.get(key, UNSTAMPED), stamp)
+            self.ranges.stamped(key, stamp)
 
     def _remove(self, key: RangeKey) -> None:
+        self.disk.stamps.pop(key, None)
         if self.disk.ranges.pop(key, None) is not None:
             self._checks.removed(self.machine, key)
 

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from app.cluster.coordinator.messages import Message
+from tests.cluster.simulation.service_calls import Sent
 
 
 @dataclass
@@ -42,7 +43,7 @@ class World:
         self._rewrite: Callable[[Message], Message] | None = None
 
     def rewrite_messages(self, rewrite: Callable[[Message], Message]) -> None:
-        """Every message passes through `rewrite` before it is received."""
+        """Every message of the protocol passes through `rewrite` before it is received."""
         self._rewrite = rewrite
 
     def after(self, delay: float, do: Callable[..., None], *arguments: Any) -> None:
@@ -70,7 +71,7 @@ class World:
         """Whether nothing passes between two machines."""
         return bool(self.network.cut) and one != other and frozenset((one, other)) in self.network.cut
 
-    def send(self, sender: Process, address: str, message: Message) -> None:
+    def send(self, sender: Process, address: str, message: Sent) -> None:
         """Send a message; it arrives once, twice or never."""
         network = self.network
         times = 1
@@ -78,12 +79,12 @@ class World:
             times = 0
         elif network.repeat and self.random.random() < network.repeat:
             times = 2
-        if self._rewrite is not None:
+        if self._rewrite is not None and isinstance(message, Message):
             message = self._rewrite(message)
         for _ in range(times):
             self.after(self.delay(), self._arrive, sender.machine, sender.address, address, message)
 
-    def _arrive(self, machine: str, sender: str, address: str, message: Message) -> None:
+    def _arrive(self, machine: str, sender: str, address: str, message: Sent) -> None:
         process = self.processes.get(address)
         if process is not None and not self.is_cut(machine, process.machine):
             process.run(process.receive, sender, message)
@@ -105,7 +106,7 @@ class Process:
         self.paused_until = 0.0
         world.processes[address] = self
 
-    def receive(self, sender: str, message: Message) -> None:
+    def receive(self, sender: str, message: Sent) -> None:
         """A message has come."""
         raise NotImplementedError
 
