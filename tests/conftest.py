@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from inspect import signature
@@ -125,15 +126,29 @@ def every_codec(request: pytest.FixtureRequest, compiled: Path) -> Generator[Non
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Python's collector of garbage leaves tests alone: to look through ten thousand of them again and again takes
-    two fifths of the time in which they are collected, and more of it while they run.
+    """Collect the tests with garbage collection off; it takes two fifths of the time otherwise, and more in the tests.
+
+    Of the processes that share the tests, one collects first. In a fresh clone it compiles every module and reads
+    hypothesis's constants, which cost more than the rest of a collection; the others then load both from its files.
     """
     gc.disable()
     try:
-        return (yield)
+        with _after_the_first():
+            return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def _after_the_first() -> Generator[None, None, None]:
+    """Run alone if no other process is inside; otherwise wait until the one that runs alone is done."""
+    with Path(__file__).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
 
 
 @cache
@@ -142,14 +157,24 @@ def _asked_for(function: Callable[..., object] | None) -> Collection[str]:
     return signature(function).parameters if callable(function) else ()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `soak` run under GATHERND_SOAK only, `slow` ones in `make test-all` too; names are unique.
+def _runs(item: pytest.Item) -> bool:
+    """Whether a test belongs to this run: `soak` ones to a soak only, `slow` ones to `make test-all` too."""
+    if item.get_closest_marker("soak") and not SOAK:
+        return False
+    return TEST_ALL or not item.get_closest_marker("slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that do not belong to this run, order the others, and demand that names are unique.
 
     The file with most tests that start servers or programs of their own, or that are slow, comes first. While it has
     all that such tests share compiled (`warmed`), other processes take the files that need nothing of that, which come
     next. Then the rest, those with many such tests, or `long` ones, first: begun last, one of them would run alone at
     the end.
     """
+    left_out = [item for item in items if not _runs(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if _runs(item)]
     starting = {"start", "warmed"}
     long = Counter(item.path for item in items if starting & {*_asked_for(getattr(item, "function", None))})
     if TEST_ALL:
@@ -166,11 +191,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.nodeid in names:  # of those pytest-xdist would run one
             raise pytest.UsageError(f"two tests have the name {item.nodeid}")
         names.add(item.nodeid)
-    for item in items:
-        if item.get_closest_marker("soak") and not SOAK:
-            item.add_marker(pytest.mark.skip(reason="runs under make soak"))
-        if item.get_closest_marker("slow") and not TEST_ALL:
-            item.add_marker(pytest.mark.skip(reason="runs under make test-all"))
 
 
 def _fail_if_missing(report: Report) -> Report:
