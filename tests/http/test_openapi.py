@@ -18,10 +18,7 @@ from app.api.schemas import examples
 from app.errors import CODES
 from app.errors.catalogue import CATALOGUE
 from app.operators import registry
-from app.requests.schemas.gather_request import Data, Tensor
 from app.requests.schemas.operator_request import operator_request
-from tests.http.forms import int64, tensor
-from tests.http.provoked import PROVOKED, body
 from tests.http.server import GATHERND, ROOT
 from tests.http.tensors import NPY, npy
 
@@ -286,52 +283,3 @@ def test_every_example_in_the_file_is_one_of_those(document: dict[str, Any]) -> 
         for content in contents:
             for media in content.values():
                 assert set(media.get("examples", {})) <= known
-
-
-def _words_of_the_codec() -> set[str]:
-    """Every short text in the source of the codec: whatever it takes as a field is among them."""
-    text = "".join(path.read_text() for path in sorted((ROOT / "app" / "json_text").glob("*.py")))
-    assert text
-    return set(re.findall(r"""["']([A-Za-z_][A-Za-z0-9_]{1,30})["']""", text))
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_the_codec_takes_the_fields_of_the_model_and_no_others(client: httpx.Client, operator: str) -> None:
-    base: dict[str, Any] = {"data": tensor("int8", [1], [7]), "indices": int64([1, 1], [0])}
-    if operator not in ("gathernd", "scatternd"):
-        base["indices"] = int64([1], [0])
-    if operator.startswith("scatter"):
-        base["updates"] = tensor("int8", [1], [8])
-    fields = set(OPERATORS[operator].model_json_schema()["properties"])
-    for name in _words_of_the_codec() | fields:
-        sent = base if name in base else {**base, name: [None]}
-        answer = client.post(f"/{operator}", json=sent)
-        unknown = answer.status_code == 422 and "is not a field" in answer.json()["detail"]
-        assert unknown == (name not in fields), (name, answer.text)
-
-
-@pytest.mark.parametrize(("role", "model"), [("data", Data), ("indices", Tensor)])
-def test_the_codec_takes_the_members_of_the_tensor_models_and_no_others(
-    client: httpx.Client, role: str, model: Any
-) -> None:
-    base: dict[str, Any] = {"data": tensor("int8", [1], [7]), "indices": int64([1, 1], [0])}
-    for name in _words_of_the_codec() | set(model.model_fields):
-        members = {**base[role], name: base[role].get(name, [None])} if name != "tensor" else {"tensor": [None]}
-        answer = client.post("/gathernd", json={**base, role: members})
-        unknown = answer.status_code == 422 and "is not a field" in answer.json()["detail"]
-        assert unknown == (name not in model.model_fields), (name, answer.text)
-
-
-def test_the_models_take_what_the_service_takes(document: dict[str, Any]) -> None:
-    for operator, row in registry.OPERATORS.items():
-        needed = [name for name in row.signature.further if name not in row.signature.optional]
-        further = {name: tensor("float32", [2], [7, 8]) for name in needed}
-        jsonschema.validate(body(**further), body_schema(document, operator))
-    refused = 0
-    for case in PROVOKED:
-        if case.code == "invalid_field" and isinstance(case.body, dict) and "?" not in case.path:
-            try:
-                jsonschema.validate(case.body, body_schema(document, case.path.removeprefix("/")))
-            except jsonschema.ValidationError:
-                refused += 1
-    assert refused >= 40  # the schema cannot say everything, such as exactly one of values and base64
