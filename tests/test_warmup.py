@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,15 @@ def test_the_command_fails_where_the_folder_keeps_nothing(
     assert done.exit_code == 1
     assert done.stderr.startswith(f"gathernd: {folder}: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_what_a_service_with_numpys_kernel_imports_has_no_numba(tmp_path: Path) -> None:
+    """Its import alone takes a quarter of a second."""
+    program = (
+        "import sys; from app.main import create_app; from app.settings import Settings; from app import warmup;"
+        f"app = create_app(Settings(kernel='numpy', store_dir={str(tmp_path)!r}));"
+        "from pathlib import Path; assert warmup.warm(Path('cache'), print, 'numpy') is None;"
+        "sys.exit(', '.join({'numba', 'llvmlite'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -297,14 +297,8 @@ def _(request: Request, match: re.Match[str]) -> Request:
 
 
 @rule(r"^Leave out '([^']*)' in the query")
-@rule(r"^Leave '([^']*)' out of the query")
 def _(request: Request, match: re.Match[str]) -> Request:
     return with_query(request, [(name, value) for name, value in query_of(request) if name != match[1]])
-
-
-@rule(r"^Give '([^']*)' once(?: in the query)?\.")
-def _(request: Request, match: re.Match[str]) -> Request:
-    return with_query(request, list(dict(query_of(request)).items()))
 
 
 @rule(r"^Leave out '([^']*)', (?!')")
@@ -459,11 +453,6 @@ def _(request: Request, match: re.Match[str]) -> Request:
     return named(request, "another")
 
 
-@rule(r"^Use a name such as '(.+?)' at (/\S+)\.")
-def _(request: Request, match: re.Match[str]) -> Request:
-    return put(request, match[2], match[1])
-
-
 @rule("^Use a name such as '(.+?)'")
 def _(request: Request, match: re.Match[str]) -> Request:
     return replace(request, path=re.sub("^/tensors/[^/?]+", f"/tensors/{match[1]}", request.path))
@@ -490,7 +479,6 @@ def _(request: Request, match: re.Match[str]) -> Request:
 
 
 @rule("^Leave out (If-Match)|^Leave out the field (?P<field>[A-Za-z-]+)")
-@rule("^.*, or leave out the field (?P<field>[A-Za-z-]+)")
 def _(request: Request, match: re.Match[str]) -> Request:
     name = (match["field"] or match[1]).lower()
     return replace(request, headers={key: value for key, value in request.headers.items() if key != name})

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from math import prod
 from typing import Any
+from urllib.parse import parse_qsl
 
 from app.tensors.dtypes import DTYPES
 from tests.http.follow_hint import WHOLE, Request, at, put, rule
@@ -52,18 +54,6 @@ def _(request: Request, match: re.Match[str]) -> Request:
 def _(request: Request, match: re.Match[str]) -> Request:
     shape = json.loads(match[1])
     return put(request, "/grad_output", {"dtype": "float32", "shape": shape, "values": [1] * prod(shape)})
-
-
-@rule(r"^Give data a shape of rows and their bytes, such as (\[.*\])\.")
-def _(request: Request, match: re.Match[str]) -> Request:
-    shape = json.loads(match[1])
-    return put(request, "/data", {"dtype": "uint8", "shape": shape, "values": [0] * prod(shape)})
-
-
-@rule(r"^Send (scales|zero_points) of shape (\[.*\])\.")
-def _(request: Request, match: re.Match[str]) -> Request:
-    shape = json.loads(match[2])
-    return put(request, f"/{match[1]}", {**request.document[match[1]], "shape": shape, "values": [1] * prod(shape)})
 
 
 @rule(r"^Leave out ('.+') at (/\S+), and")
@@ -140,3 +130,19 @@ def _(request: Request, match: re.Match[str]) -> Request:
 def _(request: Request, match: re.Match[str]) -> Request:
     given = request.document["features"]
     return put(request, match[1], [given] if isinstance(given, dict) else [{"tensor": "items", "indices": flat([0])}])
+
+
+@rule(r"^Write '(output)' at (/\S+)\.")
+def _(request: Request, match: re.Match[str]) -> Request:
+    return put(request, match[2], match[1])
+
+
+@rule(r"^Move '(\w+)' from the query into the text '(\w+)' of __metadata__")
+def _(request: Request, match: re.Match[str]) -> Request:
+    path, _, query = request.path.partition("?")
+    end = 8 + int.from_bytes(request.body[:8], "little")
+    header = json.loads(request.body[8:end])
+    text = json.loads(header["__metadata__"][match[2]]) | {match[1]: dict(parse_qsl(query))[match[1]]}
+    header["__metadata__"][match[2]] = json.dumps(text)
+    written = json.dumps(header).encode()
+    return replace(request, path=path, body=len(written).to_bytes(8, "little") + written + request.body[end:])

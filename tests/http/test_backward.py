@@ -92,16 +92,6 @@ def test_a_sparse_gradient_is_what_a_scatter_into_the_table_takes(client: httpx.
     assert row.json()["output"]["values"] == wanted.ravel().tolist()
 
 
-def test_refusals_of_a_binary_body(client: httpx.Client) -> None:
-    def sent(query: str = "data_shape=4,2", **tensors: Any) -> httpx.Response:
-        return client.post(f"{ND}?{query}", content=save(**tensors), headers=SAFETENSORS)
-
-    indices, gradient = np.array([[3], [0]]), np.ones((2, 2), np.float32)
-    error(sent(indices=indices), 422, "invalid_field", "/grad_output")
-    error(sent(indices=indices, grad_output=gradient, data=gradient), 422, "invalid_field", "/data")
-    error(sent("data_shape=", indices=indices, grad_output=gradient), 422, "rank_too_small", "/query/data_shape")
-
-
 @pytest.mark.parametrize("sparse", [False, True])
 def test_explained_nothing_runs(client: httpx.Client, sparse: bool) -> None:
     answer = client.post(f"{ND}?explain=true", json=BODY | {"sparse": sparse, "data_shape": [3, 2]})

@@ -14,7 +14,7 @@ import pytest
 
 from app.errors.catalogue import CATALOGUE
 from tests.for_each import for_each
-from tests.http import follow_hint_of_forms, follow_operator_hint  # noqa: F401, which register further rules
+from tests.http import follow_operator_hint  # noqa: F401, which registers further rules
 from tests.http.conftest import Start
 from tests.http.follow_hint import KEYS, Request, follow
 from tests.http.mistakes import (

@@ -82,19 +82,6 @@ def test_an_opset_that_is_no_dialect_is_told_the_version_that_it_has(
     assert found["hint"].startswith(f"Write '{meant}' in place of 'onnx-{opset}' at /dialect")
 
 
-def test_safetensors_refuse_with_their_pointers(client: httpx.Client) -> None:
-    arrays = {name: array(nd_body()[name]) for name in ("data", "indices", "updates")}
-    cases: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
-        ({"updates": None}, {}, "invalid_field", "/updates"),
-        ({"more": np.zeros(1)}, {}, "invalid_field", "/more"),
-        ({}, {"tensor": "items"}, "invalid_field", "/query/tensor"),
-    ]
-    for change, query, code, pointer in cases:
-        content = save({name: value for name, value in (arrays | change).items() if value is not None})
-        problem = client.post(ND, params=query, content=content, headers=SAFETENSORS).json()
-        assert (problem["code"], problem["errors"][0]["pointer"]) == (code, pointer), problem
-
-
 def test_the_models_say_what_they_take(client: httpx.Client) -> None:
     for path in (ND, ELEMENTS):
         metadata = client.get(f"/v2/models{path}").json()

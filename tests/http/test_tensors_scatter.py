@@ -34,43 +34,6 @@ def send(client: httpx.Client, name: str, body: Any, **headers: str) -> httpx.Re
     return client.post(f"/tensors/{name}/scatter", json=body, headers=headers)
 
 
-@pytest.mark.parametrize(
-    ("reduction", "row"),
-    [("none", [2, 2, 2]), ("add", [15, 16, 17]), ("mul", [60, 80, 100]), ("min", [2, 2, 2]), ("max", [10, 10, 10])],
-)
-@pytest.mark.parametrize("binary", [False, True])
-def test_reductions_in_both_formats(
-    client: httpx.Client, name: str, reduction: str, row: list[int], binary: bool
-) -> None:
-    before = client.get(f"/tensors/{name}").json()
-    updates = np.stack([ROW[0], ROW[0] - 8])
-    if binary:
-        body = save(indices=np.array([[1], [-3]]), updates=updates)
-        headers = {"content-type": SAFETENSORS}
-        path = f"/tensors/{name}/scatter?reduction={reduction}"
-        answer = client.post(path, content=body, headers=headers)
-    else:
-        answer = send(client, name, scatter_body([[1], [-3]], updates, reduction))
-    assert answer.status_code == 200, answer.text
-    expected = [*map(list, TABLE.tolist())]
-    expected[1] = list(map(float, row))
-    assert content(client, name) == expected
-    after = client.get(f"/tensors/{name}").json()
-    assert answer.json() == {"name": name, "etag": after["etag"]}
-    assert answer.headers["etag"] == after["etag"] == before["etag"].replace("-0", "-1")
-    assert after["created"] == before["created"] < after["modified"]
-    assert look_up(client, name, [1]).json()["data_etag"] == after["etag"]
-
-
-def test_gather_is_the_inverse(client: httpx.Client, name: str) -> None:
-    where = [[0, 2], [3, 0], [1, 1]]
-    assert send(client, name, scatter_body(where, np.array([7, 8, 9], np.float32))).status_code == 200
-    answer = client.post(
-        "/gathernd", json={"data": {"tensor": name}, "indices": int64([3, 2], np.ravel(where).tolist())}
-    )
-    assert answer.json()["output"]["values"] == [7, 8, 9]
-
-
 def test_strings_are_replaced_by_longer_ones(client: httpx.Client) -> None:
     put_strings(client, "words", ["a", "b", "c"])
     updates = {"dtype": "string", "shape": [2], "values": ["x" * 99, ""]}
@@ -120,67 +83,6 @@ def test_if_match(client: httpx.Client, name: str) -> None:
 
 
 GOOD = scatter_body([[0]], ROW)
-REFUSED: dict[str, tuple[Any, str, str | None]] = {
-    "an index beyond the end": (
-        scatter_body([[0], [4]], np.vstack([ROW, ROW])), "index_out_of_bounds", "/indices/values/1"
-    ),
-    "an index before the start": (scatter_body([[-5]], ROW), "index_out_of_bounds", "/indices/values/0"),
-    "an index whose product wraps": (scatter_body([[2**62]], ROW), "index_out_of_bounds", "/indices/values/0"),
-    "an inner index out of range within the flat range": (
-        scatter_body([[0, 5]], np.ones(1, np.float32)), "index_out_of_bounds", "/indices/values/1"
-    ),
-    "updates of another shape": (scatter_body([[0]], ROW[:, :2]), "updates_shape_mismatch", "/updates/shape"),
-    "updates of another rank": (scatter_body([[0]], ROW[0]), "updates_shape_mismatch", "/updates/shape"),
-    "updates of another count": (scatter_body([[0], [1]], ROW), "updates_shape_mismatch", "/updates/shape"),
-    "updates of another type": (scatter_body([[0]], ROW.astype(np.float64)), "unsupported_dtype", "/updates/dtype"),
-    "indices of another type": (
-        {**GOOD, "indices": {"dtype": "int32", "shape": [1, 1], "values": [0]}}, "unsupported_dtype", "/indices/dtype"
-    ),
-    "indices of rank 0": ({**GOOD, "indices": int64([], [0])}, "rank_too_small", "/indices/shape"),
-    "tuples of length 0": ({**GOOD, "indices": int64([1, 0], [])}, "index_depth_out_of_range", "/indices/shape"),
-    "tuples that are too long": (
-        {**GOOD, "indices": int64([1, 3], [0, 0, 0])}, "index_depth_out_of_range", "/indices/shape"
-    ),
-    "an unknown reduction": ({**GOOD, "reduction": "sub"}, "invalid_field", "/reduction"),
-    "a null reduction": ({**GOOD, "reduction": None}, "invalid_field", "/reduction"),
-    "an unknown field": ({**GOOD, "axis": 0}, "invalid_field", "/axis"),
-    "no updates": ({"indices": GOOD["indices"]}, "invalid_field", "/updates"),
-    "no indices": ({"updates": GOOD["updates"]}, "invalid_field", "/indices"),
-    "a wrong count": (
-        {**GOOD, "updates": {**GOOD["updates"], "values": [1]}}, "element_count_mismatch", "/updates/values"
-    ),
-    "a value too large": (
-        {**GOOD, "updates": {**GOOD["updates"], "values": [1, 1e39, 1]}}, "value_not_representable", "/updates/values/1"
-    ),
-    "a resident name for updates": ({**GOOD, "updates": {"tensor": "x"}}, "invalid_field", None),
-    "a list": ([], "invalid_field", ""),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused_changes_nothing(client: httpx.Client, name: str, case: str) -> None:
-    body, code, pointer = REFUSED[case]
-    before = client.get(f"/tensors/{name}").json()
-    error(send(client, name, body), 422, code, pointer)
-    assert client.get(f"/tensors/{name}").json() == before
-    assert content(client, name) == TABLE.tolist()
-
-
-def test_all_bad_indices_are_counted(client: httpx.Client, name: str) -> None:
-    found = error(send(client, name, scatter_body([[9]] * 15, np.repeat(ROW, 15, 0))), 422, "index_out_of_bounds")
-    assert (found["total"], len(found["errors"])) == (15, 10)
-    assert found["rule"]["dialect"] == "onnx-18"
-    assert found["errors"][0] == {
-        "pointer": "/indices/values/0", "position": [0, 0], "value": 9, "axis": 0, "size": 4, "allowed": [-4, 3],
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [(b"{", "malformed_request"), (b"", "malformed_request"), (b'{"indices":NaN}', "malformed_request")],
-)
-def test_what_is_no_json(client: httpx.Client, name: str, body: bytes, code: str) -> None:
-    error(client.post(f"/tensors/{name}/scatter", content=body), 400, code)
 
 
 def test_types_of_bodies(client: httpx.Client, name: str) -> None:

@@ -46,40 +46,23 @@ def edited(path: str, value: Any) -> dict[str, Any]:
     return body
 
 
-@for_each("datatype", NUMPY)
-@for_each("out_binary", [False, True])
-@for_each("indices_binary", [False, True])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["data-first", "indices-first"])
+@for_each("datatype", ["FP64", "BYTES", "BOOL"])
 @for_each("data_binary", [False, True])
-def test_every_datatype_in_every_mixture_of_json_and_binary(
-    client: httpx.Client, datatype: str, data_binary: bool, indices_binary: bool, out_binary: bool
+@for_each("indices_binary", [False, True])
+def test_inputs_come_in_any_order_each_in_json_or_behind_it(
+    client: httpx.Client, order: tuple[int, int], datatype: str, data_binary: bool, indices_binary: bool
 ) -> None:
     parts = [
         part("data", DATA[datatype], datatype, binary=data_binary),
         part("indices", INDICES, "INT64", binary=indices_binary),
     ]
-    content, headers = request(parts, parameters={"binary_data_output": out_binary})
-    answer = client.post(INFER, content=content, headers=headers)
-    body, found = output(answer)
-    assert (SIZE.lower() in answer.headers) == out_binary
-    assert body["outputs"][0]["datatype"] == datatype
+    content, headers = request([parts[number] for number in order])
+    _, found = output(client.post(INFER, content=content, headers=headers))
     assert same(found, DATA[datatype][[1, 0, 0]])
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["data-first", "indices-first"])
-@pytest.mark.parametrize("binary", [False, True])
-def test_inputs_come_in_any_order_and_blobs_in_the_order_of_the_inputs(
-    client: httpx.Client, order: tuple[int, int], binary: bool
-) -> None:
-    parts = [
-        part("data", DATA["FP64"], "FP64", binary=binary),
-        part("indices", INDICES, "INT64", binary=binary),
-    ]
-    content, headers = request([parts[number] for number in order])
-    _, found = output(client.post(INFER, content=content, headers=headers))
-    assert same(found, DATA["FP64"][[1, 0, 0]])
-
-
-@pytest.mark.parametrize("datatype", NUMPY)
+@pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
 def test_json_items_may_be_nested_as_the_shape_says(client: httpx.Client, datatype: str) -> None:
     parts = [part("data", DATA[datatype], datatype, flat=False), part("indices", INDICES, "INT64", flat=False)]
     content, _ = request(parts)
@@ -171,11 +154,6 @@ def test_parameters_that_are_wrong(client: httpx.Client, parameters: dict[str, A
     refused(post(client, parameters=parameters), code, f"/parameters/{name}")
 
 
-def test_a_huge_batch_dims_written_as_an_exponent(client: httpx.Client) -> None:
-    content = json.dumps(example(parameters={"batch_dims": 1})).replace('"batch_dims": 1', '"batch_dims": 1e400')
-    refused(client.post(INFER, content=content), "batch_dims_out_of_range", "/parameters/batch_dims")
-
-
 def test_unknown_members_and_parameters_are_ignored(client: httpx.Client) -> None:
     body = example(
         model_name="x",
@@ -187,13 +165,6 @@ def test_unknown_members_and_parameters_are_ignored(client: httpx.Client) -> Non
     body["inputs"][0]["parameters"] = {"content_type": "np"}
     _, found = output(client.post(INFER, json=body))
     assert same(found, np.array([0, 3], np.int32))
-
-
-@pytest.mark.parametrize("foreign", [{"axis": 0}, {"reduction": "none"}, {"lookup": "{}"}, {"lookup": None}])
-def test_a_parameter_that_another_model_has_is_refused(client: httpx.Client, foreign: dict[str, Any]) -> None:
-    (name,) = foreign
-    problem = refused(client.post(INFER, json=example(parameters=foreign)), "invalid_field", f"/parameters/{name}")
-    assert problem["hint"].startswith(f"Leave out '{name}'")
 
 
 def test_optional_members_may_be_null(client: httpx.Client) -> None:
@@ -291,14 +262,6 @@ def test_outputs_that_are_wrong(client: httpx.Client, outputs: Any, code: str, p
 )
 def test_inputs_that_are_wrong(client: httpx.Client, path: str, value: Any, code: str, pointer: str) -> None:
     refused(client.post(INFER, json=edited(path, value)), code, pointer)
-
-
-@pytest.mark.parametrize("name", ["COMPLEX64", "complex128", "C64", "FP8"])
-def test_a_type_that_the_protocol_lacks_is_pointed_to_the_native_route(client: httpx.Client, name: str) -> None:
-    body = refused(
-        client.post(INFER, json=edited("/inputs/0/datatype", name)), "unsupported_dtype", "/inputs/0/datatype"
-    )
-    assert "/gathernd" in body["error"]
 
 
 def test_a_byte_that_is_no_bool(client: httpx.Client) -> None:

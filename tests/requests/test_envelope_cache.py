@@ -24,8 +24,7 @@ from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
 from tests.conftest import samples
 from tests.wire.json_random import Requests
-from tests.wire.json_requests import INDICES, SIGNATURES, read_call, request, tensor
-from tests.wire.test_native_json_random import outcome
+from tests.wire.json_requests import INDICES, SIGNATURES, outcome, read_call, request, tensor
 
 GATHERND = OPERATORS["gathernd"].signature
 ONE = tensor("float32", "[1]", "[1]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from app.tensors.gather_call import Call, Encoding
 from app.tensors.operator_signature import AXIS, BATCH_DIMS, Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
+from tests.strings import items
 
 DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
 SIGNATURES = {
@@ -70,3 +72,30 @@ def refused(
 def refused_items(dtype: str, values: str, code: str, pointer: str, shape: str | None = None) -> GatherError:
     """The refusal of a request with these items as its data."""
     return refused(request(tensor(dtype, values, shape)), code, pointer)
+
+
+STRINGS_OF_40 = Limits(string_bytes=40)
+
+
+def outcome(read: Callable[..., Any], body: Buffer, operator: str) -> tuple[Any, ...]:
+    """All that a reader makes of a body: each bit and pointer of the call, or each word and place of the error."""
+    try:
+        call, encoding = read(body, SIGNATURES[operator], STRINGS_OF_40)
+        if call.over_limit is not None:
+            raise call.over_limit
+    except GatherError as error:
+        places = [(place.pointer, place.position, repr(place.value)) for place in error.places]
+        return error.code, places, error.total, dict(error.facts), error.detail, error.hint
+    tensors = map(_described, (call.data, call.indices))
+    return "read", *tensors, call.operator, call.parameters, call.dialect, call.device, call.at, encoding
+
+
+def _described(data: Tensor | str) -> Any:
+    if isinstance(data, str):
+        return data
+    strings = data.dtype.kind == "string"
+    found: Any = items(data).tolist() if strings else (data.array.dtype.str, data.array.tobytes())
+    assert data.array.ndim == 1
+    assert data.array.flags.c_contiguous
+    assert data.array.flags.aligned
+    return data.dtype.name, data.shape, found, data.pointer, data.form, data.shape_pointer, data.dtype_pointer

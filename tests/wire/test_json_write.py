@@ -22,6 +22,8 @@ from tests.strings import items as items_of
 from tests.strings import packed
 from tests.wire.json_requests import INDICES, call
 
+pytestmark = pytest.mark.usefixtures("every_codec")
+
 
 def written(dtype: str, array: Any, shape: tuple[int, ...] | None = None, encoding: Encoding = "values") -> bytes:
     if dtype == "string":
@@ -188,7 +190,6 @@ def test_a_decimal_just_beside_the_middle_of_two_float32_is_not_written_for_the_
     assert text == "[7.0385307e-26]"
 
 
-@pytest.mark.usefixtures("every_codec")
 def test_the_longest_texts_of_complex_items_fit_their_room() -> None:
     items = np.full(2000, -1e15 - 1e15j, np.complex64)
     text = values("complex64", items)
