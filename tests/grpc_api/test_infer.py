@@ -17,6 +17,7 @@ from app.memory.budget import UNCOUNTED
 from app.security import api_keys
 from app.tensors.shape_limits import Limits
 from benchmarks.read_body import MODEL
+from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc
 from tests.grpc_api.messages import Channel, example, judged, output, pb, request
 from tests.oip.bodies import Array, same
@@ -50,42 +51,24 @@ def test_a_string_beyond_the_limit_is_one_wherever_the_request_has_it(typed: boo
 
 
 def broken(change: str) -> Any:
-    """Example 1 with a mistake."""
+    """Example 1 with a mistake that only a message can have, or one of its indices out of bounds."""
     made = example(typed="contents" in change)
-    if change == "no input":
-        del made.inputs[1], made.raw_input_contents[1]
-    elif change == "raw missing":
+    if change == "raw missing":
         del made.raw_input_contents[1]
-    elif change == "twice":
-        made.inputs[1].name = "data"
     elif change == "contents beside raw":
         made.raw_input_contents.extend([b"\0" * 16, b"\0" * 16])
     elif change == "contents of another type":
         made.inputs[1].contents.fp32_contents.append(1)
-    elif change == "contents too few":
-        made.inputs[1].shape[0] = 3
     elif change == "contents of FP16":
         made.inputs[0].datatype = "FP16"
-    elif change == "contents out of range":
-        made.inputs[0].datatype = "INT8"
-        made.inputs[0].ClearField("contents")
-        made.inputs[0].contents.int_contents.extend([1, 2, 300, -129])
-    elif change == "datatype":
-        made.inputs[0].datatype = "FP33"
-    elif change == "raw too short":
-        made.raw_input_contents[0] = b"\0" * 15
     elif change == "bounds":
         made.raw_input_contents[1] = np.array([1, 5]).tobytes()
-    elif change == "contents bounds":
-        made.inputs[1].contents.int64_contents[1] = 5
     elif change == "output":
         made.outputs.add(name="other")
     elif change == "classification":
         made.outputs.add(name="output").parameters["classification"].int64_param = 3
     elif change == "shared memory":
         made.inputs[0].parameters["shared_memory_region"].string_param = "x"
-    elif change == "foreign parameter":
-        made.parameters["axis"].int64_param = 0
     elif change == "fraction":
         made.parameters["batch_dims"].double_param = 0.5
     elif change == "negative shape":
@@ -93,25 +76,16 @@ def broken(change: str) -> Any:
     return made
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "status", "code", "pointer"),
     [
-        ("no input", "INVALID_ARGUMENT", "invalid_field", "/inputs"),
         ("raw missing", "INVALID_ARGUMENT", "malformed_request", None),
-        ("twice", "INVALID_ARGUMENT", "invalid_field", "/inputs/1/name"),
         ("contents beside raw", "INVALID_ARGUMENT", "invalid_field", "/inputs/0/contents"),
         ("contents of another type", "INVALID_ARGUMENT", "invalid_field", "/inputs/1/contents/fp32_contents"),
-        ("contents too few", "INVALID_ARGUMENT", "element_count_mismatch", "/inputs/1/contents/int64_contents"),
         ("contents of FP16", "INVALID_ARGUMENT", "invalid_field", "/inputs/0/contents/fp32_contents"),
-        ("contents out of range", "INVALID_ARGUMENT", "value_not_representable", "/inputs/0/contents/int_contents/2"),
-        ("datatype", "INVALID_ARGUMENT", "unsupported_dtype", "/inputs/0/datatype"),
-        ("raw too short", "INVALID_ARGUMENT", "element_count_mismatch", "/inputs/0"),
-        ("bounds", "OUT_OF_RANGE", "index_out_of_bounds", "/inputs/1"),
-        ("contents bounds", "OUT_OF_RANGE", "index_out_of_bounds", "/inputs/1/contents/int64_contents/1"),
         ("output", "INVALID_ARGUMENT", "invalid_field", "/outputs/0/name"),
         ("classification", "UNIMPLEMENTED", "not_implemented", "/outputs/0/parameters/classification"),
         ("shared memory", "UNIMPLEMENTED", "not_implemented", "/inputs/0/parameters/shared_memory_region"),
-        ("foreign parameter", "INVALID_ARGUMENT", "invalid_field", "/parameters/axis"),
         ("fraction", "INVALID_ARGUMENT", "invalid_field", "/parameters/batch_dims"),
         ("negative shape", "INVALID_ARGUMENT", "invalid_field", "/inputs/0/shape/0"),
     ],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from queue import Queue
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer
 from tests.oip.bodies import NUMPY, same
-from tests.oip.test_tritonclient import DATA, INDICES, text
+from tests.oip.test_tritonclient import DATA, INDICES, Caller, text
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the client's own dependencies
@@ -23,39 +22,13 @@ with warnings.catch_warnings():
     import tritonclient.grpc.aio as triton_aio
     from tritonclient.utils import InferenceServerException
 
-Call = Callable[..., Any]
 IN_FLIGHT = 1000
-
-
-class Caller:
-    """One of the two clients, whose methods are called alike."""
-
-    def __init__(self, name: str, url: str) -> None:
-        self.name = name
-        self.runner = asyncio.Runner()
-        self.client: Any = self.runner.run(_connect(url)) if name == "aio" else triton.InferenceServerClient(url)
-
-    def __getattr__(self, name: str) -> Call:
-        method = getattr(self.client, name)
-        if not inspect.iscoroutinefunction(method):
-            return method  # type: ignore[no-any-return]
-        return lambda *args, **kwargs: self.runner.run(method(*args, **kwargs))
-
-    def close(self) -> None:
-        if self.name == "aio":
-            self.runner.run(self.client.close())
-        else:
-            self.client.close()
-        self.runner.close()
-
-
-async def _connect(url: str) -> Any:
-    return triton_aio.InferenceServerClient(url)
 
 
 @pytest.fixture(scope="module", params=["sync", "aio"])
 def caller(request: pytest.FixtureRequest, grpc_server: GrpcServer) -> Iterator[Caller]:
-    made = Caller(request.param, grpc_server.address)
+    module = triton_aio if request.param == "aio" else triton
+    made = Caller(lambda: module.InferenceServerClient(grpc_server.address), is_async=request.param == "aio")
     yield made
     made.close()
 

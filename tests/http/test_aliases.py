@@ -141,16 +141,6 @@ def test_a_body_that_names_no_version_is_refused(
     error(client.get("/aliases/live"), 404, "tensor_not_found")
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_body_that_is_too_large_is_told_a_limit_that_no_setting_changes(client: httpx.Client, packed: bool) -> None:
-    sent, fields = b" " * (1 << 15), {}
-    if packed:
-        sent, fields = gzip.compress(sent), {"Content-Encoding": "gzip"}
-    found = error(client.put("/aliases/live", content=sent, headers=fields), 413, "payload_too_large")
-    assert (found["limit"], found["maximum"]) == ("small_body_bytes", 16384)
-    assert found["hint"] == "Send at most 16384 bytes: the limit small_body_bytes is fixed."
-
-
 @pytest.mark.parametrize("name", ["gathernd", "lookup", "stats", "live@1", ".live", "a b", "x" * 129])
 def test_a_name_that_no_tensor_may_have_is_refused(client: httpx.Client, name: str) -> None:
     error(client.put(f"/aliases/{name}", json=BODY), 422, "invalid_field", "/name")

@@ -10,7 +10,6 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
 from tests.http.lookups import Given, as_json, as_safetensors, saved
@@ -59,44 +58,6 @@ def bag(**fields: Any) -> dict[str, Any]:
     sent = as_json([BAG])
     sent["features"][0] |= fields
     return sent
-
-
-REFUSED: dict[str, tuple[Any, int, str, str | None]] = {
-    "no JSON": (b"{", 400, "malformed_request", None),
-    "a bare NaN": (b'{"features": [NaN]}', 400, "malformed_request", None),
-    "a key twice": (b'{"concat": true, "concat": true, "features": []}', 400, "malformed_request", None),
-    "values twice": (
-        b'{"features":[{"tensor":"lk_line","indices":{"dtype":"int64","values":[1],"values":[2]}}]}',
-        400, "malformed_request", None,
-    ),
-    "a list": ([], 422, "invalid_field", ""),
-    "no features": ({}, 422, "invalid_field", "/features"),
-    "an empty list": ({"features": []}, 422, "invalid_field", "/features"),
-    "features of another type": ({"features": {}}, 422, "invalid_field", "/features"),
-    "a feature of another type": ({"features": [3]}, 422, "invalid_field", "/features/0"),
-    "no tensor": (bag(tensor=None), 422, "invalid_field", "/features/0/tensor"),
-    "no name": (bag(tensor="a b"), 422, "invalid_field", "/features/0/tensor"),
-    "no indices": ({"features": [{"tensor": "lk_line"}]}, 422, "invalid_field", "/features/0/indices"),
-    "values and base64": (
-        bag(indices=int64([1], [0]) | {"base64": "AA=="}), 422, "invalid_field", "/features/0/indices",
-    ),
-    "no dtype": (bag(indices={"values": [1]}), 422, "invalid_field", "/features/0/indices/dtype"),
-    "base64 of another type": (
-        bag(indices={"dtype": "int64", "shape": [1], "base64": 3}), 422, "invalid_field", "/features/0/indices/base64",
-    ),
-    "bags of rank 0": (bag(indices=int64([], [0])), 422, "rank_mismatch", "/features/0/indices/shape"),
-    "a single index": (
-        {"features": [{"tensor": "lk_users", "indices": int64([], [0])}]}, 422, "feature_mismatch", "/features/0",
-    ),
-}  # fmt: skip
-
-
-@for_each("wrong", REFUSED)
-def test_what_is_wrong_is_told_with_its_place(wrong: str, every_client: httpx.Client) -> None:
-    sent, status, code, pointer = REFUSED[wrong]
-    content = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
-    found = error(every_client.post("/lookup", content=content), status, code, pointer)
-    assert found["hint"]
 
 
 STAGES = [
@@ -155,15 +116,6 @@ def test_binary_faults_are_told_with_their_place(wrong: str, client: httpx.Clien
     assert found["code"] == code, found
     if pointer is not None:
         assert found["errors"][0]["pointer"] == pointer
-
-
-def test_a_fill_value_as_deep_as_json_may_be_is_refused_as_any_other_list(client: httpx.Client) -> None:
-    deep: Any = 0
-    for _ in range(500):
-        deep = [deep]
-    body = as_json([Given("lk_items", [0])], out_of_bounds="fill", fill_value=deep)
-    refused = client.post("/lookup", json=body)
-    assert (refused.status_code, refused.json()["code"]) == (422, "value_not_representable")
 
 
 def test_a_query_may_only_ask_to_explain(client: httpx.Client) -> None:

@@ -40,10 +40,10 @@ Call = Callable[..., Any]
 class Caller:
     """One of the two clients, whose methods are called alike."""
 
-    def __init__(self, name: str, url: str) -> None:
-        self.name = name
+    def __init__(self, client: Callable[[], Any], *, is_async: bool) -> None:
+        self.is_async = is_async
         self.runner = asyncio.Runner()
-        self.client: Any = self.runner.run(_connect(url)) if name == "aio" else triton.InferenceServerClient(url)
+        self.client: Any = self.runner.run(_made(client)) if is_async else client()
 
     def __getattr__(self, name: str) -> Call:
         method = getattr(self.client, name)
@@ -52,20 +52,21 @@ class Caller:
         return lambda *args, **kwargs: self.runner.run(method(*args, **kwargs))
 
     def close(self) -> None:
-        if self.name == "aio":
+        if self.is_async:
             self.runner.run(self.client.close())
         else:
             self.client.close()
         self.runner.close()
 
 
-async def _connect(url: str) -> Any:
-    return triton_aio.InferenceServerClient(url)
+async def _made(client: Callable[[], Any]) -> Any:
+    return client()
 
 
 @pytest.fixture(scope="module", params=["sync", "aio"])
 def caller(request: pytest.FixtureRequest, server: Server) -> Iterator[Caller]:
-    made = Caller(request.param, f"127.0.0.1:{server.port}")
+    module = triton_aio if request.param == "aio" else triton
+    made = Caller(lambda: module.InferenceServerClient(f"127.0.0.1:{server.port}"), is_async=request.param == "aio")
     yield made
     made.close()
 

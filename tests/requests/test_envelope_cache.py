@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save
 
 from app.errors import GatherError
-from app.formats.json import read_request as json_reader
 from app.formats.json.read_request import read_request
-from app.formats.safetensors import read_request as safetensors_reader
-from app.formats.safetensors.read_request import read_request as read_safetensors
-from app.operators.registry import OPERATORS
 from app.requests.envelope_cache import EnvelopeCache, Validated, envelopes
 from app.tensors.gather_call import Call, Encoding
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
@@ -26,30 +19,10 @@ from tests.conftest import samples
 from tests.wire.json_random import Requests
 from tests.wire.json_requests import INDICES, SIGNATURES, outcome, read_call, request, tensor
 
-GATHERND = OPERATORS["gathernd"].signature
-ONE = tensor("float32", "[1]", "[1]")
-
 
 @pytest.fixture(autouse=True)
 def empty_cache() -> None:
     envelopes.clear()
-
-
-@pytest.fixture
-def validations(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts how often a document is validated, by format."""
-    counted = Counter[str]()
-
-    def counting(name: str, validate: Any) -> Any:
-        def count(*arguments: Any) -> Any:
-            counted[name] += 1
-            return validate(*arguments)
-
-        return count
-
-    for name, module in (("json", json_reader), ("safetensors", safetensors_reader)):
-        monkeypatch.setattr(module, "validate", counting(name, module.validate))
-    return counted
 
 
 def read_anew(*arguments: Any) -> tuple[Call, Encoding]:
@@ -72,31 +45,6 @@ def test_random_requests_are_read_alike_with_and_without_the_cache() -> None:
         envelopes.clear()
         found = [outcome(read_call, each, operator) for each in (body, other, body, other)]
         assert found == wanted * 2, (body, other)
-
-
-def test_another_length_is_not_validated_again(validations: Counter[str]) -> None:
-    for count in range(1, 30):
-        data = tensor("float32", json.dumps([0] * count), f"[{count}]")
-        call, _ = read_call(request(data), SIGNATURES["gathernd"], Limits())
-        assert call.data.shape == (count,)  # type: ignore[union-attr]
-    assert validations == {"json": 1}
-
-
-def test_another_length_in_safetensors_is_not_validated_again(validations: Counter[str]) -> None:
-    for count in range(1, 30):
-        body = save({"indices": np.zeros((count, 1), np.int64)})
-        call, _ = read_safetensors(body, b"tensor=items&batch_dims=0", GATHERND, Limits())
-        assert call.indices.shape == (count, 1)
-    assert validations == {"safetensors": 1}
-
-
-def test_another_length_in_a_lookup_is_not_validated_again(validations: Counter[str]) -> None:
-    for count in range(1, 30):
-        indices = {"dtype": "int64", "shape": [count], "values": [0] * count}
-        features = [{"tensor": "a", "indices": indices}, {"tensor": "b", "indices": indices}]
-        call, _ = read_request(json.dumps({"features": features}).encode(), b"", LOOKUP_SIGNATURE, Limits())
-        assert [feature.indices.shape for feature in call.features] == [(count,)] * 2
-    assert validations == {"json": 1}
 
 
 @pytest.mark.parametrize(

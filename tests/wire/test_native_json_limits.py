@@ -54,17 +54,6 @@ def test_a_bomb_of_one_piece_is_malformed_at_once(text: str, size: int) -> None:
     assert process_time() - started < 30
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"\xef\xbb\xbf{}", b"\xff\xfe{\0}\0", b"{} {}", b"{}\0", b"\0", b"{'a': 1}", b"{a: 1}"]
-)
-def test_what_is_no_json(body: bytes) -> None:
-    refused(body, MALFORMED)
-
-
-def test_a_byte_order_mark_is_malformed() -> None:
-    refused(b"\xef\xbb\xbf" + request(), MALFORMED)
-
-
 @for_each(
     "body",
     [

@@ -424,14 +424,9 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 @for_each("attack", HOSTILE)
 def test_hostile_body_is_malformed(attack: str) -> None:
-    raw = HOSTILE[attack]()
-    assert refused(raw) == ("malformed_request", None)
-
-
-@for_each("attack", HOSTILE)
-def test_a_hostile_body_is_told_how_to_make_a_sound_one(attack: str) -> None:
     with pytest.raises(GatherError) as caught:
         read(HOSTILE[attack]())
+    assert (caught.value.code, caught.value.places) == ("malformed_request", ())
     assert "save_file" in str(caught.value.hint)
     assert "--data-binary" in str(caught.value.hint)
 
@@ -456,14 +451,3 @@ def test_a_header_over_the_limit_is_refused_before_it_is_read() -> None:
     assert caught.value.code == "limit_exceeded"
     assert caught.value.facts == {"limit": "safetensors_header_bytes", "maximum": MAX_HEADER}
     assert read_layout(body(b"{" + b" " * (MAX_HEADER - 2) + b"}"))[0] == ()
-
-
-def test_first_the_fields_then_the_dtypes_then_the_counts_then_the_values() -> None:
-    bad_bool = {"data": entry("BOOL", [1], 0, 1), "indices": entry("I64", [1, 1], 1, 9)}
-    assert refused(body(bad_bool, b"\2" + bytes(8)))[0] == "value_not_representable"
-    bad_count = {"data": entry("BOOL", [1], 0, 1), "indices": entry("I64", [2, 1], 1, 9)}
-    assert refused(body(bad_count, b"\2" + bytes(8))) == ("element_count_mismatch", "/indices")
-    bad_type = {"data": entry("BOOL", [2], 0, 1), "indices": entry("I63", [2, 1], 1, 9)}
-    assert refused(body(bad_type, b"\2" + bytes(8))) == ("unsupported_dtype", "/indices")
-    assert refused(body(bad_type, b"\2" + bytes(8)), b"batch_dims=x") == ("invalid_field", "/query/batch_dims")
-    assert refused(body(bad_type, b"\2" + bytes(9)), b"batch_dims=x") == ("malformed_request", None)
