@@ -40,7 +40,7 @@ def random_gather(rng: Rng, held: Tables, *, spoiled: bool) -> Case:
     request = Request(path, {"data": table, "indices": np.zeros(0, np.int64)}, given)
     if spoiled:
         for _ in range(int(rng.integers(0, 3))):
-            gather_cases._spoil(rng, path, given, list(shape), index_shape)
+            _spoil(rng, path, given, list(shape), index_shape)
     known = (path, given.get("dialect", "onnx-13")) in DIALECTS
     bad = choose(rng, (0, 0.1, 0.6)) if spoiled or mode != "error" else 0
     kind = choose(rng, sorted(index_types))
@@ -54,6 +54,34 @@ def random_gather(rng: Rng, held: Tables, *, spoiled: bool) -> Case:
     elif rng.random() < 0.1:
         name = choose(rng, (f"{name}@1", f"{name}@2" if spoiled else name, "pl_missing" if spoiled else name))
     return replace(case_of(request), resident=name)
+
+
+def _spoil(rng: Rng, path: str, given: dict[str, Any], shape: list[int], index_shape: list[int]) -> None:
+    batched = path == gather_cases.ND or (given.get("dialect") == "openvino-8" and rng.random() < 0.5)
+    name = "batch_dims" if batched else "axis"
+    match int(rng.integers(10)):
+        case 0:
+            given[name] = choose(rng, (-7, -1, 1, 2, 6, 2**63, -(2**64)))
+        case 1 if index_shape:
+            index_shape[rng.integers(len(index_shape))] = choose(rng, (0, 1, 2, 6))
+        case 2:
+            shape[rng.integers(len(shape) or 1) :] = choose(rng, ([], [1], [0], [2, 3]))
+        case 3:
+            del index_shape[: choose(rng, (1, 9))]
+        case 4:
+            given["dialect"] = choose(
+                rng, ("onnx-13", "onnx-12", "onnx-11", "onnx-1", "openvino-8", "openvino-6", "onnx-18")
+            )
+        case 5:
+            given["device"] = choose(rng, ("gpu", "gpu", "tpu", "cpu"))
+        case 6:
+            given[choose(rng, ("axis", "batch_dims", "reduction"))] = 0
+        case 7:
+            given["out_of_bounds"] = choose(rng, ("ignore", *MODES))
+        case 8:
+            given["fill_value"] = 0
+        case 9:
+            given.pop("axis", None)
 
 
 def send(client: httpx.Client, rng: Rng, case: Case) -> None:

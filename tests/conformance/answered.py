@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,6 @@ from tests.conformance.block_quantized import BLOCK_QUANTIZED_ANSWERED
 from tests.conformance.cases import Case, Error, case, told
 from tests.conformance.text_examples import EXAMPLES
 from tests.http.forms import COMPLEX, FLOAT8, FLOATS, TYPES, tensor
-from tests.http.known_cases import further_cases, own_cases
 from tests.http.rules import DIALECTS, NEEDS_AXIS
 from tests.parity.gather_cases import AXIS, ELEMENTS, MODES, ND
 from tests.parity.items import NUMPY, Array, items
@@ -20,6 +22,7 @@ from tests.parity.messages import values
 from tests.parity.scatter_cases import REDUCTIONS
 from tests.rounding import FORMATS
 
+KNOWN = Path(__file__).parents[1] / "cases" / "known_answers.json"
 SCATTERS = ("/scatternd", "/scatter_elements")
 GRADIENTS = ("/gathernd/backward", "/gather/backward")
 # A type, the item that it stores, and the value to fill with that a request names.
@@ -371,15 +374,25 @@ def _converted() -> Iterator[Case]:
 
 
 def _known() -> Iterator[Case]:
-    """The known-answer cases: of ONNX's, OpenVINO's and WebNN's own tests and texts, and of the file GATHERND_CASES."""
-    for known in (*own_cases(), *further_cases()):
-        body = {"data": known.data, "indices": known.indices, "dialect": known.dialect, **known.attributes}
-        name = f"{known.path} {known.name}"
-        if known.output is None:
-            assert known.error is not None
-            yield case(name, known.path, body, error=Error(known.error, only_code=True))
+    """The answers of ONNX's, OpenVINO's and WebNN's own tests and texts, and of mistakes known of others.
+
+    The file holds one case a line. Its members are those of a request, then `output` or the code of the `error`;
+    `values` that are missing are 0, 1, 2, … in row-major order, and the output has the type of the data.
+    """
+    for known in json.loads(KNOWN.read_text()):
+        path, data = f"/{known['operator'].lower()}", _numbered(known["data"])
+        body = {"data": data, "indices": _numbered(known["indices"]), "dialect": known["dialect"]}
+        body |= {name: known[name] for name in ("batch_dims", "axis", "out_of_bounds") if name in known}
+        name = f"{path} {known['name']}"
+        if "error" in known:
+            yield case(name, path, body, error=Error(known["error"], only_code=True))
         else:
-            yield case(name, known.path, body, outputs={"output": told(known.output).array})
+            output = told({"dtype": data["dtype"], **_numbered(known["output"])}).array
+            yield case(name, path, body, outputs={"output": output})
+
+
+def _numbered(given: dict[str, Any]) -> dict[str, Any]:
+    return {**given, "values": given.get("values", list(range(prod(given["shape"]))))}
 
 
 def _examples() -> Iterator[Case]:

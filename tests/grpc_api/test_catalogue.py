@@ -1,8 +1,4 @@
-"""Every code of the catalogue that gRPC can give is provoked over gRPC, with its status; the others are named.
-
-What one request to a healthy server provokes is in `PROVOKED`, if no case of the conformance table does; the codes of
-`STATES` need a server in a certain state. That a code has its own status of gRPC holds for every refusal (`judged`).
-"""
+"""Codes over gRPC that no case of the conformance table has, each with its status: of one request, and of a state."""
 
 from __future__ import annotations
 
@@ -16,12 +12,8 @@ import grpc
 import numpy as np
 import pytest
 
-from app.errors import CODES
 from app.errors.catalogue import CATALOGUE
 from app.security import api_keys
-from tests.conformance.gaps import gap_of
-from tests.conformance.refused import REFUSED
-from tests.conformance.transports import Grpc
 from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc, port_of
 from tests.grpc_api.http2 import Http2, conversation
@@ -31,29 +23,6 @@ from tests.http.conftest import Start
 from tests.http.test_tensors_disk import file_of
 from tests.oip.bodies import Array
 
-UNREACHABLE = {
-    "method_not_allowed": "a call has no methods: one that there is not is not_found",
-    "header_too_large": "gRPC itself refuses metadata beyond GATHERND_MAX_HEADER_BYTES, and has no problem body",
-    "unsupported_media_type": "messages have one form, and gRPC itself refuses other codings than gzip and deflate",
-    "name_conflict": "tensors and aliases are made over HTTP alone",
-    "tensor_in_use": "tensors are removed over HTTP alone",
-    "precondition_failed": "conditions stand in fields of HTTP's headers",
-    "range_not_satisfiable": "parts of a tensor's file are read over HTTP alone",
-    "import_failed": "imports are asked for over HTTP alone",
-    "insufficient_storage": "no call stores anything",
-}
-TESTS = Path(__file__).parents[1]
-ELSEWHERE = {
-    "shard_unavailable": TESTS / "cluster" / "test_over_grpc.py",
-    "request_timeout": TESTS / "grpc_api" / "test_message_timeouts.py",
-}
-"""Codes that other tests provoke over gRPC."""
-STATES = {
-    "unauthorized", "forbidden", "overloaded", "not_ready", "tensor_damaged", "internal",
-    "payload_too_large",
-}  # fmt: skip
-
-RAW = Grpc("gRPC, raw", typed=False)
 DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
@@ -95,15 +64,6 @@ def put_rows(server: GrpcServer) -> None:
         headers = {"content-type": "application/octet-stream"}
         put = client.put("/tensors/rows?dtype=float32&shape=3,4", content=DATA.tobytes(), headers=headers)
         assert put.status_code in (200, 201)
-
-
-def test_every_code_is_provoked_over_grpc_or_cannot_be() -> None:
-    in_table = {each.error.code for each in REFUSED if each.error is not None and gap_of(RAW, each) is None}
-    provoked = {*PROVOKED, *in_table, *STATES, *ELSEWHERE}
-    assert provoked | set(UNREACHABLE) == set(CODES)
-    assert not provoked & set(UNREACHABLE)
-    for code, path in ELSEWHERE.items():
-        assert f'"{code}"' in path.read_text()
 
 
 @for_each("code", PROVOKED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isfinite, prod
 from typing import Any
 
@@ -66,17 +65,6 @@ def _float(dtype: str, value: Any) -> bool:
     if dtype == "float8_e8m0fnu" and type(value) in (int, float) and value < 0:
         return False
     return type(value) in (int, float) and abs(value) < _INFINITE[dtype]
-
-
-@dataclass(frozen=True)
-class BadIndex:
-    """A component of indices that is out of bounds; `item` is its number in row-major order."""
-
-    item: int
-    value: int
-    axis: int
-    size: int
-    allowed: list[int] | None
 
 
 def position(item: int, shape: Sequence[int]) -> list[int]:

@@ -6,11 +6,8 @@ have tests of their own, in test_overload.py, test_raw.py and test_slow_senders.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -19,12 +16,10 @@ from app.errors import CODES, Code, GatherError, Place
 from app.errors.catalogue import CATALOGUE
 from app.errors.hints import SETTING_OF_LIMIT, hint_of
 from app.settings import SETTING_NAMES
-from tests.conformance.refused import REFUSED
 from tests.for_each import for_each
 from tests.http.forms import int64, packed
 from tests.http.provoked import PROVOKED, at, body
-from tests.http.server import ROOT, check_hint
-from tests.parsed import parsed
+from tests.http.server import check_hint
 
 
 @for_each("number", range(len(PROVOKED)))
@@ -44,35 +39,6 @@ def test_a_broken_request_is_told_what_is_wrong_and_where(number: int, client: h
         assert (found["rule"]["dialect"], found["rule"]["clause"]) == case.rule, about
         assert found["rule"]["text"], about
     assert {name: found[name] for name in ("limit", "maximum") if name in found} == case.facts, about
-
-
-def raised_codes() -> Iterator[tuple[str, Path]]:
-    """The codes that the service raises, as its source has them."""
-    for path in sorted((ROOT / "app").rglob("*.py")):
-        if "client" in path.relative_to(ROOT / "app").parts:
-            continue
-        for node in ast.walk(parsed(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "GatherError" and node.args:
-                code = node.args[0]
-                if isinstance(code, ast.Constant):
-                    yield str(code.value), path
-
-
-def named_elsewhere() -> set[str]:
-    """The codes that other tests name."""
-    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
-    return {code for code in CODES if any(f'"{code}"' in text for text in texts)}
-
-
-def test_every_code_is_raised_somewhere() -> None:
-    assert set(CODES) == {code for code, _ in raised_codes()}
-
-
-def test_every_code_that_is_raised_is_provoked_by_a_test() -> None:
-    tested = {case.code for case in PROVOKED} | named_elsewhere()
-    tested |= {case.error.code for case in REFUSED if case.error is not None}
-    missing = {code: str(path) for code, path in raised_codes() if code not in tested}
-    assert not missing, "raised by the service and provoked by no test"
 
 
 @for_each("code", CODES)
@@ -151,26 +117,3 @@ def test_a_limit_that_an_operator_may_raise_is_named_by_its_setting() -> None:
         "header_too_large", "payload_too_large", "output_too_large", "limit_exceeded", "overloaded",
         "insufficient_storage",
     }  # fmt: skip
-
-
-def named_limits() -> set[str]:
-    """The names of limits in the errors of the service, as its source has them."""
-    found = set()
-    for path in sorted((ROOT / "app").rglob("*.py")):
-        found.update(
-            re.findall(
-                r'"limit": "(\w+)"|_over\("(\w+)",|(?:too_large|inflate|read_body)\([^)]*"(\w+_bytes)"\)',
-                path.read_text(),
-            )
-        )
-    return {next(filter(None, names)) for names in found}
-
-
-def test_the_setting_of_every_limit_is_known_but_of_those_that_are_fixed() -> None:
-    fixed = {
-        "bytes", "contents", "contents_fields", "contents_parts", "data_members", "fields_bytes", "grpc_message_bytes",
-        "gzip_members", "npy_header_bytes", "odd_dimensions", "safetensors_header_bytes", "small_body_bytes",
-    }  # fmt: skip
-    assert named_limits() - fixed <= set(SETTING_OF_LIMIT)
-    assert len(named_limits()) > 15
-    assert not fixed & set(SETTING_OF_LIMIT)

@@ -317,18 +317,6 @@ def test_settings_can_be_read_and_not_changed(caller: Caller) -> None:
         assert caught.value.status() == "501"
 
 
-def test_every_method_of_the_client_is_called_here() -> None:
-    from pathlib import Path
-
-    used = Path(__file__).read_text()
-    for kind in (triton.InferenceServerClient, triton_aio.InferenceServerClient):
-        for name, _ in inspect.getmembers(kind, callable):
-            if name.startswith("_") or name in {"plugin", "register_plugin", "unregister_plugin", "close"}:
-                continue
-            known = name.replace("system", "{kind}").replace("cuda", "{kind}")
-            assert name in used or known in used, name
-
-
 def test_bfloat16_bytes_are_the_upper_half_of_float32(caller: Caller) -> None:
     data = np.array([[1.5, 0.1], [-3.3, 1e30], [0, 0]], BF16)
     found = caller.infer("gathernd", inputs("BF16", data)).as_numpy("output")

@@ -1,30 +1,23 @@
-"""Random gradients of gathers, valid and not: their rules, and loops that add one element after the other."""
+"""Random gradients of gathers, and loops that add one element after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from tests.http.forms import FLOATS, INTEGERS, TYPES
+from tests.http.forms import FLOATS
 from tests.http.rules import DIALECTS
 from tests.parity import gather_cases
-from tests.parity.faults import Fault, Stage, first, of_arrays, of_fields, of_type
-from tests.parity.items import NUMPY, Array, Rng, choose, indices_around, items, name_of
+from tests.parity.items import Array, Rng, choose, indices_around, items
 from tests.parity.messages import Request
-from tests.parity.scatter_cases import spoil_values
 
 ND, AXIS = "/gathernd/backward", "/gather/backward"
 ROUTES = sorted((f"{path}/backward", dialect) for path, dialect in DIALECTS if path != gather_cases.ELEMENTS)
 COEFFICIENTS = (1, 1.0, -0.5, 0, -0.0, 1e-3, 3, -1e30, 1e-45, 2.5e38)
 MOST_ELEMENTS, MOST_BYTES = 2**33, 2**30
-CODES = {
-    "invalid_field", "unsupported_dtype", "element_count_mismatch", "value_not_representable", "rank_too_small",
-    "axis_out_of_range", "batch_dims_out_of_range", "batch_shape_mismatch", "index_depth_out_of_range",
-    "updates_shape_mismatch", "limit_exceeded", "output_too_large", "device_unavailable", "index_out_of_bounds",
-}  # fmt: skip
 Tables = Mapping[str, tuple[str, list[int]]]
 """The resident tensors that there are: type and shape by name."""
 
@@ -36,41 +29,40 @@ def tables() -> dict[str, Array]:
     return made | {"pg_int32": np.zeros((4, 3), np.int32)}
 
 
-def random_gradient(rng: Rng, held: Tables, *, spoiled: bool) -> Request:
-    """A valid request, but for what is `spoiled` in some of them."""
+def random_gradient(rng: Rng, held: Tables) -> Request:
+    """A valid request."""
+    while True:
+        request, shape = _drawn(rng, held)
+        fills = request.path == AXIS and request.parameters.get("dialect") == "openvino-8"
+        if fills or 0 not in shape or not request.arrays["indices"].size:
+            return request
+
+
+def _drawn(rng: Rng, held: Tables) -> tuple[Request, list[int]]:
     path, dialect = choose(rng, ROUTES)
     data_types, index_types, wrap = DIALECTS[path.removesuffix("/backward"), dialect]
     dtype, index_type = choose(rng, sorted(data_types & set(FLOATS))), choose(rng, sorted(index_types))
     shape = [int(size) for size in rng.integers(0 if rng.random() < 0.06 else 1, 5, rng.integers(1, 5))]
     given: dict[str, Any] = {"dialect": dialect} if dialect != "onnx-13" or rng.random() < 0.3 else {}
     if rng.random() < 0.15:
-        given["tensor"] = choose(rng, [name for name, (own, _) in held.items() if own == dtype or spoiled])
+        given["tensor"] = choose(rng, [name for name, (own, _) in held.items() if own == dtype])
         shape = list(held[given["tensor"]][1])
     sparse = rng.random() < 0.4
     if sparse or rng.random() < 0.2:
         given["sparse"] = sparse
-    index_shape = _shapes(rng, path, dialect, given, shape, sparse=sparse and rng.random() < (0.8 if spoiled else 1))
+    index_shape = _shapes(rng, path, dialect, given, shape, sparse=sparse)
     if rng.random() < 0.5:
         given["lda_coeff"] = choose(rng, (*COEFFICIENTS, 1e300) if dtype == "float64" else COEFFICIENTS)
     output = _output_shape(path, dialect, given, shape, index_shape)
-    huge = "tensor" not in given and rng.random() < (0.1 if spoiled else 0.02)
-    if huge and (spoiled or sparse):
-        shape[0] = choose(rng, (2**31, 2**31, 2**62)) if spoiled else 2**31
-        if prod(shape) > MOST_ELEMENTS and not spoiled:
+    if sparse and "tensor" not in given and rng.random() < 0.02:
+        shape[0] = 2**31
+        if prod(shape) > MOST_ELEMENTS:
             shape[0] = 9
-    if spoiled:
-        for _ in range(int(rng.integers(0, 3))):
-            _spoil(rng, path, given, shape, index_shape, output)
-    if "tensor" not in given and not (spoiled and rng.random() < 0.02):
+    if "tensor" not in given:
         given["data_shape"] = shape
-    grad_type = choose(rng, TYPES) if spoiled and rng.random() < 0.06 else dtype
-    index_type = choose(rng, (*INTEGERS, "float32")) if spoiled and rng.random() < 0.06 else index_type
-    bad = choose(rng, (0, 0.1, 0.6)) if spoiled or (path == AXIS and dialect == "openvino-8") else 0
+    bad = choose(rng, (0, 0.1, 0.6)) if path == AXIS and dialect == "openvino-8" else 0
     indices = _indices(rng, path, given, shape, index_shape, index_type, wrap, bad)
-    request = Request(path, {"indices": indices, "grad_output": items(rng, grad_type, output)}, given)
-    if spoiled and rng.random() < 0.12:
-        spoil_values(rng, request)
-    return request
+    return Request(path, {"indices": indices, "grad_output": items(rng, dtype, output)}, given), shape
 
 
 def _shapes(rng: Rng, path: str, dialect: str, given: dict[str, Any], shape: list[int], *, sparse: bool) -> list[int]:
@@ -122,120 +114,9 @@ def _indices(
     return indices_around(rng, dtype, np.minimum(wide, held), wraps=wrap, bad=bad)
 
 
-def _spoil(
-    rng: Rng, path: str, given: dict[str, Any], shape: list[int], index_shape: list[int], output: list[int]
-) -> None:
-    name = "batch_dims" if path == ND else "axis"
-    match int(rng.integers(13)):
-        case 0:
-            given[name] = choose(rng, (-7, -1, 1, 2, 6, 2**63, -(2**64)))
-        case 1 if index_shape:
-            index_shape[rng.integers(len(index_shape))] = choose(rng, (0, 1, 2, 6))
-        case 2 if "tensor" not in given:
-            shape[rng.integers(len(shape) or 1) :] = choose(rng, ([], [1], [0], [2, 3]))
-        case 3:
-            del index_shape[: choose(rng, (1, 9))]
-        case 4:
-            given["dialect"] = choose(rng, ("onnx-13", "onnx-12", "onnx-11", "onnx-1", "openvino-8"))
-        case 5:
-            given["device"] = choose(rng, ("gpu", "gpu", "tpu", "cpu"))
-        case 6:
-            given[choose(rng, ("axis", "batch_dims", "out_of_bounds", "fill_value"))] = 0
-        case 7 if output:
-            output[rng.integers(len(output))] = choose(rng, (0, 1, 2, 5))
-        case 8:
-            output.insert(0, 1)
-        case 9:
-            given["lda_coeff"] = choose(rng, (1e39, -1e300, "x", True))
-        case 10:
-            given["sparse"] = choose(rng, (True, 1, "yes"))
-        case 11 if "tensor" in given:
-            given["data_shape"] = [4, 3, 2]
-        case 12:
-            given["tensor"] = "pg_float32_1"
-
-
-def faults_of(request: Request, held: Tables) -> list[Fault]:
-    """The rules that a request breaks first, none for a valid one.
-
-    Where among the rules it comes that a sparse gradient is along the first axes, the design does not say: it needs the
-    rank for an axis that counts from the back.
-    """
-    found = first(_faults(request, held))
-    return [*found, *_sparse_faults(request, held)]
-
-
 def _shape_of(request: Request, held: Tables) -> list[int]:
     given = request.parameters
     return list(held[given["tensor"]][1]) if "tensor" in given else list(given.get("data_shape", [1]))
-
-
-def _sparse_faults(request: Request, held: Tables) -> Iterator[Fault]:
-    given, rank = request.parameters, len(_shape_of(request, held))
-    at = given.get("batch_dims" if request.path == ND else "axis", 0)
-    if request.path == AXIS and -rank <= at < rank:
-        at %= rank
-    if given.get("sparse") is True and at:
-        yield Fault(Stage.FIELDS, "invalid_field", "parameter", "sparse")
-
-
-def _faults(request: Request, held: Tables) -> Iterator[Fault]:
-    path, given = request.path.removesuffix("/backward"), request.parameters
-    dialect, shape = given.get("dialect", "onnx-13"), _shape_of(request, held)
-    twin = Request(path, {"indices": request.arrays["indices"]}, given)
-    gather_8 = gather_cases.is_gather_8(twin)
-    known = {"dialect", "device", "lda_coeff", "sparse", "data_shape", "tensor"}
-    known |= {"batch_dims"} if path == gather_cases.ND else {"axis", "batch_dims"} if gather_8 else {"axis"}
-    if gather_8 and "axis" not in given:
-        yield Fault(Stage.FIELDS, "invalid_field", "parameter", "axis")
-    yield from of_fields(request, known, {name for route, name in DIALECTS if route == path})
-    if ("tensor" in given) == ("data_shape" in given):
-        name = "tensor" if "tensor" in given else "data_shape"
-        yield Fault(Stage.FIELDS, "invalid_field", "parameter", name)
-    coefficient = given.get("lda_coeff", 1)
-    if isinstance(coefficient, str | bool):
-        yield Fault(Stage.FIELDS, "invalid_field", "parameter", "lda_coeff")
-    if not isinstance(given.get("sparse", False), bool):
-        yield Fault(Stage.FIELDS, "invalid_field", "parameter", "sparse")
-    yield from of_arrays(request)
-    if (path, dialect) not in DIALECTS:
-        return
-    data_types, index_types, wrap = DIALECTS[path, dialect]
-    floats, dtype = data_types & set(FLOATS), request.dtype("grad_output")
-    if dtype in FLOATS and dtype != "float64" and not isinstance(coefficient, str | bool) and abs(coefficient) > 3.5e38:
-        yield Fault(Stage.VALUES, "value_not_representable", "parameter", "lda_coeff")
-    if "tensor" in given and held[given["tensor"]][0] not in floats:
-        yield Fault(Stage.DATA_TYPE, "unsupported_dtype", "parameter", "tensor")
-    yield from of_type(request, "indices", index_types, Stage.INDEX_TYPE)
-    yield from of_type(request, "grad_output", frozenset(floats), Stage.UPDATES_TYPE)
-    if "tensor" in given and dtype in TYPES and dtype != held[given["tensor"]][0]:
-        yield Fault(Stage.UPDATES_TYPE, "unsupported_dtype", "dtype", "grad_output")
-    yield from _shape_faults(request, twin, shape, wrap, fills=gather_8)
-
-
-def _shape_faults(request: Request, twin: Request, shape: list[int], wrap: bool, *, fills: bool) -> Iterator[Fault]:
-    """The gather's own rules, grad_output's shape and the limits."""
-    given, index_shape = request.parameters, request.shape("indices")
-    named = "tensor" if "tensor" in given else "data_shape"
-    if not shape:
-        yield Fault(Stage.RANK, "rank_too_small", "parameter", named)
-    judge = gather_cases.faults_nd if request.path == ND else gather_cases.faults_axis
-    found = [fault for fault in judge(twin, shape, index_shape, wrap) if not fills or fault.stage < Stage.INDEX_VALUES]
-    yield from found
-    if (
-        any(fault.stage < Stage.INDEX_VALUES for fault in found)
-        or not shape
-        or (request.path == ND and not index_shape)
-    ):
-        return
-    wanted = _output_shape(request.path, given.get("dialect", "onnx-13"), given, shape, index_shape)
-    if request.shape("grad_output") != wanted:
-        yield Fault(Stage.UPDATES_SHAPE, "updates_shape_mismatch", "shape", "grad_output")
-    size = NUMPY[name_of(request.arrays["grad_output"])].itemsize
-    if prod(shape) > MOST_ELEMENTS or prod(n for n in shape if n) * size > 2**63 - 1:
-        yield Fault(Stage.LIMITS, "limit_exceeded", "parameter", named)
-    elif given.get("sparse") is not True and prod(shape) * size > MOST_BYTES:
-        yield Fault(Stage.LIMITS, "output_too_large", "parameter", named)
 
 
 def looped(request: Request, held: Tables) -> dict[str, Array]:
@@ -298,10 +179,3 @@ def _looped(request: Request, held: Tables) -> dict[str, Array]:
 
 def _add(sums: dict[tuple[int, ...], Any], place: tuple[int, ...], value: Any) -> None:
     sums[place] = sums.get(place, type(value)(0)) + value
-
-
-def kinds_of(request: Request) -> list[Any]:
-    """What a valid request is an example of."""
-    given = request.parameters
-    dialect, sparse = given.get("dialect", "onnx-13"), given.get("sparse", False)
-    return [(request.path, dialect, sparse), (request.path, name_of(request.arrays["grad_output"]))]

@@ -9,7 +9,7 @@ import json
 import struct
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
@@ -36,22 +36,19 @@ _OF_LONG = {long: name for name, long in DATATYPES.items()}
 
 @dataclass
 class Request:
-    """A request to an operator: arrays by name, and all else that it says.
-
-    `dtypes` and `values` are what is sent, in flat JSON, in place of an array's own type name or values.
-    """
+    """A request to an operator: arrays by name, and all else that it says."""
 
     path: str
     arrays: dict[str, Array]
     parameters: dict[str, Any]
-    dtypes: dict[str, str] = field(default_factory=dict)
-    values: dict[str, list[Any]] = field(default_factory=dict)
-
-    def dtype(self, name: str) -> str:
-        return self.dtypes.get(name, name_of(self.arrays[name]))
 
     def shape(self, name: str) -> list[int]:
         return list(self.arrays[name].shape)
+
+
+def indexes_nothing(request: Request) -> bool:
+    """Whether there are indices for a tensor without items, of which none can be in bounds."""
+    return 0 in request.shape("data") and request.arrays["indices"].size > 0
 
 
 def values(array: Array) -> list[Any]:
