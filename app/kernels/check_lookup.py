@@ -105,3 +105,16 @@ def rows_of(plan: FeaturePlan, out: NDArray[Any]) -> NDArray[Any]:
         return np.empty(shape, out.dtype)
     start = plan.column // plan.item_size
     return np.lib.stride_tricks.as_strided(out[start:], shape, (plan.stride, plan.item_size))
+
+
+def rows_read(plan: FeaturePlan, given: FeatureArrays, indices: NDArray[Any]) -> NDArray[Any]:
+    """The rows at `indices`, none out of bounds, as carriers, [indices, row_items]."""
+    table = given.table.reshape(plan.rows, plan.row_items)
+    if given.fill is None:
+        found: NDArray[Any] = table[indices]
+        return found
+    filled = indices == plan.rows
+    rows = np.empty((len(indices), plan.row_items), given.table.dtype)
+    rows[filled] = given.fill
+    rows[~filled] = table[indices[~filled]]
+    return rows

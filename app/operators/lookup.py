@@ -35,6 +35,8 @@ CODES: Final[tuple[Code, ...]] = (
     "feature_mismatch",
 )  # fmt: skip
 """The errors of these rules, beside those of types and limits."""
+_HALF: Final = 2
+"""Bytes of the floats whose sums are added in float32."""
 _BLOCK: Final = 1 << 18
 """Indices that are looked at together for an error, which bounds the memory that it takes."""
 
@@ -73,18 +75,34 @@ class FeaturePlan:
         return self.row_items * self.item_size
 
 
+Described = tuple[DType, tuple[int, ...]]
+"""Type and shape of an output."""
+
+
 @dataclass(frozen=True, slots=True)
 class LookupPlan:
-    """The features, and the outputs: of each its type and shape. `shapes` are those of the features' own outputs."""
+    """The features, and the outputs that are answered. `shapes` are those of the features' own outputs.
+
+    Kernels write the outputs `written`. These are the answer's own unless it is asked for in another type: then each
+    feature is written apart, sums of two-byte floats in float32, so that each item is rounded once.
+    """
 
     features: tuple[FeaturePlan, ...]
-    outputs: tuple[tuple[DType, tuple[int, ...]], ...]
+    outputs: tuple[Described, ...]
     shapes: tuple[tuple[int, ...], ...]
+    written: tuple[Described, ...]
+    widened: tuple[int, ...]
+    """The numbers of the features whose rows are pooled as float32, though their tables are of two-byte floats."""
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the outputs' items as kernels write them."""
+        """Bytes of the outputs that are answered."""
         return sum(prod(shape) * dtype.carrier.itemsize for dtype, shape in self.outputs)
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the outputs that kernels write."""
+        return sum(prod(shape) * dtype.carrier.itemsize for dtype, shape in self.written)
 
     @property
     def equivalent(self) -> GatherPlan:
@@ -116,11 +134,19 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
         _check_limits(feature, table, limits)
     outputs = tuple(zip(types, shapes, strict=True)) if joined is None else ((types[0], joined),)
     _check_outputs(call, outputs, limits)
+    written = outputs
+    widened: list[int] = []
+    if call.output_dtype is not None:
+        joined = None
+        halves = [feature.pooling != "none" and table.dtype.item_size == _HALF for feature, table in pairs]
+        widened = [number for number, is_half in enumerate(halves) if is_half]
+        types = [DTYPES["float32"] if is_half else table.dtype for is_half, table in zip(halves, tables, strict=True)]
+        written = tuple(zip(types, shapes, strict=True))
     plans = []
     column = 0
     for number, (feature, table) in enumerate(pairs):
         item_size, group = table.dtype.carrier.itemsize, prod(feature.indices.shape[1:])
-        own = group * prod(table.shape[1:]) * item_size
+        own = group * prod(table.shape[1:]) * written[number if joined is None else 0][0].carrier.itemsize
         stride = own if joined is None else prod(joined[1:]) * item_size
         bags = 0 if feature.offsets is None else feature.offsets.shape[0]
         plans.append(
@@ -141,7 +167,7 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
             )
         )
         column += own
-    return LookupPlan(tuple(plans), outputs, shapes)
+    return LookupPlan(tuple(plans), outputs, shapes, written, tuple(widened))
 
 
 def _check_dtypes(feature: Feature, table: Tensor) -> None:

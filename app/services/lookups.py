@@ -20,12 +20,12 @@ from app.bounded_cache import BoundedCache
 from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN, BackendChooser, Decision, Facts
 from app.errors import GatherError
 from app.kernels import LookupKernel
-from app.kernels.check_lookup import FeatureArrays, rows_of
-from app.kernels.float_conversion import in_type
-from app.kernels.out_of_bounds import REPLACED_BYTES, replace_out_of_bounds
+from app.kernels.check_lookup import FeatureArrays, rows_of, rows_read
+from app.kernels.float_conversion import converted, in_type
+from app.kernels.out_of_bounds import REPLACED_BYTES, Replacement, replace_out_of_bounds
 from app.memory.budget import Memory
 from app.operators.gather_plan import GatherPlan
-from app.operators.lookup import LookupPlan, check_all_offsets, check_indices, plan_lookup
+from app.operators.lookup import FeaturePlan, LookupPlan, check_all_offsets, check_indices, plan_lookup
 from app.operators.shape_rules import check_output_bytes
 from app.services.call_planner import fill_item
 from app.services.service import Explanation, Service
@@ -34,15 +34,14 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import OUTPUT, Answer, TableRead
 from app.tensors.lookup_call import Feature, LookupCall
-from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 CPU_ONLY: Final = "lookups run on the CPU alone"
-_HALF: Final = 2
-"""Bytes of the floats whose sums are added in float32."""
 _FLOAT32: Final = DTYPES["float32"]
+Marks = Sequence[NDArray[np.bool_] | None]
+"""Of each feature which indices are filled, None if none is; as in `Replacement`."""
 _MAX_REMEMBERED_PLANS: Final = 256
 _MAX_REMEMBERED_FEATURES: Final = 64
 """The plan of a lookup with more features is not remembered: one takes some 500 bytes for each, which no request is
@@ -113,11 +112,17 @@ class Lookups:
 
         Raises what `plan_lookup` raises, tensor_not_found, and value_not_representable (the fill value).
         """
-        return self.prepared(call, self._resolve(call), self.service.limits)
-
-    def prepared(self, call: LookupCall, residents: Sequence[Resident], limits: Limits) -> PreparedLookup:
-        """Validate and choose, for tables that are known."""
-        planned, fills = self._validated(call, residents, limits)
+        residents = self._resolve(call)
+        fills: dict[str, Tensor] = {}
+        over_limit = None
+        for resident in residents if call.out_of_bounds == "fill" else ():
+            dtype = resident.tensor.dtype
+            if dtype.name not in fills:
+                fills[dtype.name], too_long = fill_item(call.fill_value, dtype, self.service.limits)
+                over_limit = over_limit or too_long
+        planned = self._planned(call, residents)
+        if over_limit is not None:
+            raise over_limit
         decision = planned.decisions[any(resident.cold for resident in residents)]
         return PreparedLookup(call, residents, planned.plan, fills, decision)
 
@@ -126,29 +131,30 @@ class Lookups:
 
         Raises offsets_invalid, index_out_of_bounds, overloaded and deadline_exceeded, and ClientGone.
         """
-        if prepared.call.output_dtype is not None:
-            return await _look_up_converted(self, prepared, request)
-        service = self.service
+        service, pool = self.service, self.service.pool
         call, residents, plan, fills, decision = prepared
         items = sum(feature.indices for feature in plan.features)
-        replaced, strings = 0, any(dtype.kind == "string" for dtype, _ in plan.outputs)
-        filled: Sequence[NDArray[np.bool_] | None] = [None] * len(plan.features)
+        few = items < LARGE_INDEX_SCAN
+        replaced, strings = None, any(dtype.kind == "string" for dtype, _ in plan.outputs)
+        filled: Marks = [None] * len(plan.features)
         indices: Sequence[NDArray[Any]] = [feature.indices.array for feature in call.features]
         if call.out_of_bounds != "error":
-            work = _replacing(call, plan, request.memory)
-            replacements = await service.pool.run_unless(items < LARGE_INDEX_SCAN, work, request)
+            request.memory.charge(REPLACED_BYTES * items)
+            replacements = await pool.run_unless(few, lambda: _replaced(call, plan), request)
             indices = [one.indices for one in replacements]
             # Without bags no row is filled, and a table without rows may have rows of any size.
             rows_written = [feature.output_rows for feature in plan.features]
             filled = [one.filled if some else None for one, some in zip(replacements, rows_written, strict=True)]
             replaced = sum(one.replaced for one in replacements)
-        fitted = _FittedInputs(call, plan, indices, filled)
-        request.memory.charge(fitted.nbytes)
-        offsets, rows = await service.pool.run_unless(
-            fitted.nbytes < LARGE_COPY, lambda: (fitted.offsets(), fitted.rows(fills, residents)), request
+        size = _fitted_bytes(call, plan, indices, filled)
+        request.memory.charge(size + _converted_bytes(call, plan))
+        offsets, rows = await pool.run_unless(
+            size < LARGE_COPY,
+            lambda: (_fitted_offsets(call, indices), _rows_to_fill_with(plan, filled, fills, residents)),
+            request,
         )
         weights = [None if feature.weights is None else feature.weights.items for feature in call.features]
-        outputs = [service.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.outputs]
+        outputs = [service.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.written]
         run = LookupRun(plan, indices, offsets, weights, rows, outputs)
         request.route, request.parts, on_event_loop = decision.choice
         run, tables, every = await self._read_tables(call, run, residents, request)
@@ -156,7 +162,7 @@ class Lookups:
         if on_event_loop and request.parts == 1 and not strings:
             bad = self._run_kernel(run, every, tables, 1, request)
         else:
-            bad = await service.pool.run(lambda: self._run_kernel(run, every, tables, request.parts, request), request)
+            bad = await pool.run(lambda: self._run_kernel(run, every, tables, request.parts, request), request)
         for resident in {id(resident): resident for resident in residents}.values():
             if bad < 0 and not resident.is_consistent:
                 numbers = [number for number, one in enumerate(residents) if one is resident]
@@ -166,24 +172,20 @@ class Lookups:
                 residents = tables = [again if one is resident else one for one in residents]
         request.kernel_end = perf_counter()
         if bad >= 0:
-            checks = first_error(call, plan)
-            error = await service.pool.run_unless(items < LARGE_INDEX_SCAN, checks, request)
+            error = await pool.run_unless(few, first_error(call, plan), request)
             assert error is not None, "a kernel found an index or an offset wrong, and none is"
             raise error
-        looked_up: Sequence[Tensor]
         if strings:
-            looked_up = await service.pool.run(
+            looked_up = await pool.run(
                 lambda: self._string_outputs(call, run, tables, filled, fills, request.memory), request
             )
         else:
-            looked_up = [
-                Tensor(dtype, shape, out.view(dtype.numpy))
-                for (dtype, shape), out in zip(plan.outputs, run.outputs, strict=True)
-            ]
+            as_written = call.output_dtype is None or plan.output_bytes + plan.written_bytes < LARGE_COPY
+            looked_up = await pool.run_unless(as_written, lambda: _outputs(call, run), request)
         return Answer(
             dict(zip(output_names(call), looked_up, strict=True)),
             "",
-            replaced=None if call.out_of_bounds == "error" else replaced,
+            replaced=replaced,
             tables=[
                 TableRead(feature.tensor, one.etag, one.data_version)
                 for feature, one in zip(call.features, residents, strict=True)
@@ -203,34 +205,14 @@ class Lookups:
                 found[feature.tensor] = contents.setdefault(id(resident.tensor), resident)
         return [found[feature.tensor] for feature in call.features]
 
-    def _validated(
-        self, call: LookupCall, residents: Sequence[Resident], limits: Limits
-    ) -> tuple[_Planned, Mapping[str, Tensor]]:
-        """What follows from a lookup's types and shapes, and by the name of a dtype what its rows are filled with."""
-        fills: dict[str, Tensor] = {}
-        over_limit = None
-        for resident in residents if call.out_of_bounds == "fill" else ():
-            dtype = resident.tensor.dtype
-            if dtype.name not in fills:
-                fills[dtype.name], too_long = fill_item(call.fill_value, dtype, self.service.limits)
-                over_limit = over_limit or too_long
-        planned = self._planned(call, residents, limits)
-        if over_limit is not None:
-            raise over_limit
-        return planned, fills
-
-    def _planned(self, call: LookupCall, residents: Sequence[Resident], limits: Limits) -> _Planned:
+    def _planned(self, call: LookupCall, residents: Sequence[Resident]) -> _Planned:
         """Validate, plan and choose; lookups of the same types, shapes and poolings share one plan."""
         tables = [resident.tensor for resident in residents]
-        key = (
-            limits.output_bytes,
-            call.concat,
-            call.output_dtype,
-            *[_key(feature, table) for feature, table in zip(call.features, tables, strict=True)],
-        )
+        features = zip(call.features, tables, strict=True)
+        key = (call.concat, call.output_dtype, *[_key(feature, table) for feature, table in features])
         planned, chooser = self._plans.get(key), self.service.chooser
         if planned is None or planned.chooser is not chooser:
-            plan = plan_lookup(call, tables, limits)
+            plan = plan_lookup(call, tables, self.service.limits)
             equivalent = plan.equivalent
             decisions = {
                 cold: chooser.decide(equivalent, Facts(cpu_only=CPU_ONLY, cold=cold)) for cold in (False, True)
@@ -265,6 +247,13 @@ class Lookups:
         self.service.start_kernel(request)
         plans = [run.plan.features[number] for number in numbers]
         arrays = [run.arrays(number, residents[number].tensor) for number in numbers]
+        for number in run.plan.widened:
+            if number in numbers:
+                at = numbers.index(number)
+                wide = _widened(plans[at], arrays[at])
+                if wide is None:
+                    return at
+                plans[at], arrays[at] = wide
         return self.kernel.lookup(plans, arrays, threads)
 
     async def _read_again(
@@ -279,7 +268,7 @@ class Lookups:
         call: LookupCall,
         run: LookupRun,
         residents: Sequence[Resident],
-        filled: Sequence[NDArray[np.bool_] | None],
+        filled: Marks,
         fills: Mapping[str, Tensor],
         memory: Memory,
     ) -> list[Tensor]:
@@ -321,85 +310,49 @@ def output_names(call: LookupCall) -> list[str]:
     return [OUTPUT] if call.concat else [f"{number}.{OUTPUT}" for number in range(len(call.features))]
 
 
-async def _look_up_converted(lookups: Lookups, prepared: PreparedLookup, request: ServedRequest) -> Answer:
-    """Carry out a lookup whose outputs are asked for in another type, so that each item is rounded once.
-
-    Rows are looked up as they are, apart from each other, converted, and joined last. Rows of two-byte floats that are
-    pooled are looked up alone first, and then pooled as tables of float32, in which their sums are added: so what is
-    rounded is the sum.
-    """
-    call, plan = prepared.call, prepared.plan
-    (target, shape), *_ = plan.outputs
-    apart = replace(call, output_dtype=None, concat=False)
-    limits = replace(lookups.service.limits, output_bytes=NUMPY_BYTES)  # which holds for the converted outputs
-    own = lookups.prepared(apart, prepared.residents, limits)
-    request.memory.charge(own.size)
-    if any(feature.pooling != "none" and feature.item_size == _HALF for feature in plan.features):
-        answer = await _pool_wide(lookups, own, limits, request)
-    else:
-        answer = await lookups.start(own, request)
-    if call.concat:
-        request.memory.charge(plan.output_bytes)
-
-    def convert() -> list[Tensor]:
-        parts = [in_type(output, target) for output in answer.outputs.values()]
-        if not call.concat:
-            return parts
-        if not shape[0]:
-            return [Tensor(target, shape, np.empty(0, target.numpy))]
-        rows = [part.array.reshape(shape[0], -1) for part in parts]
-        return [Tensor(target, shape, np.concatenate(rows, axis=1).reshape(-1))]
-
-    few = plan.output_bytes + own.size < LARGE_COPY
-    outputs = await lookups.service.pool.run_unless(few, convert, request)
-    answer.outputs = dict(zip(prepared.explanation.outputs, outputs, strict=True))
-    return answer
+def _widened(plan: FeaturePlan, arrays: FeatureArrays) -> tuple[FeaturePlan, FeatureArrays] | None:
+    """The rows of a feature as a table of float32, pooled in their order. None if an index is out of bounds."""
+    indices, dtype = arrays.indices, DTYPES[plan.dtype]
+    if plan.indices and not 0 <= indices.min() <= indices.max() < plan.rows + (arrays.fill is not None):
+        return None
+    rows = rows_read(plan, arrays, indices).reshape(-1)
+    wide = arrays._replace(
+        table=_as_float32(rows, dtype),
+        indices=np.arange(plan.indices, dtype=indices.dtype),
+        weights=None if arrays.weights is None else _as_float32(arrays.weights, dtype),
+        fill=None,
+    )
+    return replace(plan, rows=plan.indices, item_size=_FLOAT32.item_size, dtype=_FLOAT32.name), wide
 
 
-async def _pool_wide(
-    lookups: Lookups,
-    prepared: PreparedLookup,
-    limits: Limits,
-    request: ServedRequest,
-) -> Answer:
-    """Look up the rows of each feature, and pool them in float32. Offsets are judged before indices."""
-    call, pool = prepared.call, lookups.service.pool
-    items = sum(feature.indices.array.size for feature in call.features)
-    few = items < LARGE_INDEX_SCAN
-    await pool.run_unless(few, partial(check_all_offsets, call.features), request)
-    alone = [replace(feature, offsets=None, weights=None, pooling="none") for feature in call.features]
-    rows = lookups.prepared(replace(call, features=alone), prepared.residents, limits)
-    request.memory.charge(3 * rows.size + 8 * items)  # and as float32, and the numbers of the rows
-    found = await lookups.start(rows, request)
-
-    def widen() -> list[tuple[Feature, Resident]]:
-        return [
-            (_of_own_rows(feature), Resident(_wide(table), read.etag, data_version=read.version))
-            for feature, table, read in zip(call.features, found.outputs.values(), found.tables, strict=True)
-        ]
-
-    pairs = await pool.run_unless(few and rows.size < LARGE_COPY, widen, request)
-    wide = replace(call, features=[feature for feature, _ in pairs], out_of_bounds="error", fill_value=None)
-    pooled = lookups.prepared(wide, [table for _, table in pairs], limits)
-    request.memory.charge(pooled.size)
-    answer = await lookups.start(pooled, request)
-    answer.tables, answer.replaced = found.tables, found.replaced
-    return answer
+def _as_float32(carriers: NDArray[Any], dtype: DType) -> NDArray[Any]:
+    return converted(carriers, dtype, _FLOAT32).view(_FLOAT32.carrier)
 
 
-def _of_own_rows(feature: Feature) -> Feature:
-    """A feature that reads all rows of a table of its own, in their order."""
-    indices = feature.indices
-    numbers = np.arange(indices.array.size, dtype=indices.array.dtype)
-    weights = None if feature.weights is None else _wide(feature.weights)
-    return replace(feature, indices=replace(indices, array=numbers), weights=weights)
+def _converted_bytes(call: LookupCall, plan: LookupPlan) -> int:
+    """The bytes that a lookup takes beside its outputs if they are asked for in another type."""
+    if call.output_dtype is None:
+        return 0
+    features = (plan.features[number] for number in plan.widened)
+    # The rows, and as float32; their numbers, and the weights as float32.
+    wide = sum(3 * feature.indices * feature.row_bytes + 12 * feature.indices for feature in features)
+    return plan.written_bytes + wide + (plan.output_bytes if call.concat else 0)
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    dtype: DType = tensor.dtype
-    if dtype.kind == "float" and dtype.item_size == _HALF:
-        return replace(in_type(tensor, _FLOAT32), dtype_pointer=tensor.dtype_pointer)
-    return tensor
+def _outputs(call: LookupCall, run: LookupRun) -> list[Tensor]:
+    """The outputs of a lookup of no strings; those asked for in another type are converted, and joined last."""
+    written = zip(run.plan.written, run.outputs, strict=True)
+    parts = [Tensor(dtype, shape, out.view(dtype.numpy)) for (dtype, shape), out in written]
+    if call.output_dtype is None:
+        return parts
+    (target, shape), *_ = run.plan.outputs
+    parts = [in_type(part, target) for part in parts]
+    if not call.concat:
+        return parts
+    if not shape[0]:
+        return [Tensor(target, shape, np.empty(0, target.numpy))]
+    rows = [part.array.reshape(shape[0], -1) for part in parts]
+    return [Tensor(target, shape, np.concatenate(rows, axis=1).reshape(-1))]
 
 
 def _key(feature: Feature, table: Tensor) -> tuple[object, ...]:
@@ -416,60 +369,47 @@ def _key(feature: Feature, table: Tensor) -> tuple[object, ...]:
     )
 
 
-def _replacing(call: LookupCall, plan: LookupPlan, memory: Memory) -> Callable[[], list[Any]]:
-    """What makes the indices valid that are out of bounds, charged: one that is filled becomes the number of rows."""
-    memory.charge(REPLACED_BYTES * sum(feature.indices for feature in plan.features))
-
-    def work() -> list[Any]:
-        found = []
-        for feature, planned in zip(call.features, plan.features, strict=True):
-            gather = GatherPlan(1, planned.indices, (planned.rows,), 1, planned.item_size, False, False)
-            one = replace_out_of_bounds(gather, feature.indices.array, call.out_of_bounds)
-            if one.filled is not None:
-                one.indices[one.filled] = planned.rows
-            found.append(one)
-        return found
-
-    return work
+def _replaced(call: LookupCall, plan: LookupPlan) -> list[Replacement]:
+    """The indices, none out of bounds: one whose row is filled becomes the number of rows."""
+    found = []
+    for feature, planned in zip(call.features, plan.features, strict=True):
+        gather = GatherPlan(1, planned.indices, (planned.rows,), 1, planned.item_size, False, False)
+        one = replace_out_of_bounds(gather, feature.indices.array, call.out_of_bounds)
+        if one.filled is not None:
+            one.indices[one.filled] = planned.rows
+        found.append(one)
+    return found
 
 
-class _FittedInputs(NamedTuple):
-    """What kernels take beside `indices` and has to be made: offsets in the indices' type, rows of fill values."""
+def _fitted_bytes(call: LookupCall, plan: LookupPlan, indices: Sequence[NDArray[Any]], filled: Marks) -> int:
+    """The bytes of `_fitted_offsets` and `_rows_to_fill_with`."""
+    rows = sum(one.row_bytes for one, marks in zip(plan.features, filled, strict=True) if marks is not None)
+    return rows + sum(
+        feature.offsets.array.size * read.itemsize
+        for feature, read in zip(call.features, indices, strict=True)
+        if feature.offsets is not None and feature.offsets.array.dtype != read.dtype
+    )
 
-    call: LookupCall
-    plan: LookupPlan
-    indices: Sequence[NDArray[Any]]
-    filled: Sequence[NDArray[np.bool_] | None]
-    """As in `Replacement`."""
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the arrays that have to be made."""
-        rows = sum(
-            one.row_bytes for one, marks in zip(self.plan.features, self.filled, strict=True) if marks is not None
-        )
-        return rows + sum(
-            feature.offsets.array.size * read.itemsize
-            for feature, read in zip(self.call.features, self.indices, strict=True)
-            if feature.offsets is not None and feature.offsets.array.dtype != read.dtype
-        )
+def _fitted_offsets(call: LookupCall, indices: Sequence[NDArray[Any]]) -> list[NDArray[Any] | None]:
+    """The offsets of each feature that has some, in the type of the indices that are read."""
+    return [
+        None if feature.offsets is None else feature.offsets.array.astype(read.dtype, copy=False)
+        for feature, read in zip(call.features, indices, strict=True)
+    ]
 
-    def offsets(self) -> list[NDArray[Any] | None]:
-        """The offsets of each feature that has some, in the type of the indices that are read."""
-        return [
-            None if feature.offsets is None else feature.offsets.array.astype(read.dtype, copy=False)
-            for feature, read in zip(self.call.features, self.indices, strict=True)
-        ]
 
-    def rows(self, fills: Mapping[str, Tensor], residents: Sequence[Resident]) -> list[NDArray[Any] | None]:
-        """A row of fill values for each feature of which an index is filled, None for the others."""
-        rows: list[NDArray[Any] | None] = []
-        for planned, marks, resident in zip(self.plan.features, self.filled, residents, strict=True):
-            dtype = resident.tensor.dtype
-            # Strings are filled once they have been looked up (see `Lookups._string_outputs`).
-            value = fills[dtype.name].items[0] if marks is not None and dtype.kind != "string" else 0
-            rows.append(None if marks is None else np.full(planned.row_items, value, dtype.carrier))
-        return rows
+def _rows_to_fill_with(
+    plan: LookupPlan, filled: Marks, fills: Mapping[str, Tensor], residents: Sequence[Resident]
+) -> list[NDArray[Any] | None]:
+    """A row of fill values for each feature of which an index is filled, None for the others."""
+    rows: list[NDArray[Any] | None] = []
+    for planned, marks, resident in zip(plan.features, filled, residents, strict=True):
+        dtype = resident.tensor.dtype
+        # Strings are filled once they have been looked up (see `Lookups._string_outputs`).
+        value = fills[dtype.name].items[0] if marks is not None and dtype.kind != "string" else 0
+        rows.append(None if marks is None else np.full(planned.row_items, value, dtype.carrier))
+    return rows
 
 
 def first_error(call: LookupCall, plan: LookupPlan) -> Callable[[], GatherError | None]:

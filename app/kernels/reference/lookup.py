@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels.check_lookup import BAD_OFFSETS, FeatureArrays, check_lookup_arrays, rows_of
+from app.kernels.check_lookup import BAD_OFFSETS, FeatureArrays, check_lookup_arrays, rows_of, rows_read
 from app.operators.lookup import FeaturePlan
 from app.tensors.dtypes import DTYPES
 
@@ -42,26 +42,13 @@ def _are_offsets(offsets: NDArray[Any] | None, count: int) -> bool:
     return bool(offsets[0] == 0 and offsets[-1] <= count and (offsets[1:] >= offsets[:-1]).all())
 
 
-def _rows(plan: FeaturePlan, given: FeatureArrays, indices: NDArray[Any]) -> NDArray[Any]:
-    """The rows of the table at `indices`, as carriers."""
-    table = given.table.reshape(plan.rows, plan.row_items)
-    if given.fill is None:
-        found: NDArray[Any] = table[indices]
-        return found
-    filled = indices == plan.rows
-    rows = np.empty((len(indices), plan.row_items), given.table.dtype)
-    rows[filled] = given.fill
-    rows[~filled] = table[indices[~filled]]
-    return rows
-
-
 def _copy_rows(plan: FeaturePlan, given: FeatureArrays) -> None:
     target = rows_of(plan, given.out)
     step = max(1, _BLOCK_ITEMS // max(plan.group * plan.row_items, 1))
     for start in range(0, len(target), step):
         block = target[start : start + step]
         indices = given.indices[start * plan.group : (start + len(block)) * plan.group]
-        block[:] = _rows(plan, given, indices).reshape(block.shape)
+        block[:] = rows_read(plan, given, indices).reshape(block.shape)
 
 
 def _pool(plan: FeaturePlan, given: FeatureArrays) -> None:
@@ -79,7 +66,7 @@ def _pool(plan: FeaturePlan, given: FeatureArrays) -> None:
         sums = np.full((last - first, plan.row_items), -np.inf if plan.pooling == "max" else 0, wide)
         for start in range(bounds[first], bounds[last], step):
             at = np.arange(start, min(start + step, bounds[last]))
-            rows = _rows(plan, given, given.indices[at]).view(dtype).astype(wide)
+            rows = rows_read(plan, given, given.indices[at]).view(dtype).astype(wide)
             if given.weights is not None:
                 rows *= given.weights.view(dtype)[at, np.newaxis].astype(wide)
             bags = np.searchsorted(bounds[first:last], at, side="right") - 1
