@@ -29,7 +29,6 @@ from app.api.v2_model_lookup import Models
 from app.cluster.process_link import KeyedLink
 from app.cluster.router.router import Router
 from app.cluster.router.router_files import RouterFiles
-from app.cluster.router.sharded_lookups import ShardedLookups
 from app.cluster.router.sharded_service import CoordinatedService, ShardedService, is_ray, ray_link
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
@@ -52,8 +51,6 @@ from app.server import request_header_cache
 from app.server.application_interface import FurtherListener
 from app.server.restarting_tasks import BackgroundTasks
 from app.server.unix_sockets import UnixSocket, is_private
-from app.services.gradients import Gradients
-from app.services.lookups import Lookups
 from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
@@ -63,8 +60,6 @@ from app.telemetry.request_log import RequestLog
 from app.telemetry.request_metrics import Metrics, RecordingMetrics
 from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import start_tracing
-from app.tensors.backward_call import BackwardCall
-from app.tensors.lookup_call import LookupCall
 
 logger = logging.getLogger("gathernd")
 _PROGRESS_S: Final = 2.0
@@ -186,14 +181,11 @@ def create_app(
     service: Service
     if sharded is None:
         service = Service(limits, store, kernel, pool, chooser, budget)
-        service.runners[LookupCall] = Lookups(service, kernel)
     else:
         service = router = Router(limits, sharded.routed.tables, kernel, pool, chooser, budget)
         router.fetcher = sharded.routed.fetcher
         if tracing is not None:
             router.fetcher.handed_on = tracing.handed_on
-        service.runners[LookupCall] = ShardedLookups(router, kernel)
-    service.runners[BackwardCall] = Gradients(service)
     service.run_in_lock_thread = disk_threads.change
     models = Models(service, Statistics(metrics.counters))
     inference = Inference(models, metrics)

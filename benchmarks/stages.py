@@ -29,7 +29,9 @@ from app.formats.json.read_request import read_request
 from app.formats.json.write_answer import write_answer
 from app.main import Application, create_app
 from app.operators.registry import OPERATORS
+from app.services.gathers import Gathers
 from app.settings import Settings
+from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 from app.warmup import warm
 from benchmarks import common
@@ -118,7 +120,9 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
     data = call.data
     answer = await service.run(call, one)
     text = write_answer(answer, encoding)
-    planned = service.planner.plan(call, data, service.chooser)
+    gathers = service.runners[Call]
+    assert isinstance(gathers, Gathers)
+    planned = gathers.planner.plan(call, data, service.chooser)
 
     def finish(coroutine: Any) -> None:
         try:
@@ -130,8 +134,8 @@ async def timings(app: Application, seconds: float) -> dict[str, float]:
     return {
         "headers": best(exchange, seconds),
         "parse": best(lambda: read_request(BODY, b"", signature, service.limits), seconds),
-        "plan": best(lambda: service.planner.plan(call, data, service.chooser), seconds),
-        "run": best(lambda: service.run_at_once(planned, data, call.indices, one), seconds),
+        "plan": best(lambda: gathers.planner.plan(call, data, service.chooser), seconds),
+        "run": best(lambda: gathers.run_at_once(planned, data, call.indices, one), seconds),
         "encode": best(lambda: write_answer(answer, encoding), seconds),
         "send": best(lambda: finish(one.send(200, b"application/json", text)), seconds),
         "whole": best(lambda: finish(app(scope(sink), receive, send)), seconds),

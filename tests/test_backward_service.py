@@ -13,7 +13,6 @@ from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import reference
 from app.memory.budget import Budget
-from app.services.gradients import Gradients
 from app.services.service import Service
 from app.store import EmptyStore
 from app.tensors.backward_call import BackwardCall
@@ -50,7 +49,6 @@ def test_many_places_of_a_sparse_gradient_become_tuples_in_a_thread_of_the_pool(
     )
     monkeypatch.setattr(np, "divmod", noting)
     try:
-        service.runners[BackwardCall] = Gradients(service)
         asked = service.run(call, served(service.budget))
         outputs = asyncio.run(asked).outputs
     finally:

@@ -42,7 +42,6 @@ def look_up(store: Store, *features: Feature) -> Answer:
     service = Service(Limits(), store, reference, pool, chooser, Budget(2**30))
     call = LookupCall(features, concat=len(features) == 1, out_of_bounds="fill")
     try:
-        service.runners[LookupCall] = Lookups(service, reference)
         asked = service.run(call, served(service.budget))
         return asyncio.run(asked)
     finally:
@@ -130,7 +129,8 @@ def test_the_plan_of_a_lookup_with_very_many_features_is_not_remembered(features
     service = Service(
         Limits(), _OneTable(table), reference, pool, BackendChooser(threads=2, force_route="loop"), Budget(2**30)
     )
-    service.runners[LookupCall] = lookups = Lookups(service, reference)
+    lookups = service.runners[LookupCall]
+    assert isinstance(lookups, Lookups)
     rows = Tensor(DTYPES["int64"], (1,), np.zeros(1, np.int64))
     try:
         asked = service.run(LookupCall([Feature("t", rows)] * features), served(service.budget))

@@ -17,13 +17,9 @@ from app.kernels.kernel_by_name import kernel_named
 from app.main import split_threads, use_gpu
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import keep_freed_memory
-from app.services.gradients import Gradients
-from app.services.lookups import Lookups
 from app.services.service import Service
 from app.settings import Settings
 from app.store import EmptyStore
-from app.tensors.backward_call import BackwardCall
-from app.tensors.lookup_call import LookupCall
 
 ROUTE_NAMES: Final[dict[Route, str]] = {
     "loop": "event loop",
@@ -69,7 +65,6 @@ def service_of(settings: Settings, *, refresh: bool) -> Service:
     )
     budget = Budget(settings.memory_budget // settings.workers)
     service = Service(settings.limits, EmptyStore(), kernel, RequestThreadPool(settings.threads, 0), chooser, budget)
-    service.runners = {LookupCall: Lookups(service, kernel), BackwardCall: Gradients(service)}
     try:
         use_gpu(settings, service)
     except NoDevice as reason:

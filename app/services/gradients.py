@@ -17,7 +17,7 @@ from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
 from app.operators.backward_rules import Backward, check_backward_dtypes, check_coefficient
 from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import GRADIENTS
-from app.services.service import Explanation, Service
+from app.services.runner import Explanation, Runner
 from app.telemetry.served_request import ServedRequest
 from app.tensors.backward_call import BackwardCall
 from app.tensors.dtypes import DTYPES
@@ -57,13 +57,10 @@ class PreparedGradient(NamedTuple):
         return Explanation(self.call, (self.data,), outputs, self.planned.plan, self.decision)
 
 
-class Gradients:
-    """Carries out gradients with the store, the threads and the kernel of `service`."""
+class Gradients(Runner):
+    """Carries out gradients."""
 
-    def __init__(self, service: Service) -> None:
-        self.service = service
-
-    def prepare(self, call: BackwardCall) -> PreparedGradient:
+    def prepare(self, call: BackwardCall, *, on_device: bool = False) -> PreparedGradient:
         """Resolve the shape, validate and choose; see `Service.run`. The values of the indices are not looked at."""
         data, planned = self._plan(call)
         return PreparedGradient(call, data, planned, self._decide(call, planned.plan))
@@ -73,7 +70,7 @@ class Gradients:
 
         Raises index_out_of_bounds, overloaded, deadline_exceeded and ClientGone.
         """
-        service = self.service
+        resources = self.resources
         call, data, planned, decision = prepared
         plan = planned.plan
         fields = GRADIENTS[call.operator].dialects[call.dialect].fields
@@ -81,14 +78,14 @@ class Gradients:
         if drops:
             request.memory.charge(REPLACED_BYTES * plan.index_items + call.grad_output.array.nbytes)
         request.route, request.parts, on_event_loop = decision.choice
-        out = service.outputs.empty_aligned(plan.output_items, data.dtype.carrier)
-        further = {"scratch": service.outputs.empty(plan.scratch_items, _INT64)}
+        out = resources.outputs.empty_aligned(plan.output_items, data.dtype.carrier)
+        further = {"scratch": resources.outputs.empty(plan.scratch_items, _INT64)}
         if plan.sparse:
             further |= {"places": np.empty(plan.rows, np.int64), "count": np.zeros(1, np.int64)}
 
         def work() -> int:
-            service.start_kernel(request)
-            run, inputs = service.kernel.run, _Inputs(plan, call.grad_output.items, call.indices.array)
+            resources.start_kernel(request)
+            run, inputs = resources.kernel.run, _Inputs(plan, call.grad_output.items, call.indices.array)
             if not drops:
                 return run(*inputs, out, request.parts, False, further)
             valid = _dropped(inputs)
@@ -100,7 +97,7 @@ class Gradients:
 
         # The event loop does no work that helpers share: it would wait for them.
         here = on_event_loop and request.parts == 1
-        bad = work() if here else await service.pool.run(work, request)
+        bad = work() if here else await resources.pool.run(work, request)
         request.kernel_end = perf_counter()
         if bad >= 0:
             raise await self._index_error(call, data, planned, request)
@@ -108,7 +105,7 @@ class Gradients:
             outputs = {"grad_data": Tensor(data.dtype, data.shape, out.view(data.dtype.numpy))}
             return Answer(outputs, call.dialect)
         few = int(further["count"][0]) * plan.depth < LARGE_INDEX_SCAN
-        outputs = await service.pool.run_unless(few, lambda: _sparse_outputs(data, planned, out, further), request)
+        outputs = await resources.pool.run_unless(few, lambda: _sparse_outputs(data, planned, out, further), request)
         request.kernel_end = perf_counter()
         return Answer(outputs, call.dialect)
 
@@ -116,7 +113,7 @@ class Gradients:
         """The gather's data, without items, and the plan."""
         shape, resident = call.shape, None
         if isinstance(shape, str):
-            resident = self.service.resolve(shape, call.shape_pointer)
+            resident = self.resources.resolve(shape, call.shape_pointer)
             found = resident.tensor
             data = Tensor(
                 found.dtype, found.shape, _NO_ITEMS, shape_pointer=call.shape_pointer, dtype_pointer=call.shape_pointer
@@ -128,11 +125,11 @@ class Gradients:
         operator = GRADIENTS[call.operator]
         dialect = operator.dialects[call.dialect]
         check_backward_dtypes(dialect, data if resident is not None else None, call.indices, call.grad_output)
-        return data, operator.plan(dialect, call, data, self.service.limits)
+        return data, operator.plan(dialect, call, data, self.resources.limits)
 
     def _decide(self, call: BackwardCall, plan: BackwardPlan) -> Decision:
         """Where it runs. Raises device_unavailable."""
-        decision = self.service.chooser.decide(plan, Facts(call.device, f"{call.operator} runs on the CPU alone"))
+        decision = self.resources.chooser.decide(plan, Facts(call.device, f"{call.operator} runs on the CPU alone"))
         if decision.refused is not None:
             detail = f"{decision.refused}; use device auto or cpu"
             raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))
@@ -152,7 +149,7 @@ class Gradients:
                 error.hint = f"Send no index for axis {first.axis}, which has size 0, so that none is valid."
             return error
 
-        return await self.service.pool.run_unless(indices.array.size < LARGE_INDEX_SCAN, work, request)
+        return await self.resources.pool.run_unless(indices.array.size < LARGE_INDEX_SCAN, work, request)
 
 
 def _dropped(inputs: _Inputs) -> _Inputs | None:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from app.bounded_cache import BoundedCache
 from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN, BackendChooser, Decision, Facts
 from app.errors import GatherError
-from app.kernels import LookupKernel
 from app.kernels.check_lookup import FeatureArrays, rows_of, rows_read
 from app.kernels.float_conversion import converted, in_type
 from app.kernels.out_of_bounds import REPLACED_BYTES, Replacement, replace_out_of_bounds
@@ -28,7 +27,8 @@ from app.operators.gather_plan import GatherPlan
 from app.operators.lookup import FeaturePlan, LookupPlan, check_all_offsets, check_indices, plan_lookup
 from app.operators.shape_rules import check_output_bytes
 from app.services.call_planner import fill_item
-from app.services.service import Explanation, Service
+from app.services.call_resources import CallResources
+from app.services.runner import Explanation, Runner
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES, DType
@@ -99,15 +99,14 @@ class PreparedLookup(NamedTuple):
         return Explanation(self.call, tables, outputs, self.plan, self.decision, self.residents)
 
 
-class Lookups:
-    """Carries out lookups by `kernel`, with the store, threads and limits of `service`."""
+class Lookups(Runner):
+    """Carries out lookups."""
 
-    def __init__(self, service: Service, kernel: LookupKernel) -> None:
-        self.service = service
-        self.kernel = kernel
+    def __init__(self, resources: CallResources) -> None:
+        super().__init__(resources)
         self._plans: BoundedCache[tuple[object, ...], _Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
 
-    def prepare(self, call: LookupCall) -> PreparedLookup:
+    def prepare(self, call: LookupCall, *, on_device: bool = False) -> PreparedLookup:
         """Resolve the tables, validate and choose; see `Service.run`. The values of indices are not looked at.
 
         Raises what `plan_lookup` raises, tensor_not_found, and value_not_representable (the fill value).
@@ -118,7 +117,7 @@ class Lookups:
         for resident in residents if call.out_of_bounds == "fill" else ():
             dtype = resident.tensor.dtype
             if dtype.name not in fills:
-                fills[dtype.name], too_long = fill_item(call.fill_value, dtype, self.service.limits)
+                fills[dtype.name], too_long = fill_item(call.fill_value, dtype, self.resources.limits)
                 over_limit = over_limit or too_long
         planned = self._planned(call, residents)
         if over_limit is not None:
@@ -131,7 +130,7 @@ class Lookups:
 
         Raises offsets_invalid, index_out_of_bounds, overloaded and deadline_exceeded, and ClientGone.
         """
-        service, pool = self.service, self.service.pool
+        resources, pool = self.resources, self.resources.pool
         call, residents, plan, fills, decision = prepared
         items = sum(feature.indices for feature in plan.features)
         few = items < LARGE_INDEX_SCAN
@@ -154,7 +153,7 @@ class Lookups:
             request,
         )
         weights = [None if feature.weights is None else feature.weights.items for feature in call.features]
-        outputs = [service.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.written]
+        outputs = [resources.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.written]
         run = LookupRun(plan, indices, offsets, weights, rows, outputs)
         request.route, request.parts, on_event_loop = decision.choice
         run, tables, every = await self._read_tables(call, run, residents, request)
@@ -168,7 +167,7 @@ class Lookups:
                 numbers = [number for number, one in enumerate(residents) if one is resident]
                 name = call.features[numbers[0]].tensor
                 read = partial(self._read_again, run, numbers, request.parts, request)
-                again = await service.read_again(name, resident, read, request)
+                again = await resources.read_again(name, resident, read, request)
                 residents = tables = [again if one is resident else one for one in residents]
         request.kernel_end = perf_counter()
         if bad >= 0:
@@ -201,7 +200,7 @@ class Lookups:
         contents: dict[int, Resident] = {}
         for feature in call.features:
             if feature.tensor not in found:
-                resident = self.service.resolve(feature.tensor, f"{feature.pointer}/tensor")
+                resident = self.resources.resolve(feature.tensor, f"{feature.pointer}/tensor")
                 found[feature.tensor] = contents.setdefault(id(resident.tensor), resident)
         return [found[feature.tensor] for feature in call.features]
 
@@ -210,9 +209,9 @@ class Lookups:
         tables = [resident.tensor for resident in residents]
         features = zip(call.features, tables, strict=True)
         key = (call.concat, call.output_dtype, *[_key(feature, table) for feature, table in features])
-        planned, chooser = self._plans.get(key), self.service.chooser
+        planned, chooser = self._plans.get(key), self.resources.chooser
         if planned is None or planned.chooser is not chooser:
-            plan = plan_lookup(call, tables, self.service.limits)
+            plan = plan_lookup(call, tables, self.resources.limits)
             equivalent = plan.equivalent
             decisions = {
                 cold: chooser.decide(equivalent, Facts(cpu_only=CPU_ONLY, cold=cold)) for cold in (False, True)
@@ -244,7 +243,7 @@ class Lookups:
         threads: int,
         request: ServedRequest,
     ) -> int:
-        self.service.start_kernel(request)
+        self.resources.start_kernel(request)
         plans = [run.plan.features[number] for number in numbers]
         arrays = [run.arrays(number, residents[number].tensor) for number in numbers]
         for number in run.plan.widened:
@@ -254,14 +253,14 @@ class Lookups:
                 if wide is None:
                     return at
                 plans[at], arrays[at] = wide
-        return self.kernel.lookup(plans, arrays, threads)
+        return self.resources.lookup_kernel.lookup(plans, arrays, threads)
 
     async def _read_again(
         self, run: LookupRun, numbers: Sequence[int], threads: int, request: ServedRequest, version: Resident
     ) -> None:
         """Look up all features of one table again, in its present version."""
         work = partial(self._run_kernel, run, numbers, dict.fromkeys(numbers, version), threads, request)
-        await self.service.pool.run(work, request)
+        await self.resources.pool.run(work, request)
 
     def _string_outputs(
         self,
@@ -297,7 +296,7 @@ class Lookups:
                 assert isinstance(item, PackedStrings), "its type is that of the table"
                 strings = strings.filled(where, item, memory.charge)
             size += strings.nbytes
-            check_output_bytes("the strings looked up", size, self.service.limits, call.pointer("features"))
+            check_output_bytes("the strings looked up", size, self.resources.limits, call.pointer("features"))
             found.append(strings)
             parts.append((number, rows.shape[1], strings))
         if not call.concat:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.cluster.router import router as router_module
-from app.cluster.router.router import SPLIT_BYTES, Router
-from app.cluster.router.sharded_lookups import ShardedLookups
+from app.cluster.router import shard_resources
+from app.cluster.router.router import Router
+from app.cluster.router.shard_resources import SPLIT_BYTES
 from app.cluster.router.sharded_tensors import ShardedTensors
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
@@ -37,7 +37,6 @@ async def explained_gather(router: Router, rows: Tensor, request: ServedRequest)
 
 
 async def explained_lookup(router: Router, rows: Tensor, request: ServedRequest) -> Any:
-    router.runners[LookupCall] = ShardedLookups(router, reference)
     found = router.explain(LookupCall([Feature("t", rows)]), request.memory)
     explained = await router.with_shards(found, request)
     return explained.shards[0]
@@ -49,13 +48,13 @@ def test_the_rows_of_many_indices_are_counted_in_a_thread_of_the_pool(
     count: int, thread: str, explained: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted_by: list[str] = []
-    ranges = router_module.explained_ranges
+    ranges = shard_resources.explained_ranges
 
     def noting(*args: Any, **kwargs: Any) -> Any:
         counted_by.append(threading.current_thread().name)
         return ranges(*args, **kwargs)
 
-    monkeypatch.setattr(router_module, "explained_ranges", noting)
+    monkeypatch.setattr(shard_resources, "explained_ranges", noting)
     pool = RequestThreadPool(2, 8)
     budget = Budget(2**30)
     tables = ShardedTensors(map_of("127.0.0.1:1", 1))

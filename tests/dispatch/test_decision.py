@@ -19,7 +19,8 @@ from app.kernels import reference
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import Plan
 from app.operators.lookup import LookupPlan
-from app.services.service import Explanation, Service
+from app.services.runner import Explanation
+from app.services.service import Service
 from app.store import EmptyStore, Resident
 from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES

@@ -305,6 +305,6 @@ def test_a_failure_is_told_with_its_traceback_and_no_folder(start: Start) -> Non
         assert failure["level"] == outcome["level"] == "error"
         assert outcome["code"] == "internal"
         assert failure["traceback"][-1] == f"RuntimeError: {SECRET}"
-        assert any(place.startswith("app.services.service:Service.") for place in failure["traceback"])
+        assert any(place.startswith("app.services.gathers:Gathers.") for place in failure["traceback"])
         assert ".py" not in " ".join(failure["traceback"])
         assert str(Path(__file__).parents[2]) not in server.log_text()

@@ -12,7 +12,7 @@ from typing import Any, Final
 from app.dispatch.choose_backend import Decision, Size
 from app.operators.gather_plan import Plan
 from app.operators.lookup import LookupPlan
-from app.services.service import Explanation
+from app.services.runner import Explanation
 from app.tensors.backward_call import BackwardCall
 from app.tensors.gather_call import Call
 from app.tensors.lookup_call import LOOKUP, LookupCall

@@ -15,16 +15,23 @@ from numpy.typing import NDArray
 
 from app.cluster.router.fetch_rows import LostRange, TableReads
 from app.cluster.router.range_requests import Output, RangeRequest, as_rows, row_requests
-from app.cluster.router.router import ROUTE, SPLIT_BYTES, Router, needing, unavailable
+from app.cluster.router.shard_resources import (
+    ROUTE,
+    SPLIT_BYTES,
+    ShardResources,
+    needing,
+    unavailable,
+    with_ranges,
+)
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.shard_map import ShardedVersion
 from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError
-from app.kernels import LookupKernel
 from app.kernels.check_lookup import rows_of
 from app.memory.budget import Memory
 from app.operators.lookup import FeaturePlan
 from app.services.lookups import LookupRun, Lookups, first_error
+from app.services.runner import Explanation
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest
 from app.tensors.lookup_call import LookupCall
@@ -46,11 +53,9 @@ class _Feature(NamedTuple):
 
 
 class ShardedLookups(Lookups):
-    """Carries out lookups in the tables of the map that `router` serves."""
+    """Carries out lookups in the tables of a shard map."""
 
-    def __init__(self, router: Router, kernel: LookupKernel) -> None:
-        super().__init__(router, kernel)
-        self.router = router
+    resources: ShardResources
 
     async def _read_tables(
         self,
@@ -67,12 +72,12 @@ class ShardedLookups(Lookups):
         count = sum(len(indices) for indices in run.indices)
         request.memory.charge(SPLIT_BYTES * count)
         request.route = ROUTE
-        self.service.start_kernel(request)
+        self.resources.start_kernel(request)
         here = count < LARGE_INDEX_SCAN
-        error = await self.service.pool.run_unless(here, first_error(call, run.plan), request)
+        error = await self.resources.pool.run_unless(here, first_error(call, run.plan), request)
         if error is not None:
             raise error
-        features: list[_Feature] = await self.service.pool.run_unless(
+        features: list[_Feature] = await self.resources.pool.run_unless(
             here, lambda: self._split(run, residents, request.memory), request
         )
         wanted, numbers = [], []
@@ -82,11 +87,11 @@ class ShardedLookups(Lookups):
                 by_range = {request.number: request for request in feature.requests}
                 wanted.append(TableReads(resident.table, resident.shard_map, resident.version_in_map, by_range))
                 numbers.append(number)
-        lost = await self.router.fetcher.fetch(wanted, request) if wanted else []
+        lost = await self.resources.fetcher.fetch(wanted, request) if wanted else []
         if lost:
             raise _unavailable(call, run, residents, lost, numbers)
         few = sum(feature.output.json_bytes for feature in features) < LARGE_COPY
-        tables = await self.service.pool.run_unless(
+        tables = await self.resources.pool.run_unless(
             few, lambda: [_fetched(*pair) for pair in zip(features, residents, strict=True)], request
         )
         plan = replace(run.plan, features=tuple(feature.plan for feature in features))
@@ -102,7 +107,7 @@ class ShardedLookups(Lookups):
         assert isinstance(resident, ShardedResident)
         plan, indices = run.plan.features[number], run.indices[number]
         version, dtype = resident.version_in_map, resident.tensor.dtype
-        most = self.service.limits.output_bytes
+        most = self.resources.limits.output_bytes
         is_string = dtype.kind == "string"
         straight = plan.pooling == "none" and not is_string and run.fills[number] is None
         if straight and plan.indices and plan.row_items:
@@ -122,13 +127,18 @@ class ShardedLookups(Lookups):
         local[valid] = inverse
         if not is_string:
             memory.charge(rows * plan.row_bytes)
-        items = self.service.outputs.empty(rows * plan.row_items, dtype.carrier)
+        items = self.resources.outputs.empty(rows * plan.row_items, dtype.carrier)
         view = None if is_string or not items.size else as_rows(items, plan.row_bytes)
         output = Output(dtype, view, plan.row_items, memory, most)
         requests: Sequence[RangeRequest] = ()
         if items.size:
             requests = _requests(version, wanted, output)
         return _Feature(replace(plan, rows=rows), local, requests, output, items, rows)
+
+    async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
+        """The same, and which shards would be asked for how many rows of each table in row ranges."""
+        assert isinstance(found.call, LookupCall)
+        return await with_ranges(found, [one.indices.array for one in found.call.features], self.resources, request)
 
 
 def _requests(version: ShardedVersion, rows: NDArray[Any], output: Output) -> Sequence[RangeRequest]:

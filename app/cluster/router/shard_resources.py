@@ -1,0 +1,116 @@
+"""What gathers and lookups in tables in row ranges share: who fetches rows, which ranges are needed, and lost ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.cluster.router.fetch_rows import LostRange, RowFetcher
+from app.cluster.router.sharded_tensors import ShardedResident
+from app.dispatch.choose_backend import LARGE_INDEX_SCAN
+from app.errors import REPORTED_PLACES, GatherError, Place
+from app.services.call_resources import CallResources
+from app.services.runner import Explanation
+from app.store import Resident
+from app.telemetry.served_request import ServedRequest
+from app.tensors.tensor import Tensor, coordinates
+
+ROUTE: Final = "shards"
+"""What metrics call the route of gathers and lookups in row ranges."""
+SPLIT_BYTES: Final = 48
+"""What each index takes at most while indices are split: as int64, in order, its place, and in a request."""
+
+
+class ShardResources(CallResources):
+    """What the runners of a router share: `fetcher` fetches rows from the shards."""
+
+    fetcher: RowFetcher
+
+
+async def with_ranges(
+    found: Explanation,
+    rows: Sequence[NDArray[Any] | None],
+    resources: CallResources,
+    request: ServedRequest,
+    *,
+    wrap: bool = False,
+) -> Explanation:
+    """An explanation with the ranges that the rows of each resident need; without rows, all of them."""
+    count = sum(len(each) for each in rows if each is not None)
+    request.memory.charge(SPLIT_BYTES * count)
+    shards = await resources.pool.run_unless(
+        count < LARGE_INDEX_SCAN,
+        lambda: [explained_ranges(*each, wrap=wrap) for each in zip(found.residents, rows, strict=True)],
+        request,
+    )
+    return found._replace(shards=shards)
+
+
+def explained_ranges(resident: Resident, rows: NDArray[Any] | None, *, wrap: bool) -> Sequence[Mapping[str, object]]:
+    """The ranges that a gather of `rows` needs, with how many of them, as an explanation lists them; all without rows.
+
+    Rows that are out of bounds are not counted.
+    """
+    assert isinstance(resident, ShardedResident)
+    version = resident.version_in_map
+    counts: Sequence[int | None] = [None] * len(version.ranges)
+    if rows is not None:
+        valid = rows[(rows >= (-version.rows if wrap else 0)) & (rows < version.rows)].astype(np.int64)
+        numbers = version.range_numbers(np.where(valid < 0, valid + version.rows, valid))
+        counts = np.bincount(numbers, minlength=len(version.ranges)).tolist()
+    return [
+        {
+            "rows": [one.start, one.stop],
+            "tensor": one.tensor,
+            "replicas": [replica.address for replica in one.replicas],
+            "tuples": count,
+        }
+        for one, count in zip(version.ranges, counts, strict=True)
+        if count != 0
+    ]
+
+
+class NeedingPlaces(NamedTuple):
+    """Where a request has indices that need a range: the first ones in order, and how many there are."""
+
+    places: Sequence[tuple[int, Place]]
+    total: int
+
+
+def needing(indices: Tensor, tuples: NDArray[np.intp], depth: int = 1) -> NeedingPlaces:
+    """The first of `tuples`, which ascend, as places in `indices`, and how many there are."""
+    places = []
+    for number in tuples[:REPORTED_PLACES].tolist():
+        item = number * depth
+        value = int(indices.array[item])
+        places.append((item, Place(indices.locate(item), coordinates(item, indices.shape), value)))
+    return NeedingPlaces(places, len(tuples))
+
+
+def unavailable(resident: ShardedResident, lost: Sequence[LostRange], needing: Sequence[NeedingPlaces]) -> GatherError:
+    """The error for ranges that no replica answers: `overloaded` where one has too much to do, else shard_unavailable.
+
+    `needing` says of each range which indices need it.
+    """
+    busy = [failure for one in lost for failure in one.failures if failure.kind == "busy"]
+    name = f"{resident.table}@{resident.data_version}"
+    ranges = [resident.version_in_map.ranges[one.number] for one in lost]
+    rows = ", ".join(f"{one.start} to {one.stop - 1}" for one in ranges[:3])
+    if len(ranges) > 3:
+        rows += f" and {len(ranges) - 3} more ranges"
+    if busy:
+        after = max(failure.retry_after for failure in busy)
+        detail = f"the shards that have rows {rows} of {name!r} have too much to do"
+        return GatherError("overloaded", detail, retry_after=after)
+    places = sorted((place for one in needing for place in one.places), key=lambda place: place[0])
+    return GatherError(
+        "shard_unavailable",
+        f"no replica of rows {rows} of {name!r} answers",
+        places=[place for _, place in places[:REPORTED_PLACES]],
+        total=sum(one.total for one in needing),
+        facts={"ranges": [{"tensor": name, "start": one.start, "stop": one.stop} for one in ranges]},
+        retry_after=1,
+    )

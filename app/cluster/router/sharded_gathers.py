@@ -1,0 +1,194 @@
+"""Gathers in tables in row ranges: judged here, and each range is asked for its rows.
+
+Types, shapes and indices are judged from the map, so that errors are those of one machine and no shard is asked; the
+rows are put in order in one output. Data that is in the request is gathered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.cluster.router.fetch_rows import TableReads
+from app.cluster.router.range_requests import (
+    Output,
+    RangeRequest,
+    as_rows,
+    block_requests,
+    first_wrong,
+    row_requests,
+)
+from app.cluster.router.shard_resources import (
+    ROUTE,
+    SPLIT_BYTES,
+    NeedingPlaces,
+    ShardResources,
+    needing,
+    unavailable,
+    with_ranges,
+)
+from app.cluster.router.sharded_tensors import ShardedResident, immutable
+from app.cluster.shard_map import ShardedVersion
+from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN
+from app.errors import GatherError, Place
+from app.memory.budget import Memory
+from app.operators.gather_elements import GatherElementsPlan
+from app.operators.lookup import LookupPlan
+from app.services.call_planner import Planned
+from app.services.gathers import Further, Gathers, Prepared
+from app.services.runner import Explanation
+from app.telemetry.served_request import ServedRequest
+from app.tensors.gather_call import OUTPUT, Answer, Call
+from app.tensors.tensor import Tensor
+
+
+class _Work(NamedTuple):
+    """A gather, split: the requests, and their output."""
+
+    requests: Mapping[int, RangeRequest]
+    output: Output
+    items: NDArray[Any]
+
+
+class ShardedGathers(Gathers):
+    """Carries out gathers in the tables of a shard map."""
+
+    resources: ShardResources
+
+    def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
+        """The same. Raises not_implemented for an operator that has other inputs beside a table in row ranges."""
+        prepared = super().prepare(call, on_device=on_device)
+        if call.further and any(isinstance(given, str) for given in (call.data, *call.further.values())):
+            immutable(f"{call.operator} of a resident tensor")
+        return prepared
+
+    def _kernel_fills(self, prepared: Prepared) -> bool:
+        """Never of a table in row ranges, whose kernels are elsewhere."""
+        return not isinstance(prepared.resident, ShardedResident) and super()._kernel_fills(prepared)
+
+    async def _run(
+        self,
+        prepared: Prepared,
+        request: ServedRequest,
+        further: Further = None,
+    ) -> Answer:
+        """The same, of a table in row ranges by its shards. Raises shard_unavailable besides."""
+        call, data, resident, planned, *_ = prepared
+        if not isinstance(resident, ShardedResident):
+            return await super()._run(prepared, request, further)
+        if call.device == "gpu":
+            detail = "tables in row ranges are gathered on the CPUs of their shards; use device auto or cpu"
+            raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))
+        request.route = ROUTE
+        request.tensor = call.data if isinstance(call.data, str) else ""
+        plan = planned.plan
+        depth = len(data.shape) if isinstance(plan, GatherElementsPlan) else 1
+        request.memory.charge(SPLIT_BYTES * plan.index_items * depth)
+        table = resident
+        self.resources.start_kernel(request)
+        few = plan.index_items < LARGE_INDEX_SCAN
+        work = await self.pool.run_unless(few, lambda: self._split(call, planned, table, request.memory), request)
+        if work is None:
+            request.kernel_end = perf_counter()
+            raise await self._index_error(prepared, request)
+        lost = await self.resources.fetcher.fetch(
+            [TableReads(table.table, table.shard_map, table.version_in_map, work.requests)], request
+        )
+        if lost:
+            raise unavailable(table, lost, [place_of(call, work.requests[one.number]) for one in lost])
+        few = work.output.json_bytes < LARGE_COPY
+        output = await self.pool.run_unless(few, lambda: self._finished(work, planned, data), request)
+        request.kernel_end = perf_counter()
+        return Answer({OUTPUT: output}, call.dialect, "cpu", resident.etag, resident.data_version)
+
+    def _split(self, call: Call, planned: Planned, resident: ShardedResident, memory: Memory) -> _Work | None:
+        """What each shard is asked for; None where an index is out of bounds."""
+        plan = planned.plan
+        data, version = resident.tensor, resident.version_in_map
+        by_rows = planned.first_axis == 0
+        row_items = plan.slice_items
+        if not by_rows:
+            row_items = plan.output_items // planned.shape[0] if plan.output_items else 0
+        items = self.resources.outputs.empty(plan.output_items, data.dtype.carrier)
+        rows = None
+        if plan.output_items and data.dtype.item_size:
+            rows = as_rows(items, row_items * data.dtype.item_size)
+        output = Output(data.dtype, rows, row_items, memory, self.resources.limits.output_bytes)
+        requests: Sequence[RangeRequest] = ()
+        is_split_checked = by_rows and plan.output_items > 0 and call.indices.array.dtype == np.int64
+        if not is_split_checked and first_wrong(call.indices.array, plan.dims, plan.wrap):
+            return None
+        if plan.output_items:
+            try:
+                requests = (self._row_requests if by_rows else self._block_requests)(call, planned, version, output)
+            except IndexError:
+                return None
+        return _Work({request.number: request for request in requests}, output, items)
+
+    def _row_requests(
+        self, call: Call, planned: Planned, version: ShardedVersion, output: Output
+    ) -> list[RangeRequest]:
+        """By the rows that indices name. Raises IndexError where one is out of bounds."""
+        plan, shape = planned.plan, call.indices.shape
+        indices: NDArray[np.int64] = call.indices.array.astype(np.int64, copy=False)
+        if not isinstance(plan, GatherElementsPlan):
+            return row_requests(version, indices, plan.dims, output, version.shape[plan.depth :], wrap=plan.wrap)
+        # Entry (i, j, ...) picks the item (entry, j, ...): a GatherND of whole tuples.
+        whole = np.empty((indices.size, len(shape)), np.int64)
+        whole[:, 0] = indices
+        own = whole.reshape(*shape, -1)
+        for axis in range(1, len(shape)):
+            own[..., axis] = np.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1))
+        return row_requests(version, whole.reshape(-1), (*plan.dims, *shape[1:]), output, (), wrap=plan.wrap)
+
+    def _block_requests(
+        self, call: Call, planned: Planned, version: ShardedVersion, output: Output
+    ) -> list[RangeRequest]:
+        indices, operator = call.indices, call.operator
+        values: NDArray[np.int64] = indices.array.astype(np.int64, copy=False)
+        parameters: dict[str, object] = {}
+        shared = False
+        if operator == "gathernd":
+            parameters["batch_dims"] = planned.first_axis
+        else:
+            parameters["axis"] = planned.first_axis
+        if operator == "gather":
+            batch_dims = call.batch_dims + len(indices.shape) if call.batch_dims < 0 else call.batch_dims
+            shared = batch_dims == 0
+            if not shared:
+                parameters |= {"dialect": "openvino-8", "batch_dims": batch_dims, "out_of_bounds": "error"}
+        return block_requests(
+            version, values, indices.shape, output, planned.shape, operator, parameters, shared=shared
+        )
+
+    @staticmethod
+    def _finished(work: _Work, planned: Planned, data: Tensor) -> Tensor:
+        if data.dtype.kind == "string":
+            rows = planned.plan.output_items // work.output.row_items if work.output.row_items else 0
+            return work.output.strings(rows, planned.shape)
+        work.output.finish()
+        return data.gathered(planned.shape, work.items)
+
+    async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
+        """The same, and which shards would be asked for how many rows of a table in row ranges."""
+        call, plan = found.call, found.plan
+        if not found.residents:
+            return found
+        assert isinstance(call, Call)
+        assert not isinstance(plan, LookupPlan)
+        first_axis = self.planner.plan(call, found.data[0], self.resources.chooser).first_axis
+        rows = None if first_axis else call.indices.array.reshape(-1, plan.depth)[:, 0]
+        return await with_ranges(found, [rows], self.resources, request, wrap=plan.wrap)
+
+
+def place_of(call: Call, request: RangeRequest) -> NeedingPlaces:
+    """The indices of a gather that need the rows of `request`."""
+    if request.places is None:
+        return NeedingPlaces([(0, Place(call.data_pointer))], 1)
+    indices = call.indices
+    depth = indices.shape[-1] if call.operator == "gathernd" else 1
+    return needing(indices, request.places, depth)

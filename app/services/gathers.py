@@ -1,0 +1,388 @@
+"""Gathers and scatters: how the service carries them out, and so what is the same of both.
+
+Resolve the data, validate against the specification, choose a route, run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.dispatch.choose_backend import FEW_STRINGS, LARGE_COPY, LARGE_INDEX_SCAN, Decision
+from app.dispatch.gpu_gathers import Outcome, name_of
+from app.errors import GatherError
+from app.kernels import Unfinished
+from app.kernels.check_arrays import can_fill
+from app.kernels.float_conversion import in_type
+from app.kernels.out_of_bounds import REPLACED_BYTES, filled_output, replace_out_of_bounds
+from app.memory.error_tracebacks import drop_tracebacks
+from app.operators.index_out_of_bounds import index_error
+from app.operators.registry import OPERATORS
+from app.operators.shape_rules import NO_TENSORS
+from app.services.call_planner import CallPlanner, Planned, decide, fill_item
+from app.services.call_resources import CallResources
+from app.services.runner import Explanation, Runner
+from app.store import Resident
+from app.telemetry.served_request import ServedRequest
+from app.tensors.gather_call import OUTPUT, Answer, Call
+from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor import Tensor
+
+Further = Mapping[str, NDArray[Any]] | None
+"""See `Kernel.run`."""
+NO_RESIDENTS: Final[Mapping[str, Resident]] = {}
+
+
+class Prepared(NamedTuple):
+    """A gather or a scatter that is prepared; `fill` is the item for `out_of_bounds` fill.
+
+    `further` has the inputs beside data and indices, `named` the residents that some of them are.
+    """
+
+    call: Call
+    data: Tensor
+    resident: Resident | None
+    planned: Planned
+    decision: Decision
+    fill: Tensor | None
+    size: int
+    further: Mapping[str, Tensor] = NO_TENSORS
+    named: Mapping[str, Resident] = NO_RESIDENTS
+
+    @property
+    def explanation(self) -> Explanation:
+        """As in `AnyPrepared`."""
+        outputs = {OUTPUT: (self.planned.output_dtype, self.planned.shape)}
+        residents = () if self.resident is None else (self.resident,)
+        return Explanation(self.call, (self.data,), outputs, self.planned.plan, self.decision, residents, self.further)
+
+
+class Gathers(Runner):
+    """Carries out gathers and scatters."""
+
+    def __init__(self, resources: CallResources) -> None:
+        super().__init__(resources)
+        self.pool = resources.pool
+        self.planner = CallPlanner(resources.limits)
+
+    def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
+        """Resolve, validate and choose. `on_device` says that the data counts as resident on a GPU."""
+        resident = None
+        if isinstance(call.data, Tensor):
+            data = call.data
+        else:
+            resident = self.resources.resolve(call.data, call.data_pointer)
+            data = resident.tensor
+        further, named = self._resolve_further(call) if call.further else (NO_TENSORS, NO_RESIDENTS)
+        fill = None
+        if call.out_of_bounds == "fill":
+            dtype = further.get(OPERATORS[call.operator].typed_by, data).dtype
+            fill, over_limit = fill_item(call.fill_value, dtype, self.resources.limits)
+            call.over_limit = call.over_limit or over_limit  # raised once the operator's own rules have been checked
+        planned = self.planner.plan(call, data, self.resources.chooser, further)
+        if call.over_limit is not None:
+            raise call.over_limit
+        cold = resident is not None and resident.cold
+        if named:
+            cold = cold or any(one.cold for one in named.values())
+        decision = self._decide(call, planned, resident, cold, on_device)
+        size = planned.plan.output_bytes + planned.plan.scratch_bytes
+        if planned.output_dtype is not planned.dtype:
+            size += planned.plan.output_items * planned.output_dtype.item_size
+        return Prepared(call, data, resident, planned, decision, fill, size, further, named)
+
+    def start(self, prepared: Prepared, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
+        """Carry out what was prepared, once its size has been charged to the request's memory."""
+        if prepared.call.out_of_bounds != "error":
+            if prepared.fill is not None and self._kernel_fills(prepared):
+                gather = self._gather_filled(prepared, request)
+            else:
+                gather = self._gather_replaced(prepared, request)
+        elif isinstance(prepared.data, PackedStrings):
+            gather = self._gather_strings(prepared, request)
+        else:
+            gather = self._run(prepared, request)
+        return gather if prepared.call.output_dtype is None else self._convert(gather, prepared, request)
+
+    async def _convert(self, gather: Coroutine[Any, Any, Answer], prepared: Prepared, request: ServedRequest) -> Answer:
+        """Gather floats, and convert them to the type that is asked for."""
+        answer, planned = await gather, prepared.planned
+        few = planned.plan.output_bytes < LARGE_COPY
+        answer.outputs[OUTPUT] = await self.pool.run_unless(
+            few, lambda: in_type(answer.output, planned.output_dtype), request
+        )
+        request.kernel_end = perf_counter()
+        return answer
+
+    async def _gather_strings(self, prepared: Prepared, request: ServedRequest) -> Answer:
+        """Gather or scatter strings, whose sizes follow from what is gathered."""
+        if "updates" in prepared.further:
+            prepared = await self._join_strings(prepared, request)
+        answer = await self._run(prepared, request)
+        await self._check_size(answer.output, request)
+        return answer
+
+    async def _join_strings(self, prepared: Prepared, request: ServedRequest) -> Prepared:
+        """The scatter of strings, with the octets of data and updates in one place."""
+        data, updates = prepared.data, prepared.further["updates"]
+        assert isinstance(data, PackedStrings)
+        assert isinstance(updates, PackedStrings)
+        few = data.octets.size + updates.octets.size < LARGE_COPY and not data.on_disk
+        joined = await self.pool.run_unless(few, lambda: data.joined(updates, request.memory.charge), request)
+        return prepared._replace(data=joined[0], further={"updates": joined[1]})
+
+    async def _run(
+        self,
+        prepared: Prepared,
+        request: ServedRequest,
+        further: Further = None,
+    ) -> Answer:
+        """Carry out a call as it was decided; its output has been charged to the request's memory.
+
+        Raises index_out_of_bounds, overloaded, deadline_exceeded and ClientGone.
+        """
+        call, data, resident, planned, decision, _, _, inputs, named = prepared
+        indices = call.indices
+        if inputs:
+            further = {name: tensor.items for name, tensor in inputs.items()}
+        if self.resources.gpu is not None and resident is not None:
+            self.resources.gpu.count_missed(name_of(call), resident, decision.missed_bytes)
+        request.route, request.parts, on_event_loop = decision.choice
+        if resident is not None:
+            request.tensor = name_of(call)
+        if request.route == "gpu":
+            on_gpu = await self._run_on_gpu(prepared, request)
+            if on_gpu is not None:
+                bad, array, etag = on_gpu
+                request.kernel_end = perf_counter()
+                if bad >= 0:
+                    raise await self._index_error(prepared, request)
+                version = None if resident is None else resident.data_version
+                return Answer({OUTPUT: planned.output(data, array)}, call.dialect, "gpu", etag, version)
+        if on_event_loop and request.parts > 1:
+            bad, array = await self._split_from_event_loop(planned, data, indices, request, further)
+        elif on_event_loop:
+            bad, array = self.run_at_once(planned, data, indices, request, further)
+        else:
+            bad, array = await self._run_in_pool(planned, data, indices, request, further)
+        if resident is not None and not resident.is_consistent:
+            del array  # what is read again takes its place
+            bad, array, resident = await self._run_again(prepared, name_of(call), resident, request, further)
+        if named and not all(one.is_consistent for one in named.values()):
+            del array
+            bad, array, resident = await self._run_until_consistent(prepared, resident, request)
+        request.kernel_end = perf_counter()
+        if bad >= 0:
+            raise await self._index_error(prepared, request)
+        outputs = {OUTPUT: planned.output(data, array)}
+        if resident is None:
+            return Answer(outputs, call.dialect, "cpu")
+        return Answer(outputs, call.dialect, "cpu", resident.etag, resident.data_version)
+
+    async def _run_again(
+        self,
+        prepared: Prepared,
+        name: str,
+        resident: Resident,
+        request: ServedRequest,
+        further: Further,
+        role: str = "data",
+    ) -> tuple[int, NDArray[Any], Resident]:
+        """Run with the present content of the input `role`, which a scatter has changed; the version that was read."""
+        found: tuple[int, NDArray[Any]] | None = None
+
+        async def read(version: Resident) -> None:
+            nonlocal found, further
+            found = None  # frees the output of the last attempt
+            data = prepared.data
+            if role == "data":
+                data = version.tensor
+            else:
+                further = {**(further or {}), role: version.tensor.items}
+            found = await self._run_in_pool(prepared.planned, data, prepared.call.indices, request, further)
+
+        version = await self.resources.read_again(name, resident, read, request)
+        assert found is not None
+        return *found, version
+
+    async def _run_until_consistent(
+        self, prepared: Prepared, resident: Resident | None, request: ServedRequest
+    ) -> tuple[int, NDArray[Any], Resident | None]:
+        """Run again until no scatter has changed one of several resident inputs meanwhile, one input at a time."""
+        call = prepared.call
+        inputs = dict(prepared.named) if resident is None else {**prepared.named, "data": resident}
+        names = {**call.further, "data": call.data}
+        changed = next(name for name, one in inputs.items() if not one.is_consistent)
+        while True:
+            name, further = names[changed], {role: tensor.items for role, tensor in prepared.further.items()}
+            assert isinstance(name, str)
+            bad, array, inputs[changed] = await self._run_again(
+                prepared, name, inputs[changed], request, further, changed
+            )
+            changed = next((role for role, one in inputs.items() if not one.is_consistent), "")
+            if not changed:
+                return bad, array, inputs.get("data")
+            del array
+
+    async def _gather_filled(self, prepared: Prepared, request: ServedRequest) -> Answer:
+        """A gather by a kernel that itself fills the slices of tuples that are out of bounds."""
+        plan, fill = prepared.planned.plan, prepared.fill
+        assert fill is not None
+        size = plan.slice_items * plan.item_size
+        request.memory.charge(size)
+        one_slice = await self.pool.run_unless(
+            size < LARGE_COPY, lambda: np.full(plan.slice_items, fill.items[0], fill.items.dtype), request
+        )
+        replaced = np.zeros(1, np.int64)
+        further = {"fill": one_slice, "replaced": replaced}
+        answer = await self._run(prepared, request, further)
+        answer.replaced = int(replaced[0])
+        return answer
+
+    async def _gather_replaced(self, prepared: Prepared, request: ServedRequest) -> Answer:
+        """Gather where indices out of bounds are no error: they are replaced first, slices filled last."""
+        call, data, resident, planned, decision, fill, *_ = prepared
+        plan, indices, mode = planned.plan, call.indices, call.out_of_bounds
+        request.memory.charge(REPLACED_BYTES * plan.index_items)
+        replacement = await self.pool.run_unless(
+            plan.index_items < LARGE_INDEX_SCAN, lambda: replace_out_of_bounds(plan, indices.array, mode), request
+        )
+        if replacement.filled is not None and 0 in plan.dims:  # there is nothing to gather from
+            request.route = decision.choice.route
+            self.resources.start_kernel(request)
+            array = np.zeros(plan.output_items, planned.dtype.carrier)
+            answer = Answer({OUTPUT: planned.output(data, array)}, call.dialect, "cpu")
+            if resident is not None:
+                answer.data_etag, answer.data_version = resident.etag, resident.data_version
+        else:
+            valid = replace(call, indices=replace(indices, array=replacement.indices))
+            answer = await self._run(prepared._replace(call=valid), request)
+        filled = replacement.filled
+        if filled is not None and fill is not None:
+            item, output = fill, answer.output
+            if isinstance(output, PackedStrings):
+                few = plan.output_items <= FEW_STRINGS and not output.on_disk
+            else:
+                few = plan.output_bytes < LARGE_COPY
+            answer.outputs[OUTPUT] = await self.pool.run_unless(
+                few, lambda: filled_output(plan, output, filled, item, request.memory.charge), request
+            )
+            request.kernel_end = perf_counter()
+        await self._check_size(answer.output, request)
+        answer.replaced = replacement.replaced
+        return answer
+
+    async def _index_error(self, prepared: Prepared, request: ServedRequest) -> GatherError:
+        call, data, planned = prepared.call, prepared.data, prepared.planned
+        plan, first_axis = planned.plan, planned.first_axis
+        dialect, indices = OPERATORS[call.operator].dialects[call.dialect], call.indices
+        few = indices.array.size < LARGE_INDEX_SCAN
+        return await self.pool.run_unless(
+            few, lambda: index_error(dialect, data.shape, indices, first_axis, plan.depth), request
+        )
+
+    async def _run_on_gpu(self, prepared: Prepared, request: ServedRequest) -> Outcome | None:
+        """The gather on the device; None, with a route of threads in `request`, where the CPU has to run it."""
+        assert self.resources.gpu is not None
+        call, data, resident, planned, decision, *_ = prepared
+        plan = planned.plan
+        out = self.resources.outputs.empty(plan.output_items, data.dtype.carrier)
+        outcome = await self.resources.gpu.gather(
+            call, plan, data, resident, out, lambda: self.resources.start_kernel(request), request
+        )
+        if outcome is None:
+            request.route, request.parts, _ = decision.fallback
+        return outcome
+
+    def _decide(
+        self, call: Call, planned: Planned, resident: Resident | None, cold: bool, on_gpu: bool = False
+    ) -> Decision:
+        """Where a call runs; `cold` says that reading waits for the disk, `on_gpu` that a GPU has the data.
+
+        Raises device_unavailable.
+        """
+        if not (planned.usual.depends_on_request or cold or call.device == "gpu"):
+            return planned.usual
+        if not on_gpu and self.resources.gpu is not None and resident is not None:
+            on_gpu = self.resources.gpu.has_copy(resident.etag)
+        return decide(planned, call, cold, on_gpu)
+
+    def _resolve_further(self, call: Call) -> tuple[Mapping[str, Tensor], Mapping[str, Resident]]:
+        """The inputs of a call beside data and indices, and the residents that some are. Raises tensor_not_found."""
+        further: dict[str, Tensor] = {}
+        named: dict[str, Resident] = {}
+        for name, given in call.further.items():
+            if isinstance(given, str):
+                at = call.resident_pointer(name)
+                named[name] = resident = self.resources.resolve(given, at)
+                further[name] = replace(resident.tensor, shape_pointer=at, dtype_pointer=at)
+            else:
+                further[name] = given
+        return further, named
+
+    def run_at_once(
+        self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further = None
+    ) -> tuple[int, NDArray[Any]]:
+        """The first bad component of the indices or -1, and the items of the output, as carriers (see `DType`)."""
+        self.resources.start_kernel(request)
+        plan = planned.plan
+        out = np.empty(plan.output_items, planned.dtype.carrier)
+        if further is None:
+            return self.resources.kernel.run(plan, data.items, indices.array, out), out
+        return self.resources.kernel.run(plan, data.items, indices.array, out, further=further), out
+
+    async def _split_from_event_loop(
+        self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further
+    ) -> tuple[int, NDArray[Any]]:
+        """Split a gather over helpers, with the event loop as the leader, which waits for none of them for long."""
+        self.resources.start_kernel(request)
+        plan = planned.plan
+        out = self.resources.outputs.empty(plan.output_items, planned.dtype.carrier)
+        try:
+            bad = self.resources.kernel.run(plan, data.items, indices.array, out, request.parts, True, further)
+        except Unfinished as left:
+            drop_tracebacks(left)
+            request.admitted = True  # a gather that has begun is not refused
+            bad = await self.pool.run(left.wait, request)
+        return bad, out
+
+    async def _run_in_pool(
+        self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further
+    ) -> tuple[int, NDArray[Any]]:
+        # Allocated on the event loop: the C library keeps freed memory apart for each thread that allocates.
+        plan = planned.plan
+        out = self.resources.outputs.empty(plan.output_items, planned.dtype.carrier)
+
+        def work() -> int:
+            self.resources.start_kernel(request)
+            return self.resources.kernel.run(plan, data.items, indices.array, out, request.parts, False, further)
+
+        return await self.pool.run(work, request), out
+
+    def _kernel_fills(self, prepared: Prepared) -> bool:
+        """Whether the kernel that was chosen fills slices by itself: one of the CPU does, and not those of strings.
+
+        It takes a slice of fill values. Without tuples it would need none, and data without items may have slices of
+        any size.
+        """
+        plan = prepared.planned.plan
+        fills = can_fill(plan) and plan.index_items > 0
+        return fills and prepared.decision.choice.route != "gpu" and not isinstance(prepared.data, PackedStrings)
+
+    async def _check_size(self, output: Tensor, request: ServedRequest) -> None:
+        """Raises output_too_large where gathered strings have more bytes than an output may have."""
+        if not isinstance(output, PackedStrings):
+            return
+        few = output.array.size <= FEW_STRINGS and not output.on_disk
+        size = await self.pool.run_unless(few, lambda: output.nbytes, request)
+        if size > self.resources.limits.output_bytes:
+            raise GatherError(
+                "output_too_large",
+                f"the gathered strings would have {size} bytes; the limit is {self.resources.limits.output_bytes}",
+                facts={"limit": "output_bytes", "maximum": self.resources.limits.output_bytes},
+            )
