@@ -25,15 +25,13 @@ from app.api.routes.v2_repository import RepositoryRoutes
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
-from app.formats.body_formats import FORMATS, LOOKUPS
 from app.imports.import_jobs import ImportJobs
-from app.operators.registry import GRADIENTS, OPERATORS
+from app.operators.registry import ROWS
 from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.request_metrics import Metrics
-from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE
 
 
 def handlers_of(
@@ -55,11 +53,8 @@ def handlers_of(
     tensors = TensorsRoute(listed, service.limits, disk_threads, settings.max_upload_bytes)
     aliases = AliasesRoute(listed, disk_threads)
     of_imports = ImportsRoute(listed, store, disk_threads, imports)
-    signatures: dict[str, object] = {row.operation: row.signature for row in OPERATORS.values()}
-    signatures |= {row.operation: row.signature for row in GRADIENTS.values()}
     handlers: dict[str, Handler] = {
-        **{name: Exchange(FORMATS, signature, service, settings) for name, signature in signatures.items()},
-        LOOKUP: Exchange(LOOKUPS, LOOKUP_SIGNATURE, service, settings),
+        **{row.operation: Exchange(row.signature, service, settings) for row in ROWS.values()},
         "listTensors": tensors.list,
         "getTensor": with_name(tensors.metadata),
         "putTensor": with_name(tensors.put),

@@ -16,10 +16,11 @@ from app.api.asgi_request import RequestContext
 from app.api.json_content_type import check_json_type
 from app.api.request_body import inflate_in, read_body
 from app.api.schemas.explain_answer import explanation_body
-from app.formats.body_formats import JSON, Codec, Formats
+from app.formats.body_formats import JSON, Codec, formats_of
 from app.services.service import Service
 from app.surrogate_safe_json import dump
 from app.tensors.gather_call import Answer, Call
+from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
 
 
@@ -38,10 +39,10 @@ class BodyLimits(Protocol):
 
 
 class Exchange:
-    """The route of one operator: its formats, and its signature, by which they read."""
+    """The route of one operator, a gradient or lookups, whose requests are read by its signature."""
 
-    def __init__(self, formats: Formats, signature: object, service: Service, limits: BodyLimits) -> None:
-        self.formats = formats
+    def __init__(self, signature: Signature, service: Service, limits: BodyLimits) -> None:
+        self.formats = formats = formats_of(signature)
         self.signature = signature
         self.service = service
         self.limits = service.limits

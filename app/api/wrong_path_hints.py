@@ -7,12 +7,11 @@ from typing import Final
 
 from app.api.route_rows.operation import Route
 from app.api.route_table import TABLE, path_of
-from app.operators.registry import OPERATORS
-from app.tensors.lookup_call import LOOKUP
+from app.operators.registry import LOOKUPS, OPERATORS
 
 _LIVE: Final = path_of("livez")
 _READY: Final = path_of("readyz")
-_OPERATORS: Final = "|".join((*OPERATORS, LOOKUP))
+_OPERATORS: Final = "|".join((*OPERATORS, LOOKUPS.name))
 _FIRST: Final = r"\1"
 """Stands in a hint for the part of the path in the first parentheses of its pattern."""
 _USUAL: Final = tuple(

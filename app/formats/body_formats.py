@@ -25,6 +25,7 @@ from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Encoding
+from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 
 _ALL: Final = frozenset(DTYPES)
@@ -92,7 +93,12 @@ _SAFETENSORS: Final = Codec(
     check_writable=safetensors_answer.check_writable,
 )
 FORMATS: Final[Formats] = {JSON: _JSON, SAFETENSORS: _SAFETENSORS}
-LOOKUPS: Final[Formats] = {JSON: replace(_JSON, short_body=LONG_LOOKUP), SAFETENSORS: _SAFETENSORS}
+_OF_LOOKUPS: Final[Formats] = {JSON: replace(_JSON, short_body=LONG_LOOKUP), SAFETENSORS: _SAFETENSORS}
+
+
+def formats_of(signature: Signature) -> Formats:
+    """The formats of a family of requests."""
+    return _OF_LOOKUPS if signature.kind == "lookup" else FORMATS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

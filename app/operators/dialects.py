@@ -146,3 +146,14 @@ def _scatters(indices: tuple[str, ...], rules: Clauses) -> Mapping[str, Dialect]
 
 SCATTERND: Final = _scatters(_INT64, specification_clauses.SCATTERND_11)
 SCATTER_ELEMENTS: Final = _scatters(_INT32_64, specification_clauses.SCATTER_ELEMENTS_11)
+EMBEDDING_BAG_OFFSETS: Final = _versions(
+    _dialect(
+        "openvino-15",
+        tuple(name for name, row in DTYPES.items() if row.kind == "float" and row.arithmetic),
+        _INT32_64,
+        wrap=False,
+        rules=specification_clauses.EMBEDDING_BAG_OFFSETS_15,
+        has_batch_dims=False,
+    ),
+)
+"""Of lookups: its types are those of tables that are pooled."""

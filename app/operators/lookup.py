@@ -16,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import REPORTED_PLACES, Code, GatherError, Place, Rule
+from app.errors import REPORTED_PLACES, GatherError, Place
+from app.operators.dialects import EMBEDDING_BAG_OFFSETS
 from app.operators.gather_plan import GatherPlan
 from app.operators.shape_rules import check_output_bytes, check_shape_limits, output_type
-from app.operators.specification_clauses import EMBEDDING_BAG_OFFSETS_15
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.lookup_call import Feature, LookupCall, Pooling
 from app.tensors.shape_limits import Limits
@@ -27,14 +27,8 @@ from app.tensors.tensor import Tensor, coordinates
 
 INDEX_DTYPES: Final = ("int32", "int64")
 POOLED_DTYPES: Final = tuple(name for name, row in DTYPES.items() if row.kind == "float" and row.arithmetic)
-DIALECT: Final = "openvino-15"
-"""What errors cite: OpenVINO's operation set that EmbeddingBagOffsets-15 is from."""
-RULES: Final = {key: Rule(DIALECT, clause, text) for key, (clause, text) in EMBEDDING_BAG_OFFSETS_15.items()}
-CODES: Final[tuple[Code, ...]] = (
-    "rank_too_small", "rank_mismatch", "index_out_of_bounds", "updates_shape_mismatch", "offsets_invalid",
-    "feature_mismatch",
-)  # fmt: skip
-"""The errors of these rules, beside those of types and limits."""
+RULES: Final = EMBEDDING_BAG_OFFSETS["openvino-15"].rules
+"""What errors cite: EmbeddingBagOffsets of OpenVINO's operation set 15."""
 _HALF: Final = 2
 """Bytes of the floats whose sums are added in float32."""
 _BLOCK: Final = 1 << 18

@@ -5,13 +5,14 @@ Every route, model, schema, command and metric of an operator is made from its r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from app.errors import CODES, Code
 from app.operators.backward_rules import Backward
 from app.operators.dialects import (
+    EMBEDDING_BAG_OFFSETS,
     GATHER,
     GATHER_BLOCK_QUANTIZED,
     GATHER_ELEMENTS,
@@ -27,10 +28,12 @@ from app.operators.gather_elements import plan_gather_elements
 from app.operators.gather_plan import Plan
 from app.operators.gathernd import plan_gathernd
 from app.operators.gathernd_backward import plan_gathernd_backward
+from app.operators.lookup import LookupPlan, plan_lookup
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatternd import plan_scatternd
 from app.tensors.backward_call import BackwardCall
 from app.tensors.gather_call import Call
+from app.tensors.lookup_call import LOOKUP_SIGNATURE, LookupCall
 from app.tensors.operator_signature import (
     AXIS,
     BATCH_DIMS,
@@ -58,15 +61,18 @@ GatherPlanner = Callable[[Dialect, Tensor, Tensor, int, str], Planned]
 
 BackwardPlanner = Callable[[Dialect, BackwardCall, Tensor, Limits], Backward]
 """Of a dialect, a call, and the gather's data, whose items are not read. Raises the errors of shapes and limits."""
+LookupPlanner = Callable[[LookupCall, Sequence[Tensor], Limits], LookupPlan]
+"""Of a call, the table of each feature, and the limits. Raises the errors of types, shapes and limits."""
 P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row(Generic[P]):
-    """One operator, or the gradient of one, which has the gather's dialects.
+    """One operator, the gradient of one, which has the gather's dialects, or the lookup.
 
     `summary` is a line for its callers, `texts` are the specifications that it follows. `on_gpu` says whether the GPU's
-    kernel takes its plans, `typed_by` which input has the output's type.
+    kernel takes its plans, `typed_by` which input has the output's type. `uncited` are the errors of its rules that
+    cite no specification.
     """
 
     signature: Signature
@@ -76,11 +82,12 @@ class Row(Generic[P]):
     plan: P
     on_gpu: bool
     typed_by: str
+    uncited: tuple[Code, ...] = ()
 
     @property
-    def name(self) -> OperatorName:
+    def name(self) -> str:
         """Its name: that of its model and its method of the clients."""
-        return cast(OperatorName, self.signature.operator)
+        return self.signature.operator
 
     @property
     def gather(self) -> OperatorName:
@@ -101,14 +108,13 @@ class Row(Generic[P]):
     @property
     def codes(self) -> tuple[Code, ...]:
         """The errors of its rules on shapes and indices, in the catalogue's order."""
-        broken = {code for dialect in self.dialects.values() for code in dialect.rules}
-        if self.signature.kind == "gradient":
-            broken.add("updates_shape_mismatch")
+        broken = {*self.uncited, *(code for dialect in self.dialects.values() for code in dialect.rules)}
         return tuple(code for code in CODES if code in broken)
 
 
 Operator = Row[Planner]
 Gradient = Row[BackwardPlanner]
+Lookup = Row[LookupPlanner]
 
 
 def _row(
@@ -125,6 +131,7 @@ def _row(
     kind: Kind = "gather",
     on_gpu: bool = True,
     typed_by: str = "data",
+    uncited: tuple[Code, ...] = (),
 ) -> Row[P]:
     names = tuple(dialects)
     reductions = {dialect.name: dialect.reductions for dialect in dialects.values() if dialect.reductions}
@@ -132,7 +139,7 @@ def _row(
     signature = Signature(
         name, parameters, names, inputs, names[0], kind, reductions, fields, optional, residents, schema
     )
-    return Row(signature, summary, _texts(name, names), dialects, plan, on_gpu, typed_by)
+    return Row(signature, summary, _texts(name, names), dialects, plan, on_gpu, typed_by, uncited)
 
 
 _BACKWARD: Final = "_backward"
@@ -258,6 +265,7 @@ _GRADIENTS: Final[tuple[Gradient, ...]] = (
         kind="gradient",
         on_gpu=False,
         typed_by="grad_output",
+        uncited=("updates_shape_mismatch",),
     ),
     _row(
         "gather_backward",
@@ -274,7 +282,20 @@ _GRADIENTS: Final[tuple[Gradient, ...]] = (
         kind="gradient",
         on_gpu=False,
         typed_by="grad_output",
+        uncited=("updates_shape_mismatch",),
     ),
 )
 GRADIENTS: Final[Mapping[str, Gradient]] = {row.name: row for row in _GRADIENTS}
 """The gradients of the gathers. They have no model of the inference protocol: training sends JSON or safetensors."""
+LOOKUPS: Final[Lookup] = Row(
+    LOOKUP_SIGNATURE,
+    "Rows of many resident tensors, single or as pooled bags",
+    ("OpenVINO EmbeddingBagOffsets-15",),
+    EMBEDDING_BAG_OFFSETS,
+    plan_lookup,
+    on_gpu=False,
+    typed_by="features",
+    uncited=("feature_mismatch",),
+)
+ROWS: Final[Mapping[str, Row[Any]]] = {**OPERATORS, **GRADIENTS, LOOKUPS.name: LOOKUPS}
+"""All that have a route of their own, by name."""

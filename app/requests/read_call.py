@@ -33,15 +33,13 @@ from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.scatter_request import ScatterRequest, check_reduction
 from app.tensors.backward_call import BackwardCall
 from app.tensors.gather_call import Call, Encoding, OutOfBounds
-from app.tensors.lookup_call import ARRAYS, Feature, LookupCall, LookupSignature
+from app.tensors.lookup_call import ARRAYS, Feature, LookupCall
 from app.tensors.operator_signature import Signature
-from app.tensors.scatter_call import ScatterCall, TableScatterSignature
+from app.tensors.scatter_call import ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 
-Row = Signature | LookupSignature | TableScatterSignature
-"""What a request is read by: its family and its names, that of the operator and those of its inputs."""
 Arguments = dict[str, Any]
 Tensors = dict[str, Any]
 
@@ -59,7 +57,7 @@ class Family(NamedTuple):
     call: Callable[[Any, Validated, Tensors, Limits], Any]
 
 
-def validate(row: Row, request: Request, limits: Limits) -> Any:
+def validate(row: Signature, request: Request, limits: Limits) -> Any:
     """The fields of a document. Raises invalid_field at the first that is wrong, and limit_exceeded.
 
     What is wrong with an array includes what `Request.array` refuses.
@@ -113,7 +111,7 @@ def _check_features(features: Any, request: Request) -> None:
         _check_arrays_given(number, feature.get("pooling", "none"), [*feature], request.origin)
 
 
-def settle(row: Row, request: Request, fields: Any) -> tuple[Validated, dict[str, GivenArray]]:
+def settle(row: Signature, request: Request, fields: Any) -> tuple[Validated, dict[str, GivenArray]]:
     """What valid fields say, and the arrays. Raises invalid_field for what the model cannot say."""
     family = FAMILIES[row.kind]
     arrays: tuple[tuple[str, Any], ...] = ()
@@ -141,7 +139,7 @@ def read_arrays(given: dict[str, GivenArray]) -> Tensors:
     return tensors
 
 
-def make_call(row: Row, validated: Validated, tensors: Tensors, limits: Limits) -> Any:
+def make_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> Any:
     """The call of valid fields and arrays that were read."""
     return FAMILIES[row.kind].call(row, validated, tensors, limits)
 
@@ -165,7 +163,7 @@ def too_long_string(tensor: PackedStrings, limits: Limits, what: str = "a string
     )
 
 
-def _inputs(row: Any, fields: Any) -> Iterator[tuple[str, Any]]:
+def _inputs(row: Signature, fields: Any) -> Iterator[tuple[str, Any]]:
     """The arrays of a request whose row names its inputs, but for a resident tensor in place of one."""
     for name in row.inputs:
         value = getattr(fields, name)
@@ -173,7 +171,7 @@ def _inputs(row: Any, fields: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _operator_arguments(row: Any, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
+def _operator_arguments(row: Signature, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
     arguments: Arguments = {
         "operator": row.operator,
         "parameters": parameter_values(row.parameters, fields),
@@ -210,7 +208,7 @@ def _reading_arguments(fields: Any, mode: OutOfBounds, origin: Origin) -> Argume
     }
 
 
-def _operator_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> Call:
+def _operator_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> Call:
     if row.further:
         return _call_with_further_inputs(row, validated.arguments, tensors, limits)
     call = Call(**validated.arguments, **tensors)
@@ -219,7 +217,7 @@ def _operator_call(row: Any, validated: Validated, tensors: Tensors, limits: Lim
     return call
 
 
-def _call_with_further_inputs(row: Any, arguments: Arguments, tensors: Tensors, limits: Limits) -> Call:
+def _call_with_further_inputs(row: Signature, arguments: Arguments, tensors: Tensors, limits: Limits) -> Call:
     """The call of an operator that has inputs beside data and indices."""
     given = arguments["further"] | tensors
     further = {name: given[name] for name in row.further if name in given}
@@ -230,7 +228,7 @@ def _call_with_further_inputs(row: Any, arguments: Arguments, tensors: Tensors, 
     return call
 
 
-def _gradient_arguments(row: Any, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
+def _gradient_arguments(row: Signature, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
     check_one_shape(fields, origin.fields)
     resident = fields.data_shape is ABSENT
     return {
@@ -247,14 +245,14 @@ def _gradient_arguments(row: Any, fields: Any, origin: Origin, given: Collection
     }
 
 
-def _table_scatter_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> ScatterCall:
+def _table_scatter_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> ScatterCall:
     over_limit = first_too_long_string(tensors.values(), limits)
     if over_limit is not None:
         raise over_limit
     return ScatterCall(**tensors, **validated.arguments)
 
 
-def _lookup_arrays(row: Any, fields: Any) -> Iterator[tuple[str, Any]]:
+def _lookup_arrays(row: Signature, fields: Any) -> Iterator[tuple[str, Any]]:
     for number, feature in enumerate(fields.features):
         for name in ARRAYS:
             array = getattr(feature, name)
@@ -262,7 +260,7 @@ def _lookup_arrays(row: Any, fields: Any) -> Iterator[tuple[str, Any]]:
                 yield f"features/{number}/{name}", array
 
 
-def _lookup_arguments(row: Any, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
+def _lookup_arguments(row: Signature, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
     for number, feature in enumerate(fields.features):
         own = [name for name in ARRAYS if f"features/{number}/{name}" in given]
         if len(own) > 1 or feature.pooling != "none":
@@ -278,7 +276,7 @@ def _check_arrays_given(number: int, pooling: Any, given: Iterable[str], origin:
     check_arrays_given(pooling, [*given], lambda name: origin.array(f"features/{number}/{name}"))
 
 
-def _lookup_call(row: Any, validated: Validated, tensors: Tensors, limits: Limits) -> LookupCall:
+def _lookup_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> LookupCall:
     pointer = validated.arguments["at"]
     check_feature_count(len(validated.fields.features), pointer, limits.features)  # a known one may be of other limits
     at = f"{pointer}/features"

@@ -59,7 +59,10 @@ class Prepared(NamedTuple):
         """As in `AnyPrepared`."""
         outputs = {OUTPUT: (self.planned.output_dtype, self.planned.shape)}
         residents = () if self.resident is None else (self.resident,)
-        return Explanation(self.call, (self.data,), outputs, self.planned.plan, self.decision, residents, self.further)
+        call = self.call
+        inputs = {"data": (self.data, call.data), "indices": (call.indices, None)}
+        inputs |= {name: (tensor, call.further[name]) for name, tensor in self.further.items()}
+        return Explanation(call, (self.data,), outputs, self.planned.plan, self.decision, residents, inputs)
 
 
 class Gathers(Runner):

@@ -54,7 +54,13 @@ class PreparedGradient(NamedTuple):
     def explanation(self) -> Explanation:
         """As in `AnyPrepared`; of a sparse gradient the shapes depend on the values."""
         outputs = {} if self.call.sparse else {"grad_data": (self.data.dtype, self.data.shape)}
-        return Explanation(self.call, (self.data,), outputs, self.planned.plan, self.decision)
+        call = self.call
+        inputs = {
+            "data": (self.data, call.shape),
+            "indices": (call.indices, None),
+            "grad_output": (call.grad_output, None),
+        }
+        return Explanation(call, (self.data,), outputs, self.planned.plan, self.decision, inputs=inputs)
 
 
 class Gradients(Runner):

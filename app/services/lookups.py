@@ -24,7 +24,8 @@ from app.kernels.float_conversion import converted, in_type
 from app.kernels.out_of_bounds import REPLACED_BYTES, Replacement, replace_out_of_bounds
 from app.memory.budget import Memory
 from app.operators.gather_plan import GatherPlan
-from app.operators.lookup import FeaturePlan, LookupPlan, check_all_offsets, check_indices, plan_lookup
+from app.operators.lookup import FeaturePlan, LookupPlan, check_all_offsets, check_indices
+from app.operators.registry import LOOKUPS
 from app.operators.shape_rules import check_output_bytes
 from app.services.call_planner import fill_item
 from app.services.call_resources import CallResources
@@ -211,7 +212,7 @@ class Lookups(Runner):
         key = (call.concat, call.output_dtype, *[_key(feature, table) for feature, table in features])
         planned, chooser = self._plans.get(key), self.resources.chooser
         if planned is None or planned.chooser is not chooser:
-            plan = plan_lookup(call, tables, self.resources.limits)
+            plan = LOOKUPS.plan(call, tables, self.resources.limits)
             equivalent = plan.equivalent
             decisions = {
                 cold: chooser.decide(equivalent, Facts(cpu_only=CPU_ONLY, cold=cold)) for cold in (False, True)

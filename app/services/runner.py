@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from app.dispatch.choose_backend import Decision
 from app.operators.gather_plan import Plan
 from app.operators.lookup import LookupPlan
-from app.operators.shape_rules import NO_TENSORS
 from app.services.call_resources import CallResources
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest
@@ -18,6 +17,7 @@ from app.tensors.gather_call import Answer, Call
 from app.tensors.lookup_call import LookupCall
 from app.tensors.tensor import Tensor
 
+NO_INPUTS: Final[Mapping[str, tuple[Tensor, object]]] = {}
 AnyCall = Call | LookupCall | BackwardCall
 
 
@@ -33,8 +33,8 @@ class Explanation(NamedTuple):
     decision: Decision
     residents: Sequence[Resident] = ()
     """The resident tensors that it reads, in the order of `data`."""
-    further: Mapping[str, Tensor] = NO_TENSORS
-    """The inputs of an operator beside data and indices."""
+    inputs: Mapping[str, tuple[Tensor, object]] = NO_INPUTS
+    """The inputs of an operator, each with what the request gives for it: a name if it is a resident tensor."""
     shards: Sequence[Sequence[Mapping[str, object]]] = ()
     """For each of `data` in row ranges the shards that the call needs, as the explanation lists them."""
 

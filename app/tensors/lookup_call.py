@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import ClassVar, Final, Literal, get_args
 
 from app.tensors.gather_call import ReadingCall
+from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
 
 Pooling = Literal["none", "sum", "mean", "max"]
@@ -37,6 +38,7 @@ class Feature:
 class LookupCall(ReadingCall):
     """One lookup. `concat` joins the features' outputs on axis 1."""
 
+    operator: ClassVar[str] = LOOKUP
     features: Sequence[Feature]
     concat: bool = True
 
@@ -45,12 +47,14 @@ class LookupCall(ReadingCall):
         return f"{self.features[number].pointer}/tensor"
 
 
-@dataclass(frozen=True, eq=False)
-class LookupSignature:
-    """A lookup, which has no inputs but the arrays of its features."""
-
-    inputs: tuple[str, ...] = ()
-    kind: Literal["lookup"] = "lookup"
-
-
-LOOKUP_SIGNATURE: Final = LookupSignature()
+LOOKUP_SIGNATURE: Final = Signature(
+    LOOKUP,
+    (),
+    (),
+    inputs=(),
+    default_dialect="",
+    kind="lookup",
+    residents=(),
+    schema=("LookupRequest", "A lookup: rows of many resident tensors in one request, single or as pooled bags."),
+)
+"""It has no inputs but the arrays of its features, and no dialect to choose."""

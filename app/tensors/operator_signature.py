@@ -36,9 +36,9 @@ BITS: Final = Parameter("bits", "Bits of a value, 8, or 4 for two in a byte, the
 PARAMETERS: Final = (BATCH_DIMS, AXIS, GATHER_AXIS, QUANTIZE_AXIS, BLOCK_SIZE, BITS)
 Reduction = Literal["none", "add", "mul", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = get_args(Reduction)
-Kind = Literal["gather", "scatter", "gradient"]
-"""What an operator's requests have beside inputs, parameter, dialect and device: a gather `out_of_bounds`,
-`fill_value` and `output_dtype`, a scatter `reduction`."""
+Kind = Literal["gather", "scatter", "gradient", "lookup", "table_scatter"]
+"""The family of a request. Beside inputs, parameters, dialect and device a gather has `out_of_bounds`, `fill_value` and
+`output_dtype`, a scatter `reduction`; a lookup has features; a table_scatter changes a resident tensor."""
 OWN_FIELDS: Final = (
     *(parameter.name for parameter in PARAMETERS),
     *("out_of_bounds", "fill_value", "output_dtype", "reduction", "tensor", "scales", "zero_points"),
@@ -70,7 +70,7 @@ class Signature:
     `schema` is the name of the requests in OpenAPI, and what it says of them.
     """
 
-    operator: OperatorName | BackwardName
+    operator: str
     parameters: tuple[Parameter, ...]
     dialects: tuple[str, ...]
     inputs: tuple[str, ...] = ("data", "indices")

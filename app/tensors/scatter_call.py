@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from app.tensors.gather_call import AnyCall
-from app.tensors.operator_signature import Reduction
+from app.tensors.operator_signature import Reduction, Signature
 from app.tensors.tensor import Tensor
 
 
@@ -19,12 +19,7 @@ class ScatterCall(AnyCall):
     reduction: Reduction
 
 
-@dataclass(frozen=True, eq=False)
-class TableScatterSignature:
-    """A scatter into a resident tensor, by the names of its inputs."""
-
-    inputs: tuple[str, ...] = ("indices", "updates")
-    kind: Literal["table_scatter"] = "table_scatter"
-
-
-TABLE_SCATTER: Final = TableScatterSignature()
+TABLE_SCATTER: Final = Signature(
+    "scatter", (), (), inputs=("indices", "updates"), default_dialect="", kind="table_scatter", residents=()
+)
+"""A scatter into a resident tensor, by the names of its inputs."""

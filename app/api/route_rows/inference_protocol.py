@@ -17,8 +17,7 @@ from app.api.schemas.v2_messages import (
     StatisticsBody,
 )
 from app.errors import Code
-from app.operators.lookup import CODES as LOOKUP_CODES
-from app.operators.registry import OPERATORS
+from app.operators.registry import LOOKUPS, OPERATORS
 from app.requests.schemas.infer_request import infer_request
 from app.security.authorizer import Access
 
@@ -31,7 +30,7 @@ _OF_MODEL: Final[tuple[Code, ...]] = ("model_not_found", "unsupported_dtype", "t
 _INFER: Final[tuple[Code, ...]] = (
     "model_not_found", "payload_too_large", "unsupported_media_type", "invalid_field", "unsupported_dtype",
     "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded", "device_unavailable",
-    "deadline_exceeded", "shard_unavailable", "tensor_damaged", "not_implemented", "tensor_not_found", *LOOKUP_CODES,
+    "deadline_exceeded", "shard_unavailable", "tensor_damaged", "not_implemented", "tensor_not_found", *LOOKUPS.codes,
     *(code for operator in OPERATORS.values() for code in operator.codes),
 )  # fmt: skip
 _INFER_HEADERS: Final = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from app.api.route_rows.operation import (
     GATHER,
@@ -21,14 +22,13 @@ from app.api.schemas.backward_answer import BackwardAnswer
 from app.api.schemas.gather_answer import GatherAnswer
 from app.api.schemas.lookup_answer import LookupAnswer
 from app.errors import Code
-from app.operators.lookup import CODES as LOOKUP_CODES
-from app.operators.registry import GRADIENTS, OPERATORS, Gradient, Operator
+from app.operators.registry import ROWS, Gradient, Lookup, Operator
 from app.requests.schemas.backward_request import backward_request
 from app.requests.schemas.lookup_request import LookupRequest
 from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.query_fields import ExplainQuery, query_parameters
 from app.security.authorizer import Access
-from app.tensors.lookup_call import LOOKUP
+from app.tensors.operator_signature import Kind
 
 _CODES: Final[tuple[Code, ...]] = (
     "tensor_not_found", "payload_too_large", "unsupported_media_type", "unsupported_dtype",
@@ -99,38 +99,42 @@ def _gradient(row: Gradient) -> Operation:
     )
 
 
-_LOOKUP: Final = Operation(
-    LOOKUP,
-    "Rows of many resident tensors, single or as pooled bags",
-    (*_CODES, *_OF_RESIDENT, *LOOKUP_CODES),
-    tuple(query_parameters(ExplainQuery)),
-    body=LookupRequest,
-    request=content(
-        requests_of(examples.LOOKUPS),
-        "A safetensors body with the tensors `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on, one group "
-        "for each feature, and in the header's `__metadata__` the text `lookup`: the JSON of the request without these "
-        "arrays.",
-    ),
-    answer=LookupAnswer,
-    answers=_answer(
-        "The rows, or what was pooled of them",
-        {
-            "X-Gathernd-Device": header("Where the lookup ran, cpu; binary answers only."),
-            "X-Gathernd-Replaced": header(
-                "How many indices were out of bounds; binary answers only, and not under out_of_bounds error."
-            ),
-        },
-        examples.LOOKUPS,
-        "A safetensors body with the tensor `output`, or `0.output`, `1.output` and so on, and in `__metadata__` the "
-        "text `lookup`: what a JSON answer says beside its outputs.",
-    ),
-    tag="gather",
-)
-OPERATOR_ROUTES: Final = tuple(
-    Route(path, GATHER, Access.GATHER, {"POST": operation})
-    for path, operation in (
-        *((row.path, _operator(row)) for row in OPERATORS.values()),
-        *((row.path, _gradient(row)) for row in GRADIENTS.values()),
-        (f"/{LOOKUP}", _LOOKUP),
+def _lookup(row: Lookup) -> Operation:
+    return Operation(
+        row.operation,
+        row.summary,
+        (*_CODES, *_OF_RESIDENT, *row.codes),
+        tuple(query_parameters(ExplainQuery)),
+        body=LookupRequest,
+        request=content(
+            requests_of(examples.LOOKUPS),
+            "A safetensors body with the tensors `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on, one "
+            "group for each feature, and in the header's `__metadata__` the text `lookup`: the JSON of the request "
+            "without these arrays.",
+        ),
+        answer=LookupAnswer,
+        answers=_answer(
+            "The rows, or what was pooled of them",
+            {
+                "X-Gathernd-Device": header("Where the lookup ran, cpu; binary answers only."),
+                "X-Gathernd-Replaced": header(
+                    "How many indices were out of bounds; binary answers only, and not under out_of_bounds error."
+                ),
+            },
+            examples.LOOKUPS,
+            "A safetensors body with the tensor `output`, or `0.output`, `1.output` and so on, and in `__metadata__` "
+            "the text `lookup`: what a JSON answer says beside its outputs.",
+        ),
+        tag="gather",
     )
+
+
+_OPERATIONS: Final[Mapping[Kind, Callable[[Any], Operation]]] = {
+    "gather": _operator,
+    "scatter": _operator,
+    "gradient": _gradient,
+    "lookup": _lookup,
+}
+OPERATOR_ROUTES: Final = tuple(
+    Route(row.path, GATHER, Access.GATHER, {"POST": _OPERATIONS[row.signature.kind](row)}) for row in ROWS.values()
 )

@@ -5,7 +5,6 @@ It has the form of a gather's answer, so that generated clients have one type fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import isinf
 from typing import Any, Final
 
@@ -13,9 +12,7 @@ from app.dispatch.choose_backend import Decision, Size
 from app.operators.gather_plan import Plan
 from app.operators.lookup import LookupPlan
 from app.services.runner import Explanation
-from app.tensors.backward_call import BackwardCall
-from app.tensors.gather_call import Call
-from app.tensors.lookup_call import LOOKUP, LookupCall
+from app.tensors.lookup_call import LookupCall
 from app.tensors.tensor import Tensor, nbytes
 
 NOT_CHECKED: Final = "The values of the indices were not checked: one of them may be out of bounds."
@@ -27,45 +24,35 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
 
     A sparse gradient has no output, and as `output_bytes` the most that it may have.
     """
-    call, data, outputs, plan, decision, residents, further, shards = explanation
-    if isinstance(call, LookupCall):
-        operator, not_checked = LOOKUP, LOOKUP_NOT_CHECKED
-        named = zip((feature.tensor for feature in call.features), residents, strict=True)
-        said: dict[str, Any] = {
-            "features": [{"tensor": name, "data_etag": one.etag, "version": one.data_version} for name, one in named]
-        }
-    else:
-        operator, not_checked = call.operator, NOT_CHECKED
-        said = {"dialect": call.dialect, "device": decision.device}
-        for one in residents:
-            said |= {"data_etag": one.etag, "version": one.data_version}
+    call, outputs, plan, decision = explanation.call, explanation.outputs, explanation.plan, explanation.decision
     strings = any(dtype.kind == "string" for dtype, _ in outputs.values())
     found = {
-        "operator": operator,
-        **(_features(explanation) if isinstance(call, LookupCall) else _inputs(call, data[0], further)),
+        "operator": call.operator,
+        **(_features(explanation) if isinstance(call, LookupCall) else _inputs(explanation)),
         "output_bytes": None if strings else plan.output_bytes,
         **({} if isinstance(plan, LookupPlan) else _plan(plan)),
         **_routes(decision),
-        **({"shards": shards[0]} if shards and not isinstance(call, LookupCall) else {}),
-        "not_checked": not_checked,
     }
-    shown = {name: {"dtype": dtype.name, "shape": shape} for name, (dtype, shape) in outputs.items()}
-    given = {"outputs": [*shown.values()]} if isinstance(call, LookupCall) and not call.concat else shown
-    return {**given, **said, "explanation": found}
+    shown: dict[str, Any] = {name: {"dtype": dtype.name, "shape": shape} for name, (dtype, shape) in outputs.items()}
+    if isinstance(call, LookupCall):
+        given = shown if call.concat else {"outputs": [*shown.values()]}
+        named = zip(call.features, explanation.residents, strict=True)
+        features = [{"tensor": one.tensor, "data_etag": read.etag, "version": read.data_version} for one, read in named]
+        return {**given, "features": features, "explanation": found | {"not_checked": LOOKUP_NOT_CHECKED}}
+    said: dict[str, Any] = {"dialect": call.dialect, "device": decision.device}
+    for one in explanation.residents:
+        said |= {"data_etag": one.etag, "version": one.data_version}
+    if explanation.shards:
+        found["shards"] = explanation.shards[0]
+    return {**shown, **said, "explanation": found | {"not_checked": NOT_CHECKED}}
 
 
-def _inputs(call: Call | BackwardCall, data: Tensor, further: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The inputs of an operator; some may be resident, and of a gradient's data there may be a shape alone."""
-    if isinstance(call, BackwardCall):
-        inputs = {"data": _named(data, call.shape), "indices": _tensor(call.indices)}
-        return inputs | {"grad_output": _tensor(call.grad_output)}
-    inputs = {"data": _named(data, call.data), "indices": _tensor(call.indices)}
-    return inputs | {name: _named(tensor, call.further[name]) for name, tensor in further.items()}
-
-
-def _named(tensor: Tensor, given: object) -> dict[str, Any]:
-    """A tensor, with the name that a request has `given` in its place if it is resident."""
-    return _tensor(tensor) | ({"tensor": given} if isinstance(given, str) else {})
+def _inputs(explanation: Explanation) -> dict[str, Any]:
+    """The inputs of an operator, with the names that a request has in place of those that are resident."""
+    return {
+        name: _tensor(tensor) | ({"tensor": given} if isinstance(given, str) else {})
+        for name, (tensor, given) in explanation.inputs.items()
+    }
 
 
 def _features(explanation: Explanation) -> dict[str, Any]:

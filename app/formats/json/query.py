@@ -8,12 +8,13 @@ from app.errors import GatherError, invalid_field
 from app.json_text.lossless_json import shown
 from app.near_name import instead_of, near_name, shorten
 from app.requests.query_string import escape, query_fields
-from app.requests.read_call import FAMILIES, Row
+from app.requests.read_call import FAMILIES
 from app.requests.schemas.invalid_fields import InvalidFields
 from app.requests.schemas.query_fields import ExplainQuery, field_names, query_fields_of
+from app.tensors.operator_signature import Signature
 
 
-def read_query(query: bytes, row: Row) -> bool:
+def read_query(query: bytes, row: Signature) -> bool:
     """Tell whether the query of a JSON request asks for an explanation, the only field that it may have.
 
     Raises invalid_field, for a scatter into a resident tensor at any field.
@@ -24,7 +25,7 @@ def read_query(query: bytes, row: Row) -> bool:
     return read_explain(query, FAMILIES[row.kind].model(row))
 
 
-def refuse_query(query: bytes, row: Row) -> None:
+def refuse_query(query: bytes, row: Signature) -> None:
     """Raise invalid_field at the first field of the query of a scatter into a resident tensor in JSON."""
     body = FAMILIES[row.kind].model(row)
     for name, _ in query_fields(query):

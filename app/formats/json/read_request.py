@@ -33,7 +33,7 @@ from app.json_text.read_base64 import Packed, base64_bytes
 from app.json_text.read_values import FlatList, Values, flat_list, reading_memory
 from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
-from app.requests.read_call import Row, make_call, read_arrays, settle, validate
+from app.requests.read_call import make_call, read_arrays, settle, validate
 from app.requests.request import JSON_BODY, GivenArray, Request, WrongArrays
 from app.requests.schemas.members import ABSENT
 from app.tensors.buffer_type import Buffer
@@ -42,6 +42,7 @@ from app.tensors.gather_call import Encoding
 from app.tensors.little_endian_items import view_of
 from app.tensors.lookup_call import ARRAYS
 from app.tensors.near_dtype import hint_for_dtype
+from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
@@ -56,7 +57,7 @@ _ANY_TYPE: Final = DTYPES["bool"]
 
 
 def read_request(
-    body: Buffer, query: bytes, row: Row, limits: Limits, memory: Memory = UNCOUNTED
+    body: Buffer, query: bytes, row: Signature, limits: Limits, memory: Memory = UNCOUNTED
 ) -> tuple[Any, Encoding]:
     """The call that a body and the query of its URL ask for, and how its answer is to be encoded. Raises GatherError.
 
@@ -81,7 +82,7 @@ def read_request(
     return call, encoding
 
 
-def _read(body: Buffer, row: Row, limits: Limits, memory: Memory) -> tuple[Any, Encoding]:
+def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple[Any, Encoding]:
     view = view_of(body)
     if row.kind == "lookup":
         found, most = _find_features(view, limits, memory)
@@ -149,7 +150,7 @@ def _without_sizes(text: bytes) -> tuple[bytes, list[bytes]]:
     return b"\0" + b"".join(parts), sizes
 
 
-def _with_sizes_as_now(row: Row, text: bytes) -> Validated | None:
+def _with_sizes_as_now(row: Signature, text: bytes) -> Validated | None:
     """What is known of an envelope that came before with other sizes in its shapes."""
     if len(text) > LONGEST:
         return None
@@ -168,7 +169,7 @@ def _with_sizes_as_now(row: Row, text: bytes) -> Validated | None:
     return known
 
 
-def _keep(row: Row, text: bytes, validated: Validated, document: Any) -> None:
+def _keep(row: Signature, text: bytes, validated: Validated, document: Any) -> None:
     """Keep what was validated: by the envelope, and by the envelope without the sizes of its shapes, if it is plain
     which of them is that of which array.
     """

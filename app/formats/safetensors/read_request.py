@@ -23,7 +23,7 @@ from app.memory.budget import UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
 from app.requests.lookup_beside_arrays import validate_lookup
 from app.requests.query_string import escape
-from app.requests.read_call import FAMILIES, Row, make_call, read_arrays, settle, validate
+from app.requests.read_call import FAMILIES, make_call, read_arrays, settle, validate
 from app.requests.request import QUERY, GivenArray, Request, WrongArrays
 from app.requests.schemas.gather_request import BESIDE
 from app.requests.schemas.invalid_fields import name_hint
@@ -32,7 +32,7 @@ from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
 from app.tensors.gather_call import Encoding
 from app.tensors.little_endian_items import BOOL_HINT, first_no_bool
-from app.tensors.lookup_call import LOOKUP, LookupSignature
+from app.tensors.lookup_call import LOOKUP
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, coordinates
@@ -62,7 +62,7 @@ class _Ready(NamedTuple):
 
 
 def read_request(
-    body: Buffer, query: bytes, row: Row, limits: Limits, memory: Memory = UNCOUNTED
+    body: Buffer, query: bytes, row: Signature, limits: Limits, memory: Memory = UNCOUNTED
 ) -> tuple[Any, Encoding]:
     """The call that a body and the query of its URL ask for, and how a JSON answer is to be encoded.
 
@@ -98,12 +98,12 @@ def header_size(body: Buffer) -> int:
     return int.from_bytes(body[:8], "little")
 
 
-def _validate(body: Buffer, query: bytes, row: Row, limits: Limits, memory: Memory) -> Validated:
+def _validate(body: Buffer, query: bytes, row: Signature, limits: Limits, memory: Memory) -> Validated:
     """All that a request says beside the bytes of its tensors."""
     metadata: dict[str, str] = {}
     entries, start = read_layout(body, memory, metadata)
     found = {entry.name: entry for entry in entries}
-    if isinstance(row, LookupSignature):
+    if row.kind == "lookup":
         text = metadata.get(LOOKUP)
         if text is None:
             raise invalid_field(
@@ -122,7 +122,7 @@ def _validate(body: Buffer, query: bytes, row: Row, limits: Limits, memory: Memo
 
 
 def _validate_query(
-    found: Mapping[str, Entry], query: bytes, row: Row, limits: Limits
+    found: Mapping[str, Entry], query: bytes, row: Signature, limits: Limits
 ) -> tuple[dict[str, Entry], Validated, bool]:
     """The tensors of a request and what its query says. Raises invalid_field."""
     inputs = row.inputs
@@ -134,9 +134,8 @@ def _validate_query(
                 name_hint(name, inputs, found),
             )
     document, explain = read_document(query, FAMILIES[row.kind].model(row))
-    fields = row.resident_fields if isinstance(row, Signature) else {}
+    fields, optional = row.resident_fields, row.optional
     named = {name: document.pop(field) for name, field in fields.items() if field in document}
-    optional = row.optional if isinstance(row, Signature) else ()
     document |= {name: BESIDE for name in inputs if name in found or name not in optional}
     document |= {name: {"tensor": tensor} for name, tensor in named.items()}
     key = b"\0%b?%b" % (",".join(found).encode(), query)
