@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
+from collections.abc import Coroutine
 from time import perf_counter
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
 
-from app.api.readiness import Readiness
 from app.api.request_body import inflate
 from app.api.unknown_length_body import too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES, Admission
@@ -27,7 +25,6 @@ from app.formats.grpc.infer_answer import error_head, write_stream_error
 from app.grpc_api.calls_under_way import CallsUnderWay
 from app.grpc_api.control import LONG, Control, read_message, serving_status, write_message
 from app.grpc_api.infer import RpcInference
-from app.grpc_api.message_timeouts import MessageTimeouts
 from app.grpc_api.public_messages import MOST_PUBLIC_BYTES, MOST_SECONDS
 from app.grpc_api.rpc_request import RpcRequest
 from app.grpc_api.rpc_table import NOT_OFFERED, RPCS, SERVICE, UNKNOWN, Rpc
@@ -35,6 +32,7 @@ from app.grpc_api.statuses import PROBLEM, problem_bytes, status_message
 from app.grpc_api.unsent_answers import UnsentAnswers
 from app.memory.error_tracebacks import drop_tracebacks, forget_failure
 from app.security.authorizer import Authorizer
+from app.server.readiness import Readiness
 from app.server.start_request import continued
 from app.telemetry.request_metrics import Metrics
 
@@ -44,24 +42,10 @@ _WATCH_S: Final = 0.2
 """How often a watched health is looked at."""
 _INFLATED_AT_ONCE: Final = 1 << 10
 """Compressed messages with more bytes are inflated in a thread."""
-_CANCELLED: Final = "CANCELLED"
+_GONE: Final = "client_gone"
+"""What is counted as the code of a call that its caller has ended."""
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Result = TypeVar("Result")
-
-
-class _UnaryHandler:
-    """Handles one call that has one answer, as a `grpc.RpcMethodHandler`. It is made for each call, since gRPC has the
-    metadata at hand for `service`, and would read it once more for the handler.
-    """
-
-    __slots__ = ("stream_unary",)
-    request_streaming = True
-    response_streaming = False
-    request_deserializer = None
-    response_serializer = None
-
-    def __init__(self, stream_unary: Callable[[object, Context], Awaitable[bytes]]) -> None:
-        self.stream_unary = stream_unary
 
 
 class Calls(grpc.GenericRpcHandler):
@@ -92,29 +76,18 @@ class Calls(grpc.GenericRpcHandler):
         self._metrics = metrics
         self._admission = admission
         self._deadline = deadline
-        self._timeouts = MessageTimeouts(deadline)
-        self._public_timeouts = MessageTimeouts(min(MOST_SECONDS, deadline))
         self._under_way = CallsUnderWay(most_calls, public_calls, unread_bytes)
         self._max_message_bytes = max_message_bytes
         self.unsent = unsent
         self._stopping = asyncio.Event()
-        self._succeeded: dict[str, int] = {}  # the cells of the calls that have succeeded, by their methods
-        self._stream_handlers: dict[str, Any] = {
-            path: grpc.stream_stream_rpc_method_handler(handler(rpc))
-            for method, handler in (("ModelStreamInfer", self._infer_stream), ("Watch", self._watch))
-            for path, rpc in RPCS.items()
-            if rpc.method == method
-        }
-        self._unary_handlers = {
-            path: self._unary(rpc) for path, rpc in RPCS.items() if path not in self._stream_handlers
+        others = {"ModelStreamInfer": self._stream_handler, "Watch": self._watch_handler}
+        self._handlers: dict[str, Any] = {
+            path: others.get(rpc.method, self._unary_handler)(rpc) for path, rpc in RPCS.items()
         }
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         """The handler of a method, also of one that there is not."""
-        handle = self._unary_handlers.get(details.method)
-        if handle is not None:
-            return _UnaryHandler(partial(handle, details.invocation_metadata))
-        return self._stream_handlers.get(details.method) or self._refusing_handler(details.method)
+        return self._handlers.get(details.method) or self._refusing_handler(details.method)
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no call has been under way for a moment, for so many seconds at most."""
@@ -133,21 +106,22 @@ class Calls(grpc.GenericRpcHandler):
             error = GatherError("not_found", f"there is no call {path[:200]!a}", hint="Use a call of the protocol.")
 
         async def refuse(_: object, context: Context) -> bytes:
-            request = self._request(UNKNOWN, context.invocation_metadata(), context)
+            request = self._request(UNKNOWN, context)
             self._metrics.begin()
             failure = error
             try:
                 self._check_access(UNKNOWN, request)
             except GatherError as refusal:
                 failure = refusal
-            self._count(UNKNOWN, request, failure.code, CATALOGUE[failure.code].grpc_status)
+            self._count(UNKNOWN, request, failure.code)
             await self._abort(context, failure, request)
             raise AssertionError("a call that was refused goes on")
 
         return grpc.stream_unary_rpc_method_handler(refuse)
 
-    def _request(self, rpc: Rpc, metadata: Any, context: Context) -> RpcRequest:
-        request = RpcRequest(rpc, metadata or (), context.peer, self._admission.budget, self._deadline)
+    def _request(self, rpc: Rpc, context: Context) -> RpcRequest:
+        metadata: Any = context.invocation_metadata() or ()
+        request = RpcRequest(rpc, metadata, context.peer, self._admission.budget, self._deadline)
         left: float | None = context.time_remaining()
         if left is not None:
             request.wait_at_most(max(left, 0.0))
@@ -187,40 +161,36 @@ class Calls(grpc.GenericRpcHandler):
     async def _read_public(self, context: Context, request: RpcRequest, task: asyncio.Task[Any]) -> bytes:
         """The only message of a call that needs no key. Raises as `_read` does, and overloaded."""
         await self._under_way.take_public_place(task)
-        message = await self._read(context, request, task, self._public_timeouts, MOST_PUBLIC_BYTES)
+        message = await self._read(context, request, min(MOST_SECONDS, self._deadline), MOST_PUBLIC_BYTES)
         self._under_way.has_public_message(task)
         return message
 
-    async def _read(
-        self, context: Context, request: RpcRequest, task: asyncio.Task[Any], timeouts: MessageTimeouts, most: int
-    ) -> bytes:
-        """The only message of a call, which `task` runs, charged to the budget.
+    async def _read(self, context: Context, request: RpcRequest, seconds: float, most: int) -> bytes:
+        """The only message of a call, charged to the budget.
 
-        Raises malformed_request, request_timeout, and payload_too_large above `most` bytes.
+        Raises malformed_request, request_timeout where it does not come within `seconds`, and payload_too_large above
+        `most` bytes.
         """
-        timeouts.begin(task)
         try:
-            message: Any = await context.read()
-            if message is grpc.aio.EOF:
-                raise GatherError("malformed_request", "the call ended without a message")
-            request.received = size = len(message)
-            if size > most:
-                raise too_large(most, "message_bytes")
-            request.memory.charge(size)
-            if size > SMALL_BODY_BYTES:
-                request.admitted = True
-            coding = coding_of(message)
-            whole: bytes = message if coding is None else await self._inflated(message, coding, request, most)
-        except asyncio.CancelledError:
-            if not timeouts.ended(task):
-                raise
-            detail = f"the message did not come within {timeouts.seconds:g} s"
-            raise GatherError("request_timeout", detail) from None
-        finally:
-            timeouts.end(task)
-        return whole
+            async with asyncio.timeout(seconds):
+                message: Any = await context.read()
+        except TimeoutError:
+            raise GatherError("request_timeout", f"the message did not come within {seconds:g} s") from None
+        if message is grpc.aio.EOF:
+            raise GatherError("malformed_request", "the call ended without a message")
+        request.received = size = len(message)
+        if size > most:
+            raise too_large(most, "message_bytes")
+        return await self._taken(message, request, most)
 
-    def _unary(self, rpc: Rpc) -> Any:
+    async def _taken(self, message: bytes, request: RpcRequest, most: int) -> bytes:
+        """A message that has come, charged and inflated. Raises what charging raises, and as `_inflated` does."""
+        request.memory.charge(len(message))
+        request.admitted = len(message) > SMALL_BODY_BYTES
+        coding = coding_of(message)
+        return message if coding is None else await self._inflated(message, coding, request, most)
+
+    def _unary_handler(self, rpc: Rpc) -> Any:
         control, is_public = self._control.get(rpc.method), rpc.is_public
 
         async def answer(control: Control, message: bytes, request: RpcRequest) -> bytes:
@@ -229,53 +199,46 @@ class Calls(grpc.GenericRpcHandler):
                 return await asyncio.to_thread(write_message, rpc, content)
             return write_message(rpc, content)
 
-        async def handle(metadata: Any, _: object, context: Context) -> bytes:
-            request = self._request(rpc, metadata, context)
+        async def handle(_: object, context: Context) -> bytes:
+            request = self._request(rpc, context)
             running = self._metrics.begin()
             task = self._under_way.begin(rpc)
             failure: GatherError | None = None
+            code: str | None = None
             written = b""
+            is_left = False
 
             def leave() -> None:
                 self._under_way.end(rpc, task)
                 if not request.disconnected:
                     request.memory.release()
 
-            is_left = False
-            code: str | None = None
-            status = "OK"
             try:
                 self._check(rpc, request, running)
                 if is_public:
                     message = await self._read_public(context, request, task)
                 else:
                     await self._under_way.take_place(task)
-                    message = await self._read(context, request, task, self._timeouts, self._max_message_bytes)
+                    message = await self._read(context, request, self._deadline, self._max_message_bytes)
                 work = self._inference.infer(message, request) if control is None else answer(control, message, request)
                 written = await self._run(work, request)
                 request.sent = len(written)
                 if not is_public:  # the others' answers have a few bytes
                     is_left = True
                     self.unsent.add(context, task, leave)
-            except GatherError as error:
-                failure, code, status = error, error.code, CATALOGUE[error.code].grpc_status
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, ClientGone | asyncio.CancelledError):
+                    failure = self._under_way.gave_way(task)
+                else:
+                    failure = self._error(error, request)
+                code = self._gone(request) if failure is None else failure.code
                 drop_tracebacks(error)
-            except (ClientGone, asyncio.CancelledError) as error:
-                drop_tracebacks(error)
-                failure = self._under_way.gave_way(task)
                 if failure is None:
-                    code, status = self._gone(request, context)
                     raise
-                code, status = failure.code, CATALOGUE[failure.code].grpc_status
-            except Exception as error:
-                logger.exception("a request failed", extra={"fields": {"request_id": request.request_id}})
-                failure = GatherError("internal", "the service failed; its log has the request_id")
-                code, status = failure.code, CATALOGUE[failure.code].grpc_status
-                drop_tracebacks(error)
             finally:
                 if not is_left and failure is None:
                     leave()
-                self._count(rpc, request, code, status)
+                self._count(rpc, request, code)
             if failure is not None:
                 try:
                     await self._abort(context, failure, request)
@@ -286,7 +249,7 @@ class Calls(grpc.GenericRpcHandler):
                 context.set_trailing_metadata((("x-request-id", request.request_id), ("server-timing", timing)))
             return written
 
-        return handle
+        return grpc.stream_unary_rpc_method_handler(handle)
 
     async def _run(self, work: Coroutine[Any, Any, Result], request: RpcRequest) -> Result:
         """Run `work` at once up to its first wait, and to its end even where the caller goes before that.
@@ -306,19 +269,24 @@ class Calls(grpc.GenericRpcHandler):
             task.add_done_callback(lambda ended: _release(request, ended))
             raise
 
-    def _gone(self, request: RpcRequest, context: Context) -> tuple[str, str]:
-        """Code and status of a call that its caller has ended, or whose deadline has passed."""
-        if request.callers_deadline and perf_counter() >= request.deadline - 0.001:
-            return "deadline_exceeded", CATALOGUE["deadline_exceeded"].grpc_status
-        if self._stopping.is_set():
-            return "not_ready", CATALOGUE["not_ready"].grpc_status
-        return "client_gone", _CANCELLED
+    def _error(self, error: Exception, request: RpcRequest) -> GatherError:
+        """The error of the catalogue that an exception is answered with."""
+        if isinstance(error, GatherError):
+            return error
+        logger.error("a request failed", exc_info=error, extra={"fields": {"request_id": request.request_id}})
+        return GatherError("internal", "the service failed; its log has the request_id")
 
-    def _infer_stream(self, rpc: Rpc) -> Any:
+    def _gone(self, request: RpcRequest) -> str:
+        """The code of a call that its caller has ended, or whose deadline has passed."""
+        if request.callers_deadline and perf_counter() >= request.deadline - 0.001:
+            return "deadline_exceeded"
+        return "not_ready" if self._stopping.is_set() else _GONE
+
+    def _stream_handler(self, rpc: Rpc) -> Any:
         """Requests of a stream are answered one after the other, in their order; a wrong one does not end it."""
 
         async def handle(_: object, context: Context) -> None:
-            call = self._request(rpc, context.invocation_metadata(), context)
+            call = self._request(rpc, context)
             task = self._under_way.begin(rpc)
             failure: GatherError | None = None
             try:
@@ -334,12 +302,12 @@ class Calls(grpc.GenericRpcHandler):
                     failure = GatherError("not_ready", "the service is stopping", retry_after=1)
                 if failure is not None:
                     self._metrics.begin()
-                    self._count(rpc, call, failure.code, CATALOGUE[failure.code].grpc_status)
+                    self._count(rpc, call, failure.code)
                     await self._abort(context, failure, call)
             finally:
                 self._under_way.end(rpc, task)
 
-        return handle
+        return grpc.stream_stream_rpc_method_handler(handle)
 
     async def _answer_next(self, rpc: Rpc, context: Context) -> bool:
         """Answer the next request of a stream; False at its end. Raises unauthorized, forbidden."""
@@ -362,46 +330,36 @@ class Calls(grpc.GenericRpcHandler):
             self._under_way.has_request(task)
         if message is grpc.aio.EOF:
             return False
-        request = self._request(rpc, context.invocation_metadata(), context)
+        request = self._request(rpc, context)
         request.received = len(message)
         running = self._metrics.begin()
         code: str | None = None
-        status = "OK"
         try:
             self._check_access(rpc, request)
             try:
                 if running > self._admission.requests:
                     raise self._admission.too_many()
-                request.memory.charge(len(message))
-                request.admitted = len(message) > SMALL_BODY_BYTES
-                coding = coding_of(message)
-                if coding is not None:
-                    message = await self._inflated(message, coding, request, self._max_message_bytes)
+                message = await self._taken(message, request, self._max_message_bytes)
                 written = await self._run(self._inference.infer(message, request, stream=True), request)
-            except GatherError as error:
-                code, status = error.code, CATALOGUE[error.code].grpc_status
-                drop_tracebacks(error)
-                written = await self._stream_error(error, message, request)
-            except Exception as error:
-                if isinstance(error, ClientGone):
-                    raise
-                logger.exception("a request failed", extra={"fields": {"request_id": request.request_id}})
-                failure = GatherError("internal", "the service failed; its log has the request_id")
-                code, status = failure.code, CATALOGUE[failure.code].grpc_status
+            except ClientGone:
+                raise
+            except Exception as error:  # noqa: BLE001  (`_error` logs it)
+                failure = self._error(error, request)
+                code = failure.code
                 drop_tracebacks(error)
                 written = await self._stream_error(failure, message, request)
             request.sent = len(written)
             await self.unsent.wait(context, context.write(written))
         except GatherError as error:
-            code, status = error.code, CATALOGUE[error.code].grpc_status
+            code = error.code
             raise
         except (ClientGone, asyncio.CancelledError):
-            code, status = self._gone(request, context)
+            code = self._gone(request)
             raise
         finally:
             if not request.disconnected:
                 request.memory.release()
-            self._count(rpc, request, code, status)
+            self._count(rpc, request, code)
         return True
 
     async def _stream_error(self, error: GatherError, message: bytes, request: RpcRequest) -> bytes:
@@ -413,38 +371,33 @@ class Calls(grpc.GenericRpcHandler):
         problem = problem_bytes(error, request.request_id).decode()
         return write_stream_error(error.detail, error_head(model, identifier, problem))
 
-    def _watch(self, rpc: Rpc) -> Any:
+    def _watch_handler(self, rpc: Rpc) -> Any:
         async def handle(_: object, context: Context) -> None:
-            request = self._request(rpc, context.invocation_metadata(), context)
+            request = self._request(rpc, context)
             task = self._under_way.begin(rpc)
             code: str | None = None
-            status = "OK"
             failure: GatherError | None = None
             try:
                 try:
                     service = read_message(rpc, await self._read_public(context, request, task)).service
                     self._under_way.watch(task)
                     await self._tell(rpc, service, context)
-                except GatherError as error:
-                    failure, code, status = error, error.code, CATALOGUE[error.code].grpc_status
+                except (GatherError, asyncio.CancelledError) as error:
+                    failure = error if isinstance(error, GatherError) else self._under_way.gave_way(task)
+                    code = _GONE if failure is None else failure.code
                     drop_tracebacks(error)
-                except asyncio.CancelledError as error:
-                    drop_tracebacks(error)
-                    failure = self._under_way.gave_way(task)
                     if failure is None:
-                        code, status = "client_gone", _CANCELLED
                         raise
-                    code, status = failure.code, CATALOGUE[failure.code].grpc_status
                 finally:
                     self._metrics.begin()  # a request in flight is not what a watch is
-                    self._count(rpc, request, code, status)
+                    self._count(rpc, request, code)
                 if failure is not None:
                     await self._abort(context, failure, request)
             finally:
                 self._under_way.end(rpc, task)
                 request.memory.release()
 
-        return handle
+        return grpc.stream_stream_rpc_method_handler(handle)
 
     async def _tell(self, rpc: Rpc, service: str, context: Context) -> None:
         """Send the status of a service, again whenever it has changed, until the server stops."""
@@ -458,17 +411,12 @@ class Calls(grpc.GenericRpcHandler):
                 break
             await asyncio.sleep(_WATCH_S)
 
-    def _count(self, rpc: Rpc, request: RpcRequest, code: str | None, status: str) -> None:
-        metrics = self._metrics
-        if code is None:
-            cell = self._succeeded.get(rpc.method)
-            if cell is None:
-                cell = self._succeeded[rpc.method] = metrics.counters.cell(f"gathernd_grpc_requests|{rpc.method}|OK")
-            metrics.counters.values[cell] += 1
-        else:
-            metrics.counters.add(f"gathernd_grpc_requests|{rpc.method}|{status}")
-        request.status = 200 if code is None else CATALOGUE[code].status if code in CATALOGUE else 0  # type: ignore[index]
-        metrics.count(request, code)
+    def _count(self, rpc: Rpc, request: RpcRequest, code: str | None) -> None:
+        row = CATALOGUE.get(code)  # type: ignore[call-overload]  # None for no error, and for `_GONE`
+        status = "OK" if code is None else "CANCELLED" if row is None else row.grpc_status
+        self._metrics.counters.add(f"gathernd_grpc_requests|{rpc.method}|{status}")
+        request.status = 200 if code is None else 0 if row is None else row.status
+        self._metrics.count(request, code)
 
     async def _abort(self, context: Context, error: GatherError, request: RpcRequest) -> None:
         self._metrics.count_limit(error)

@@ -52,7 +52,6 @@ class CallsUnderWay:
         self._most = most
         self._most_waiting = max(1, min(_MOST_WAITING, unread // 4))
         self._most_watches = max(1, min(_MOST_WATCHES, unread // 2))
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._begun = self._running = 0
         self.public = 0
         """How many of them need no key and are no watch."""
@@ -65,10 +64,8 @@ class CallsUnderWay:
 
     def begin(self, rpc: Rpc) -> asyncio.Task[Any]:
         """Count a call that begins in the task that runs."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
         self._begun += 1
-        task = asyncio.current_task(self._loop)  # to find the loop takes a system call
+        task = asyncio.current_task()
         assert task is not None
         if rpc.is_public:
             self.public += 1

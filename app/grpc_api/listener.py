@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import ssl
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,8 +65,7 @@ class GrpcListener:
         Raises RuntimeError where that cannot be, and CannotListen for the Unix socket.
         """
         quiet_python()
-        with _starting_batch_threads():
-            server = grpc.aio.server(options=self._channel_options())
+        server = grpc.aio.server(options=self._channel_options())
         server.add_generic_rpc_handlers((self._calls,))
         for address in self._options.addresses:
             if tls is None:
@@ -139,36 +135,6 @@ class GrpcListener:
                 ("grpc.max_connection_age_grace_ms", _milliseconds(options.age_grace)),
             ]
         return found
-
-
-@contextmanager
-def _starting_batch_threads() -> Iterator[None]:
-    """gRPC's own threads, which are started meanwhile, get the scheduling policy SCHED_BATCH: they interrupt no others,
-    and what they read waits until a processor is free, or another thread has had its time. That is 2 to 4 % more calls
-    where processors are scarce.
-
-    Python's thread that hands events to the event loop is a usual one: beside other programs that keep all processors
-    busy each of its waits would take milliseconds.
-    """
-    try:
-        is_usual = os.sched_getscheduler(0) == os.SCHED_OTHER  # else another has been chosen for the whole service
-    except OSError:  # a container may forbid it, and then all threads are usual ones
-        is_usual = False
-    known = set(threading.enumerate())
-    if is_usual:
-        _schedule(0, os.SCHED_BATCH)
-    try:
-        yield
-    finally:
-        if is_usual:
-            for thread in (0, *(one.native_id or 0 for one in set(threading.enumerate()) - known)):
-                _schedule(thread, os.SCHED_OTHER)
-
-
-def _schedule(thread: int, policy: int) -> None:
-    """Have a thread scheduled by another policy; 0 is the one that runs."""
-    with suppress(OSError):  # as above
-        os.sched_setscheduler(thread, policy, os.sched_param(0))
 
 
 def _milliseconds(seconds: float) -> int:
