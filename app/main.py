@@ -23,7 +23,6 @@ from app.api.asgi_app import AsgiApp
 from app.api.cors import CrossOrigin
 from app.api.disk_threads import DiskThreads
 from app.api.inference import Inference
-from app.api.readiness import Readiness
 from app.api.route_table import READINESS, template
 from app.api.v2_model_lookup import Models
 from app.cluster.process_link import KeyedLink
@@ -49,6 +48,7 @@ from app.security.file_watcher import LastGood
 from app.security.host_header_check import HostHeaderCheck, is_loopback_name
 from app.server import request_header_cache
 from app.server.application_interface import FurtherListener
+from app.server.readiness import Readiness
 from app.server.restarting_tasks import BackgroundTasks
 from app.server.unix_sockets import UnixSocket, is_private
 from app.services.service import Service

@@ -9,7 +9,6 @@ from app.api.asgi_request import Handler, RequestContext
 from app.api.disk_threads import DiskThreads
 from app.api.exchange import Exchange
 from app.api.inference import Inference
-from app.api.readiness import Readiness
 from app.api.routes import error_pages, v2_server
 from app.api.routes.aliases import AliasesRoute
 from app.api.routes.health import HealthRoutes
@@ -27,6 +26,7 @@ from app.cluster.router.router import Router
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
 from app.imports.import_jobs import ImportJobs
 from app.operators.registry import ROWS
+from app.server.readiness import Readiness
 from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore

@@ -16,7 +16,6 @@ from starlette.types import ASGIApp
 from app.api.asgi_request import Field, Handler, Receive, RequestContext, RouteMatch, Scope, Send
 from app.api.caller_deadline import TIMEOUT, seconds_of, with_deadline
 from app.api.cors import CrossOrigin, is_preflight
-from app.api.readiness import Readiness
 from app.api.route_rows.operation import CONTROL, GATHER
 from app.api.route_table import TABLE
 from app.api.wrong_path_hints import hint_for_method, hint_for_path
@@ -28,6 +27,7 @@ from app.memory.budget import Budget
 from app.memory.error_tracebacks import drop_tracebacks
 from app.security.authorizer import Access, Authorizer, needed_scope
 from app.security.host_header_check import HostHeaderCheck
+from app.server.readiness import Readiness
 from app.telemetry.request_metrics import Metrics
 
 logger = logging.getLogger("gathernd")

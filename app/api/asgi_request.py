@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from time import perf_counter
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from app.api.error_responses import render_error
@@ -22,6 +22,7 @@ from app.requests.query_string import read_query
 from app.security.api_keys import key_digest
 from app.server import tls
 from app.server.header_fields import SECRETS, combined, repeated_single
+from app.server.http_exchange import HttpExchange
 from app.telemetry.change_log import Change
 from app.telemetry.increment_layout import HEADER_TEMPLATE
 from app.telemetry.request_id import COUNTER
@@ -66,56 +67,6 @@ class RouteMatch(NamedTuple):
     fields: Sequence[Field] = ()
 
 
-class ServerExchange(Protocol):
-    """What the server offers beside ASGI's messages (see `app.server.http_exchange`)."""
-
-    received: int
-    sent: int
-    refusal: Code | None
-    refusal_id: str
-    route_match: RouteMatch | None
-    secret: bool
-    deadline: float
-    disconnected: bool
-    on_disconnect: Callable[[], None] | None
-
-    def add_fields(self, fields: Sequence[Field]) -> None:
-        """Add header fields to the answer, whether the application or the server gives it."""
-        ...
-
-    def ready(self) -> bool:
-        """Whether a whole answer can be written at once."""
-        ...
-
-    def respond(self, status: int, fields: bytes, pieces: Sequence[Buffer], size: int) -> None:
-        """Write a whole answer at once."""
-        ...
-
-    def ask_for_it(self) -> None:
-        """Have a client that waits for 100 Continue send the body."""
-        ...
-
-    def unread(self) -> int:
-        """Bytes of the body that wait in the socket."""
-        ...
-
-    def client_has_gone(self) -> bool:
-        """Whether the client has gone and left its body incomplete; asks the system, and closes the connection then."""
-        ...
-
-    def whole_body(self) -> Piece | None:
-        """The body, if all of it is here and none was taken."""
-        ...
-
-    async def collect(self, sink: Callable[[Piece], None]) -> bool:
-        """Hand over the body piece by piece; False when the client has gone."""
-        ...
-
-    async def read_into(self, view: memoryview, taken: Callable[[int], None]) -> bool:
-        """Read the rest of the body into `view`, as long as it is; False when the client has gone."""
-        ...
-
-
 class RequestContext(ServedRequest):
     """A request being answered. `headers` has lower-case names; `code` is an error's.
 
@@ -145,7 +96,7 @@ class RequestContext(ServedRequest):
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, admission: Admission, deadline: float, metrics: Metrics
     ) -> None:
-        self.exchange: ServerExchange = scope["extensions"]["gathernd"]
+        self.exchange: HttpExchange = scope["extensions"]["gathernd"]
         now = perf_counter()
         super().__init__(now, now + deadline, MemoryReservation(admission.budget), self.exchange)
         self.scope: Scope = scope

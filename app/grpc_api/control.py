@@ -11,7 +11,6 @@ from typing import Any, Final
 from google.protobuf import json_format
 
 from app import __version__
-from app.api.readiness import Readiness
 from app.api.routes.v2_models import STATISTICS_BYTES, charging, statistics_of, statistics_of_all
 from app.api.routes.v2_repository import ENTRY_BYTES, repository_index
 from app.api.routes.v2_server import EXTENSIONS
@@ -22,6 +21,7 @@ from app.formats.grpc.message_fields import malformed
 from app.formats.grpc.messages.classes import POOL, message_class
 from app.grpc_api.rpc_table import RPCS, SERVICE, Rpc
 from app.memory.budget import Memory
+from app.server.readiness import Readiness
 
 Control = Callable[[Any, Memory], Awaitable[dict[str, Any]]]
 """From a request's message, and its memory, to what its answer has, as JSON names it."""

@@ -6,27 +6,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
 from app.memory.budget import Budget
+from app.server.readiness import Readiness
 from app.server.restarting_tasks import BackgroundTasks
 from app.server.tls import Tls
 from app.telemetry.request_metrics import Metrics
-
-
-class Readiness(Protocol):
-    """Whether the service is ready. `waiting_for` names what must still happen before, `failed` what could not be done;
-    `draining` is set once a stop has begun.
-    """
-
-    waiting_for: list[str]
-    draining: bool
-
-    @property
-    def failed(self) -> str | None:
-        """The error that keeps the service from ever being ready."""
-        ...
-
-    def done(self, name: str) -> None:
-        """`name` has happened."""
-        ...
 
 
 class FurtherListener(Protocol):

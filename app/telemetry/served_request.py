@@ -27,27 +27,16 @@ class Caller(Protocol):
 
 
 class ObservedExchange(Protocol):
-    """The server's side of a request (see `app.server.http_exchange`)."""
+    """The server's side of a request (see `app.server.http_exchange`).
 
-    @property
-    def received(self) -> int:
-        """Bytes of the request's body that have come."""
-        ...
+    `received` and `sent` count the bytes of both bodies. `refusal` is the error with which the server ended the request
+    by itself, if it did, under the request id `refusal_id`.
+    """
 
-    @property
-    def sent(self) -> int:
-        """Bytes of the answer's body that were handed to the connection."""
-        ...
-
-    @property
-    def refusal(self) -> Code | None:
-        """The error with which the server ended the request by itself, if it did."""
-        ...
-
-    @property
-    def refusal_id(self) -> str:
-        """The request id that it gave that answer."""
-        ...
+    received: int
+    sent: int
+    refusal: Code | None
+    refusal_id: str
 
 
 class ServedRequest:

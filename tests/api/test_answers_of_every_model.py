@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from app.api.readiness import Readiness
 from app.api.routes.v2_models import STATISTICS_BYTES, charging, statistics_of, statistics_of_all
 from app.api.routes.v2_repository import ENTRY_BYTES, repository_index
 from app.errors import GatherError
 from app.memory.budget import Memory
+from app.server.readiness import Readiness
 from app.telemetry.model_statistics import Statistics
 
 NAMES = [f"model-{number}" for number in range(50)]

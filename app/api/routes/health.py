@@ -6,7 +6,7 @@ from typing import Final
 
 from app.api.asgi_request import RequestContext
 from app.api.error_responses import JSON
-from app.api.readiness import Readiness
+from app.server.readiness import Readiness
 from app.telemetry.request_metrics import Metrics
 
 _PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"

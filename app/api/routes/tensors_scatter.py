@@ -15,13 +15,13 @@ from app.api.conditional_requests import etag_field, read_conditions, version_fi
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
 from app.api.exchange import BodyLimits, format_of
-from app.api.readiness import Readiness
 from app.api.request_body import inflate, read_body
 from app.errors import GatherError
 from app.formats.body_formats import FORMATS, Codec
 from app.formats.json.query import refuse_query
 from app.memory.budget import Memory
 from app.operators.scatternd import plan_scatter
+from app.server.readiness import Readiness
 from app.store import Conditions, LocalStore
 from app.store.idempotency import read_key
 from app.store.scatters.group_commit import QueuedScatter

@@ -10,10 +10,10 @@ import orjson
 
 from app.api.asgi_request import Handler, RequestContext
 from app.api.error_responses import JSON
-from app.api.readiness import Readiness
 from app.api.schemas.v2_model_description import model_config, model_metadata
 from app.api.v2_model_lookup import Models, counted_as
 from app.memory.budget import Memory
+from app.server.readiness import Readiness
 
 T = TypeVar("T")
 STATISTICS_BYTES: Final = 1 << 11

@@ -10,12 +10,12 @@ import orjson
 
 from app.api.asgi_request import RequestContext
 from app.api.error_responses import JSON
-from app.api.readiness import Readiness
 from app.api.request_body import read_body
 from app.api.routes.v2_models import charging
 from app.api.schemas.v2_messages import IndexEntry
 from app.api.v2_model_lookup import Models
 from app.errors import GatherError, invalid_field
+from app.server.readiness import Readiness
 
 _INDEX_BYTES: Final = 1 << 16
 """Most bytes of the body of a request for the repository's index, which has one member."""

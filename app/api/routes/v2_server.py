@@ -12,8 +12,8 @@ import orjson
 from app import __version__
 from app.api.asgi_request import Handler, RequestContext
 from app.api.error_responses import JSON
-from app.api.readiness import Readiness
 from app.errors import GatherError
+from app.server.readiness import Readiness
 
 EXTENSIONS: Final = (
     "binary_tensor_data", "model_configuration", "model_repository", "model_repository(unload_dependents)",
