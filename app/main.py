@@ -57,7 +57,7 @@ from app.store import LocalStore, Quota
 from app.store.import_records import State
 from app.telemetry.model_statistics import Statistics
 from app.telemetry.request_log import RequestLog
-from app.telemetry.request_metrics import Metrics, RecordingMetrics
+from app.telemetry.request_metrics import Metrics
 from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import start_tracing
 
@@ -128,9 +128,7 @@ def create_app(
     readiness = Readiness("kernels")
     log = RequestLog(settings.log_rate, READINESS, access=settings.access_log)
     tracing = start_tracing(settings.otlp_endpoint)
-    records_each_request = settings.access_log or tracing is not None
-    label = _template(settings)
-    metrics = RecordingMetrics(counters, log, label, tracing) if records_each_request else Metrics(counters, log, label)
+    metrics = Metrics(counters, log, _template(settings), tracing)
     total = settings.memory_budget // settings.workers
     budget = Budget(total, settings.max_requests, FreedMemoryLimit(total // 8))
     pool = RequestThreadPool(settings.threads, settings.max_queue, settings.queue_timeout)
@@ -239,7 +237,6 @@ def create_app(
                 sharded.close()
             metrics.publish()
             metrics.changes.sweep(stopping=True)
-            models.statistics.flush()
             if tracing is not None:
                 await asyncio.to_thread(tracing.close)
             await preparing

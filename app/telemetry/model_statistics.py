@@ -1,12 +1,7 @@
-"""Counts and times of each model of the inference protocol, summed over the worker processes.
-
-A request is counted in plain numbers, which are written to the shared counters within FLUSH_S: there are many numbers,
-and one there costs three times as much. Who adds up waits that long first, so that nothing is missing.
-"""
+"""Counts and times of each model of the inference protocol, summed over the worker processes."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterator, Mapping, Set
 from time import perf_counter, time
 from typing import Any, Final
@@ -14,49 +9,60 @@ from typing import Any, Final
 from app.telemetry.served_request import ServedRequest
 from app.telemetry.shared_counters import Counters, unshared_counters
 
-FLUSH_S: Final = 0.02
-_PARTS: Final = ("success", "fail", "success_s", "fail_s", "queue_s", "input_s", "infer_s", "output_s")
+_SUCCESS: Final = ("success", "success_s", "input_s", "queue_s", "infer_s", "output_s")
+_FAIL: Final = ("fail", "fail_s")
+_PARTS: Final = (*_SUCCESS, *_FAIL)
+"""What is counted of a model: requests answered and failed, and the seconds of each stage."""
 _MOST: Final = 1 << 10
 """So many models are counted at a time; those that were called the longest ago make room."""
 
 
 class ModelStatistics:
-    """One model's numbers since the last flush: requests answered and failed, and the seconds of each stage."""
+    """One model's numbers, each in a cell of this process's counters. `last` is when the model was called last, in
+    milliseconds since 1970, 0.0 for never.
+    """
 
-    __slots__ = ("last", "owner", *_PARTS)
+    __slots__ = ("_counters", "_fail", "_last", "_name", "_success")
 
-    def __init__(self, owner: Statistics) -> None:
-        self.owner = owner
-        self.last = 0.0
-        self.clear()
+    def __init__(self, name: str, counters: Counters) -> None:
+        self._name = name
+        self._counters = counters
+        # The latest of all processes, not a sum: a cell for each.
+        self._last = counters.cell(f"oip-last|{name}|{counters.slot.number}")
+        self._success: list[int] = []
+        self._fail: list[int] = []
 
-    def clear(self) -> None:
-        """Start anew."""
-        self.success = self.fail = 0
-        self.success_s = self.fail_s = self.queue_s = self.input_s = self.infer_s = self.output_s = 0.0
+    @property
+    def last(self) -> float:
+        """When the model was called last."""
+        return self._counters.values[self._last]
 
     def succeeded(self, request: ServedRequest, arrived: float) -> None:
         """Count a request whose body had arrived at `arrived` and whose answer has just been encoded."""
         now = perf_counter()
         parsed, kernel, end = request.parsed, request.kernel, request.kernel_end
-        self.success += 1
-        self.success_s += now - arrived
-        self.input_s += parsed - arrived
-        self.queue_s += kernel - parsed
-        self.infer_s += end - kernel
-        self.output_s += now - end
-        self.last = now
-        if not self.owner.scheduled:
-            self.owner.schedule()
+        self._success = self._success or self._cells(_SUCCESS)
+        self._add(self._success, (1.0, now - arrived, parsed - arrived, kernel - parsed, end - kernel, now - end))
 
     def failed(self, started: float) -> None:
         """Count a request that was refused."""
-        now = perf_counter()
-        self.fail += 1
-        self.fail_s += now - started
-        self.last = now
-        if not self.owner.scheduled:
-            self.owner.schedule()
+        self._fail = self._fail or self._cells(_FAIL)
+        self._add(self._fail, (1.0, perf_counter() - started))
+
+    def forget(self) -> None:
+        """Give up the cells."""
+        self._counters.forget(
+            [f"oip-last|{self._name}|{self._counters.slot.number}", *(_cell(self._name, part) for part in _PARTS)]
+        )
+
+    def _cells(self, parts: Collection[str]) -> list[int]:
+        return [self._counters.cell(_cell(self._name, part)) for part in parts]
+
+    def _add(self, cells: list[int], numbers: Collection[float]) -> None:
+        values = self._counters.values
+        for cell, number in zip(cells, numbers, strict=True):
+            values[cell] += number
+        values[self._last] = time() * 1e3
 
 
 class Statistics:
@@ -64,10 +70,9 @@ class Statistics:
 
     def __init__(self, counters: Counters | None = None) -> None:
         self.counters = counters or unshared_counters()
-        self.scheduled = False
         # Those that an earlier worker has counted in this slot take cells there until they make room, too.
         counted = {label.partition("|")[0] for label in self.counters.labels("oip")}
-        self._models = {name: ModelStatistics(self) for name in counted}
+        self._models = {name: ModelStatistics(name, self.counters) for name in counted}
 
     def of(self, name: str) -> ModelStatistics:
         """The numbers of a model that exists, for counting."""
@@ -76,47 +81,19 @@ class Statistics:
             if len(self._models) >= _MOST:
                 recent = sorted(self._models, key=lambda known: self._models[known].last)[_MOST // 2 :]
                 self.keep(recent)
-            found = self._models[name] = ModelStatistics(self)
+            found = self._models[name] = ModelStatistics(name, self.counters)
         return found
-
-    def schedule(self) -> None:
-        """Have the numbers written soon. From the event loop."""
-        self.scheduled = True
-        asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
-
-    def flush(self) -> None:
-        """Write what was counted to where other processes see it."""
-        self.scheduled = False
-        counters = self.counters
-        epoch = time() - perf_counter()
-        for name, numbers in self._models.items():
-            if not numbers.success and not numbers.fail:
-                continue
-            for part in _PARTS:
-                number = getattr(numbers, part)
-                if number:
-                    counters.add(_cell(name, part), number)
-            counters.values[counters.cell(self._last(name))] = (epoch + numbers.last) * 1e3
-            numbers.clear()
 
     def keep(self, names: Collection[str]) -> None:
         """Forget every model that is not among `names`."""
-        self.flush()
         for name in [known for known in self._models if known not in names]:
-            self.counters.forget([*(_cell(name, part) for part in _PARTS), self._last(name)])
-            del self._models[name]
-
-    async def flush_all(self) -> None:
-        """Have all processes write what they counted."""
-        if self.counters.shared:
-            await asyncio.sleep(2 * FLUSH_S)  # what other processes have answered has been written then
-        self.flush()
+            self._models.pop(name).forget()
 
     def bodies(self, names: Collection[str], more: Set[str] = frozenset()) -> Iterator[dict[str, Any]]:
         """The numbers of each version of a model as the statistics extension of the protocol names them.
 
-        Of `more` versions those that were called are there too. Times are in nanoseconds. For a thread, after
-        `flush_all`: there may be very many.
+        Of `more` versions those that were called are there too. Times are in nanoseconds. For a thread, as there may be
+        very many.
         """
         totals = self.counters.totals()
         last: dict[str, float] = {}
@@ -128,10 +105,6 @@ class Statistics:
                 name = rest.partition("|")[0]
                 last[name] = max(last.get(name, 0.0), number)
         return (_body(name, totals, last.get(name, 0.0)) for name in names)
-
-    def _last(self, name: str) -> str:
-        # The latest of all processes, not a sum: a cell for each.
-        return f"oip-last|{name}|{self.counters.slot.number}"
 
 
 def _cell(name: str, part: str) -> str:

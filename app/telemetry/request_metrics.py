@@ -42,8 +42,8 @@ _SCRAPE_DELAY_S: Final = 0.02
 
 
 class Metrics(Collector):
-    """Counts requests, and has those that failed written to `log`. `template` says under which route
-    template a path is counted, "other" for what is no route.
+    """Counts requests, has those that failed written to `log`, or all that `log` takes, and with `tracing` exports a
+    span of each. `template` says under which route template a path is counted, "other" for what is no route.
 
     `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
     that are the same whichever process is asked; it may block, and is called in a thread. `unsummed` are such ones that
@@ -57,9 +57,12 @@ class Metrics(Collector):
         counters: Counters | None,
         log: RequestLog,
         template: Callable[[str], str],
+        tracing: Tracing | None = None,
     ) -> None:
         self.counters = counters or unshared_counters()
         self.log = log
+        self._tracing = tracing
+        self._records_each = log.access or tracing is not None
         self.changes = ChangeLog()
         self.template = template
         self.gauges: dict[str, Callable[[], float]] = {
@@ -107,58 +110,69 @@ class Metrics(Collector):
         return True
 
     def count(self, context: ServedRequest, code: str | None) -> None:
-        """Count a request that is over, unless `answered` did; `code` is its error's, if any. From the event loop."""
-        exchange = context.exchange
+        """Count a request that is over, trace it and log it; `code` is its error's, if any. From the event loop."""
         self._in_flight -= 1
         context.caller = None  # it refers to the request and its body
-        if context.finished:
-            if code is not None:  # its answer could not be written
-                self.counters.add(f"gathernd_errors|{code}")
-                self.failed(context, context.status, code, context.finished - context.start)
-            return
-        context.finished = finished = perf_counter()
-        status, received, sent = context.status, exchange.received, exchange.sent
-        if exchange.refusal is not None:
-            status, code = self.outcome(context, code)
+        status, code = self._outcome(context, code)
+        if not context.finished:
+            context.finished = perf_counter()
+            self._count_outcome(context, status, code)
+        elif code is not None:  # `answered` has counted it, and its answer could not be written
+            self.counters.add(f"gathernd_errors|{code}")
+        if self._records_each or code is not None:
+            self._record(context, status, code)
+
+    def _count_outcome(self, context: ServedRequest, status: int, code: str | None) -> None:
+        exchange, seconds = context.exchange, context.finished - context.start
         if code is None and status == 200 and context.route is not None:
             table = self._table_of(context)
             start, parsed, kernel, done = context.start, context.parsed, context.kernel, context.kernel_end
-            add.run(table, start, parsed, kernel, done, finished, received, sent)
+            add.run(table, start, parsed, kernel, done, context.finished, exchange.received, exchange.sent)
             return
         if code is not None:
             self.counters.add(f"gathernd_errors|{code}")
             if code == "deadline_exceeded" and context.callers_deadline:
                 self.counters.add(f"gathernd_caller_deadlines|{self.template(context.path)}")
-            self.failed(context, status, code, finished - context.start)
-        values, seconds = self.counters.values, finished - context.start
+        values = self.counters.values
         requests, times = self._cells_of(context.method, context.path, status)
         values[requests] += 1
         values[times + bisect_left(BUCKETS, seconds)] += 1
         values[times + len(BUCKETS) + 1] += seconds
-        values[self._received] += received
-        values[self._sent] += sent
+        values[self._received] += exchange.received
+        values[self._sent] += exchange.sent
 
-    def failed(self, context: ServedRequest, status: int, code: str, seconds: float) -> None:
-        """Write a line about a request that was refused or failed."""
-        self.log.write(self.record(context, status, code, seconds, trace_id_of(context.headers)))
+    def _record(self, context: ServedRequest, status: int, code: str | None) -> None:
+        """Make the span of a request that is over, and write its line in the log, as far as they are asked for."""
+        method, route = context.method if context.method in METHODS else "other", self.template(context.path)
+        if self._tracing is None:
+            trace_id = trace_id_of(context.headers)
+        else:
+            named = "_OTHER" if method == "other" else method
+            trace_id = self._tracing.record(context, named, route, status, code, context.finished)
+        if code is not None or self.log.access:
+            seconds, caller = context.finished - context.start, self.caller(context)
+            self.log.write(
+                RequestRecord(
+                    method,
+                    route,
+                    context.path,
+                    status,
+                    code,
+                    seconds,
+                    caller.request_id,
+                    trace_id,
+                    caller.client,
+                    caller.key,
+                )
+            )
 
-    def record(
-        self, context: ServedRequest, status: int, code: str | None, seconds: float, trace_id: str | None
-    ) -> RequestRecord:
-        """What a log line says of a request that is over."""
-        client = context.scope.get("client")
-        return RequestRecord(
-            context.method if context.method in METHODS else "other",
-            self.template(context.path),
-            context.path,
-            status,
-            code,
-            seconds,
-            context.request_id,
-            trace_id,
-            client[0] if client else None,
-            self.key_label(context.sent_key),
-        )
+    def _outcome(self, context: ServedRequest, code: str | None) -> tuple[int, str | None]:
+        """Status and error of a request that is over; one that the server ended by itself has the id of that answer."""
+        status, exchange = context.status, context.exchange
+        if exchange.refusal is None:
+            return status, code
+        context.request_id = exchange.refusal_id or context.request_id
+        return status or CATALOGUE[exchange.refusal].status, exchange.refusal
 
     def caller(self, context: ServedRequest) -> Caller:
         """Who sent a request, for the log of changes."""
@@ -168,14 +182,6 @@ class Metrics(Collector):
     def changed(self, context: ServedRequest, change: Change) -> None:
         """Write a line about what a request has changed, or count it."""
         self.changes.write(change, self.caller(context))
-
-    def outcome(self, context: ServedRequest, code: str | None) -> tuple[int, str | None]:
-        """Status and error of a request that is over; one that the server ended by itself has the id of that answer."""
-        status, exchange = context.status, context.exchange
-        if exchange.refusal is not None:
-            context.request_id = exchange.refusal_id or context.request_id
-            return status or CATALOGUE[exchange.refusal].status, exchange.refusal
-        return status, code
 
     def count_limit(self, error: GatherError) -> None:
         """Count a refusal under the limit that it names, if it names one."""
@@ -263,35 +269,3 @@ class Metrics(Collector):
         self._shared = {GAUGE + name: number for name, number in (*shared.items(), *alone.items())}
         self._processes = await asyncio.to_thread(measure_processes, self.counters.processes())
         return generate_latest(self._registry)
-
-
-class RecordingMetrics(Metrics):
-    """Counts each request; with `tracing` it also exports a span, and with `log.access` it writes a log line.
-
-    `app.main` picks this class or plain `Metrics` at start-up, so that a service without either does no work for them.
-    """
-
-    def __init__(
-        self,
-        counters: Counters | None,
-        log: RequestLog,
-        template: Callable[[str], str],
-        tracing: Tracing | None,
-    ) -> None:
-        super().__init__(counters, log, template)
-        self._tracing = tracing
-
-    def count(self, context: ServedRequest, code: str | None) -> None:
-        """Count a request, trace it and log it."""
-        super().count(context, code)
-        end = context.finished
-        status, code = self.outcome(context, code)
-        trace_id = trace_id_of(context.headers)
-        if self._tracing is not None:
-            method = context.method if context.method in METHODS else "_OTHER"
-            trace_id = self._tracing.record(context, method, self.template(context.path), status, code, end)
-        if code is not None or self.log.access:
-            self.log.write(self.record(context, status, code, end - context.start, trace_id))
-
-    def failed(self, context: ServedRequest, status: int, code: str, seconds: float) -> None:
-        """Do nothing: `count` writes the line, with the id of the trace."""

@@ -112,6 +112,4 @@ async def statistics_of(
 async def _statistics(
     models: Models, names: list[str], more: Set[str], write: Callable[[dict[str, Any]], T]
 ) -> list[T]:
-    await models.statistics.flush_all()
-
     return await asyncio.to_thread(lambda: [write(body) for body in models.statistics.bodies(names, more)])
