@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from threading import Event
 from typing import Final
 
@@ -59,8 +58,6 @@ async def publish(metrics: Metrics, interval: float = 0.25) -> None:
 
 async def give_back_memory(metrics: Metrics, service: Service, interval: float = 1.0) -> None:
     """Give freed memory back to the kernel whenever the service has become idle. Runs until it is cancelled."""
-    if not sys.platform.startswith("linux"):
-        return
     budget, begun, idle, settled = service.budget, 0, 0, 0
     while True:
         await asyncio.sleep(interval)

@@ -40,7 +40,7 @@ BELOW: dict[str, set[str]] = {
     "cluster": {"api", "json_text", "security"},
     "services": {"dispatch", "store", "telemetry", "bounded_cache"},
     "server": {"security", "telemetry", "memory"},
-    "security": {"errors", "bounded_cache"},
+    "security": {"errors"},
     "telemetry": {"memory", "llvm_intrinsics", "surrogate_safe_json", "bounded_cache", "compilation"},
     "dispatch": {"kernels", "telemetry"},
     "kernels": {"operators", "llvm_intrinsics", "bounded_cache"},

@@ -6,15 +6,13 @@ fields, so that it belongs to the API; what a call means is the service's, how i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from time import perf_counter
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from app.api.accept_header import media_weights, preferred
 from app.api.asgi_request import RequestContext
-from app.api.json_content_type import check_json_type
-from app.api.request_body import inflate_in, read_body
+from app.api.request_body import check_json_type, inflate_in, read_body
 from app.api.schemas.explain_answer import explanation_body
 from app.formats.body_formats import JSON, Codec, formats_of
 from app.services.service import Service
@@ -113,19 +111,7 @@ class AnyCall(Protocol):
         ...
 
 
-Row = TypeVar("Row", bound="WithMediaType")
-
-
-class WithMediaType(Protocol):
-    """A row of a table of formats."""
-
-    @property
-    def media_type(self) -> bytes:
-        """Its name in Content-Type and Accept."""
-        ...
-
-
-def format_of(content_type: bytes | None, formats: Mapping[bytes, Row]) -> Row:
+def format_of(content_type: bytes | None, formats: Formats) -> Codec:
     """The format of a request's body, JSON without a Content-Type. Raises unsupported_media_type."""
     if content_type is None:
         return formats[JSON]

@@ -1,7 +1,8 @@
-"""The body of a request: read within its limit, charged to the memory budget, inflated."""
+"""The body of a request: read within its limit, charged to the memory budget, inflated; and JSON's media type."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 from time import monotonic, perf_counter
 from typing import Any, Final
@@ -11,16 +12,21 @@ import numpy as np
 from app.api.asgi_request import RequestContext
 from app.api.caller_deadline import TIMEOUT
 from app.api.content_codings import inflater
+from app.api.error_responses import JSON
 from app.api.unknown_length_body import BODY_BYTES, UnknownLengthBody, too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES
 from app.dispatch.request_thread_pool import ClientGone, RequestThreadPool
+from app.errors import GatherError
 from app.json_text import lossless_json
 from app.json_text.grammar import check_framing
 from app.memory.budget import Memory
+from app.near_name import near_name
 from app.tensors.buffer_type import Buffer
 
 _MOST_JSON: Final = 1 << 14
 """Most bytes of a JSON body without arrays."""
+_FORM: Final = b"application/x-www-form-urlencoded"
+_MEND: Final = "Send 'Content-Type: application/json' with JSON in UTF-8, with curl by -H."
 
 
 async def read_body(context: RequestContext, limit: int, lead: int = 0, name: str = BODY_BYTES) -> Buffer:
@@ -122,3 +128,23 @@ async def read_json(context: RequestContext) -> Any:
         body = inflate(body, encoding, _MOST_JSON, context.memory, name="small_body_bytes")
     check_framing(body, context.memory)
     return lossless_json.loads(bytes(body).decode())
+
+
+def check_json_type(content_type: bytes, also_read: Iterable[bytes] = ()) -> None:
+    """Raises unsupported_media_type unless `content_type` is JSON in UTF-8; an empty one counts as none.
+
+    `also_read` are the media types that the route reads, with or without JSON.
+    """
+    kind, _, parameters = content_type.partition(b";")
+    kind = kind.strip().lower()
+    if kind in (JSON, b""):
+        charset = parameters.strip().lower().replace(b'"', b"").replace(b" ", b"")
+        if not charset or charset in (b"charset=utf-8", b"charset=utf8") or not charset.startswith(b"charset="):
+            return
+    shown = content_type.decode("latin-1")
+    others = sorted(other.decode() for other in also_read if other != JSON)
+    read = " and ".join((JSON.decode(), *others)) + (" are" if others else " is")
+    hint = "; with curl add -H 'Content-Type: application/json' (curl -d alone sends a form)" if kind == _FORM else ""
+    near = near_name(kind.decode("latin-1"), others)
+    mend = _MEND if near is None else f"Send 'Content-Type: {near}' if the body is that."
+    raise GatherError("unsupported_media_type", f"{shown!r} is not read here; {read}{hint}", hint=mend)

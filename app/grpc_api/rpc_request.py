@@ -16,8 +16,6 @@ from app.telemetry.served_request import ServedRequest
 _AUTHORIZATION: Final = "authorization"
 _REQUEST_ID: Final = "x-request-id"
 _TRACE: Final = "traceparent"
-_LOOKED_AT: Final = frozenset((_AUTHORIZATION, _REQUEST_ID, _TRACE))
-"""Metadata that a call is answered by."""
 _OBSERVED: Final = frozenset((_TRACE, "tracestate", _REQUEST_ID, "user-agent"))
 """Metadata that logs and traces see; the key, and all else that a caller may send, is in neither."""
 
@@ -60,13 +58,7 @@ class RpcRequest(ServedRequest):
         self.repeated_key = False
         self._peer = peer
         self._metadata = metadata
-        for name, _ in metadata:
-            if name in _LOOKED_AT:
-                self._look_at_metadata()
-                break
-
-    def _look_at_metadata(self) -> None:
-        for name, value in self._metadata:
+        for name, value in metadata:
             if name == _AUTHORIZATION:
                 self.repeated_key = self.credential is not None
                 self.credential = key_digest(_octets(value))

@@ -36,9 +36,8 @@ _MARK: Final = "grpc:"
 
 
 class Rpc(NamedTuple):
-    """A call: its method as metrics show it, its path with a mark that no path of HTTP has, and who may call it.
-
-    `is_public` and `is_infer`, whether anybody may and whether it gathers, are what each call asks first.
+    """A call: its method as metrics show it, its path with a mark that no path of HTTP has, who may call it, and the
+    names of its messages.
     """
 
     method: str
@@ -46,17 +45,20 @@ class Rpc(NamedTuple):
     access: Access
     input: str
     output: str
-    is_public: bool
-    is_infer: bool
 
+    @property
+    def is_public(self) -> bool:
+        """Whether anybody may call it."""
+        return self.access is Access.PUBLIC
 
-def _rpc(method: str, path: str, access: Access, input_name: str, output_name: str) -> Rpc:
-    is_infer = _OPERATION_OF.get(method) == "modelInfer"
-    return Rpc(method, path, access, input_name, output_name, access is Access.PUBLIC, is_infer)
+    @property
+    def is_infer(self) -> bool:
+        """Whether it gathers."""
+        return _OPERATION_OF.get(self.method) == "modelInfer"
 
 
 RPCS: Final[Mapping[str, Rpc]] = {
-    f"/{service.full_name}/{method.name}": _rpc(
+    f"/{service.full_name}/{method.name}": Rpc(
         method.name,
         f"{_MARK}/{service.full_name}/{method.name}",
         OPERATIONS[_OPERATION_OF[method.name]][1].access if service is INFERENCE else Access.PUBLIC,
@@ -67,7 +69,7 @@ RPCS: Final[Mapping[str, Rpc]] = {
     for method in service.methods
 }
 """The calls by their paths."""
-UNKNOWN: Final = _rpc(OTHER, f"{_MARK}{OTHER}", Access.GATHER, "", "")
+UNKNOWN: Final = Rpc(OTHER, f"{_MARK}{OTHER}", Access.GATHER, "", "")
 _TEMPLATES: Final = {rpc.path: path for path, rpc in RPCS.items()} | {UNKNOWN.path: OTHER}
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -106,13 +105,11 @@ def give_back() -> None:
 
 
 def private_bytes() -> int:
-    """Bytes of memory that the process holds for itself: neither files nor what it shares with others. Linux only."""
+    """Bytes of memory that the process holds for itself: neither files nor what it shares with others."""
     _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _of_glibc(name: str) -> Callable[..., int] | None:
     """The function of the C library, None where that is not glibc."""
-    if not sys.platform.startswith("linux"):
-        return None
     return getattr(ctypes.CDLL(None), name, None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import sys
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -30,7 +29,7 @@ class OutputBufferPool:
     """Keeps up to `most` bytes of blocks that are free, those used last."""
 
     def __init__(self, most: int) -> None:
-        self._max_bytes = most if sys.platform.startswith("linux") else 0
+        self._max_bytes = most
         self._kept: deque[mmap.mmap] = deque()
 
     @property

@@ -15,11 +15,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 
-_REMEMBERED: Final = 1024
-"""Most good values of each field that are remembered: callers use few names, and a scan must not fill the memory."""
 _HOST: Final = re.compile(
     r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?)(?::(?P<port>[0-9]{0,5}))?"
 )
@@ -62,13 +59,11 @@ def split_host(value: str) -> HostPort | None:
 
 
 class HostHeaderCheck:
-    """Checks the Host and Origin of each request; values that were found good are remembered."""
+    """Checks the Host and Origin of each request."""
 
     def __init__(self, host: str, allowed: Iterable[str], origins: Iterable[str] = ()) -> None:
         self._allowed = frozenset(name.strip("[]").removesuffix(".").lower() for name in allowed)
         self.active = bool(self._allowed) or is_loopback_name(host)
-        self._hosts: BoundedCache[bytes, None] = BoundedCache(_REMEMBERED)
-        self._origins: BoundedCache[bytes, None] = BoundedCache(_REMEMBERED)
         self._allowed_origins = frozenset(origin.encode() for origin in origins)
 
     def check(self, headers: dict[bytes, bytes]) -> None:
@@ -76,21 +71,18 @@ class HostHeaderCheck:
         if not self.active:
             return
         host = headers.get(b"host")
-        if host is not None and host not in self._hosts:
-            if not self._is_own_name(split_host(host.decode("latin-1"))):
-                raise GatherError(
-                    "forbidden",
-                    f"the Host {host.decode('latin-1')!r} is not a name of this service; "
-                    "GATHERND_ALLOWED_HOSTS can add it",
-                    hint="Call the service as localhost or 127.0.0.1, or have the operator add the name to "
-                    "GATHERND_ALLOWED_HOSTS.",
-                )
-            self._hosts[host] = None
+        if host is not None and not self._is_own_name(split_host(host.decode("latin-1"))):
+            raise GatherError(
+                "forbidden",
+                f"the Host {host.decode('latin-1')!r} is not a name of this service; GATHERND_ALLOWED_HOSTS can add it",
+                hint="Call the service as localhost or 127.0.0.1, or have the operator add the name to "
+                "GATHERND_ALLOWED_HOSTS.",
+            )
         origin = headers.get(b"origin")
-        if origin is not None and origin not in self._origins and origin not in self._allowed_origins:
-            if not self._is_own_name(_split_origin(origin)):
-                raise _foreign_page(origin, "requests")
-            self._origins[origin] = None
+        if origin is None or origin in self._allowed_origins:
+            return
+        if not self._is_own_name(_split_origin(origin)):
+            raise _foreign_page(origin, "requests")
 
     def check_change(self, headers: dict[bytes, bytes]) -> None:
         """Raises forbidden for a change that a page sends which this service has not served.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import sys
 import termios
 from array import array
 from collections.abc import Callable, Sequence
@@ -186,7 +185,7 @@ class HttpExchange(RequestResponseCycle):
 
     def _has_ended(self) -> bool:
         connection = self.transport.get_extra_info("socket")
-        if connection is None or not self.more_body or not sys.platform.startswith("linux"):
+        if connection is None or not self.more_body:
             return False
         found = presence(connection)
         if found is not Presence.SENDS_NO_MORE:
@@ -212,10 +211,10 @@ class HttpExchange(RequestResponseCycle):
             self.waiting_for_100_continue = False
 
     def unread(self) -> int:
-        """Bytes that wait in the socket; of TLS as they were sent. 0 where the system cannot be asked."""
+        """Bytes that wait in the socket; of TLS as they were sent."""
         connection = self.transport.get_extra_info("socket")
         unread = array("i", [0])
-        if connection is not None and connection.fileno() >= 0 and sys.platform.startswith("linux"):
+        if connection is not None and connection.fileno() >= 0:
             fcntl.ioctl(connection.fileno(), termios.FIONREAD, unread)
         return unread[0]
 

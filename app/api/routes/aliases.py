@@ -10,8 +10,7 @@ from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, read_conditions
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
-from app.api.json_content_type import check_json_type
-from app.api.request_body import read_json
+from app.api.request_body import check_json_type, read_json
 from app.api.routes.tensors import read_page, time_text
 from app.requests.schemas.alias_request import alias_target
 from app.store.catalogue.catalogue_rows import Alias

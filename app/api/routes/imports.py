@@ -8,8 +8,7 @@ from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import read_conditions
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON, problem
-from app.api.json_content_type import check_json_type
-from app.api.request_body import read_json
+from app.api.request_body import check_json_type, read_json
 from app.api.route_table import path_of
 from app.api.routes.tensors import described, read_flag, read_keep, read_page, time_text
 from app.errors import GatherError
