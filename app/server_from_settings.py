@@ -76,7 +76,7 @@ def serve(settings: Settings, app: Application) -> None:
     """
     options = server_options(settings)
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
-    tls = None if options.tls is None else Tls(*options.tls)
+    tls = None if options.tls is None else Tls(options.tls)
     listeners = _bind(settings)
     reserved = _reserve_grpc(settings, tls)
     with app.removed_at_the_end as removed_at_the_end:
@@ -98,7 +98,7 @@ def serve_workers(settings: Settings) -> int:
     """
     options = server_options(settings)
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
-    tls = None if options.tls is None else Tls(*options.tls)
+    tls = None if options.tls is None else Tls(options.tls)
     is_wanted(settings.otlp_endpoint)
     watchers: list[FileWatcher[Any]] = [] if settings.cluster is None else router_files(settings).watchers
     authorizer = make_authorizer(settings.api_keys_file, loopback=is_local(settings))

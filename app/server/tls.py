@@ -60,24 +60,14 @@ class Loaded(NamedTuple):
 class Tls:
     """The TLS context of the service: its certificate and, with `client_ca`, the authorities of clients' certificates.
 
-    `key` may stand in the file of the certificate. TLS 1.2 and later. `context` is for the next connection: renewed
+    The key may stand in the file of the certificate. TLS 1.2 and later. `context` is for the next connection: renewed
     files make another one. Raises BadTls.
 
     A worker that starts while the files cannot be used takes those that its parent has read before, of `last_good`.
     """
 
-    def __init__(
-        self,
-        certificate: Path,
-        key: Path | None,
-        password_file: Path | None,
-        client_ca: Path | None,
-        last_good: LastGood | None = None,
-    ) -> None:
-        self._certificate = certificate
-        self._key = key
-        self._password_file = password_file
-        self._client_ca = client_ca
+    def __init__(self, files: TlsFiles, last_good: LastGood | None = None) -> None:
+        self._files = files
         self.watcher = FileWatcher(self._read, self._load, BadTls, "TLS", "what was read before stays in force")
         self._in_force = self.watcher.first(last_good)
 
@@ -93,11 +83,11 @@ class Tls:
 
     def pem(self) -> Pem:
         """The files in force, for a server that has TLS of its own. Raises BadTls for a key with a password."""
-        if self._password_file is not None:
+        if self._files.password_file is not None:
             raise BadTls("gRPC takes no key with a password: leave out GATHERND_TLS_KEY_PASSWORD_FILE or gRPC")
-        contents = self._in_force.contents
-        authorities = None if self._client_ca is None else contents[self._client_ca]
-        return Pem(contents[self._key or self._certificate], contents[self._certificate], authorities)
+        files, contents = self._files, self._in_force.contents
+        authorities = None if files.client_ca is None else contents[files.client_ca]
+        return Pem(contents[files.key or files.certificate], contents[files.certificate], authorities)
 
     async def watch(self, interval: float = 1.0) -> None:
         """Take over renewed files within a second. Runs until it is cancelled."""
@@ -111,7 +101,7 @@ class Tls:
     def _read(self) -> Contents:
         """What the files hold. Raises BadTls where one cannot be read."""
         found = {}
-        for path in (self._certificate, self._key, self._password_file, self._client_ca):
+        for path in self._files:
             if path is not None:
                 try:
                     found[path] = read_small_file(path)
@@ -125,30 +115,31 @@ class Tls:
 
     def _load(self, found: Contents) -> Loaded:
         """A context of these files. Raises BadTls."""
+        files = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(_ALPN)
-        if self._client_ca is not None:
+        if files.client_ca is not None:
             try:
-                trust(context, found[self._client_ca])
+                trust(context, found[files.client_ca])
             except OSError as error:
                 raise BadTls(
-                    f"the authorities of clients in {self._client_ca.name} cannot be used: {_reason(error)}"
+                    f"the authorities of clients in {files.client_ca.name} cannot be used: {_reason(error)}"
                 ) from None
             context.verify_mode = ssl.CERT_REQUIRED
-        password = found[self._password_file].rstrip(b"\r\n") if self._password_file is not None else b""
+        password = found[files.password_file].rstrip(b"\r\n") if files.password_file is not None else b""
         try:
             with ExitStack() as opened:
                 # OpenSSL takes a pair from files only, and these may change between one reading and the next.
                 paths = [
-                    opened.enter_context(memory_file(found[path])) for path in (self._certificate, self._key) if path
+                    opened.enter_context(memory_file(found[path])) for path in (files.certificate, files.key) if path
                 ]
                 # A function, or OpenSSL would ask the terminal for the password of a key that has one.
                 context.load_cert_chain(paths[0], paths[1] if len(paths) > 1 else None, lambda: password)
         except (OSError, ValueError) as error:
-            files = " and ".join(path.name for path in (self._certificate, self._key) if path)
-            raise BadTls(f"certificate and key in {files} cannot be used: {_reason(error)}") from None
-        return Loaded(found, context, expiry(found[self._certificate]))
+            names = " and ".join(path.name for path in (files.certificate, files.key) if path)
+            raise BadTls(f"certificate and key in {names} cannot be used: {_reason(error)}") from None
+        return Loaded(found, context, expiry(found[files.certificate]))
 
 
 def _reason(error: Exception) -> str:

@@ -66,7 +66,7 @@ class WorkerServer(Server):
     """A worker's server: it takes connections when the parent says so, and from the parent's socket."""
 
     def __init__(self, start: WorkerStart, options: ServerOptions, app: ServedApplication) -> None:
-        tls = None if options.tls is None else Tls(*options.tls, last_good=start.last_good)
+        tls = None if options.tls is None else Tls(options.tls, last_good=start.last_good)
         listeners = [socket.socket(fileno=fd) for fd in start.listeners]
         super().__init__(options, configure(options, app, tls), tls, listeners)
         self._channel = socket.socket(fileno=start.channel)

@@ -20,7 +20,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from app.server.certificate_expiry import expiry
-from app.server.tls import Tls
+from app.server.tls import Tls, TlsFiles
 from tests.http.conftest import Start
 from tests.http.held import until
 from tests.http.raw import TINY
@@ -242,7 +242,7 @@ def test_a_renewed_certificate_with_a_key_of_another_kind_leaves_nothing_of_the_
 def test_a_renewed_key_that_could_not_be_used_at_first_is_tried_again(tmp_path: Path) -> None:
     """Its file looks the same from outside: only what it holds has changed."""
     first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second", days=9)
-    tls = Tls(first.certificate, first.key, None, None)
+    tls = Tls(TlsFiles(first.certificate, first.key, None, None))
     assert tls.expiry == expiry(first.certificate.read_bytes())
     assert not renewed(tls)
     whole = second.key.read_bytes()
@@ -272,7 +272,7 @@ def test_a_renewed_key_that_could_not_be_read_at_first_is_read_again(
 ) -> None:
     """As when its owner is set after its content: that changes no time and no size."""
     first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second")
-    tls = Tls(first.certificate, first.key, None, None)
+    tls = Tls(TlsFiles(first.certificate, first.key, None, None))
     first.certificate.write_bytes(second.certificate.read_bytes())
     first.key.write_bytes(second.key.read_bytes())
 
@@ -290,7 +290,7 @@ def test_a_renewed_key_that_could_not_be_read_at_first_is_read_again(
 
 def test_a_pair_that_is_put_back_as_it_was_stays_in_force(tmp_path: Path) -> None:
     pair = make_pair(tmp_path / "1", "first")
-    tls = Tls(pair.certificate, pair.key, None, None)
+    tls = Tls(TlsFiles(pair.certificate, pair.key, None, None))
     content = pair.key.read_bytes()
     pair.key.write_bytes(b"no key\n")
     assert not renewed(tls)
