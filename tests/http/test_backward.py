@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from app.api.schemas.backward_examples import REQUESTS
+from app.api.schemas.examples import GRADIENTS as EXAMPLES
 from app.operators.registry import GRADIENTS
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
@@ -41,7 +41,7 @@ def refused(client: httpx.Client, code: str, pointer: str | None = None, path: s
 
 @pytest.mark.parametrize("operator", GRADIENTS.values(), ids=lambda operator: operator.name)
 def test_the_examples_of_openapi_are_real(every_client: httpx.Client, operator: Any) -> None:
-    for _, body, answer in REQUESTS[operator.name].values():
+    for _, body, answer in EXAMPLES[operator.name].values():
         assert asked(every_client, body, operator.path) == answer
 
 

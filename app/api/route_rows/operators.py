@@ -17,7 +17,7 @@ from app.api.route_rows.operation import (
     header,
     requests_of,
 )
-from app.api.schemas import backward_examples, examples
+from app.api.schemas import examples
 from app.api.schemas.backward_answer import BackwardAnswer
 from app.api.schemas.gather_answer import GatherAnswer
 from app.api.schemas.lookup_answer import LookupAnswer
@@ -80,7 +80,7 @@ def _operator(row: Operator) -> Operation:
 
 
 def _gradient(row: Gradient) -> Operation:
-    shown = backward_examples.REQUESTS[row.name]
+    shown = examples.GRADIENTS[row.name]
     return Operation(
         row.operation,
         row.summary,

@@ -4,37 +4,39 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-_DATA: Final = {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]}
+Shown = dict[str, tuple[str, dict[str, Any], dict[str, Any]]]
+"""For each example by its name: what it shows, the request, and the answer."""
+
+
+def _tensor(dtype: str, shape: list[int], values: list[Any]) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "values": values}
 
 
 def _indices(shape: list[int], values: list[Any]) -> dict[str, Any]:
-    return {"dtype": "int64", "shape": shape, "values": values}
+    return _tensor("int64", shape, values)
 
 
+def _answer(output: dict[str, Any], dialect: str = "onnx-13") -> dict[str, Any]:
+    return {"output": output, "dialect": dialect, "device": "cpu"}
+
+
+_DATA: Final = _tensor("float32", [2, 2], [0, 1, 2, 3])
 _DEQUANTIZED: Final = [half for low in range(8) for half in (low / 2 - 4, -3.5)]
-REQUESTS: Final[dict[str, dict[str, tuple[str, dict[str, Any], dict[str, Any]]]]] = {
+REQUESTS: Final[dict[str, Shown]] = {
     "gathernd": {
         "elements": (
             "Example 1 of the specification: each tuple picks one element",
             {"data": _DATA, "indices": _indices([2, 2], [0, 0, 1, 1])},
-            {
-                "output": {"dtype": "float32", "shape": [2], "values": [0.0, 3.0]},
-                "dialect": "onnx-13",
-                "device": "cpu",
-            },
+            _answer(_tensor("float32", [2], [0.0, 3.0])),
         ),
         "batch_dims": (
             "Example 5: one batch dimension",
             {
-                "data": {"dtype": "int32", "shape": [2, 2, 2], "values": [0, 1, 2, 3, 4, 5, 6, 7]},
+                "data": _tensor("int32", [2, 2, 2], [0, 1, 2, 3, 4, 5, 6, 7]),
                 "indices": _indices([2, 1], [1, 0]),
                 "batch_dims": 1,
             },
-            {
-                "output": {"dtype": "int32", "shape": [2, 2], "values": [2, 3, 4, 5]},
-                "dialect": "onnx-13",
-                "device": "cpu",
-            },
+            _answer(_tensor("int32", [2, 2], [2, 3, 4, 5])),
         ),
         "base64": (
             "int64 as base64, in and out",
@@ -43,113 +45,121 @@ REQUESTS: Final[dict[str, dict[str, tuple[str, dict[str, Any], dict[str, Any]]]]
                 "indices": _indices([1, 1], [-1]),
                 "output_encoding": "base64",
             },
-            {
-                "output": {"dtype": "int64", "shape": [1], "base64": "AgAAAAAAIAA="},
-                "dialect": "onnx-13",
-                "device": "cpu",
-            },
+            _answer({"dtype": "int64", "shape": [1], "base64": "AgAAAAAAIAA="}),
         ),
     },
     "gather": {
         "axis": (
             "Columns of a matrix",
             {"data": _DATA, "indices": _indices([1], [1]), "axis": 1},
-            {
-                "output": {"dtype": "float32", "shape": [2, 1], "values": [1.0, 3.0]},
-                "dialect": "onnx-13",
-                "device": "cpu",
-            },
+            _answer(_tensor("float32", [2, 1], [1.0, 3.0])),
         ),
     },
     "gather_elements": {
         "elements": (
             "In each row of a matrix, the entries choose columns",
             {"data": _DATA, "indices": _indices([2, 2], [0, 0, 1, 0]), "axis": 1},
-            {
-                "output": {"dtype": "float32", "shape": [2, 2], "values": [0.0, 0.0, 3.0, 2.0]},
-                "dialect": "onnx-13",
-                "device": "cpu",
-            },
+            _answer(_tensor("float32", [2, 2], [0.0, 0.0, 3.0, 2.0])),
         ),
     },
     "gather_block_quantized": {
         "rows": (
             "A row of 16 values of 4 bits, two in each byte, with one scale",
             {
-                "data": {"dtype": "uint8", "shape": [2, 8], "values": [*range(8), *range(16, 24)]},
+                "data": _tensor("uint8", [2, 8], [*range(8), *range(16, 24)]),
                 "indices": _indices([1], [1]),
-                "scales": {"dtype": "float32", "shape": [2, 1], "values": [1, 0.5]},
+                "scales": _tensor("float32", [2, 1], [1, 0.5]),
                 "block_size": 16,
             },
-            {
-                "output": {"dtype": "float32", "shape": [1, 16], "values": _DEQUANTIZED},
-                "dialect": "onnxruntime-1",
-                "device": "cpu",
-            },
+            _answer(_tensor("float32", [1, 16], _DEQUANTIZED), "onnxruntime-1"),
         ),
     },
     "scatternd": {
         "elements": (
             "Example 1 of the specification: each tuple names the place of one update",
             {
-                "data": {"dtype": "int32", "shape": [8], "values": [1, 2, 3, 4, 5, 6, 7, 8]},
+                "data": _tensor("int32", [8], [1, 2, 3, 4, 5, 6, 7, 8]),
                 "indices": _indices([4, 1], [4, 3, 1, 7]),
-                "updates": {"dtype": "int32", "shape": [4], "values": [9, 10, 11, 12]},
+                "updates": _tensor("int32", [4], [9, 10, 11, 12]),
             },
-            {
-                "output": {"dtype": "int32", "shape": [8], "values": [1, 11, 3, 10, 9, 6, 7, 12]},
-                "dialect": "onnx-18",
-                "device": "cpu",
-            },
+            _answer(_tensor("int32", [8], [1, 11, 3, 10, 9, 6, 7, 12]), "onnx-18"),
         ),
         "add": (
             "Rows are added, two of them to the same row",
             {
                 "data": _DATA,
                 "indices": _indices([3, 1], [1, 0, 1]),
-                "updates": {"dtype": "float32", "shape": [3, 2], "values": [1, 2, 3, 4, 5, 6]},
+                "updates": _tensor("float32", [3, 2], [1, 2, 3, 4, 5, 6]),
                 "reduction": "add",
             },
-            {
-                "output": {"dtype": "float32", "shape": [2, 2], "values": [3.0, 5.0, 8.0, 11.0]},
-                "dialect": "onnx-18",
-                "device": "cpu",
-            },
+            _answer(_tensor("float32", [2, 2], [3.0, 5.0, 8.0, 11.0]), "onnx-18"),
         ),
     },
     "scatter_elements": {
         "axis": (
             "Example 2 of the specification: columns of a row",
             {
-                "data": {"dtype": "float32", "shape": [1, 5], "values": [1, 2, 3, 4, 5]},
+                "data": _tensor("float32", [1, 5], [1, 2, 3, 4, 5]),
                 "indices": _indices([1, 2], [1, 3]),
-                "updates": {"dtype": "float32", "shape": [1, 2], "values": [1.1, 2.1]},
+                "updates": _tensor("float32", [1, 2], [1.1, 2.1]),
                 "axis": 1,
             },
-            {
-                "output": {"dtype": "float32", "shape": [1, 5], "values": [1.0, 1.1, 3.0, 2.1, 5.0]},
-                "dialect": "onnx-18",
-                "device": "cpu",
-            },
+            _answer(_tensor("float32", [1, 5], [1.0, 1.1, 3.0, 2.1, 5.0]), "onnx-18"),
         ),
     },
 }
+"""For each operator its examples."""
+_ROWS: Final = _tensor("float32", [3, 2], [1, 2, 10, 20, 100, 200])
+_ANSWERED: Final = {"dialect": "onnx-13", "device": "cpu"}
+GRADIENTS: Final[dict[str, Shown]] = {
+    "gathernd_backward": {
+        "dense": (
+            "Row 3 was gathered twice",
+            {"indices": _indices([3, 1], [3, 0, -1]), "grad_output": _ROWS, "data_shape": [4, 2]},
+            {"grad_data": _tensor("float32", [4, 2], [10.0, 20.0, 0.0, 0.0, 0.0, 0.0, 101.0, 202.0]), **_ANSWERED},
+        ),
+        "sparse": (
+            "The rows that were gathered alone, times 0.5",
+            {
+                "indices": _indices([3, 1], [3, 0, -1]),
+                "grad_output": _ROWS,
+                "data_shape": [4, 2],
+                "lda_coeff": 0.5,
+                "sparse": True,
+            },
+            {
+                "grad_indices": _indices([2, 1], [0, 3]),
+                "grad_values": _tensor("float32", [2, 2], [5.0, 10.0, 50.5, 101.0]),
+                **_ANSWERED,
+            },
+        ),
+    },
+    "gather_backward": {
+        "axis": (
+            "Columns of a matrix",
+            {
+                "indices": _indices([3], [1, 1, 0]),
+                "grad_output": _tensor("float32", [2, 3], [1, 2, 3, 4, 5, 6]),
+                "data_shape": [2, 4],
+                "axis": 1,
+            },
+            {"grad_data": _tensor("float32", [2, 4], [3.0, 3.0, 0.0, 0.0, 6.0, 9.0, 0.0, 0.0]), **_ANSWERED},
+        ),
+    },
+}
+"""For each gradient its examples."""
 RESIDENT_NAME: Final = "items"
-RESIDENT_DATA: Final[dict[str, Any]] = {"dtype": "float32", "shape": [3, 2], "values": [0, 1, 10, 11, 20, 21]}
+RESIDENT_DATA: Final = _tensor("float32", [3, 2], [0, 1, 10, 11, 20, 21])
 """The resident tensor that the following requests are about."""
 ETAG: Final = '"5d41402abc4b2a76b9719d911017c592-0"'
 """Stands for the ETag of that tensor, which is another for each upload."""
-_NEW_ROW: Final = {"dtype": "float32", "shape": [1, 2], "values": [7, 8]}
+_NEW_ROW: Final = _tensor("float32", [1, 2], [7, 8])
+_READ: Final = {"data_etag": ETAG, "version": 1}
 RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     operator: (
         {"data": {"tensor": RESIDENT_NAME}, "indices": indices, **others},
-        {
-            "output": {"dtype": "float32", "shape": [len(values) // 2, 2], "values": values},
-            "dialect": "onnx-18" if "updates" in others else "onnx-13",
-            "device": "cpu",
-            "data_etag": ETAG,
-            "version": 1,
-        },
+        _answer(_tensor("float32", [len(values) // 2, 2], values), "onnx-18" if "updates" in others else "onnx-13")
+        | _READ,
     )
     for operator, indices, others, values in (
         ("gathernd", _indices([2, 1], [2, 0]), {}, [20.0, 21.0, 0.0, 1.0]),
@@ -161,21 +171,17 @@ RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
 } | {
     "gather_block_quantized": (
         {
-            "data": {"dtype": "uint8", "shape": [3, 16], "values": [152] * 48},
+            "data": _tensor("uint8", [3, 16], [152] * 48),
             "indices": _indices([1], [2]),
             "scales": {"tensor": RESIDENT_NAME},
             "block_size": 16,
         },
-        {
-            "output": {"dtype": "float32", "shape": [1, 32], "values": [0.0, 20.0] * 8 + [0.0, 21.0] * 8},
-            "dialect": "onnxruntime-1",
-            "device": "cpu",
-        },
+        _answer(_tensor("float32", [1, 32], [0.0, 20.0] * 8 + [0.0, 21.0] * 8), "onnxruntime-1"),
     )
 }
 """For each operator a request that names it, and the answer, whose ETag is another for each upload."""
-_LOOKED_UP: Final = {"tensor": RESIDENT_NAME, "data_etag": ETAG, "version": 1}
-LOOKUPS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
+_LOOKED_UP: Final = {"tensor": RESIDENT_NAME, **_READ}
+LOOKUPS: Final[Shown] = {
     "rows": (
         "Single rows of two tensors, side by side",
         {
@@ -185,11 +191,7 @@ LOOKUPS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             ]
         },
         {
-            "output": {
-                "dtype": "float32",
-                "shape": [2, 4],
-                "values": [20.0, 21.0, 10.0, 11.0, 0.0, 1.0, 10.0, 11.0],
-            },
+            "output": _tensor("float32", [2, 4], [20.0, 21.0, 10.0, 11.0, 0.0, 1.0, 10.0, 11.0]),
             "features": [_LOOKED_UP, _LOOKED_UP],
         },
     ),
@@ -206,7 +208,7 @@ LOOKUPS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             ]
         },
         {
-            "output": {"dtype": "float32", "shape": [2, 2], "values": [20.0, 22.0, 10.0, 11.0]},
+            "output": _tensor("float32", [2, 2], [20.0, 22.0, 10.0, 11.0]),
             "features": [_LOOKED_UP],
         },
     ),
