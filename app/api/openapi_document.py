@@ -14,7 +14,7 @@ from app.api.error_responses import example_answer
 from app.api.route_rows.inference_protocol import TAG as INFERENCE_PROTOCOL
 from app.api.route_rows.operation import CONTROL, Described, Operation, Route
 from app.api.route_table import OPERATIONS
-from app.api.schemas.gather_answer import Problem
+from app.api.schemas.answers import Problem
 from app.api.schemas.v2_messages import ProtocolError
 from app.errors import CODES, Code
 from app.errors.catalogue import CATALOGUE

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.api.schemas.backward_answer import BackwardAnswer
-from app.api.schemas.gather_answer import GatherAnswer
+from app.api.schemas.answers import BackwardAnswer, GatherAnswer
 from app.cli import calibrate_command, offline_service
 from app.dispatch import measured_rates
 from app.dispatch.choose_backend import TYPICAL, BackendChooser, Rates

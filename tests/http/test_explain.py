@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from app.api.schemas.gather_answer import GatherAnswer
+from app.api.schemas.answers import GatherAnswer
 from app.operators.registry import GRADIENTS, OPERATORS
 from tests.conformance.refused import in_flat_json
 from tests.conformance.tables import SMALL

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from app.api.route_rows.operation import CONTROL, Operation, Route, header, in_path
 from app.api.route_rows.tensors import IF_CHANGED
-from app.api.schemas.gather_answer import Live, Ready
+from app.api.schemas.answers import Live, Ready
 from app.security.authorizer import Access
 
 _TEXT: Final = {"schema": {"type": "string"}}

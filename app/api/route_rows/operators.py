@@ -18,9 +18,7 @@ from app.api.route_rows.operation import (
     requests_of,
 )
 from app.api.schemas import examples
-from app.api.schemas.backward_answer import BackwardAnswer
-from app.api.schemas.gather_answer import GatherAnswer
-from app.api.schemas.lookup_answer import LookupAnswer
+from app.api.schemas.answers import BackwardAnswer, GatherAnswer, LookupAnswer
 from app.errors import Code
 from app.operators.registry import ROWS, Gradient, Lookup, Operator
 from app.requests.schemas.backward_request import backward_request

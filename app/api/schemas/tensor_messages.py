@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
-from app.api.schemas.gather_answer import OpenModel
+from app.api.schemas.answers import OpenModel
 from app.requests.schemas.members import DTypeName, Size
 
 _TIME: Final[dict[str, JsonValue]] = {"format": "date-time"}

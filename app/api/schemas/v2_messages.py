@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from app.api.schemas.gather_answer import OpenModel, Problem
+from app.api.schemas.answers import OpenModel, Problem
 from app.requests.schemas.infer_request import Datatype
 from app.requests.schemas.members import Size
 

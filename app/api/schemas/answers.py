@@ -1,4 +1,4 @@
-"""The answers of the native JSON routes, as OpenAPI and generated clients see them."""
+"""What operators, gradients and lookups answer, and errors, as OpenAPI and generated clients see them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
 from app.requests.schemas.members import BASE64, VALUES, DTypeName, Size, tidy
-from app.tensors.operator_signature import OperatorName
+from app.tensors.lookup_call import Pooling
+from app.tensors.operator_signature import BackwardName, OperatorName
 
 _INT64: Final[dict[str, JsonValue]] = {"format": "int64"}
 Values = Annotated[list[Any], Field(description=VALUES)]
@@ -124,6 +125,86 @@ class GatherAnswer(OpenModel):
     )
     explanation: Explanation | SkipJsonSchema[None] = Field(
         None, description="Instead of the output's values, where the request says `explain=true`."
+    )
+
+
+class ExplainedBackward(OpenModel):
+    """What would run, where and why. Nothing has run."""
+
+    operator: BackwardName
+    data: ExplainedTensor = Field(description="The gather's data, of which there is a shape alone.")
+    indices: ExplainedTensor
+    grad_output: ExplainedTensor
+    output_bytes: Size = Field(description="Bytes of the answer's items, for a sparse gradient at most.")
+    plan: ExplainedPlan
+    size: ExplainedSize
+    routes: list[ExplainedRoute] = Field(description="In the order of preference: the first open one is taken.")
+    choice: ExplainedChoice
+    not_checked: str = Field(description="What would still be checked.")
+
+
+class BackwardAnswer(OpenModel):
+    """The gradient: `grad_data`, or, where the request says `sparse`, `grad_indices` and `grad_values`."""
+
+    grad_data: OutputTensor | SkipJsonSchema[None] = Field(None, description="Of the shape of the gather's data.")
+    grad_indices: OutputTensor | SkipJsonSchema[None] = Field(
+        None, description="int64; the index tuples that were named, each once, counted from the front, ascending."
+    )
+    grad_values: OutputTensor | SkipJsonSchema[None] = Field(None, description="The slice of each of these tuples.")
+    dialect: str = Field(description="The dialect that was followed.")
+    device: Literal["cpu"] = Field(description="Where it ran.")
+    explanation: ExplainedBackward | SkipJsonSchema[None] = Field(
+        None, description="Instead of the values, where the request says `explain=true`."
+    )
+
+
+class LookedUpTensor(OpenModel):
+    """The resident tensor that a feature read."""
+
+    tensor: str = Field(description="Its name, as the request has it.")
+    data_etag: str = Field(description="ETag of the content that was read.")
+    version: Size = Field(description="Number of the version that was read.")
+
+
+class ExplainedFeature(OpenModel):
+    """A feature of an explained lookup."""
+
+    tensor: str = Field(description="Name of its resident tensor.")
+    table: ExplainedTensor
+    indices: ExplainedTensor
+    pooling: Pooling
+    output_shape: list[Size] = Field(description="Shape of its output, before outputs are joined.")
+    bytes_read: Size = Field(description="Bytes of the rows that it reads.")
+    shards: list[ExplainedShards] | SkipJsonSchema[None] = Field(
+        None, description="Of a table in row ranges, those that are needed."
+    )
+
+
+class LookupExplanation(OpenModel):
+    """What would run, where and why. Nothing has run."""
+
+    operator: str
+    features: list[ExplainedFeature]
+    output_bytes: Size | None = Field(description="Bytes of all outputs' items; null for strings.")
+    size: ExplainedSize
+    routes: list[ExplainedRoute] = Field(description="In the order of preference: the first open one is taken.")
+    choice: ExplainedChoice
+    not_checked: str = Field(description="What a lookup would still check.")
+
+
+class LookupAnswer(OpenModel):
+    """What a lookup answers: `output`, or `outputs` where the request says `concat` false; and what was read."""
+
+    output: OutputTensor | SkipJsonSchema[None] = Field(None, description="The features' outputs, joined on axis 1.")
+    outputs: list[OutputTensor] | SkipJsonSchema[None] = Field(
+        None, description="The output of each feature, where they are not joined."
+    )
+    features: list[LookedUpTensor] = Field(description="What each feature read.")
+    replaced: Size | SkipJsonSchema[None] = Field(
+        None, description="How many indices were out of bounds, unless that is an error."
+    )
+    explanation: LookupExplanation | SkipJsonSchema[None] = Field(
+        None, description="Instead of the outputs' values, where the request says `explain=true`."
     )
 
 
