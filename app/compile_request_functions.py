@@ -35,7 +35,7 @@ from app.json_text.compiled import find_arrays as compiled_find_arrays
 from app.json_text.compiled import grammar as compiled_grammar
 from app.json_text.compiled import read_elements as compiled_read_elements
 from app.llvm_intrinsics import Compiled
-from app.telemetry import compiled_increments, increment_layout, increments, metric_definitions, request_id
+from app.telemetry import compiled_increments, increments, metric_definitions, request_id
 from app.tensors import (
     compiled_string_frames,
     compiled_utf8,
@@ -89,7 +89,7 @@ _SOURCES: Final = (
     llvm_intrinsics,
     metric_definitions,
     request_id,
-    increment_layout,
+    increments,
     frame_format,
     compiled_utf8,
     constants,

@@ -24,7 +24,7 @@ from app.server import tls
 from app.server.header_fields import SECRETS, combined, repeated_single
 from app.server.http_exchange import HttpExchange
 from app.telemetry.change_log import Change
-from app.telemetry.increment_layout import HEADER_TEMPLATE
+from app.telemetry.increments import HEADER_TEMPLATE
 from app.telemetry.request_id import COUNTER
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.served_request import ServedRequest

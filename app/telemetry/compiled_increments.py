@@ -21,7 +21,7 @@ from app.llvm_intrinsics import (
     store_f64,
     store_u8,
 )
-from app.telemetry.increment_layout import (
+from app.telemetry.increments import (
     ENCODE,
     ID_END,
     KERNEL,

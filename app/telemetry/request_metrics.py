@@ -20,10 +20,9 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 from app.errors.catalogue import CATALOGUE
-from app.telemetry import increment_layout
+from app.telemetry import increments
 from app.telemetry.change_log import Caller, Change, ChangeLog
-from app.telemetry.increment_layout import HEADER_TEMPLATE_AT
-from app.telemetry.increments import add, answer
+from app.telemetry.increments import HEADER_TEMPLATE_AT, add, answer
 from app.telemetry.metric_definitions import BUCKETS, METHODS, MOST_TENSORS, OTHER_TENSORS, REQUEST_SECONDS
 from app.telemetry.prometheus_text import Measured, families, measure_processes, process_families
 from app.telemetry.request_log import RequestLog, RequestRecord
@@ -238,13 +237,13 @@ class Metrics(Collector):
 
     def _new_cell_table(self, method: str, path: str, route: str | None, tensor: str) -> tuple[int, NDArray[np.int64]]:
         cell = self.counters.cell
-        cells: list[int | None] = [None] * increment_layout.CELLS
-        cells[increment_layout.REQUESTS], cells[increment_layout.TIMES] = self._cells_of(method, path, 200)
-        cells[increment_layout.ROUTES] = cell(f"gathernd_kernel_routes|{route}")
-        cells[increment_layout.RECEIVED], cells[increment_layout.SENT] = self._received, self._sent
-        cells[increment_layout.MEASURED] = cell(f"gathernd_route_measured_seconds|{route}")
+        cells: list[int | None] = [None] * increments.CELLS
+        cells[increments.REQUESTS], cells[increments.TIMES] = self._cells_of(method, path, 200)
+        cells[increments.ROUTES] = cell(f"gathernd_kernel_routes|{route}")
+        cells[increments.RECEIVED], cells[increments.SENT] = self._received, self._sent
+        cells[increments.MEASURED] = cell(f"gathernd_route_measured_seconds|{route}")
         if tensor:
-            cells[increment_layout.LOOKUPS] = cell(f"{_LOOKUPS}|{tensor}")
+            cells[increments.LOOKUPS] = cell(f"{_LOOKUPS}|{tensor}")
         first = self._values.ctypes.data
         addresses = np.array([0 if place is None else first + 8 * place for place in cells], np.int64)
         return addresses.ctypes.data, addresses

@@ -284,15 +284,3 @@ def test_a_worker_that_is_killed_is_replaced(two_workers: tuple[Any, int]) -> No
     assert load.answered > before
     assert len(load.failed) <= 6, load.failed
     assert all(text.startswith("UNAVAILABLE") for text in load.failed), load.failed
-
-
-def test_threads_of_grpc_interrupt_no_others_and_those_of_python_are_usual(start_grpc: StartGrpc) -> None:
-    with start_grpc() as server:
-        policies: dict[str, set[int]] = {}
-        for task in Path(f"/proc/{server.http.process.pid}/task").iterdir():
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-                name = (task / "comm").read_text().strip()
-                policies.setdefault(name, set()).add(os.sched_getscheduler(int(task.name)))
-        own = Path(f"/proc/{server.http.process.pid}/comm").read_text().strip()
-    assert policies["event_engine"] == {os.SCHED_BATCH}
-    assert policies[own] == {os.SCHED_OTHER}

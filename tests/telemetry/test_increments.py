@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.telemetry.increment_layout import (
+from app.telemetry.increments import (
     CELLS,
     HEADER_TEMPLATE,
     HEADER_TEMPLATE_AT,
@@ -21,8 +21,9 @@ from app.telemetry.increment_layout import (
     ROUTES,
     SENT,
     TIMES,
+    add,
+    answer,
 )
-from app.telemetry.increments import add, answer
 from app.telemetry.metric_definitions import BUCKETS
 from app.telemetry.request_id import numbered_id
 
