@@ -6,6 +6,7 @@ fields, so that it belongs to the API; what a call means is the service's, how i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from time import perf_counter
 from typing import Protocol
@@ -111,7 +112,7 @@ class AnyCall(Protocol):
         ...
 
 
-def format_of(content_type: bytes | None, formats: Formats) -> Codec:
+def format_of(content_type: bytes | None, formats: Mapping[bytes, Codec]) -> Codec:
     """The format of a request's body, JSON without a Content-Type. Raises unsupported_media_type."""
     if content_type is None:
         return formats[JSON]
