@@ -81,6 +81,8 @@ def _place(place: Place) -> dict[str, Any]:
         member["size"] = place.size
     if place.axis is not None or place.allowed is not None:
         member["allowed"] = place.allowed
+    if place.offset is not None:
+        member["offset"] = place.offset
     return member
 
 

@@ -21,9 +21,11 @@ from typing import Any, Final
 
 from app.errors.catalogue import CODES, Code
 
-__all__ = ["CODES", "REPORTED_PLACES", "Code", "GatherError", "Place", "Rule", "invalid_field"]
+__all__ = ["CODES", "LONG_TEXT", "REPORTED_PLACES", "Code", "GatherError", "Place", "Rule", "invalid_field"]
 
 REPORTED_PLACES: Final = 10
+LONG_TEXT: Final = 1 << 20
+"""Bytes of a text above which an error says at which byte it is wrong (`offset`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One spot in the request that is wrong; members that do not apply are None, `allowed` too on an axis of size 0."""
+    """One spot in the request that is wrong; members that do not apply are None, `allowed` too on an axis of size 0.
+
+    `offset` is the byte of a long text.
+    """
 
     pointer: str
     position: tuple[int, ...] | None = None
@@ -45,6 +50,7 @@ class Place:
     axis: int | None = None
     size: int | None = None
     allowed: tuple[int, int] | None = None
+    offset: int | None = None
 
 
 class GatherError(Exception):

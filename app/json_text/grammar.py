@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.compilation.until_compiled import UntilCompiled
-from app.errors import GatherError
+from app.errors import LONG_TEXT, GatherError, Place
 from app.json_text import malformed_hint
 from app.json_text.constants import MAX_DEPTH
 from app.memory.budget import UNCOUNTED, Memory
@@ -37,26 +37,12 @@ _ESCAPE: Final = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _NO_KEYS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
-class Fault(NamedTuple):
-    """What makes a body no JSON document: `detail` says what, `hint` how to mend it."""
-
-    detail: str
-    hint: str
-
-
 class FramingFault(GatherError):
     """A body that is not JSON or names a key twice: nothing comes before it, so nobody need look again."""
 
 
-def check_framing(body: Buffer, memory: Memory = UNCOUNTED) -> None:
-    """Raise malformed_request if the body is not JSON or names a key twice, and what charging raises."""
-    found = fault(body, memory)
-    if found is not None:
-        raise FramingFault("malformed_request", found.detail, hint=found.hint)
-
-
-def fault(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = False) -> Fault | None:
-    """What makes `body` no JSON document that names each key once, or None.
+def check_framing(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = False) -> None:
+    """Raise FramingFault if the body is not JSON or names a key twice, and what charging raises.
 
     `bare` takes NaN, Infinity and -Infinity for values. `memory` is charged with what is needed before it is taken.
     """
@@ -72,16 +58,17 @@ def fault(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = False) -> Fa
     if place >= 0:
         where = f"at byte {place}" if place < end else "at its end"
         detail = f"the body is not JSON in UTF-8, nested {MAX_DEPTH} deep at most: see {where}"
-        return Fault(detail, malformed_hint.hint(body, place, end))
+        places = (Place("", offset=place),) if end > LONG_TEXT else ()
+        raise FramingFault("malformed_request", detail, places=places, hint=malformed_hint.hint(body, place, end))
     if members < 2:
-        return None
+        return
     memory.charge(9 * members)
     keys = np.empty(members, np.int64)
     check.run(view, end, stack, keys, bare)
     keys.sort()
     if (keys[1:] == keys[:-1]).any():
-        return Fault("the body names a key twice in one object", malformed_hint.hint_for_repeated_key(body[:end]))
-    return None
+        hint = malformed_hint.hint_for_repeated_key(body[:end])
+        raise FramingFault("malformed_request", "the body names a key twice in one object", hint=hint)
 
 
 def _after_last(body: Buffer) -> int:

@@ -19,45 +19,49 @@ _WIDEST_FLOAT: Final = "float64"
 _LARGEST_FLOAT32: Final = 3.4028234663852886e38
 
 
-def hint(dtype: DType, value: object, pointer: str, of: str) -> str:
+def hint(dtype: DType, value: object, pointer: str, of: str, protocol: bool = False) -> str:
     """Say how to mend the JSON value at `pointer`, of the tensor `of`: None stands for null and for an object.
 
-    Another dtype is offered for `data` alone: those of the other tensors are fixed by it or by the operator.
+    Another dtype is offered for `data` alone: those of the other tensors are fixed by it or by the operator. It is a
+    datatype of the inference `protocol` for one of its inputs.
     """
-    sentence, wider = _hint(dtype, value, pointer)
-    return f"{sentence}{wider if of == 'data' else ''}."
+    sentence, other, why = _hint(dtype, value, pointer)
+    if not other or of != "data":
+        return f"{sentence}."
+    named = f"datatype '{DTYPES[other].oip}'" if protocol else f"dtype '{other}'"
+    return f"{sentence}, or use {named}{why}."
 
 
-def _hint(dtype: DType, value: object, pointer: str) -> tuple[str, str]:
-    """What to write, without the period, and how a sentence goes on that offers another dtype."""
+def _hint(dtype: DType, value: object, pointer: str) -> tuple[str, str, str]:
+    """What to write, without the period, the name of another dtype that takes the value, and why that one."""
     at = f"at {shorten(pointer)}"
     if dtype.kind == "string":
-        return _for_string(value, at), ""
+        return _for_string(value, at), "", ""
     if dtype.kind == "bool":
-        return _for_bool(value, at), ""
+        return _for_bool(value, at), "", ""
     if isinstance(value, str):
         known = _NON_FINITE.get(value.strip().lower())
         whole = "whole " if dtype.kind in ("int", "uint") else ""
         if known is not None and not whole and (known == "NaN" or _has_infinity(dtype)):
-            return f"Write '{known}' in place of '{shorten(value)}' {at}", ""
+            return f"Write '{known}' in place of '{shorten(value)}' {at}", "", ""
         if known is not None:
-            return f"Write a {whole}number {at}, such as 0", f", or use dtype '{_WIDEST_FLOAT}', which has {known}"
+            return f"Write a {whole}number {at}, such as 0", _WIDEST_FLOAT, f", which has {known}"
         if _is_number(value):
-            return f"Write {value.strip()} without quotes {at}", ""
-        return f"Write a number {at}, such as 0", ""
+            return f"Write {value.strip()} without quotes {at}", "", ""
+        return f"Write a number {at}, such as 0", "", ""
     if isinstance(value, bool):
-        return f"Write {int(value)} in place of {str(value).lower()} {at}", ""
+        return f"Write {int(value)} in place of {str(value).lower()} {at}", "", ""
     if dtype.kind in ("int", "uint"):
         return _for_integer(dtype, value, at)
     if value is None:
-        return f"Write a number {at}, or 'NaN' where there is none", ""
+        return f"Write a number {at}, or 'NaN' where there is none", "", ""
     if _float(value) < 0 and dtype.kind == "float" and not float_rounding.is_signed(dtype):
-        return f"Write a number of 0 or more {at}", ", or use dtype 'float32', which has negative numbers"
+        return f"Write a number of 0 or more {at}", "float32", ", which has negative numbers"
     if dtype.name not in ("float64", "complex128") and _fits_float64(value):
         wider = "complex128" if dtype.kind == "complex" else "float32" if _fits_float32(value) else _WIDEST_FLOAT
-        return f"Write a smaller number {at}, such as 0", f", or use dtype '{wider}', which holds it"
+        return f"Write a smaller number {at}, such as 0", wider, ", which holds it"
     other = "or 'Infinity'" if _has_infinity(dtype) else "such as 0"
-    return f"Write a smaller number {at}, {other}", ""
+    return f"Write a smaller number {at}, {other}", "", ""
 
 
 def _has_infinity(dtype: DType) -> bool:
@@ -80,17 +84,16 @@ def _for_bool(value: object, at: str) -> str:
     return f"Write true or false {at}"
 
 
-def _for_integer(dtype: DType, value: object, at: str) -> tuple[str, str]:
+def _for_integer(dtype: DType, value: object, at: str) -> tuple[str, str, str]:
     if value is None:
-        return f"Write a whole number {at}, such as 0", ""
+        return f"Write a whole number {at}, such as 0", "", ""
     whole = lossless_json.integer(value)
     if whole is None:
-        return f"Write a whole number {at}, such as 0", f", or use dtype '{_WIDEST_FLOAT}'"
+        return f"Write a whole number {at}, such as 0", _WIDEST_FLOAT, ""
     holders = [DTYPES[name] for name in INTEGERS if DTYPES[name].low <= whole <= DTYPES[name].high]
     # Of the types that hold it one of the same kind comes first, and the smallest of those.
     holders.sort(key=lambda row: (row.kind != dtype.kind, row.item_size))
-    wider = f", or use dtype '{holders[0].name}'" if holders else ""
-    return f"Write a number from {dtype.low} to {dtype.high} {at}", wider
+    return f"Write a number from {dtype.low} to {dtype.high} {at}", holders[0].name if holders else "", ""
 
 
 def _is_number(text: str) -> bool:

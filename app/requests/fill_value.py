@@ -11,7 +11,7 @@ import numpy as np
 
 from app.errors import GatherError, Place, invalid_field
 from app.json_text import grammar, lossless_json
-from app.json_text.read_values import Values
+from app.json_text.read_values import values_of
 from app.requests.request import JsonText
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import OutOfBounds
@@ -30,8 +30,9 @@ class JsonFillValue(NamedTuple):
         """See `app.tensors.gather_call.FillValue`: one item in the JSON form of `dtype`, `[re, im]` for complex."""
         text = f"[{lossless_json.text_of(self.value)}]".encode()
         depth = len(text) - len(text.lstrip(b"["))
-        tensor = Values(np.frombuffer(text, np.uint8), "fill_value", dtype, (1,), 0, len(text), depth).read()
-        if tensor is None:
+        try:
+            return values_of("fill_value", dtype, (1,)).read(np.frombuffer(text, np.uint8), 0, len(text), depth)
+        except GatherError:
             shown = lossless_json.shown(self.value)
             what = "a list, an object or null" if shown is None else repr(shown)
             raise GatherError(
@@ -39,8 +40,7 @@ class JsonFillValue(NamedTuple):
                 f"fill_value is {what}, which {dtype.name} cannot hold",
                 places=[Place(self.pointer, value=shown)],
                 hint=f"{_form(dtype)} at {self.pointer}, since the type is {dtype.name}.",
-            )
-        return tensor
+            ) from None
 
 
 def given_fill_value(fields: Any, mode: OutOfBounds, pointer: str) -> JsonFillValue | None:
@@ -56,9 +56,11 @@ def given_fill_value(fields: Any, mode: OutOfBounds, pointer: str) -> JsonFillVa
         raise invalid_field(pointer, "fill_value is for out_of_bounds fill only", hint)
     value = fields.fill_value
     if type(value) is JsonText:
-        if grammar.fault(value.encode("utf-8", "surrogatepass")) is not None:
+        try:
+            grammar.check_framing(value.encode("utf-8", "surrogatepass"))
+        except grammar.FramingFault:
             hint = f"Write JSON text at {pointer}, such as 0, or {_QUOTED} with its quotes where data is of strings."
-            raise invalid_field(pointer, "fill_value must be the text of a JSON value", hint)
+            raise invalid_field(pointer, "fill_value must be the text of a JSON value", hint) from None
         value = lossless_json.loads(value)
     return JsonFillValue(value, pointer)
 

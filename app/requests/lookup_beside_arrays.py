@@ -55,10 +55,11 @@ def validate_lookup(
 def _document(text: str, pointer: str, memory: Memory) -> Any:
     """The value of the JSON text, which stands in the request at `pointer`. Raises invalid_field if it is not JSON."""
     memory.charge(_OBJECTS * len(text))
-    fault = grammar.fault(text.encode("utf-8", "surrogatepass"), memory)
-    if fault is not None:
-        hint = f"In the JSON text at {pointer}: {fault.hint.replace('the body', 'the text')}"
-        raise invalid_field(pointer, f"{LOOKUP} must be a JSON object: {fault.detail}", hint)
+    try:
+        grammar.check_framing(text.encode("utf-8", "surrogatepass"), memory)
+    except grammar.FramingFault as fault:
+        hint = f"In the JSON text at {pointer}: {str(fault.hint).replace('the body', 'the text')}"
+        raise invalid_field(pointer, f"{LOOKUP} must be a JSON object: {fault.detail}", hint) from None
     return lossless_json.loads(text)
 
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from app.errors import GatherError, Place
 from app.requests.envelope_cache import Validated
 from app.requests.fill_value import given_fill_value
-from app.requests.request import GivenArray, Origin, Request, WrongArrays
+from app.requests.request import Origin, ReadArray, Request
 from app.requests.schemas.backward_request import backward_request, check_one_shape
 from app.requests.schemas.dialect_fields import apply_dialect, further_batch_dims
 from app.requests.schemas.gather_request import NamedTensor, parameter_values
@@ -42,6 +42,8 @@ from app.tensors.tensor import Tensor, coordinates
 
 Arguments = dict[str, Any]
 Tensors = dict[str, Any]
+_FAULTS_OF_ARRAYS: Final = ("invalid_field", "unsupported_dtype", "element_count_mismatch", "value_not_representable")
+"""Codes of what is wrong with an array, in the order in which they are judged."""
 
 
 class Family(NamedTuple):
@@ -111,11 +113,11 @@ def _check_features(features: Any, request: Request) -> None:
         _check_arrays_given(number, feature.get("pooling", "none"), [*feature], request.origin)
 
 
-def settle(row: Signature, request: Request, fields: Any) -> tuple[Validated, dict[str, GivenArray]]:
+def settle(row: Signature, request: Request, fields: Any) -> tuple[Validated, dict[str, ReadArray]]:
     """What valid fields say, and the arrays. Raises invalid_field for what the model cannot say."""
     family = FAMILIES[row.kind]
     arrays: tuple[tuple[str, Any], ...] = ()
-    given: dict[str, GivenArray] = {}
+    given: dict[str, ReadArray] = {}
     if request.array is not None:
         arrays = tuple(family.arrays(row, fields))
         given = {name: request.array(name, described) for name, described in arrays}
@@ -124,18 +126,19 @@ def settle(row: Signature, request: Request, fields: Any) -> tuple[Validated, di
     return Validated(fields, arguments, arrays, encoding), given
 
 
-def read_arrays(given: dict[str, GivenArray]) -> Tensors:
-    """Read the arrays. Raises unsupported_dtype and WrongArrays, and what charging raises."""
-    for _, unsupported in given.values():
-        if unsupported is not None:
-            raise unsupported
+def read_arrays(given: Mapping[str, ReadArray]) -> Tensors:
+    """Read the arrays. Of what is wrong with them it raises the first by `_FAULTS_OF_ARRAYS`, then by their order."""
     tensors: Tensors = {}
-    for name, (source, _) in given.items():
-        tensor = source.read()
-        if tensor is not None:
-            tensors[name] = tensor
-    if len(tensors) < len(given):
-        raise WrongArrays(source for name, (source, _) in given.items() if name not in tensors)
+    wrong: dict[str, GatherError] = {}
+    for name, read in given.items():
+        try:
+            tensors[name] = read()
+        except GatherError as error:
+            if error.code not in _FAULTS_OF_ARRAYS:
+                raise
+            wrong.setdefault(error.code, error)
+    if wrong:
+        raise next(wrong[code] for code in _FAULTS_OF_ARRAYS if code in wrong)
     return tensors
 
 

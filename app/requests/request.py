@@ -6,36 +6,19 @@ family, whichever format it came in; the arrays are read once everything else is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Collection
+from typing import Any, Final, NamedTuple
 
-from app.errors import GatherError
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.tensor import Tensor
 
+ReadArray = Callable[[], Tensor]
+"""Reads an array of a request; the memory of the request is charged before it is taken.
 
-class ArraySource(Protocol):
-    """The items of a tensor where the request has them: a span of JSON, a base64 text or little-endian bytes."""
-
-    def read(self) -> Tensor | None:
-        """Read the items, or return None if something is wrong with them, which the `explain` methods tell.
-
-        The memory of the request is charged before it is taken. Raises what charging raises.
-        """
-
-    def explain_nesting(self) -> None:
-        """Raise element_count_mismatch if there are too many or too few items, or their lists are wrongly nested."""
-
-    def explain_value(self) -> None:
-        """Raise value_not_representable at the first item that the type cannot hold, once the nesting is right."""
-
-
-class GivenArray(NamedTuple):
-    """An array of a request. `unsupported` is the error to raise if its type has a name that no type has, or its items
-    are not where they belong."""
-
-    source: ArraySource
-    unsupported: GatherError | None = None
+Raises unsupported_dtype if its type has a name that no type has; element_count_mismatch if there are too many or too
+few items, or their lists are wrongly nested; value_not_representable at the first item that the type cannot hold; and
+what charging raises.
+"""
 
 
 class Origin(NamedTuple):
@@ -76,22 +59,7 @@ class Request(NamedTuple):
     """
 
     document: Any
-    array: Callable[[str, Any], GivenArray] | None
+    array: Callable[[str, Any], ReadArray] | None
     origin: Origin
     memory: Memory = UNCOUNTED
     beside: Collection[str] | None = None
-
-
-class WrongArrays(Exception):
-    """Something is wrong with the items of these arrays; `raise_first` finds out what."""
-
-    def __init__(self, sources: Iterable[ArraySource]) -> None:
-        super().__init__()
-        self.sources = [*sources]
-
-    def raise_first(self) -> None:
-        """Raise the error of the first wrong array: the nesting of every array comes before the values of any."""
-        for source in self.sources:
-            source.explain_nesting()
-        for source in self.sources:
-            source.explain_value()

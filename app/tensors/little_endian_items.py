@@ -1,8 +1,7 @@
 """Packed items: a tensor's row-major little-endian bytes, as base64, raw bodies and binary formats carry them.
 
 bool is one byte, 0 or 1; strings are the inference protocol's BYTES framing, a little-endian uint32 length before the
-UTF-8 of each, and stay as they came (see `PackedStrings`). The errors raised here know neither request nor pointer:
-the caller adds the place.
+UTF-8 of each, and stay as they came (see `PackedStrings`).
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from app.errors import GatherError, Place
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.frame_format import CUT_LENGTH, HEAD, WHOLE
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
-from app.tensors.tensor import Form, Tensor
+from app.tensors.tensor import Tensor, coordinates
 
 _BYTE: Final = np.dtype(np.uint8)
 _NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
@@ -27,22 +27,8 @@ _NO_STARTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _PORTION: Final = 1 << 20
 
 
-class PackedSizeError(Exception):
-    """The number of bytes or strings is not what the shape asks for; the text says how."""
-
-
 BOOL_HINT: Final = "Send each bool as one byte, 0 or 1."
 UTF8_HINT: Final = "Send each string in UTF-8."
-
-
-class PackedItemError(Exception):
-    """Item number `item` is not one its type can hold; `value` is the offending byte, None for a string."""
-
-    def __init__(self, detail: str, item: int, value: int | None) -> None:
-        super().__init__(detail)
-        self.item = item
-        self.value = value
-        self.hint = UTF8_HINT if value is None else BOOL_HINT
 
 
 def view_of(raw: Buffer) -> NDArray[np.uint8]:
@@ -51,15 +37,6 @@ def view_of(raw: Buffer) -> NDArray[np.uint8]:
     if type(raw) is not bytes:  # of which a view is read-only anyway
         view.flags.writeable = False
     return view
-
-
-def check_packed(dtype: DType, shape: Sequence[int], raw: Buffer) -> None:
-    """Raises PackedSizeError unless `raw` is as long as `shape` asks for; strings are counted by their framing."""
-    wanted = bounded_product(shape, len(raw) + 1)
-    if dtype.kind == "string":
-        _read_starts(min(wanted, len(raw) + 1), raw, _NO_STARTS)
-    elif wanted * dtype.item_size != len(raw):
-        raise PackedSizeError(f"{len(raw)} bytes are given and {items_text(shape)} of {dtype.name} are asked for")
 
 
 def packed_size_hint(dtype: DType, shape: Sequence[int], given: int) -> str:
@@ -81,28 +58,46 @@ def unpack(
     shape: tuple[int, ...],
     raw: Buffer,
     memory: Memory = UNCOUNTED,
-    pointer: str = "",
-    shape_pointer: str = "",
-    dtype_pointer: str = "",
+    name: str = "",
+    pointers: tuple[str, str, str] = ("", "", ""),
 ) -> Tensor:
-    """The tensor whose items are `raw`. Raises PackedSizeError, as `check_packed` does, and PackedItemError.
+    """The tensor `name` whose items are `raw`; `pointers` are those of its items, its shape and its type.
 
-    Its array shares the memory of `raw` where it is aligned, and so do octets of strings. `memory` is
-    charged with what it takes otherwise, and what that raises is raised.
+    Its array shares the memory of `raw` if it is aligned, and so do octets of strings. `memory` is charged with what it
+    takes otherwise. Raises element_count_mismatch and value_not_representable, and what charging raises.
     """
     if dtype.kind == "string":
-        return _unpack_strings(dtype, shape, raw, memory, (pointer, "whole", shape_pointer, dtype_pointer))
-    check_packed(dtype, shape, raw)
+        return _unpack_strings(dtype, shape, raw, memory, name, pointers)
+    if bounded_product(shape, len(raw) + 1) * dtype.item_size != len(raw):
+        what = f"{len(raw)} bytes are given and {items_text(shape)} of {dtype.name} are asked for"
+        raise _wrong_size(dtype, shape, name, pointers[0], what, len(raw))
     items: NDArray[Any] = np.frombuffer(raw, dtype.numpy) if len(raw) else np.empty(0, dtype.numpy)
-    if dtype.kind == "bool" and len(raw):
+    if dtype.kind == "bool":
         octets = items.view(np.uint8)
         item = first_no_bool(octets)
         if item >= 0:
-            raise PackedItemError("a bool is one byte, 0 or 1", item, int(octets[item]))
+            place = Place(pointers[0], coordinates(item, shape), int(octets[item]))
+            raise _wrong_item(name, "a bool is one byte, 0 or 1", place, BOOL_HINT)
     if not items.flags.aligned:
         memory.charge(items.nbytes)
         items = items.copy()
+    pointer, shape_pointer, dtype_pointer = pointers
     return Tensor(dtype, shape, items, pointer, "whole", shape_pointer, dtype_pointer)
+
+
+def _wrong_size(dtype: DType, shape: tuple[int, ...], name: str, pointer: str, what: str, given: int) -> GatherError:
+    """The error for `given` packed bytes that are not what the shape asks for."""
+    hint = packed_size_hint(dtype, shape, given)
+    return GatherError("element_count_mismatch", _named(name, what), pointer=pointer, hint=hint)
+
+
+def _wrong_item(name: str, what: str, place: Place, hint: str) -> GatherError:
+    """The error for an item that its type cannot hold."""
+    return GatherError("value_not_representable", _named(name, what), places=[place], hint=hint)
+
+
+def _named(name: str, what: str) -> str:
+    return f"{name}: {what}" if name else what
 
 
 def first_no_bool(octets: NDArray[np.uint8]) -> int:
@@ -145,26 +140,23 @@ def items_text(shape: Sequence[int]) -> str:
 
 
 def _unpack_strings(
-    dtype: DType, shape: tuple[int, ...], raw: Buffer, memory: Memory, pointers: tuple[str, Form, str, str]
+    dtype: DType, shape: tuple[int, ...], raw: Buffer, memory: Memory, name: str, pointers: tuple[str, str, str]
 ) -> PackedStrings:
     wanted = min(bounded_product(shape, len(raw) + 1), len(raw) + 1)
     room = min(wanted, len(raw) // HEAD)  # there are no more, whatever is asked for
     memory.charge(_NO_STARTS.itemsize * room)
     starts = np.empty(room, np.int64)
-    wrong = _read_starts(wanted, raw, starts)
-    if wrong >= 0:
-        raise PackedItemError("a string is not UTF-8", wrong, None)
-    return PackedStrings(dtype, shape, starts, *pointers, octets=view_of(raw))
-
-
-def _read_starts(wanted: int, raw: Buffer, starts: NDArray[np.int64]) -> int:
-    """Where the frames of `raw` begin, to `starts`: the first that is not UTF-8, or -1. Raises PackedSizeError."""
-    count, fault, wrong = read_frames.run(view_of(raw), wanted, starts)
+    octets = view_of(raw)
+    count, fault, wrong = read_frames.run(octets, wanted, starts)
+    pointer, shape_pointer, dtype_pointer = pointers
+    what = ""
     if fault != WHOLE:
-        which = "the length before string" if fault == CUT_LENGTH else "string"
-        raise PackedSizeError(f"{which} {count} ends early")
-    if count != wanted:
+        what = f"{'the length before string' if fault == CUT_LENGTH else 'string'} {count} ends early"
+    elif count != wanted:
         found = f"more than {wanted}" if count > wanted else str(count)
-        raise PackedSizeError(f"{found} strings are given and the shape asks for {wanted}")
-    item: int = wrong
-    return item
+        what = f"{found} strings are given and the shape asks for {wanted}"
+    if what:
+        raise _wrong_size(dtype, shape, name, pointer, what, len(raw))
+    if wrong >= 0:
+        raise _wrong_item(name, "a string is not UTF-8", Place(pointer, coordinates(wrong, shape)), UTF8_HINT)
+    return PackedStrings(dtype, shape, starts, pointer, "whole", shape_pointer, dtype_pointer, octets=octets)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from app.errors import GatherError
+from app.errors import GatherError, Place
 from app.formats.json.read_request import read_request
+from app.json_text.grammar import FramingFault, check_framing
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import Call, Encoding
@@ -40,6 +41,15 @@ def tensor(dtype: str, values: str, shape: str | None = None, key: str = "values
 def read_call(body: Buffer, signature: Signature, limits: Limits, memory: Memory = UNCOUNTED) -> tuple[Call, Encoding]:
     """The call that `body` makes, and how its answer is to be encoded."""
     return read_request(body, b"", signature, limits, memory)
+
+
+def framing_fault(body: Buffer, *, bare: bool = False) -> tuple[str, str | None, Sequence[Place]] | None:
+    """What makes `body` no JSON document, and how to mend it; None if nothing does."""
+    try:
+        check_framing(body, bare=bare)
+    except FramingFault as fault:
+        return fault.detail, fault.hint, fault.places
+    return None
 
 
 def call(body: Buffer, operator: Any = "gathernd", limits: Limits | None = None) -> Call:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.json_text import grammar
 from tests.for_each import for_each
+from tests.wire.json_requests import framing_fault
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -71,9 +71,9 @@ HINTS = {
 @for_each("body", HINTS)
 def test_a_body_that_is_no_json_is_told_what_makes_it_none(body: bytes) -> None:
     for given in (body, memoryview(body)):
-        fault = grammar.fault(given)
+        fault = framing_fault(given)
         assert fault is not None
-        assert fault.hint == HINTS[body]
+        assert fault[1] == HINTS[body]
 
 
 @for_each("place", range(24))
@@ -81,5 +81,5 @@ def test_every_byte_that_spoils_a_body_gets_a_short_hint(place: int) -> None:
     whole = b'{"a": [1.5, "x", true]} '
     for byte in range(256):
         body = whole[:place] + bytes([byte]) + whole[place + 1 :]
-        fault = grammar.fault(body)
-        assert fault is None or (fault.hint.endswith(".") and len(fault.hint) < 160)
+        fault = framing_fault(body)
+        assert fault is None or (str(fault[1]).endswith(".") and len(str(fault[1])) < 160)

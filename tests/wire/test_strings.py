@@ -38,7 +38,7 @@ from app.store import EmptyStore, Resident
 from app.tensors.compiled_string_frames import read_frames
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call
-from app.tensors.little_endian_items import PackedItemError, PackedSizeError, packed_bytes, unpack
+from app.tensors.little_endian_items import packed_bytes, unpack
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from tests.conftest import samples, slow_but_for
@@ -61,10 +61,10 @@ def reading(octets: bytes, count: int) -> Any:
     """What `unpack` makes of `octets` as so many strings."""
     try:
         return items(unpack(STRING, (count,), octets)).tolist()
-    except PackedSizeError as error:
-        return str(error)
-    except PackedItemError as error:
-        return error.item
+    except GatherError as error:
+        if error.code == "element_count_mismatch":
+            return error.detail
+        return (error.places[0].position or (0,))[0]
 
 
 def read_by_python(octets: bytes, count: int) -> Any:
@@ -125,9 +125,9 @@ def test_frames_are_read_as_python_reads_them(frames: list[bytes], more: int, da
     ],
 )
 def test_framing_that_is_wrong_is_told_before_text_that_is_wrong(octets: bytes, count: int, found: str) -> None:
-    with pytest.raises(PackedSizeError) as caught:
+    with pytest.raises(GatherError) as caught:
         unpack(STRING, (count,), octets)
-    assert str(caught.value) == found
+    assert (caught.value.code, caught.value.detail) == ("element_count_mismatch", found)
 
 
 EDGES = (0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xFF)

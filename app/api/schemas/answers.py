@@ -227,6 +227,9 @@ class PlaceBody(OpenModel):
     allowed: list[Annotated[int, Field(json_schema_extra=_INT64)]] | None = Field(
         None, description="Lowest and highest value allowed; null on an axis of size 0."
     )
+    offset: Size | SkipJsonSchema[None] = Field(
+        None, description="The byte where a JSON text of more than 1 MiB is wrong."
+    )
 
 
 class UnavailableRange(OpenModel):

@@ -8,15 +8,15 @@ both is recognised by its bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple, NoReturn
 
 from google.protobuf.message import DecodeError
 
 from app.errors import invalid_field
 from app.formats.grpc.message_fields import InferMessage, malformed
 from app.formats.grpc.messages.classes import ModelInferRequest
-from app.formats.grpc.typed_contents import TypedItems, wrong_field
+from app.formats.grpc.typed_contents import typed_items
 from app.formats.oip.infer_document import (
     AnyModel,
     AskedInference,
@@ -25,11 +25,11 @@ from app.formats.oip.infer_document import (
     read_document,
     read_items,
 )
-from app.formats.oip.input_items import PackedItems, given_array
+from app.formats.oip.input_items import packed_items
 from app.json_text.lossless_json import Number
 from app.memory.budget import Memory
 from app.requests.envelope_cache import envelopes
-from app.requests.request import GivenArray, WrongArrays
+from app.requests.request import ReadArray
 from app.requests.schemas.members import ABSENT
 from app.tensors.shape_limits import Limits
 
@@ -87,18 +87,13 @@ def read_grpc_request(parsed: ParsedMessage, model: AnyModel, limits: Limits, me
     if raws and len(raws) != len(inputs):
         raise malformed(f"{len(raws)} raw_input_contents came for {len(inputs)} inputs")
 
-    def items(one: Input) -> GivenArray:
+    def items(one: Input) -> ReadArray:
         given = inputs[one.number]
         if not raws:
-            return given_array(one, TypedItems(one, given.contents, memory), wrong_field(one, given.contents))
-        wrong = None
+            return typed_items(one, given.contents, memory)
         if given.HasField("contents"):
-            wrong = invalid_field(
-                f"{one.pointer}/contents",
-                "an input has contents beside raw_input_contents, which has the items of all inputs",
-                "Send the items of all inputs in raw_input_contents, or of all in contents.",
-            )
-        return given_array(one, PackedItems(one, raws[one.number], memory), wrong)
+            return partial(_refuse_contents, one)
+        return packed_items(one, raws[one.number], memory)
 
     # Of more inputs than the model has, the first one that it has not, or has already, is refused; so is an output.
     most_inputs, most_outputs = len(model.inputs) + 1, 2
@@ -114,13 +109,17 @@ def read_grpc_request(parsed: ParsedMessage, model: AnyModel, limits: Limits, me
     else:
         known = validated.ready
         arrays = {one.name: items(one) for one in known.inputs}
-    try:
-        asked = read_items(known, arrays, model, limits)
-    except WrongArrays as wrong:
-        wrong.raise_first()
-        raise
+    asked = read_items(known, arrays, model, limits)
     outputs = None if asked.outputs is None else dict.fromkeys(asked.outputs, True)
     return asked._replace(identifier=split.identifier or None, binary=True, outputs=outputs)
+
+
+def _refuse_contents(one: Input) -> NoReturn:
+    raise invalid_field(
+        f"{one.pointer}/contents",
+        "an input has contents beside raw_input_contents, which has the items of all inputs",
+        "Send the items of all inputs in raw_input_contents, or of all in contents.",
+    )
 
 
 def _document(message: Any, inputs: int, outputs: int) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, Place, invalid_field
 from app.formats.oip.infer_document import Input
-from app.formats.oip.input_items import dtype_of, pointers_of, wrong_item
+from app.formats.oip.input_items import dtype_of, pointers_of
 from app.memory.budget import Memory
+from app.requests.request import ReadArray
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
-from app.tensors.little_endian_items import PackedItemError, bounded_product, items_text, unpack
+from app.tensors.little_endian_items import bounded_product, items_text, unpack
 from app.tensors.tensor import Tensor, coordinates
 
 FIELD_OF: Final = {
@@ -35,100 +36,71 @@ _ITEM_BYTES: Final = 24
 """Bytes that an item takes while it is read: itself twice, and as an object of the portion."""
 
 
-class TypedItems:
-    """The items of an input in a field of its contents; see `ArraySource`."""
+def typed_items(one: Input, contents: Any, memory: Memory) -> ReadArray:
+    """Reads the items of an input in the field of its contents that its datatype has."""
+    field = FIELD_OF.get(one.datatype, "")
+    shape = one.shape or ()
 
-    __slots__ = ("contents", "count", "field", "memory", "one", "wrong")
-
-    def __init__(self, one: Input, contents: Any, memory: Memory) -> None:
-        self.one = one
-        self.contents = contents
-        self.memory = memory
-        self.field = FIELD_OF.get(one.datatype, "")
-        self.count = len(getattr(contents, self.field)) if self.field else 0
-        self.wrong: GatherError | None = None
-
-    def read(self) -> Tensor | None:
-        """See `ArraySource`."""
-        one = self.one
-        shape = one.shape or ()
-        if bounded_product(shape, self.count + 1) != self.count:
-            return None
+    def read() -> Tensor:
+        _check_field(one, contents)
+        dtype = dtype_of(one)
+        count = len(getattr(contents, field)) if field else 0
         pointer, _, shape_pointer, dtype_pointer = pointers_of(one.number)
-        if self.field:
-            pointer = f"{pointer}/contents/{self.field}"
-        try:
-            items = self._pack()
-            tensor = unpack(dtype_of(one), shape, items, self.memory, pointer, shape_pointer, dtype_pointer)
-        except PackedItemError as error:
-            self.wrong = wrong_item(one, error, pointer)
-            return None
-        except GatherError as error:
-            if error.code != "value_not_representable":
-                raise
-            self.wrong = error
-            return None
-        tensor.form = "flat" if self.field else "whole"
-        return tensor
-
-    def explain_nesting(self) -> None:
-        """See `ArraySource`."""
-        one, field, count = self.one, self.field, self.count
-        asked = items_text(one.shape or ())
-        if bounded_product(one.shape or (), count + 1) != count:
+        if field:
+            pointer = f"{pointer}/contents/{field}"
+        if bounded_product(shape, count + 1) != count:
+            asked = items_text(shape)
             raise GatherError(
                 "element_count_mismatch",
                 f"{one.name}: {count} items are given and {asked} are asked for by the shape",
-                pointer=f"{one.pointer}/contents/{field}" if field else one.pointer,
+                pointer=pointer,
                 hint=f"Send {asked} in {field or 'raw_input_contents'}, or make the shape fit the {count} that came.",
             )
+        items = _pack(one, field, contents, memory) if field else b""
+        tensor = unpack(dtype, shape, items, memory, one.name, (pointer, shape_pointer, dtype_pointer))
+        tensor.form = "flat" if field else "whole"
+        return tensor
 
-    def explain_value(self) -> None:
-        """See `ArraySource`."""
-        if self.wrong is not None:
-            raise self.wrong
+    return read
 
-    def _pack(self) -> Buffer:
-        """The items as packed bytes. Raises value_not_representable, and what charging raises."""
-        if not self.field:
-            return b""
-        one, field = self.one, self.field
-        values = getattr(self.contents, field)
-        if len(values) > _PORTION:
-            self.memory.charge(_ITEM_BYTES * len(values) + self.contents.ByteSize())
-        if field == "bytes_contents":
-            frames = bytearray()
-            for at in range(0, len(values), _PORTION):
-                frames += b"".join(
-                    [piece for text in values[at : at + _PORTION] for piece in (len(text).to_bytes(4, "little"), text)]
-                )
-            return frames
-        dtype = dtype_of(one)
-        items = np.empty(len(values), _WIDE.get(field, dtype.numpy))
+
+def _pack(one: Input, field: str, contents: Any, memory: Memory) -> Buffer:
+    """The items as packed bytes. Raises value_not_representable, and what charging raises."""
+    values = getattr(contents, field)
+    if len(values) > _PORTION:
+        memory.charge(_ITEM_BYTES * len(values) + contents.ByteSize())
+    if field == "bytes_contents":
+        frames = bytearray()
         for at in range(0, len(values), _PORTION):
-            some = values[at : at + _PORTION]
-            items[at : at + len(some)] = np.fromiter(some, items.dtype, len(some))
-        if items.dtype != dtype.numpy:
-            _check_range(one, field, dtype, items)
-            items = items.astype(dtype.numpy)
-        return items.view(np.uint8).data
+            frames += b"".join(
+                [piece for text in values[at : at + _PORTION] for piece in (len(text).to_bytes(4, "little"), text)]
+            )
+        return frames
+    dtype = dtype_of(one)
+    items = np.empty(len(values), _WIDE.get(field, dtype.numpy))
+    for at in range(0, len(values), _PORTION):
+        some = values[at : at + _PORTION]
+        items[at : at + len(some)] = np.fromiter(some, items.dtype, len(some))
+    if items.dtype != dtype.numpy:
+        _check_range(one, field, dtype, items)
+        items = items.astype(dtype.numpy)
+    return items.view(np.uint8).data
 
 
-def wrong_field(one: Input, contents: Any) -> GatherError | None:
-    """The error for items in another field than that of the datatype."""
+def _check_field(one: Input, contents: Any) -> None:
+    """Raise invalid_field for items in another field than that of the datatype."""
     wanted = FIELD_OF.get(one.datatype, "")
     for field, _ in contents.ListFields():
         if field.name == wanted:
             continue
         pointer = f"{one.pointer}/contents/{field.name}"
         if not wanted:
-            return invalid_field(
+            raise invalid_field(
                 pointer,
                 f"items of {one.datatype} have no field in contents",
                 f"Send the items of {one.datatype} in raw_input_contents, and with them those of all inputs.",
             )
-        return invalid_field(pointer, f"items of {one.datatype} stand in {wanted}", f"Send the items in {wanted}.")
-    return None
+        raise invalid_field(pointer, f"items of {one.datatype} stand in {wanted}", f"Send the items in {wanted}.")
 
 
 def _check_range(one: Input, field: str, dtype: DType, items: NDArray[Any]) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,22 +30,21 @@ from app.json_text.envelope import (
 )
 from app.json_text.find_arrays import ArrayPlace, FoundArrays, find_arrays, scan_tensors
 from app.json_text.grammar import FramingFault, check_framing
-from app.json_text.read_base64 import Packed, base64_bytes
-from app.json_text.read_values import FlatList, Values, flat_list, reading_memory
+from app.json_text.read_base64 import base64_bytes
+from app.json_text.read_values import values_of
 from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
 from app.requests.read_call import make_call, read_arrays, settle, validate
-from app.requests.request import JSON_BODY, GivenArray, Request, WrongArrays
+from app.requests.request import JSON_BODY, ReadArray, Request
 from app.requests.schemas.members import ABSENT
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Encoding
-from app.tensors.little_endian_items import view_of
+from app.tensors.little_endian_items import unpack, view_of
 from app.tensors.lookup_call import ARRAYS
 from app.tensors.near_dtype import hint_for_dtype
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor import Tensor
 
 _LEAST_ARRAY: Final = 10
 """Bytes of the shortest member that holds an array."""
@@ -52,8 +52,6 @@ _ITEMS: Final = "the values of the tensors"
 _SIZE: Final = rb"(?:0|[1-9][0-9]{0,17})"
 _SHAPE: Final = re.compile(rb'("shape": ?\[)((?:%b(?:, ?%b)*+)?)(?=\])' % (_SIZE, _SIZE))
 """A shape as most JSON is written: what stands before its sizes, and these."""
-_ANY_TYPE: Final = DTYPES["bool"]
-"""Stands for a type that does not exist, until everything else has been looked at."""
 
 
 def read_request(
@@ -67,15 +65,13 @@ def read_request(
     """
     try:
         call, encoding = _read(body, row, limits, memory)
-    except (GatherError, WrongArrays) as refusal:
+    except GatherError as refusal:
         # What is not JSON at all comes first; every other fault comes after a field that may not be there.
-        is_framing = isinstance(refusal, FramingFault)
-        if not is_framing and not (isinstance(refusal, GatherError) and refusal.code in REFUSED_UNREAD):
-            check_framing(body, memory)
-        if query and not is_framing:
-            read_query(query, row)
-        if isinstance(refusal, WrongArrays):
-            refusal.raise_first()
+        if not isinstance(refusal, FramingFault):
+            if refusal.code not in REFUSED_UNREAD:
+                check_framing(body, memory)
+            if query:
+                read_query(query, row)
         raise
     if query:
         call.explain = read_query(query, row)
@@ -93,11 +89,9 @@ def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple
     text = cut_arrays(body, found, _ITEMS, memory, most)
     known = envelopes.get((row, text)) or _with_sizes_as_now(row, text)
     if known is not None:
-        tensors = _read_flat(known.ready, view, found.places, memory)
-        if tensors is None:
-            arrays = _Arrays(body, view, found.places, memory)
-            tensors = read_arrays({name: arrays.given(name, described) for name, described in known.ready.described})
-        return make_call(row, known, tensors, limits), known.encoding
+        arrays = _Arrays(body, view, found.places, memory)
+        given = {name: arrays.given(name, described) for name, described in known.ready.described}
+        return make_call(row, known, read_arrays(given), limits), known.encoding
     document = parse_envelope(text, body, found, check_framing, memory, most)
     if found.arrays > len(found.places):
         check_framing(body, memory)  # with a key given twice, the numbers would not be what they seem
@@ -118,28 +112,6 @@ def _find_features(view: NDArray[np.uint8], limits: Limits, memory: Memory) -> t
     size = len(view) - sum(end - first for first, end, _ in found.places)
     memory.charge(OBJECT_BYTES * min(size, MAX_FEATURE_BYTES * limits.features))
     return found, MAX_FEATURE_BYTES * limits.features
-
-
-def _read_flat(
-    ready: _Ready, view: NDArray[np.uint8], places: Sequence[ArrayPlace], memory: Memory
-) -> dict[str, Tensor] | None:
-    """The arrays of a known envelope; None if one is not a flat list or something is wrong with it."""
-    flats = ready.flats
-    if flats is None:
-        return None
-    for _, number, flat in flats:
-        first, end, depth = places[number]
-        if depth != 1 or 2 * flat.items > end - first:
-            return None
-    memory.charge(ready.room + reading_memory(len(view)))
-    tensors = {}
-    for name, number, flat in flats:
-        first, end, _ = places[number]
-        tensor = flat.read(view, first, end)
-        if tensor is None:
-            return None
-        tensors[name] = tensor
-    return tensors
 
 
 def _without_sizes(text: bytes) -> tuple[bytes, list[bytes]]:
@@ -164,7 +136,7 @@ def _with_sizes_as_now(row: Signature, text: bytes) -> Validated | None:
         if length >= 0:
             now = given._replace(shape=tuple(map(int, sizes[length].split(b","))) if sizes[length] else ())
         described.append((name, now))
-    known = known._replace(ready=_made_ready(described))
+    known = known._replace(ready=_Ready(described))
     envelopes.keep(row, text, known)
     return known
 
@@ -173,9 +145,7 @@ def _keep(row: Signature, text: bytes, validated: Validated, document: Any) -> N
     """Keep what was validated: by the envelope, and by the envelope without the sizes of its shapes, if it is plain
     which of them is that of which array.
     """
-    ready = _made_ready(
-        [(name, _Described(one.dtype, one.shape, one.values, one.base64)) for name, one in validated.arrays]
-    )
+    ready = _Ready([(name, _Described(one.dtype, one.shape, one.values, one.base64)) for name, one in validated.arrays])
     envelopes.keep(row, text, validated._replace(ready=ready))
     key, sizes = _without_sizes(text)
     with_shape = [name for name, described in _described(document) if "shape" in described]
@@ -183,25 +153,6 @@ def _keep(row: Signature, text: bytes, validated: Validated, document: Any) -> N
         numbers = {name: number for number, name in enumerate(with_shape)}
         lengths = tuple(numbers.get(name, -1) for name, _ in validated.arrays)
         envelopes.keep(row, key, validated._replace(ready=ready._replace(lengths=lengths)))
-
-
-def _made_ready(described: Sequence[tuple[str, _Described]]) -> _Ready:
-    """What is known of these arrays."""
-    flats = []
-    for name, one in described:
-        flat = _flat(name, one)
-        if flat is None:
-            return _Ready(described)
-        flats.append((name, one.values, flat))
-    return _Ready(described, flats, sum([flat.room for _, _, flat in flats]))
-
-
-def _flat(name: str, described: _Described) -> FlatList | None:
-    """How an array is read if its values are one flat list of numbers; None if they cannot be."""
-    dtype = DTYPES.get(described.dtype)
-    if dtype is None or described.values is ABSENT or described.base64 is not ABSENT:
-        return None
-    return flat_list(name, dtype, described.shape)
 
 
 def _described(document: Any) -> Iterator[tuple[str, Any]]:
@@ -226,16 +177,12 @@ class _Described(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """What is known of the arrays of an envelope that came before.
+    """What is known of the arrays of an envelope that came before: their names and descriptions.
 
-    `described` has their names and descriptions. `flats` is how to read them if all may be flat lists of numbers: the
-    name, the number among the arrays of the body, and the list of each; `room` is how many bytes those take. `lengths`
-    are the numbers of their shapes among those of the envelope, -1 for one that is not among them.
+    `lengths` are the numbers of their shapes among those of the envelope, -1 for one that is not among them.
     """
 
     described: Sequence[tuple[str, _Described]]
-    flats: Sequence[tuple[str, int, FlatList]] | None = None
-    room: int = 0
     lengths: tuple[int, ...] = ()
 
 
@@ -250,7 +197,7 @@ class _Arrays:
         self.places = places
         self.memory = memory
 
-    def given(self, name: str, described: Any) -> GivenArray:
+    def given(self, name: str, described: Any) -> ReadArray:
         """The array that a validated description stands for.
 
         Raises invalid_field for what the model does not say: there are values or base64 and not both, base64 needs a
@@ -258,9 +205,6 @@ class _Arrays:
         """
         shape = described.shape
         dtype = DTYPES.get(described.dtype)
-        unsupported = None
-        if dtype is None:
-            dtype, unsupported = _ANY_TYPE, unsupported_dtype(name, described.dtype)
         values, base64 = described.values, described.base64
         if values is not ABSENT:
             if base64 is not ABSENT:
@@ -274,7 +218,9 @@ class _Arrays:
                         "values must be a list, or one value for a tensor without dimensions",
                         f"Write a list at /{name}/values, such as [0].",
                     )
-            return GivenArray(Values(self.view, name, dtype, shape, first, end, depth, memory=self.memory), unsupported)
+            if dtype is None:
+                return partial(_refuse_dtype, name, described.dtype)
+            return partial(values_of(name, dtype, shape).read, self.view, first, end, depth, self.memory)
         if base64 is ABSENT:
             hint = f"Add 'values' at /{name}/values, the items in a list."
             raise invalid_field(f"/{name}", f"{name} has neither values nor base64", hint)
@@ -288,13 +234,16 @@ class _Arrays:
                 f"Add 'shape' at /{name}/shape, which base64 does not give.",
             )
         raw = base64_bytes(name, self.body, self.view, first, end, kind == ESCAPED, self.memory)
-        return GivenArray(Packed(name, dtype, shape, raw, self.memory), unsupported)
+        pointers = f"/{name}/base64", f"/{name}/shape", f"/{name}/dtype"
+        if dtype is None:
+            return partial(_refuse_dtype, name, described.dtype)
+        return partial(unpack, dtype, shape, raw, self.memory, name, pointers)
 
 
-def unsupported_dtype(name: str, dtype: str) -> GatherError:
-    """The error for a tensor whose dtype is the name of no type."""
+def _refuse_dtype(name: str, dtype: str) -> NoReturn:
+    """Refuse a tensor whose dtype is the name of no type."""
     shown = str(lossless_json.shown(dtype))
-    return GatherError(
+    raise GatherError(
         "unsupported_dtype",
         f"{shown!r} is no element type",
         pointer=f"/{name}/dtype",

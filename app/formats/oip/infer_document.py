@@ -20,7 +20,7 @@ from app.near_name import instead_of, near_name, shorten
 from app.requests.envelope_cache import Validated
 from app.requests.lookup_beside_arrays import validate_lookup
 from app.requests.read_call import make_call, read_arrays, settle, validate
-from app.requests.request import GivenArray, JsonText, Origin, Request
+from app.requests.request import JsonText, Origin, ReadArray, Request
 from app.requests.schemas.gather_request import BESIDE
 from app.requests.schemas.infer_request import (
     InferInput,
@@ -151,14 +151,14 @@ class AskedInference(NamedTuple):
         return self.binary and all((self.outputs or {}).values())
 
 
-Arrays = dict[str, GivenArray]
+Arrays = dict[str, ReadArray]
 """The items of the inputs, by name."""
 
 
 def read_document(
     document: Any,
     model: AnyModel,
-    items: Callable[[Input], GivenArray],
+    items: Callable[[Input], ReadArray],
     limits: Limits,
     memory: Memory,
 ) -> tuple[InferDocument, Arrays]:
@@ -202,7 +202,7 @@ def read_document(
 
 
 def read_items(document: InferDocument, arrays: Arrays, model: AnyModel, limits: Limits) -> AskedInference:
-    """Read the items and make the call. Raises unsupported_dtype and WrongArrays, and what charging raises."""
+    """Read the items and make the call. Raises what `read_arrays` raises."""
     _, validated, names, identifier, outputs, binary, timeout = document
     tensors = read_arrays({name: arrays[own] for name, own in names})
     call = make_call(model.signature, validated, tensors, limits)
@@ -226,7 +226,7 @@ def _read_inputs(
     model: AnyModel,
     fields: Any,
     faults: InvalidFields | None,
-    items: Callable[[Input], GivenArray],
+    items: Callable[[Input], ReadArray],
     not_needed: Collection[str],
 ) -> tuple[tuple[Input, ...], Arrays]:
     """The inputs of a request in its order, and their items; those `not_needed` may be missing.
@@ -355,6 +355,6 @@ def _asked_outputs(fields: InferRequest, names: Sequence[str], binary: bool) -> 
     return found
 
 
-def malformed(detail: str, hint: str | None = None) -> GatherError:
+def malformed(detail: str) -> GatherError:
     """The error for a body that cannot be read as a request."""
-    return GatherError("malformed_request", detail, hint=hint)
+    return GatherError("malformed_request", detail)

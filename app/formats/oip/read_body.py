@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from app.errors import GatherError, invalid_field
@@ -26,7 +27,7 @@ from app.formats.oip.infer_document import (
     read_document,
     read_items,
 )
-from app.formats.oip.input_items import JsonItems, PackedItems, given_array
+from app.formats.oip.input_items import json_items, packed_items
 from app.json_text import grammar
 from app.json_text.constants import INPUT_DEPTH
 from app.json_text.envelope import (
@@ -42,7 +43,7 @@ from app.json_text.envelope import (
 from app.json_text.find_arrays import ArrayPlace, FoundArrays, find_arrays
 from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, envelopes
-from app.requests.request import GivenArray, WrongArrays
+from app.requests.request import ReadArray
 from app.tensors.buffer_type import Buffer
 from app.tensors.little_endian_items import view_of
 from app.tensors.lookup_call import ARRAYS
@@ -61,6 +62,7 @@ _VARIABLE: Final = re.compile(
     )
 )
 """What differs between the requests of a caller: sizes of a shape, a size in bytes, and the id, behind their names."""
+_check_framing: Final = partial(grammar.check_framing, bare=True)
 _SHAPE, _BYTES, _ID = b'"shape"', b'"binary_data_size"', b'"id"'
 _REMEMBERED: Final = 1 << 10
 """Bytes of the longest JSON that is known as a whole, if it has no items."""
@@ -105,20 +107,9 @@ def read_body(
     try:
         return _read(text, behind, model, limits, memory)
     except GatherError as error:
-        if error.code not in REFUSED_UNREAD:
-            check_framing(text, memory)
+        if error.code not in REFUSED_UNREAD and not isinstance(error, grammar.FramingFault):
+            _check_framing(text, memory)
         raise
-    except WrongArrays as wrong:
-        check_framing(text, memory)
-        wrong.raise_first()
-        raise
-
-
-def check_framing(text: Buffer, memory: Memory) -> None:
-    """Raises malformed_request if the JSON part is not JSON, or names a key twice, and what charging raises."""
-    fault = grammar.fault(text, memory, bare=True)
-    if fault is not None:
-        raise malformed(fault.detail, fault.hint)
 
 
 def _read(text: memoryview, behind: memoryview, model: AnyModel, limits: Limits, memory: Memory) -> AskedInference:
@@ -140,11 +131,11 @@ def _read(text: memoryview, behind: memoryview, model: AnyModel, limits: Limits,
     if validated is not None:
         document = _renewed(validated.ready, variables)
         return read_items(document, _arrays(document, items), model, limits)
-    parsed = parse_envelope(envelope, text, found, check_framing, memory, most)
+    parsed = parse_envelope(envelope, text, found, _check_framing, memory, most)
     document, arrays = read_document(parsed, model, items.find, limits, memory)
     if items.count != found.arrays or count_members(parsed) != found.members:
         # A key that is given twice, or items among what is ignored, which nobody else looks at.
-        check_framing(text, memory)
+        _check_framing(text, memory)
     elif key:
         _keep(model, key, document, parts[1::2], variables)
         if whole and all(one.size is not None for one in document.inputs):
@@ -229,8 +220,8 @@ def _read_raw(body: Buffer, model: AnyModel, limits: Limits, memory: Memory) -> 
         detail = f"{len(body)} bytes are no whole number of int64"
         raise GatherError("element_count_mismatch", detail, pointer="/inputs/0")
 
-    def items(one: Input) -> GivenArray:
-        return given_array(one, PackedItems(one._replace(shape=(count, 1)), body, memory))
+    def items(one: Input) -> ReadArray:
+        return packed_items(one._replace(shape=(count, 1)), body, memory)
 
     return read_items(*read_document(parsed, model, items, limits, memory), model, limits)
 
@@ -249,7 +240,7 @@ class _Items:
         self._view = view_of(text) if places else None
         self.count = 0  # of the members `data` that were looked at
 
-    def find(self, one: Input) -> GivenArray:
+    def find(self, one: Input) -> ReadArray:
         """The items of an input. Raises invalid_field."""
         first = end = depth = 0
         if one.data is not None:
@@ -268,10 +259,10 @@ class _Items:
             )
         if one.size is None:
             assert self._view is not None
-            return given_array(one, JsonItems(one, self._view, first, end, max(0, depth), self._memory))
+            return json_items(one, self._view, first, end, max(0, depth), self._memory)
         place = self._place
         self._place = place + one.size
-        return given_array(one, PackedItems(one, self._behind[place : self._place], self._memory))
+        return packed_items(one, self._behind[place : self._place], self._memory)
 
     def check_end(self) -> None:
         """Raises malformed_request unless the inputs have exactly the bytes that follow the JSON."""

@@ -55,8 +55,8 @@ _MOST_NESTED: Final = 126
 class Entry:
     """A tensor as the header describes it; `begin` and `end` count from the end of the header.
 
-    `known` is the element type, None where `dtype` names none that is read here; `items` is how many of it fit into the
-    bytes, and `pointer` where errors say that the tensor is.
+    `known` is the element type, None where `dtype` names none that is read here; `pointer` is where errors say that the
+    tensor is, and `fault` how the number of bytes is not what the shape asks for, "" if it is.
     """
 
     name: str
@@ -65,20 +65,15 @@ class Entry:
     begin: int
     end: int
     known: DType | None
-    items: int = field(init=False)
     pointer: str = field(init=False)
+    fault: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.items = 0 if self.known is None else (self.end - self.begin) // self.known.item_size
         self.pointer = f"/{self.name}"
-
-    @property
-    def fault(self) -> str:
-        """How the number of bytes is not what the shape asks for, "" where it is."""
+        self.fault = ""
         known, size = self.known, self.end - self.begin
-        if known is None or bounded_product(self.shape, size + 1) * known.item_size == size:
-            return ""
-        return f"{size} bytes are given and {items_text(self.shape)} of {known.name} are asked for"
+        if known is not None and bounded_product(self.shape, size + 1) * known.item_size != size:
+            self.fault = f"{size} bytes are given and {items_text(self.shape)} of {known.name} are asked for"
 
 
 _PLACE: Final = attrgetter("begin", "end")

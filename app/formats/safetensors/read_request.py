@@ -2,19 +2,17 @@
 
 A body is a little-endian uint64 N, N bytes of JSON that describe the tensors, and the tensors' bytes. It is read
 strictly, since a length or an offset that is wrong by one would gather other bytes than the sender meant: the tensors
-must cover the rest of the body without overlap, hole or remainder. Items are never copied where they are aligned, and
-never become Python objects. The query says what JSON has in its body; of a lookup a text in the header does.
+must cover the rest of the body without overlap, hole or remainder. Items are not copied if they are aligned, and never
+become Python objects. The query says what JSON has in its body; of a lookup a text in the header does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
-from app.errors import GatherError, Place, invalid_field
+from app.errors import GatherError, invalid_field
 from app.formats.json.query import read_explain
 from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, Entry, hint_for_type, read_header
 from app.formats.safetensors.query import explains, read_document
@@ -24,41 +22,36 @@ from app.requests.envelope_cache import LONGEST, Validated, envelopes
 from app.requests.lookup_beside_arrays import validate_lookup
 from app.requests.query_string import escape
 from app.requests.read_call import FAMILIES, make_call, read_arrays, settle, validate
-from app.requests.request import QUERY, GivenArray, Request, WrongArrays
+from app.requests.request import QUERY, Request
 from app.requests.schemas.gather_request import BESIDE
 from app.requests.schemas.invalid_fields import name_hint
 from app.requests.schemas.lookup_request import LookupParameters
 from app.tensors.buffer_type import Buffer
-from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
+from app.tensors.dtypes import BY_SAFETENSORS
 from app.tensors.gather_call import Encoding
-from app.tensors.little_endian_items import BOOL_HINT, first_no_bool
+from app.tensors.little_endian_items import unpack
 from app.tensors.lookup_call import LOOKUP
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor import Tensor, coordinates
+from app.tensors.tensor import Tensor
 
 MAX_HEADER: Final = 1 << 20
 """Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
-COPIED: Final = 1 << 20
-"""Tensors of up to this many bytes are copied where they are not aligned."""
 _SHORT_HEADER: Final = 1 << 10
 """Bytes of a header up to which reading it is not charged."""
-_BOOL: Final = DTYPES["bool"]
 _LOOKUP_TEXT: Final = f"/__metadata__/{LOOKUP}"
 _WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
 
 
 class _Ready(NamedTuple):
     """What is known of a header and a query that came before: the tensors by the names that they have in a document,
-    where their bytes start, how long the whole body is, whether the query asks for an explanation, and whether every
-    type is one that is read and every size the one that the shape asks for.
+    where their bytes start, how long the whole body is, and whether the query asks for an explanation.
     """
 
     entries: tuple[tuple[str, Entry], ...]
     start: int
     size: int
     explain: bool
-    sound: bool
 
 
 def read_request(
@@ -77,17 +70,9 @@ def read_request(
         if envelope:
             envelopes.keep(row, envelope, validated)
     ready: _Ready = validated.ready
-    items = _Items(body, ready.start, ready.entries, memory)
-    tensors = _read_sound(items) if ready.sound else None
-    if tensors is not None:
-        call = make_call(row, validated, tensors, limits)
-    else:
-        given = {name: _given(items, entry) for name, entry in ready.entries}
-        try:
-            call = make_call(row, validated, read_arrays(given), limits)
-        except WrongArrays as wrong:
-            wrong.raise_first()
-            raise
+    items = memoryview(body)[ready.start :]
+    given = {name: partial(_read, entry, items[entry.begin : entry.end], memory) for name, entry in ready.entries}
+    call = make_call(row, validated, read_arrays(given), limits)
     if ready.explain:
         call.explain = True
     return call, validated.encoding
@@ -117,8 +102,7 @@ def _validate(body: Buffer, query: bytes, row: Signature, limits: Limits, memory
         explain = read_explain(query, LookupParameters, _WHERE) if query else False
     else:
         named, validated, explain = _validate_query(found, query, row, limits)
-    sound = all(entry.known is not None and not entry.fault for entry in named.values())
-    return validated._replace(ready=_Ready(tuple(named.items()), start, len(body), explain, sound))
+    return validated._replace(ready=_Ready(tuple(named.items()), start, len(body), explain))
 
 
 def _validate_query(
@@ -214,121 +198,14 @@ def read_layout(
     return entries, start
 
 
-class _Items:
-    """The bytes of the tensors of a body. Large tensors that begin between two items are moved before one is read."""
-
-    __slots__ = ("_places", "body", "entries", "memory", "start")
-
-    def __init__(self, body: Buffer, start: int, entries: Collection[tuple[str, Entry]], memory: Memory) -> None:
-        self.body = body
-        self.start = start
-        self.entries = entries
-        self.memory = memory
-        self._places: dict[Entry, int] | None = None
-
-    def array(self, entry: Entry) -> NDArray[Any]:
-        """The items of a tensor where they are, aligned or not."""
-        assert entry.known is not None
-        dtype, items, start = entry.known.numpy, entry.items, self.start
-        if not items:
-            return np.empty(0, dtype)
-        if len(self.body) > COPIED:
-            if self._places is None:
-                self._places = _align(memoryview(self.body), start, [entry for _, entry in self.entries])
-            start = self._places[entry]
-        return np.frombuffer(self.body, dtype, items, start + entry.begin)
-
-    def tensor(self, entry: Entry, array: NDArray[Any]) -> Tensor:
-        """A tensor of these items, which are copied if they are not aligned."""
-        assert entry.known is not None
-        if not array.flags.aligned:
-            self.memory.charge(array.nbytes)
-            array = array.copy()
-        pointer = entry.pointer
-        return Tensor(entry.known, entry.shape, array, pointer, "whole", pointer, pointer)
-
-
-class RawItems:
-    """The items of a tensor as bytes. `wrong` is the item that `read` stopped at, and its byte."""
-
-    __slots__ = ("_entry", "_items", "_wrong")
-
-    def __init__(self, items: _Items, entry: Entry) -> None:
-        self._items = items
-        self._entry = entry
-        self._wrong: tuple[int, int] | None = None
-
-    def read(self) -> Tensor | None:
-        """The tensor, or None if there are too many or too few bytes, or one is no bool.
-
-        It shares the memory of the body if it is aligned to its items; else the copy is charged before it is made.
-        """
-        entry = self._entry
-        dtype = entry.known
-        assert dtype is not None
-        if entry.fault:
-            return None
-        array = self._items.array(entry)
-        if dtype.kind == "bool":
-            octets = array.view(np.uint8)
-            item = first_no_bool(octets)
-            if item >= 0:
-                self._wrong = item, int(octets[item])
-                return None
-        return self._items.tensor(entry, array)
-
-    def explain_nesting(self) -> None:
-        """Raise element_count_mismatch if the number of bytes is not what the shape asks for."""
-        if self._entry.fault:
-            raise GatherError("element_count_mismatch", self._entry.fault, pointer=self._entry.pointer)
-
-    def explain_value(self) -> None:
-        """Raise value_not_representable at the first byte that is no bool."""
-        if self._wrong is not None:
-            item, octet = self._wrong
-            place = Place(self._entry.pointer, coordinates(item, self._entry.shape), octet)
-            raise GatherError("value_not_representable", "a bool is one byte, 0 or 1", places=[place], hint=BOOL_HINT)
-
-
-def _read_sound(items: _Items) -> dict[str, Tensor] | None:
-    """The tensors of a body whose types and sizes are known to be right; None if an item of one is no bool."""
-    tensors = {}
-    for name, entry in items.entries:
-        array = items.array(entry)
-        if entry.known is _BOOL and first_no_bool(array.view(np.uint8)) >= 0:
-            return None
-        tensors[name] = items.tensor(entry, array)
-    return tensors
-
-
-def _given(items: _Items, entry: Entry) -> GivenArray:
-    return GivenArray(RawItems(items, entry), _unsupported(entry) if entry.known is None else None)
-
-
-def _align(view: memoryview, start: int, entries: Collection[Entry]) -> dict[Entry, int]:
-    """From where to count each tensor's bytes, once the tensors that begin between two items have been moved.
-
-    They move towards the header, which has been read, by less than two items. Small ones are left to be copied, but
-    all that stands before a large one makes room for it.
-    """
-    places = dict.fromkeys(entries, start)
-    order = sorted(entries, key=lambda entry: entry.begin)
-    address = np.frombuffer(view, np.uint8).__array_interface__["data"][0] + start
-    shift = 0
-    for entry in reversed(order):
-        assert entry.known is not None
-        size = entry.known.item_size
-        over = (address + entry.begin) % size
-        if shift or (over and entry.end - entry.begin > COPIED):
-            shift = over + -(-max(shift - over, 0) // size) * size
-        places[entry] = start - shift
-    if view.readonly or shift > start:
-        return dict.fromkeys(entries, start)
-    for entry in order:
-        at = places[entry]
-        if at != start:
-            view[at + entry.begin : at + entry.end] = view[start + entry.begin : start + entry.end]
-    return places
+def _read(entry: Entry, items: memoryview, memory: Memory) -> Tensor:
+    """The tensor of an entry whose items are these bytes; see `ReadArray`."""
+    dtype, pointer = entry.known, entry.pointer
+    if dtype is None:
+        raise _unsupported(entry)
+    if entry.fault:
+        raise GatherError("element_count_mismatch", entry.fault, pointer=pointer)
+    return unpack(dtype, entry.shape, items, memory, "", (pointer, pointer, pointer))
 
 
 def _unsupported(entry: Entry) -> GatherError:

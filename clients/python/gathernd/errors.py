@@ -67,7 +67,8 @@ class Place:
     """One place in the request that is wrong; members that do not apply are None.
 
     `pointer` is a JSON pointer into the request, `position` the coordinates within the tensor, `axis` an axis of data
-    of size `size`, and `allowed` the lowest and highest value there (None on an axis of size 0).
+    of size `size`, and `allowed` the lowest and highest value there (None on an axis of size 0). `offset` is the byte
+    of a JSON text of more than 1 MiB.
     """
 
     pointer: str
@@ -76,6 +77,7 @@ class Place:
     axis: int | None = None
     size: int | None = None
     allowed: tuple[int, int] | None = None
+    offset: int | None = None
 
 
 class ServiceError(GatherNDError):
@@ -392,4 +394,5 @@ def _place(body: Mapping[str, Any]) -> Place:
         body.get("axis"),
         body.get("size"),
         None if allowed is None else (allowed[0], allowed[1]),
+        body.get("offset"),
     )
