@@ -1,15 +1,20 @@
-"""`scatternd` and `scatter_elements` of the clients: a copy of the data with updates."""
+"""Scatters through the clients: a copy of the data with updates, and a resident tensor that is changed."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gathernd import Result, errors
+from tests.client.test_gathers import same, sample
 
 TABLE = np.arange(6, dtype=np.float32).reshape(3, 2)
+ROWS = np.arange(60, dtype=np.float32).reshape(12, 5)
+_numbers = itertools.count()
 
 
 def test_scatternd_replaces_and_reduces(service: Any) -> None:
@@ -60,3 +65,44 @@ def test_errors_are_those_of_the_service(service: Any) -> None:
     with pytest.raises(errors.ServiceError) as caught:
         service.scatternd(TABLE, [[0]], np.zeros((1, 2), np.float32), reduction="max", dialect="onnx-16")
     assert caught.value.code == "invalid_field"
+
+
+@pytest.fixture
+def name(service: Any) -> Iterator[str]:
+    """A name that is free, and free again afterwards."""
+    made = f"s{next(_numbers)}"
+    yield made
+    if made in {info.name for info in service.tensors()}:
+        service.delete(made)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "complex128", "string", "bool"])
+def test_a_scatter_changes_what_it_names(service: Any, name: str, dtype: str) -> None:
+    data = sample(dtype, (4, 3))
+    before = service.put(name, data)
+    updates = sample(dtype, (9, 3))[-2:]
+    etag = service.scatter(name, [[3], [0]], updates)
+    assert etag not in (before.etag, None)
+    assert service.metadata(name).etag == etag
+    data = data.copy()
+    data[[3, 0]] = updates
+    assert same(service.get(name), data)
+
+
+def test_a_scatter_reduces_and_is_done_once_for_each_key(service: Any, name: str) -> None:
+    service.put(name, ROWS)
+    etag = service.scatter(name, [[1], [1]], ROWS[:2], "add", idempotency_key="once")
+    assert service.scatter(name, [[1], [1]], ROWS[:2], "add", idempotency_key="once") == etag
+    expected = ROWS.copy()
+    expected[1] += ROWS[0] + ROWS[1]
+    assert same(service.get(name), expected)
+    service.scatter(name, np.array([[1]], np.int32), np.zeros((1, 5), np.float32), "max")
+    assert same(service.get(name), expected)
+    with pytest.raises(errors.PreconditionFailed):
+        service.scatter(name, [[0]], ROWS[:1], if_match=etag)
+    with pytest.raises(errors.UpdatesShapeMismatch):
+        service.scatter(name, [[0]], ROWS[:1, :2])
+    with pytest.raises(errors.IndexOutOfBounds):
+        service.scatter(name, [[12]], ROWS[:1])
+    with pytest.raises(errors.TensorNotFound):
+        service.scatter("nobody", [[0]], ROWS[:1])

@@ -210,7 +210,7 @@ FEW = (
     "JSON, float64 to values",
     "lookup, safetensors, bags",
     "lookup, safetensors, all offsets wrong",
-    "scatter_elements, v2, indices that are not aligned",
+    "scatter_elements, safetensors",
     "gathernd/backward, safetensors, sparse",
 )
 """Those that run by default."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -316,22 +313,6 @@ def test_the_content_type_is_never_judged(client: httpx.Client, kind: str | None
     headers = {} if kind is None else {"content-type": kind}
     _, found = output(client.post(INFER, content=json.dumps(example()).encode(), headers=headers))
     assert same(found, np.array([0, 3], np.int32))
-
-
-COMPRESSED: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
-
-
-@pytest.mark.parametrize("encoding", COMPRESSED)
-@pytest.mark.parametrize("binary", [False, True])
-def test_compressed_requests_and_the_size_of_their_uncompressed_json(
-    client: httpx.Client, encoding: str, binary: bool
-) -> None:
-    data = np.arange(120_000, dtype=np.float32).reshape(1000, 120)
-    parts = [part("data", data, "FP32", binary=binary), part("indices", INDICES, "INT64", binary=binary)]
-    content, headers = request(parts)
-    headers["content-encoding"] = encoding
-    _, found = output(client.post(INFER, content=COMPRESSED[encoding](content), headers=headers))
-    assert same(found, data[[1, 997, 0]])
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.formats.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON
 from app.formats.oip.infer_document import AskedInference, Model
-from app.formats.oip.read_body import is_long, read_body
+from app.formats.oip.read_body import read_body
 from app.tensors.operator_signature import AXIS, BATCH_DIMS, Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
@@ -104,14 +103,6 @@ def test_one_json_with_other_items_is_another_request() -> None:
     for number in range(3):
         body, size = binary(np.full((3, 2), number, np.float32))
         assert data_of(read_body(body, size, GATHERND, LIMITS)).array.tolist() == [number] * 6
-
-
-def test_a_body_is_read_on_the_event_loop_unless_its_json_or_its_items_are_long() -> None:
-    assert not is_long(bytes(LONG_JSON), None, GATHERND)
-    assert is_long(bytes(LONG_JSON + 1), None, GATHERND)
-    assert not is_long(bytes(LONG_BINARY), LONG_HEADER, GATHERND)
-    assert is_long(bytes(LONG_BINARY + 1), LONG_HEADER, GATHERND)
-    assert is_long(bytes(LONG_BINARY), LONG_HEADER + 1, GATHERND)
 
 
 @pytest.mark.parametrize(
