@@ -6,12 +6,12 @@ The tensor `items` is float32 of shape [4, 3], `other` is int8 of shape [2].
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tests.http.follow_hint import KEYS, Request
 from tests.http.forms import int64, packed, tensor
 from tests.http.provoked import body, without
 from tests.http.tensors import NPY, RAW, SAFETENSORS, npy, save, scatter_body
@@ -25,19 +25,29 @@ BINARY = save(data=ITEMS, indices=INT64)
 V2 = "/v2/models/gathernd/infer"
 
 
+KEYS = {"gather": "key-to-gather", "tensors": "key-for-all", "change": "key-to-change"}
+"""The service's keys, by the scope that a hint asks for; the last has `tensors` alone."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request; header fields are in lower case."""
+
+    method: str
+    path: str
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Mistake:
-    """`request` gets the error `code` at `pointer`, None for an error without a place; its hint has `mend` in it.
-
-    Following it may reveal the next mistake: then there are more of both in `then`.
-    """
+    """`request` gets the error `code` at `pointer`, None for an error without a place; its hint has `mend` in it."""
 
     name: str
     request: Request
     code: str
     pointer: str | None
     mend: str
-    made: int = 200
 
 
 def gather(name: str, sent: Any, code: str, pointer: str | None, mend: str, path: str = "/gathernd") -> Mistake:
@@ -51,12 +61,10 @@ def binary(name: str, path: str, sent: bytes, code: str, pointer: str | None, me
     return Mistake(name, Request("POST", path, sent, {"content-type": SAFETENSORS}), code, pointer, mend)
 
 
-def upload(
-    name: str, path: str, sent: bytes, code: str, pointer: str | None, mend: str, made: int = 201, **headers: str
-) -> Mistake:
+def upload(name: str, path: str, sent: bytes, code: str, pointer: str | None, mend: str, **headers: str) -> Mistake:
     """A mistake in a PUT of a tensor; header fields are given with underscores."""
     fields = {field.replace("_", "-"): value for field, value in headers.items()}
-    return Mistake(name, Request("PUT", path, sent, fields), code, pointer, mend, made)
+    return Mistake(name, Request("PUT", path, sent, fields), code, pointer, mend)
 
 
 def one(name: str = "data", **members: Any) -> dict[str, Any]:
@@ -172,9 +180,9 @@ NAMES = [
     Mistake("a version that is none, in a path", Request("GET", "/tensors/items@v1"), "invalid_field", "/name",
             "items"),
     Mistake("an alias that names no version", Request("PUT", "/aliases/live", b'{"tensor": "items"}', JSON),
-            "invalid_field", "/tensor", "items@", 201),
+            "invalid_field", "/tensor", "items@"),
     Mistake("an alias under the name of a tensor", Request("PUT", "/aliases/items", b'{"tensor": "items@1"}', JSON),
-            "name_conflict", "/name", "another name", 201),
+            "name_conflict", "/name", "another name"),
     Mistake("a model misspelt", Request("GET", "/v2/models/gather_nd"), "model_not_found", None, "gathernd"),
     Mistake("a version that no model has", Request("GET", "/v2/models/gathernd/versions/2"), "model_not_found", None,
             "1"),
@@ -226,12 +234,11 @@ TENSORS = [
            content_type="application/x-numpy"),
     upload("a type for npy, which has its own", "/tensors/a4?dtype=float32", npy(ITEMS), "invalid_field",
            "/query/dtype", "'dtype'", content_type=NPY),
-    upload("a number in the name", "/tensors/other@2", npy(np.zeros(2, np.int8)), "invalid_field", "/name", "'other'",
-           200),
+    upload("a number in the name", "/tensors/other@2", npy(np.zeros(2, np.int8)), "invalid_field", "/name", "'other'"),
     upload("an ETag of before", "/tensors/other", npy(np.zeros(2, np.int8)), "precondition_failed", None, "If-Match",
-           200, if_match='"old"'),
+           if_match='"old"'),
     upload("only if there is none", "/tensors/other", npy(np.zeros(2, np.int8)), "precondition_failed", None,
-           "If-Match", 200, if_none_match="*"),
+           "If-Match", if_none_match="*"),
     upload("If-Match for a new name", "/tensors/a5", npy(ITEMS), "precondition_failed", None, "If-Match",
            if_match='"old"'),
     upload("a key that may not change tensors", "/tensors/a6", npy(ITEMS), "forbidden", None, "tensors",
