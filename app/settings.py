@@ -342,19 +342,13 @@ class Settings(BaseSettings):
             raise ValueError("is of no use without GATHERND_TLS_CERT")
         return value
 
-    @field_validator("allowed_hosts", "cors_origins", mode="before")
+    @field_validator("allowed_hosts", "cors_origins", "import_from", mode="before")
     @classmethod
-    def _split_hosts(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(name.strip().lower() for name in value.split(",") if name.strip())
-        return value
-
-    @field_validator("import_from", mode="before")
-    @classmethod
-    def _split_prefixes(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(entry.strip() for entry in value.split(",") if entry.strip())
-        return value
+    def _split(cls, value: object, known: ValidationInfo) -> object:
+        if not isinstance(value, str):
+            return value
+        text = value if known.field_name == "import_from" else value.lower()
+        return tuple(entry.strip() for entry in text.split(",") if entry.strip())
 
     @field_validator("import_from")
     @classmethod

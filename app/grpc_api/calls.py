@@ -22,10 +22,10 @@ from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.errors.catalogue import CATALOGUE
 from app.formats.grpc.infer_answer import error_head, write_stream_error
+from app.grpc_api.call_places import MOST_PUBLIC_BYTES, MOST_SECONDS
 from app.grpc_api.calls_under_way import CallsUnderWay
 from app.grpc_api.control import LONG, Control, read_message, serving_status, write_message
 from app.grpc_api.infer import RpcInference
-from app.grpc_api.public_messages import MOST_PUBLIC_BYTES, MOST_SECONDS
 from app.grpc_api.rpc_request import RpcRequest
 from app.grpc_api.rpc_table import NOT_OFFERED, RPCS, SERVICE, UNKNOWN, Rpc
 from app.grpc_api.statuses import PROBLEM, problem_bytes, status_message

@@ -4,7 +4,7 @@ A message is in memory before it can be charged, so that only so many calls may 
 stream is ended that has waited the longest for a request. The call waits for a place, with its message unread, for a
 moment: calls that their caller has reset take their places until the service is told, one after the other. Without a
 place by then it is refused. Calls that need no key have a few places of their own, while their message is read (see
-`public_messages`).
+`call_places`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from app.errors import GatherError
-from app.grpc_api.public_messages import FIRST_WINDOW, PublicMessages
+from app.grpc_api.call_places import FIRST_WINDOW, Places, PublicMessages
 from app.grpc_api.rpc_table import Rpc
 
 _MOST_PUBLIC: Final = 32
@@ -49,15 +49,13 @@ class CallsUnderWay:
 
     def __init__(self, most: int, public: int, unread_bytes: int) -> None:
         unread = unread_bytes // FIRST_WINDOW
-        self._most = most
-        self._most_waiting = max(1, min(_MOST_WAITING, unread // 4))
+        most_waiting = max(1, min(_MOST_WAITING, unread // 4))
         self._most_watches = max(1, min(_MOST_WATCHES, unread // 2))
         self._begun = self._running = 0
         self.public = 0
         """How many of them need no key and are no watch."""
-        self._messages = PublicMessages(public, self._most_waiting)
-        self._with_place: set[asyncio.Task[Any]] = set()
-        self._waiting: dict[asyncio.Task[Any], asyncio.Future[None]] = {}
+        self.places = Places(most, most_waiting, _MOST_WAIT_S)
+        self._messages = PublicMessages(public, most_waiting)
         self._idle_streams: _Since = {}
         self._watches: _Since = {}
         self._giving_way: set[asyncio.Task[Any]] = set()
@@ -75,7 +73,7 @@ class CallsUnderWay:
 
     async def take_public_place(self, task: asyncio.Task[Any]) -> None:
         """Take a place for the message of a call that needs no key, or wait for one. Raises overloaded."""
-        if not await self._messages.take_place(task):
+        if not await self._messages.take(task):
             raise self._too_many("too many calls wait for their message", self._messages.most)
 
     def has_public_message(self, task: asyncio.Task[Any]) -> None:
@@ -87,23 +85,11 @@ class CallsUnderWay:
 
         Raises overloaded where too many wait already, or where it takes too long.
         """
-        if len(self._with_place) >= self._most:
+        most = self.places.most
+        if len(self.places.taken) >= most:
             self._end_idle_stream()
-        if not self._waiting and len(self._with_place) < self._most:
-            self._with_place.add(task)
-            return
-        if len(self._waiting) < self._most_waiting:
-            place = self._waiting[task] = asyncio.get_running_loop().create_future()
-            self._hand_over()
-            try:
-                async with asyncio.timeout(_MOST_WAIT_S):
-                    await place
-                return
-            except TimeoutError:
-                pass
-            finally:
-                self._waiting.pop(task, None)
-        raise self._too_many(f"{self._most} calls are under way, as many as may be", self._most)
+        if not await self.places.take(task):
+            raise self._too_many(f"{most} calls are under way, as many as may be", most)
 
     def end(self, rpc: Rpc, task: asyncio.Task[Any]) -> None:
         """Count the end of a call."""
@@ -115,9 +101,7 @@ class CallsUnderWay:
                 self.public -= 1
         else:
             self._running -= 1
-            self._with_place.discard(task)
-            if self._waiting:
-                self._hand_over()
+            self.places.leave(task)
 
     def watch(self, task: asyncio.Task[Any]) -> None:
         """Take a call that needs no key for a watch of the health from now on."""
@@ -144,7 +128,7 @@ class CallsUnderWay:
         if self._messages.gave_way(task):
             maximum = self._messages.most
         elif task in self._giving_way:
-            maximum = self._most
+            maximum = self.places.most
         else:
             return None
         task.uncancel()
@@ -164,15 +148,6 @@ class CallsUnderWay:
 
     def _is_busy(self) -> bool:
         return self._running > len(self._idle_streams) or self.public > 0
-
-    def _hand_over(self) -> None:
-        """Give the places that are free to those who wait, the first of them first."""
-        while self._waiting and len(self._with_place) < self._most:
-            task = next(iter(self._waiting))
-            place = self._waiting.pop(task)
-            if not place.done():  # else its caller has gone
-                self._with_place.add(task)
-                place.set_result(None)
 
     def _end_idle_stream(self) -> None:
         """End the stream that has waited the longest for a request, if it waits for more than a moment."""

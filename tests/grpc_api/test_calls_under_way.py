@@ -36,8 +36,8 @@ def run(most: int, course: Callable[[Call, list[object], asyncio.Event], Corouti
                 places.end(INFER, task)
 
         await course(call, happened, over)
-        assert not places._with_place
-        assert not places._waiting
+        assert not places.places.taken
+        assert not places.places.waiting
 
     asyncio.run(main())
     return happened
