@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final, get_args
@@ -35,7 +34,7 @@ from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.measured_rates import machine_rates, measure_gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.grpc_api.grpc_log import quiet_core
+from app.grpc_api.grpc_package import check_grpc
 from app.imports.import_jobs import ImportJobs
 from app.imports.source_urls import AllowedSources, parse_prefix
 from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
@@ -50,7 +49,7 @@ from app.server import request_header_cache
 from app.server.application_interface import FurtherListener
 from app.server.readiness import Readiness
 from app.server.restarting_tasks import BackgroundTasks
-from app.server.unix_sockets import UnixSocket, is_private
+from app.server.unix_sockets import is_private
 from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore, Quota
@@ -283,70 +282,6 @@ def is_local(settings: Settings) -> bool:
     on_sockets = settings.uds is not None or settings.grpc_uds is not None
     private = not on_sockets or is_private(int(settings.uds_mode, 8))
     return private and is_loopback_name(settings.host)
-
-
-def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixSocket | None = None) -> FurtherListener:
-    """What serves `app` over gRPC on `addresses` and a Unix socket. Raises NoGrpc without the extra `grpc`."""
-    check_grpc()
-    from app.grpc_api.calls import Calls  # noqa: PLC0415  (the extra)
-    from app.grpc_api.calls_under_way import divided  # noqa: PLC0415
-    from app.grpc_api.control import control_calls  # noqa: PLC0415
-    from app.grpc_api.infer import RpcInference  # noqa: PLC0415
-    from app.grpc_api.listener import GrpcListener, GrpcOptions  # noqa: PLC0415
-    from app.grpc_api.unsent_answers import UnsentAnswers  # noqa: PLC0415
-
-    settings = app.settings
-    limit = int(min(settings.grpc_max_message_bytes, settings.max_body_bytes))
-    budget = app.service.budget.total
-    most_calls, public_calls = divided(budget // limit)
-    most_calls = min(most_calls, settings.max_requests)
-    unread_bytes = budget // 8
-    readiness = app.readiness
-    calls = Calls(
-        RpcInference(app.inference),
-        dict(control_calls(app.models, readiness)),
-        authorizer=app.authorizer,
-        readiness=readiness,
-        metrics=app.metrics,
-        admission=app.admission,
-        deadline=settings.deadline,
-        most_calls=most_calls,
-        public_calls=public_calls,
-        unread_bytes=unread_bytes,
-        max_message_bytes=limit,
-        unsent=UnsentAnswers(settings.answer_timeout, settings.min_answer_rate),
-    )
-    return GrpcListener(
-        calls,
-        GrpcOptions(
-            addresses=addresses,
-            unix_socket=unix_socket,
-            max_message_bytes=limit,
-            max_metadata_bytes=settings.max_header_bytes,
-            most_streams=most_calls + public_calls,
-            unread_bytes=unread_bytes,
-            max_connections=settings.grpc_max_connections,
-            handshake_timeout=settings.header_timeout,
-            keepalive=settings.grpc_keepalive,
-            keepalive_timeout=settings.grpc_keepalive_timeout,
-            max_connection_age=settings.grpc_max_connection_age,
-            age_grace=settings.drain_timeout,
-        ),
-    )
-
-
-class NoGrpc(Exception):
-    """gRPC is asked for and its packages are missing; the text says which extra has them."""
-
-
-def check_grpc() -> None:
-    """Raises NoGrpc where the packages of the extra `grpc` are missing."""
-    quiet_core()
-    for package in ("grpc", "google.protobuf"):
-        try:
-            import_module(package)
-        except ImportError:
-            raise NoGrpc("gRPC needs the extra `grpc`: pip install ./clients/python '.[grpc]' in a checkout") from None
 
 
 def _template(settings: Settings) -> Callable[[str], str]:

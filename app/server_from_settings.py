@@ -6,13 +6,15 @@ import logging
 import logging.config
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Final, NoReturn
 
 from app.api.error_responses import render_error
 from app.api.route_table import HEALTH, path_of
 from app.cluster.shard_map import BadShardMap
-from app.main import Application, NoGrpc, check_grpc, create_app, grpc_listener, is_local, router_files
+from app.grpc_api.grpc_package import NoGrpc, check_grpc
+from app.main import Application, create_app, is_local, router_files
 from app.security.api_keys import BadKeysFile
 from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.file_watcher import FileWatcher
@@ -82,7 +84,7 @@ def serve(settings: Settings, app: Application) -> None:
     with app.removed_at_the_end as removed_at_the_end:
         own, grpc = (_unix_socket(settings, name, removed_at_the_end) for name in ("uds", "grpc_uds"))
         if settings.serves_grpc:
-            app.further_listener = grpc_listener(app, listening_sockets.addresses(reserved), grpc)
+            _serve_grpc(app, listening_sockets.addresses(reserved), grpc)
         open_store(app.store)
         if own is not None:
             listeners.append(own.listen())
@@ -152,6 +154,13 @@ def _unix_socket(settings: Settings, name: str, removed_at_the_end: ExitStack) -
     return removed_at_the_end.enter_context(UnixSocket(path, permissions, f"GATHERND_{name.upper()}"))
 
 
+def _serve_grpc(app: Application, addresses: Sequence[str], unix_socket: UnixSocket | None = None) -> None:
+    """Have `app` served over gRPC too; `create_app` has found the packages of the extra `grpc`."""
+    from app.grpc_from_settings import grpc_listener  # noqa: PLC0415  (the extra)
+
+    app.further_listener = grpc_listener(app, addresses, unix_socket)
+
+
 def work(fd: int) -> None:
     """Be a worker process; `fd` is the descriptor of its `WorkerStart`.
 
@@ -164,7 +173,7 @@ def work(fd: int) -> None:
     try:
         app = create_app(settings, counters, store_token=start.store_token, last_good=start.last_good)
         if start.grpc_addresses:
-            app.further_listener = grpc_listener(app, start.grpc_addresses)
+            _serve_grpc(app, start.grpc_addresses)
         worker_process.work(start, server_options(settings), app)
     except (BadKeysFile, BadShardMap, BadTls, NoGrpc, NoTracing) as problem:
         logger.error("this worker cannot start: %s", problem)

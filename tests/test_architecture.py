@@ -136,7 +136,7 @@ async def as_safetensors(app: Application) -> Called:
 
 async def over_grpc(app: Application) -> Called:
     grpc = pytest.importorskip("grpc")
-    from app.main import grpc_listener
+    from app.grpc_from_settings import grpc_listener
     from tests.grpc_api.messages import example
 
     with socket.socket() as free:

@@ -25,7 +25,8 @@ BELOW: dict[str, set[str]] = {
     "warmup": {"kernels", "compile_request_functions"},
     "compile_request_functions": {"kernels", "telemetry", "json_text"},
     "cli": {"server_from_settings"},
-    "server_from_settings": {"main", "cluster", "server"},
+    "server_from_settings": {"grpc_from_settings", "cluster", "server"},
+    "grpc_from_settings": {"main"},
     "settings": {"memory", "imports"},
     "api": {
         "imports",
@@ -58,7 +59,15 @@ BELOW: dict[str, set[str]] = {
     "near_name": set(),
     "bounded_cache": set(),
 }
-READS_SETTINGS = {"main", "route_handlers", "service_gauges", "cli", "server_from_settings", "server"}
+READS_SETTINGS = {
+    "main",
+    "route_handlers",
+    "service_gauges",
+    "cli",
+    "server_from_settings",
+    "grpc_from_settings",
+    "server",
+}
 """The layers that know the settings. What is below them is handed numbers, so that it can be used with any."""
 # Third-party packages that only these modules know; a name ending in a dot stands for all that it starts.
 ONLY_IN: dict[str, tuple[str, ...]] = {
@@ -91,7 +100,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "httpx": ("app.imports.",),
     "grpc": (
         "app.grpc_api.calls",
-        "app.grpc_api.grpc_log",
+        "app.grpc_api.grpc_package",
         "app.grpc_api.listener",
         "app.grpc_api.unsent_answers",
     ),

@@ -9,8 +9,9 @@ import typer
 
 from app.cluster.shard_map import BadShardMap
 from app.dispatch.gpu_discovery import allow_gpu
+from app.grpc_api.grpc_package import NoGrpc
 from app.kernels.gpu_interface import NoDevice
-from app.main import NoGrpc, create_app
+from app.main import create_app
 from app.security.api_keys import BadKeysFile
 from app.server.exit_codes import NOT_AVAILABLE, WRONG_SETTINGS
 from app.server.listening_sockets import CannotListen

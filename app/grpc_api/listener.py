@@ -14,7 +14,7 @@ import grpc.aio
 
 from app.grpc_api.call_places import FIRST_WINDOW
 from app.grpc_api.calls import Calls
-from app.grpc_api.grpc_log import quiet_python
+from app.grpc_api.grpc_package import quiet_python
 from app.server.tls import Tls
 from app.server.unix_sockets import UnixSocket
 

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from app.grpc_api.grpc_log import is_no_callers_doing
+from app.grpc_api.grpc_package import is_no_callers_doing
 from tests.grpc_api.conftest import StartGrpc
 from tests.grpc_api.messages import Channel, example, output, pb
 from tests.http.conftest import Start

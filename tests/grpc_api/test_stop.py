@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from app.main import create_app, grpc_listener
+from app.grpc_from_settings import grpc_listener
+from app.main import create_app
 from app.settings import Settings
 from benchmarks.common import free_port
 

@@ -1,4 +1,7 @@
-"""What gRPC itself writes into the log: callers could fill it with lines that are of no use to an operator."""
+"""The packages of the extra `grpc`: whether they are there, and what gRPC itself writes into the log.
+
+Callers could fill the log with lines that are of no use to an operator.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,20 @@ from typing import Final
 
 _LOGGER: Final = "grpc._cython.cygrpc"
 _VERBOSITY: Final = "GRPC_VERBOSITY"
+
+
+class NoGrpc(Exception):
+    """gRPC is asked for and its packages are missing; the text says which extra has them."""
+
+
+def check_grpc() -> None:
+    """Raises NoGrpc where the packages of the extra `grpc` are missing."""
+    quiet_core()
+    for package in ("grpc", "google.protobuf"):
+        try:
+            import_module(package)
+        except ImportError:
+            raise NoGrpc("gRPC needs the extra `grpc`: pip install ./clients/python '.[grpc]' in a checkout") from None
 
 
 def quiet_core() -> None:
