@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Final
+from urllib.parse import unquote
 
 from app.errors import Code
 from app.grpc_api.rpc_table import Rpc
@@ -18,6 +19,9 @@ _REQUEST_ID: Final = "x-request-id"
 _TRACE: Final = "traceparent"
 _OBSERVED: Final = frozenset((_TRACE, "tracestate", _REQUEST_ID, "user-agent"))
 """Metadata that logs and traces see; the key, and all else that a caller may send, is in neither."""
+
+
+Address = tuple[str, int]
 
 
 class RpcRequest(ServedRequest):
@@ -77,7 +81,9 @@ class RpcRequest(ServedRequest):
     @property
     def scope(self) -> dict[str, Any]:
         """What logs and traces say of the caller's side, as of a request of HTTP."""
-        return {"client": (address_of(self._peer()), 0), "http_version": "2", "scheme": "http"}
+        peer = self._peer()
+        client = address_of_peer(peer) or (peer.partition(":")[0], 0)
+        return {"client": client, "http_version": "2", "scheme": "http"}
 
     @property
     def sent_key(self) -> bytes | None:
@@ -95,7 +101,8 @@ def _octets(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else value
 
 
-def address_of(peer: str) -> str:
-    """The address in gRPC's word for a peer, such as `ipv4:127.0.0.1:5000`, without its port."""
+def address_of_peer(peer: str) -> Address | None:
+    """Host and port in gRPC's word for a peer, such as `ipv6:%5B::1%5D:5000`; None for a Unix socket."""
     kind, _, rest = peer.partition(":")
-    return rest.rpartition(":")[0].strip("[]") or kind if kind in ("ipv4", "ipv6") else kind
+    host, _, port = unquote(rest).rpartition(":")
+    return (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdecimal() else None

@@ -13,67 +13,45 @@ left to GATHERND_GRPC_MAX_CONNECTION_AGE.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import socket
-import struct
-import termios
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, TypeAlias
-from urllib.parse import unquote
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import grpc.aio
 
+from app.grpc_api.rpc_request import Address, address_of_peer
+from app.server.slow_and_idle_clients import reset_on_close, unsent_bytes
+
 logger = logging.getLogger("gathernd")
 
-_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _ACKNOWLEDGED_AT: Final = 120
 """Where struct tcp_info of linux/tcp.h has tcpi_bytes_acked, 8 bytes."""
 _LEAST_BYTES: Final = 1024
 """So many bytes are more than answers to pings, and count as reading under any rate."""
 _DESCRIPTORS: Final = Path("/proc/self/fd")
-_INT: Final = struct.Struct("i")
-Address = tuple[str, int]
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
+@dataclass(slots=True, eq=False)
 class _Unsent:
-    """An answer among those that wait: when to look at it, and what its caller had acknowledged at the last look, in
-    bytes. Called once it has been sent or given up.
-    """
+    """An answer that waits: when to look at it, and what its caller had acknowledged at the last look, in bytes."""
 
-    __slots__ = ("_done", "_waiting", "acknowledged", "context", "look_at")
-
-    def __init__(
-        self, context: Context, look_at: float, done: Callable[[], None], waiting: dict[_Unsent, None]
-    ) -> None:
-        self.context = context
-        self.look_at = look_at
-        self.acknowledged: int | None = None
-        self._done = done
-        self._waiting = waiting
-        waiting[self] = None
-
-    def __call__(self, task: object = None) -> None:
-        """Take it from those that wait."""
-        del task
-        if self in self._waiting:
-            del self._waiting[self]
-            self._done()
+    context: Context
+    look_at: float
+    acknowledged: int | None = None
 
 
-class _FullQueue:
+class _FullQueue(NamedTuple):
     """Bytes that the peer of a Unix socket has not read, and since when they have been so many."""
 
-    __slots__ = ("since", "size")
-
-    def __init__(self, size: int, since: float) -> None:
-        self.size = size
-        self.since = since
+    size: int
+    since: float
 
 
 class UnsentAnswers:
@@ -87,22 +65,33 @@ class UnsentAnswers:
         self._full_queues: dict[int, _FullQueue] = {}  # by the inodes of the sockets
         self._pause = timeout / 2
         self._least = max(int(rate * self._pause), _LEAST_BYTES)
-        self._waiting: dict[_Unsent, None] = {}
+        self._waiting: set[_Unsent] = set()
 
     def add(self, context: Context, task: asyncio.Task[Any], done: Callable[[], None]) -> None:
         """The handler of a call, run by `task`, returns its answer now; `done` is called once that has been sent or
         given up.
         """
+        unsent = self._begin(context)
+
+        def sent(_: object) -> None:
+            self._waiting.discard(unsent)
+            done()
+
         # Not the context's own callbacks: they would keep it, and with it the call, until garbage is collected.
-        task.add_done_callback(_Unsent(context, monotonic() + self._pause, done, self._waiting))
+        task.add_done_callback(sent)
 
     async def wait(self, context: Context, sending: Awaitable[Any]) -> None:
-        """Send an answer of a stream, or the error that a call ends with."""
-        unsent = _Unsent(context, monotonic() + self._pause, _nothing, self._waiting)
+        """Send an answer of a stream, or the error that a call ends with; the call releases what it has charged."""
+        unsent = self._begin(context)
         try:
             await sending
         finally:
-            unsent()
+            self._waiting.discard(unsent)
+
+    def _begin(self, context: Context) -> _Unsent:
+        unsent = _Unsent(context, monotonic() + self._pause)
+        self._waiting.add(unsent)
+        return unsent
 
     async def sweep(self, interval: float = 1.0) -> None:
         """Reset the connections of callers that read too slowly. Runs until it is cancelled."""
@@ -135,7 +124,7 @@ class UnsentAnswers:
         """Reset those whose peers have read nothing for as long as the least rate gives them for all that waits."""
         known, self._full_queues = self._full_queues, {}
         for connection in _unix_connections(bound_to):
-            size = _bytes_unread(connection)
+            size = unsent_bytes(connection)  # as the kernel counts them, with its own for each piece
             if not size:
                 continue
             inode = os.fstat(connection.fileno()).st_ino
@@ -147,13 +136,6 @@ class UnsentAnswers:
                 continue
             _reset(connection)
             logger.info("a gRPC connection on the Unix socket is reset: its caller reads no answers")
-
-
-def address_of_peer(peer: str) -> Address | None:
-    """Host and port in gRPC's word for a peer, such as `ipv6:%5B::1%5D:5000`; None for a Unix socket."""
-    kind, _, rest = peer.partition(":")
-    host, _, port = unquote(rest).rpartition(":")
-    return (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdecimal() else None
 
 
 def _connections(wanted: set[Address]) -> Iterator[tuple[Address, socket.socket]]:
@@ -193,16 +175,6 @@ def _bytes_acknowledged(connection: socket.socket) -> int:
     return int.from_bytes(told[_ACKNOWLEDGED_AT:], "little")
 
 
-def _bytes_unread(connection: socket.socket) -> int:
-    """Of a Unix socket, as the kernel counts them, with its own for each piece."""
-    told: bytes = fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(_INT.size))
-    return int(_INT.unpack(told)[0])
-
-
 def _reset(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    reset_on_close(connection)
     connection.shutdown(socket.SHUT_RDWR)
-
-
-def _nothing() -> None:
-    """Nothing: what its call has charged is released by the call."""

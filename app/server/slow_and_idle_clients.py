@@ -13,16 +13,13 @@ import sys
 import termios
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from app.errors import GatherError
 from app.server.connection_limit import IDLE_S
 from app.server.http1_connection import Http1Connection
 from app.server.http_exchange import HttpExchange
 from app.settings import Settings
-
-_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
-"""For SO_LINGER: what has not been sent when the connection is closed is dropped, and the peer is sent a reset."""
 
 
 class _WriteProgress(NamedTuple):
@@ -74,7 +71,9 @@ def _progress(connection: Http1Connection, now: float, before: _WriteProgress | 
     if not left:
         return None
     exchange: HttpExchange | None = connection.cycle
-    read = (0 if exchange is None else exchange.sent) - left - _unsent_in_kernel(connection)
+    read = (
+        (0 if exchange is None else exchange.sent) - left - unsent_bytes(connection.transport.get_extra_info("socket"))
+    )
     if before is None or before.exchange is not exchange:
         return _WriteProgress(exchange, now, now, read, read)
     return before._replace(moved=now, read=read) if read > before.read else before
@@ -87,12 +86,17 @@ def _is_too_slow(progress: _WriteProgress, now: float, settings: Settings) -> bo
     return too_little or now - progress.moved > settings.answer_timeout
 
 
-def _unsent_in_kernel(connection: Http1Connection) -> int:
-    """Bytes written to the socket that its client has not taken; 0 if the kernel does not say."""
+def unsent_bytes(connection: socket.socket) -> int:
+    """Bytes written to the socket that its peer has not taken; 0 if the kernel does not say."""
     count = bytearray(4)
     with suppress(OSError):
-        fcntl.ioctl(connection.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, count)
+        fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, count)
     return int.from_bytes(count, sys.byteorder)
+
+
+def reset_on_close(connection: socket.socket) -> None:
+    """Have the kernel let go of what was not sent, and reset the connection, once it is closed."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _cut_off(connection: Http1Connection) -> None:
@@ -100,7 +104,7 @@ def _cut_off(connection: Http1Connection) -> None:
     exchange: HttpExchange | None = connection.cycle
     if exchange is not None and not exchange.response_complete:
         exchange.refusal = "request_timeout"
-    connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    reset_on_close(connection.transport.get_extra_info("socket"))
     connection.transport.abort()
 
 

@@ -11,7 +11,7 @@ from time import monotonic, sleep
 import numpy as np
 import pytest
 
-from app.grpc_api.unsent_answers import address_of_peer
+from app.grpc_api.rpc_request import address_of_peer
 from tests.grpc_api.conftest import GrpcServer, StartGrpc
 from tests.grpc_api.http2 import (
     CHECK,
