@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from app.api.asgi_request import Handler, RequestContext
 from app.api.disk_threads import DiskThreads
-from app.api.exchange import Exchange
+from app.api.exchange import BodyLimits, Exchange
 from app.api.inference import Inference
 from app.api.routes import error_pages, v2_server
 from app.api.routes.aliases import AliasesRoute
@@ -53,14 +53,15 @@ def handlers_of(
     tensors = TensorsRoute(listed, service.limits, disk_threads, settings.max_upload_bytes)
     aliases = AliasesRoute(listed, disk_threads)
     of_imports = ImportsRoute(listed, store, disk_threads, imports)
+    sizes = _body_limits(settings)
     handlers: dict[str, Handler] = {
-        **{row.operation: Exchange(row.signature, service, settings) for row in ROWS.values()},
+        **{row.operation: Exchange(row.signature, service, sizes) for row in ROWS.values()},
         "listTensors": tensors.list,
         "getTensor": with_name(tensors.metadata),
         "putTensor": with_name(tensors.put),
         "deleteTensor": with_name(tensors.delete),
         "tensorContent": with_name(ContentRoute(store, disk_threads)),
-        "scatterTensor": with_name(ScatterRoute(store, service.limits, disk_threads, readiness, settings)),
+        "scatterTensor": with_name(ScatterRoute(store, service.limits, disk_threads, readiness, sizes)),
         "importTensor": with_name(of_imports.begin),
         "listImports": of_imports.list,
         "getImport": of_imports.get,
@@ -73,6 +74,10 @@ def handlers_of(
         **_of_inference_protocol(inference, readiness, settings),
     }
     return handlers if tables is None else handlers | _of_row_ranges(service, tables)
+
+
+def _body_limits(settings: Settings) -> BodyLimits:
+    return BodyLimits(int(settings.max_json_bytes), int(settings.max_body_bytes))
 
 
 def _of_health_and_pages(readiness: Readiness, metrics: Metrics) -> dict[str, Handler]:
@@ -96,7 +101,7 @@ def _of_inference_protocol(inference: Inference, readiness: Readiness, settings:
     server = v2_server.ServerRoutes(readiness)
     models = ModelRoutes(inference.models, readiness)
     repository = RepositoryRoutes(inference.models, readiness)
-    infer = InferRoute(inference, settings)
+    infer = InferRoute(inference, _body_limits(settings))
     trace_settings = v2_server.answer_with(v2_server.TRACE_SETTINGS)
     handlers: dict[str, Handler] = {
         "serverMetadata": server.metadata,

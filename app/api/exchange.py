@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from time import perf_counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from app.api.accept_header import media_weights, preferred
 from app.api.asgi_request import RequestContext
@@ -23,38 +23,30 @@ from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
 
 
-class BodyLimits(Protocol):
-    """The longest bodies that are read, in bytes (see `app.settings`)."""
+class BodyLimits(NamedTuple):
+    """The longest bodies that are read, in bytes: of JSON and of binary formats."""
 
-    @property
-    def max_json_bytes(self) -> int:
-        """Of JSON."""
-        ...
-
-    @property
-    def max_body_bytes(self) -> int:
-        """Of binary formats."""
-        ...
+    json: int
+    binary: int
 
 
 class Exchange:
     """The route of one operator, a gradient or lookups, whose requests are read by its signature."""
 
-    def __init__(self, signature: Signature, service: Service, limits: BodyLimits) -> None:
+    def __init__(self, signature: Signature, service: Service, body_limits: BodyLimits) -> None:
         self.formats = formats = formats_of(signature)
         self.signature = signature
         self.service = service
         self.limits = service.limits
         self.json = formats[JSON]
-        self.max_json_bytes = int(limits.max_json_bytes)
-        self.max_body_bytes = int(limits.max_body_bytes)
+        self.body_limits = body_limits
 
     async def __call__(self, context: RequestContext) -> None:
         """Read, run, answer. Raises GatherError for everything it refuses."""
         headers, formats, service = context.headers, self.formats, self.service
         content_type = headers.get(b"content-type")
         codec = self.json if content_type is None else formats.get(content_type) or format_of(content_type, formats)
-        limit = self.max_body_bytes if codec.binary else self.max_json_bytes
+        limit = self.body_limits.binary if codec.binary else self.body_limits.json
         body = await read_body(context, limit)
         if b"content-encoding" in headers:
             body = await inflate_in(service.pool, context, body, limit)

@@ -14,18 +14,15 @@ from app.cli.explained_by_shapes import Asked, AskedFeature, explained_backward,
 from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with, size_text
 from app.errors import GatherError
 from app.errors.hints import hint_of
-from app.operators.registry import GRADIENTS, OPERATORS
+from app.operators.registry import GRADIENTS, OPERATORS, ROWS
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Device
 from app.tensors.lookup_call import LOOKUP, POOLINGS, Pooling
 from app.tensors.operator_signature import BackwardName, OperatorName, Reduction, Signature
 
-OPS: Final = (*OPERATORS, *GRADIENTS, LOOKUP)
+OPS: Final = tuple(ROWS)
 _BAGS: Final = POOLINGS[1:]
-_SIGNATURES: Final[Mapping[str, Signature]] = {
-    **{name: row.signature for name, row in OPERATORS.items()},
-    **{name: row.signature for name, row in GRADIENTS.items()},
-}
+_SIGNATURES: Final[Mapping[str, Signature]] = {name: row.signature for name, row in ROWS.items()}
 
 app = typer.Typer(add_completion=False)
 

@@ -49,14 +49,13 @@ class ScatterRoute:
         limits: Limits,
         threads: DiskThreads,
         readiness: Readiness,
-        sizes: BodyLimits,
+        body_limits: BodyLimits,
     ) -> None:
         self.store = store
         self.limits = limits
         self.threads = threads
         self.readiness = readiness
-        self.max_json_bytes = int(sizes.max_json_bytes)
-        self.max_body_bytes = int(sizes.max_body_bytes)
+        self.body_limits = body_limits
         self._tasks: set[asyncio.Task[Scattered]] = set()
 
     async def __call__(self, context: RequestContext, name: str) -> None:
@@ -68,7 +67,7 @@ class ScatterRoute:
             raise self.readiness.error()
         conditions = read_conditions(context.headers)
         key = read_key(context.headers.get(b"idempotency-key"))
-        limit = self.max_body_bytes if codec.binary else self.max_json_bytes
+        limit = self.body_limits.binary if codec.binary else self.body_limits.json
         body = await read_body(context, limit)
         encoding = context.headers.get(b"content-encoding")
         if encoding is not None:

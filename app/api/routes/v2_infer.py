@@ -40,8 +40,7 @@ class InferRoute:
     def __init__(self, inference: Inference, limits: BodyLimits) -> None:
         self.inference = inference
         self.pool = inference.service.pool
-        self.max_json_bytes = int(limits.max_json_bytes)
-        self.max_body_bytes = int(limits.max_body_bytes)
+        self.limits = limits
 
     async def __call__(self, context: RequestContext) -> None:
         """Read, run, answer. Raises GatherError for everything it refuses."""
@@ -67,11 +66,11 @@ class InferRoute:
 
     async def _read_body(self, context: RequestContext) -> InferBody:
         json_size = read_json_size(context.headers)
-        limit, lead = self.max_json_bytes, 0
+        limit, lead = self.limits.json, 0
         if json_size is not None:
             if json_size > limit:
                 raise too_large(limit, "json_bytes")
-            limit, lead = self.max_body_bytes, -json_size % _ALIGNMENT
+            limit, lead = self.limits.binary, -json_size % _ALIGNMENT
         body = await read_body(context, limit, lead)
         if b"content-encoding" in context.headers:
             body = await inflate_in(self.pool, context, body, limit, lead)
