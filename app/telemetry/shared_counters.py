@@ -172,11 +172,6 @@ class Counters:
                     found[name] = found.get(name, 0.0) + slot.values[cell]
         return found
 
-    def of(self, names: Iterable[str]) -> list[float]:
-        """The sums of a few names."""
-        totals = self.totals()
-        return [totals.get(name, 0.0) for name in names]
-
     def processes(self) -> dict[int, int]:
         """The ids of the processes that live, by the numbers of their slots."""
         return {slot.number: slot.header[SlotHeader.PID] for slot in self._slots if slot.header[SlotHeader.PID]}
