@@ -95,6 +95,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "app.formats.safetensors.query",
         "app.requests.",
         "app.formats.oip.infer_document",
+        "app.store.import_records",
     ),
     "pydantic_core": ("app.requests.schemas.",),
     "httpx": ("app.imports.",),

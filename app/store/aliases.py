@@ -9,14 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from uuid import uuid4
 
 from app.errors import GatherError
 from app.near_name import shorten
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Alias, AnsweredKey, Row
-from app.store.files.disk_reserve import DiskReserve
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
 from app.store.quota import QuotaCheck
@@ -36,14 +34,12 @@ class Aliases:
         logs: ReplayedLogs,
         keys: IdempotencyKeys,
         quota: QuotaCheck,
-        reserve: DiskReserve,
     ) -> None:
         self._group = group
         self._index = index
         self._logs = logs
         self._keys = keys
         self._quota = quota
-        self._reserve = reserve
 
     def find(self, alias: str) -> Alias:
         """The alias of this name. Raises tensor_not_found."""
@@ -87,10 +83,8 @@ class Aliases:
             if old is not None and old.reference == new.reference:
                 conditions.check(old.etag, "alias")
                 return old, False
-            # On a full disk too: to move back may be what helps.
-            self._reserve.retry_with(partial(self._enter, new, old, target, conditions, keys))
+            self._enter(new, old, target, conditions, keys)
             self._index.catch_up()
-        self._reserve.refill()
         return new, old is None
 
     def _enter(
@@ -119,14 +113,10 @@ class Aliases:
                     raise name_conflict(alias, is_alias=False)
                 raise no_alias(alias, is_tensor=False)
             conditions.check(old.etag, "alias")
-            self._reserve.retry_with(partial(self._remove, alias, keys))
+            with self._index.change() as transaction:
+                transaction.remove_alias(alias)
+                self._keys.store(transaction, keys)
             self._index.catch_up()
-        self._reserve.refill()
-
-    def _remove(self, alias: str, keys: Sequence[AnsweredKey]) -> None:
-        with self._index.change() as transaction:
-            transaction.remove_alias(alias)
-            self._keys.store(transaction, keys)
 
     @contextmanager
     def _locked(self, alias: str) -> Iterator[tuple[Alias | None, Sequence[AnsweredKey]]]:

@@ -9,13 +9,12 @@ All methods but `get` block on the disk and belong on a thread; any number of th
 time.
 
     format              the version of this layout: see `store_format`
-    catalogue.sqlite    which tensors there are, and which Idempotency-Keys were answered: see `catalogue`
+    catalogue.sqlite    which tensors there are, answered Idempotency-Keys, records of imports: see `catalogue`
     tensors/            one file for each content: see `tensor_file`
     logs/               one redo log for each content that scatters have changed: see `scatter_log`
     incoming/           uploads under way: see `write_uploaded_tensor`
-    imports/            what imports are to make, and how they ended: see `import_records`
+    imports/            a file for each import under way: see `import_records`
     snapshots/          pages kept for downloads while scatters change a content: see `download_snapshots`
-    reserve.0 reserve.1 room for when the disk is full: see `disk_reserve`
     lock members state  see `directory_lock`
     locks/              see `store_locks`
 
@@ -42,8 +41,7 @@ from app.store.catalogue import store_format
 from app.store.catalogue.catalogue import FILE, Catalogue
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Alias, AnsweredKey, Row
-from app.store.files import download_snapshots
-from app.store.files.disk_reserve import DiskReserve
+from app.store.files import disk_writes, download_snapshots
 from app.store.files.file_system_check import check_folder, check_processor
 from app.store.files.folder_layout import check_layout
 from app.store.files.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
@@ -80,6 +78,8 @@ from app.tensors.tensor_name import check_new_name, check_reference
 
 logger = logging.getLogger("gathernd")
 _LEFTOVERS_INTERVAL_NS: Final = 30 * 10**9
+_OF_EARLIER_VERSIONS: Final = ("reserve.0", "reserve.1")
+"""Files in the folder that are not made any more."""
 
 
 class LocalStore(StoredTensors):
@@ -111,7 +111,6 @@ class LocalStore(StoredTensors):
         self._upload_folder = folder / "incoming"
         self._import_folder = folder / import_records.FOLDER
         self._catalogue = Catalogue(folder / FILE)
-        self._reserve = DiskReserve(folder)
         self._scatter_queues = ScatterQueues(self.execute_scatters)
         self.run_in_background: Callable[[Callable[[], None]], None] = _run_now
         """Runs a checkpoint once the scatters before it are answered; the service sets it to hand that to a thread."""
@@ -140,20 +139,20 @@ class LocalStore(StoredTensors):
         group = ProcessGroup(self.folder, self._token)
         try:
             if group.owner:
-                # SQLite does not always tell a full disk from other errors.
-                self._reserve.retry_with(partial(store_format.prepare, self.folder), any_error=True)
+                store_format.prepare(self.folder)
+                for name in _OF_EARLIER_VERSIONS:
+                    disk_writes.unlink(self.folder / name)
                 for folder in (
                     self._tensor_folder, self._log_folder, self._upload_folder, self._snapshot_folder,
                     self._import_folder,
                 ):  # fmt: skip
                     folder.mkdir(exist_ok=True)
-                self._reserve.retry_with(self._catalogue.check, any_error=True)
+                self._catalogue.check()
                 self._catalogue.preallocate_wal()
             with self._catalogue.refusing_damage():
                 self._join(group)
             if group.owner:
                 self._recover(group)
-                self._reserve.fill()
         except BaseException:
             self._catalogue.close()
             group.close()
@@ -175,10 +174,10 @@ class LocalStore(StoredTensors):
         self._uploads = UploadFolder(self._upload_folder, group.locks)
         self._quota_check = QuotaCheck(self.quota, self._index, self._uploads)
         self._orphans = OrphanedFiles(self._tensor_folder, self._log_folder, self._index)
-        self.imports = ImportRecords(self._import_folder, group.locks, self._find_made)
-        self._alias_changes = Aliases(
-            group, self._index, self._replayed_logs, self._keys, self._quota_check, self._reserve
+        self.imports = ImportRecords(
+            self._import_folder, group.locks, self._catalogue, self._index.change, self._find_made
         )
+        self._alias_changes = Aliases(group, self._index, self._replayed_logs, self._keys, self._quota_check)
         self._version_changes = VersionChanges(
             group,
             self._index,
@@ -186,7 +185,6 @@ class LocalStore(StoredTensors):
             self._keys,
             self.quota,
             self._quota_check,
-            self._reserve,
             self._keep_versions,
             lambda row: self._describe(row).etag,
         )
@@ -203,7 +201,6 @@ class LocalStore(StoredTensors):
             try:
                 self._save_clock()
                 self._catalogue.close()
-                self._reserve.fill()  # in the room of SQLite's log, which goes with its last connection
             finally:
                 self._group.close()
                 self._group = None
@@ -221,7 +218,6 @@ class LocalStore(StoredTensors):
             self._uploads.remove_abandoned()
             self._orphans.remove_all()
             self.imports.remove_leftovers()
-            self._reserve.fill()
             if self._state[StateWord.KEYS]:
                 self._keys.remove_expired()
 

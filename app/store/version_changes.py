@@ -18,7 +18,6 @@ from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import AnsweredKey, Row
 from app.store.catalogue.catalogue_transaction import Transaction
 from app.store.files import disk_writes
-from app.store.files.disk_reserve import DiskReserve
 from app.store.files.tensor_file import Description
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
@@ -42,7 +41,6 @@ class VersionChanges:
         keys: IdempotencyKeys,
         quota: Quota,
         quota_check: QuotaCheck,
-        reserve: DiskReserve,
         keep_versions: int,
         etag_of: Callable[[Row], str],
     ) -> None:
@@ -53,7 +51,6 @@ class VersionChanges:
         self._keys = keys
         self._quota = quota
         self._quota_check = quota_check
-        self._reserve = reserve
         self._keep_versions = keep_versions
         self._etag_of = etag_of
 
@@ -185,12 +182,11 @@ class VersionChanges:
                 conditions.check(self._etag_of(row))
             rows = self._index.versions(name) if number is None else [row]
             answers = [answer for each in rows for answer in self._logs.unexpired_keys(each)]
-            self._reserve.retry_with(partial(self._remove, reference, rows, answers))
+            self._remove(reference, rows, answers)
             # This process unmaps it now, others at their next sweep; then the disk gets the space back.
             self._index.catch_up()
             for each in rows:
                 self._remove_files(each)
-        self._reserve.refill()
         return True
 
     def _remove(self, reference: str, rows: Sequence[Row], answers: Sequence[AnsweredKey]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from threading import Event, Thread
 
 import httpx
 import numpy as np
 import pytest
 
-from app.store.import_records import read_record
+from app.store.catalogue.catalogue import FILE
 from tests.cluster.coordinated import Coordinated, coordinated, until
 from tests.cluster.running import put
 from tests.http.conftest import Start, start
@@ -153,8 +156,11 @@ def test_an_import_is_read_by_the_router_and_streamed_to_the_shards(client: http
     assert found["state"] == "done", found
     assert found["metadata"]["name"] == "imported"
     assert np.array_equal(content(client, "imported", TABLE), TABLE)
-    record = read_record(cluster.router.log.parent / "store/imports" / f"{found['id']}.json")
-    assert record.content == "", "what it makes is not in this store: were the router killed, nobody could tell its end"
+    with closing(sqlite3.connect(cluster.router.log.parent / "store" / FILE)) as catalogue:
+        (record,) = catalogue.execute("SELECT record FROM imports WHERE id = ?", (found["id"],)).fetchone()
+    assert json.loads(record)["content"] == "", (
+        "what it makes is not in this store: were the router killed, nobody could tell its end"
+    )
 
 
 def test_each_answer_is_of_one_version_while_versions_are_published(client: httpx.Client, cluster: Coordinated) -> None:

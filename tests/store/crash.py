@@ -433,7 +433,7 @@ def check_imports(store: LocalStore, folder: Path, case: str) -> Records:
     """Every import has ended; nothing but its record is there. The records."""
     records, following = store.imports.page(1000, None)
     assert following is None
-    assert {path.name for path in (folder / "imports").iterdir()} == {f"{record.id}.json" for record in records}, case
+    assert list((folder / "imports").iterdir()) == [], case
     for record in records:
         assert record.state in ("done", "failed", "cancelled"), (case, record)
         assert record.ended is not None, (case, record)

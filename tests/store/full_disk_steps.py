@@ -30,7 +30,7 @@ import pytest
 from app.errors import GatherError
 from app.store import LocalStore, StoreRefused, import_records
 from app.store.files import disk_writes
-from app.store.files.disk_reserve import FULL
+from app.store.files.disk_writes import FULL
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore

@@ -17,14 +17,12 @@ from app.store import LocalStore, StoreRefused
 from app.store.catalogue.catalogue import FILE
 from app.store.files import disk_writes, file_system_check
 from app.store.files.tensor_file import BLOCK, PAGE
-from app.store.import_records import ImportRecord
 from app.store.maintenance.check_store import check
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.conftest import slow_but_for
 from tests.store.helpers import put, read, scatter, strings
 
-RECORD = "a" * 32
 """The id of an import."""
 
 
@@ -113,31 +111,6 @@ def make_folder(path: Path) -> None:
 def table(file: str, place: Callable[[int], int]) -> Callable[[Path], None]:
     """Flip a bit of a tensor's file, at a place that depends on its size."""
     return lambda folder: flip(file_of(folder, file), place(file_of(folder, file).stat().st_size))
-
-
-def with_record(change: Callable[[Path], object]) -> Callable[[Path], None]:
-    """Change the file of the record of an import that has ended."""
-
-    def work(folder: Path) -> None:
-        store = opened(folder)
-        store.imports.write_end(ImportRecord(RECORD, "table", "https://x/a.npy", None, "", 5, 1, "cancelled", 0, 2))
-        store.close()
-        assert list(check(folder)) == []
-        change(folder / "imports" / f"{RECORD}.json")
-
-    return work
-
-
-def replaced(old: bytes, new: bytes) -> Callable[[Path], None]:
-    def work(folder: Path) -> None:
-        def change(path: Path) -> None:
-            content = path.read_bytes()
-            assert old in content
-            path.write_bytes(content.replace(old, new))
-
-        with_record(change)(folder)
-
-    return work
 
 
 def set_format(text: str) -> Callable[[Path], object]:
@@ -304,20 +277,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "mode of a file": (lambda folder: file_of(folder, "words@1").chmod(0o440), "tensors/", "has mode 440"),
     "mode of a folder": (lambda folder: (folder / "logs").chmod(0o500), "logs", "has mode 500"),
     "folder missing": (lambda folder: (folder / "snapshots").rmdir(), "snapshots", "is missing"),
-    **{
-        f"record of an import {what}": (damage, f"imports/{RECORD}.json", "cannot be read as the record of an import")
-        for what, damage in {
-            "cut": with_record(lambda path: os.truncate(path, 50)),
-            "empty": with_record(lambda path: os.truncate(path, 0)),
-            "no JSON": with_record(lambda path: path.write_bytes(b"\xff\xfe")),
-            "a list": with_record(lambda path: path.write_bytes(b"[]")),
-            "a folder": with_record(make_folder),
-            "of another id": replaced(b"aaaa", b"bbbb"),
-            "of an unknown state": replaced(b"cancelled", b"exploded!"),
-            "with a text for a number": replaced(b'"total":5', b'"total":"5"'),
-            "without a member": replaced(b'"total":5,', b""),
-        }.items()
-    },
 }  # fmt: skip
 NOTES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "content without a row": (
@@ -327,9 +286,6 @@ NOTES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "half an upload": (lambda folder: (folder / "incoming" / "abc").touch(), "incoming/abc", "an upload whose process"),
     "its scratch file": (
         lambda folder: (folder / "incoming" / "abc.side").touch(), "incoming/abc.side", "an upload whose process",
-    ),
-    "another file among the imports": (
-        lambda folder: (folder / "imports" / "x.json").touch(), "imports/x.json", "is not of the store",
     ),
     "another file": (lambda folder: (folder / "holiday.jpg").touch(), "holiday.jpg", "is not of the store"),
     "reserved name": (rename_to_reserved, "lookup", "reserved by now"),

@@ -109,11 +109,10 @@ IN_STORE: dict[str, Callable[[Path], Path]] = {
     **{
         name: lambda folder, name=name: folder / name  # type: ignore[misc]
         for name in (
-            "format", FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", "lock", "members", "state", "reserve.0",
-            "reserve.1", "format.new", "locks/catalogue", "locks/incoming", "locks/verify", "locks/07", "tensors/stray",
+            "format", FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", "lock", "members", "state",
+            "format.new", "locks/catalogue", "locks/incoming", "locks/verify", "locks/07", "tensors/stray",
             "logs/stray", "incoming/stray", "incoming/stray.side", "snapshots/new-stray", "snapshots/stray.1",
-            f"imports/{RECORD}.json", f"imports/{RECORD}.json.new", f"imports/{RECORD}.run",
-            f"imports/{RECORD}.cancel", f"imports/{'b' * 32}.json",
+            f"imports/{RECORD}.run",
         )
     },
     "content": lambda folder: file_of(folder, "table@1"),
@@ -139,7 +138,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         put(store, name, np.full(100, value))
     put(store, "table", np.zeros((100, 1), np.float32))
     scatter(store, "table", [[0]], np.full((1, 1), 5, np.float32), key="k")
-    store.imports.write_end(ImportRecord(RECORD, "table", "https://x/a.npy", None, "", 5, 1, "cancelled", 0, 2))
+    store.imports.write(ImportRecord(RECORD, "table", "https://x/a.npy", None, "", 5, 1, "cancelled", 0, 2))
     store.close()
     assert list(check(folder)) == []
     return folder

@@ -5,7 +5,7 @@ loss of power, one that was not committed leaves no trace. No request waits for 
 memory (`catalogue_cache`) and reads from the database only what has changed.
 
 The write-ahead log gets its full length at the start and is then reused, since SQLite checkpoints it before it is full:
-so a tensor can be removed from a disk that has no room left.
+so a service can remove a tensor from a disk that has no room left.
 
 All writes happen within the process group's lock of the catalogue, SQLite's own checkpoints included, so that SQLite
 never waits for a lock of its own. Connections are not shared across a fork.
@@ -33,7 +33,7 @@ from app.store.catalogue.catalogue_rows import (
     Row,
     row_of,
 )
-from app.store.catalogue.catalogue_schema import APPLICATION, SCHEMA_VERSION, create_tables
+from app.store.catalogue.catalogue_schema import APPLICATION, SCHEMA_VERSION, create_imports, create_tables
 from app.store.catalogue.catalogue_transaction import Transaction, fact, last_change
 from app.store.catalogue.sqlite_errors import ERRNO, disk_errors, os_error
 from app.store.files import disk_writes
@@ -68,6 +68,7 @@ class Catalogue:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("BEGIN")
             create_tables(connection)
+            create_imports(connection)
             transaction = Transaction(connection)
             for row in contents.rows:
                 transaction.put(row)
@@ -89,6 +90,7 @@ class Catalogue:
             if (application, version) != (APPLICATION, SCHEMA_VERSION):
                 raise StoreRefused(f"{self.path} is not the catalogue of a store that this gathernd can read")
             last_change(connection)
+            create_imports(connection)
             if self.path.stat().st_size <= _MAX_CHECKED_BYTES:
                 found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
                 if found != "ok":
@@ -221,6 +223,20 @@ class Catalogue:
         with disk_errors(self.path), self._connection() as connection:
             count = "SELECT count(*) FROM keys WHERE scope = ? AND key = ?"
             return sum(connection.execute(count, key).fetchone()[0] for key in keys)
+
+    def find_import(self, number: str) -> str | None:
+        """The record of the import with this id, None if there is none."""
+        with disk_errors(self.path), self._connection() as connection:
+            found = connection.execute("SELECT record FROM imports WHERE id = ?", (number,)).fetchone()
+            return None if found is None else str(found[0])
+
+    def imports(self, after: str, limit: int) -> list[str]:
+        """At most `limit` records of imports in the order of their ids, those after `after`; -1: all of them."""
+        with disk_errors(self.path), self._connection() as connection:
+            found = connection.execute(
+                "SELECT record FROM imports WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
+            ).fetchall()
+            return [record for (record,) in found]
 
     def facts(self) -> dict[str, Any]:
         """The single values: `clock`, `boot` and `boottime` (see `idempotency`), and the number of `keys`."""

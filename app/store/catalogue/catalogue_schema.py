@@ -37,6 +37,8 @@ INSERT INTO facts VALUES
 version of a name went, NULL while there is one. `version_floor` is the highest number of the names that were forgotten,
 `removed_names` counts the others that have no tensor.
 """
+_IMPORTS: Final = "CREATE TABLE IF NOT EXISTS imports (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID"
+"""Records of imports, as JSON. The table is made at a start: stores from before it have none."""
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
@@ -46,3 +48,8 @@ def create_tables(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def create_imports(connection: sqlite3.Connection) -> None:
+    """Make the table of imports where there is none."""
+    connection.execute(_IMPORTS)

@@ -86,6 +86,25 @@ class Transaction:
             if gone != len(answers):
                 run("UPDATE facts SET value = value + ? WHERE name = 'keys'", (len(answers) - gone,))
 
+    def put_import(self, number: str, record: bytes) -> None:
+        """Enter the record of an import, in place of the one with its id."""
+        with disk_errors():
+            self._connection.execute("INSERT OR REPLACE INTO imports VALUES (?, ?)", (number, record.decode()))
+
+    def remove_import(self, number: str) -> None:
+        """Remove the record of an import."""
+        with disk_errors():
+            self._connection.execute("DELETE FROM imports WHERE id = ?", (number,))
+
+    def forget_imports(self, most: int) -> None:
+        """Remove the oldest records of imports that have ended, but for `most` of them."""
+        with disk_errors():
+            self._connection.execute(
+                "DELETE FROM imports WHERE id IN (SELECT id FROM imports "
+                "WHERE json_extract(record, '$.state') != 'running' ORDER BY id DESC LIMIT -1 OFFSET ?)",
+                (most,),
+            )
+
     def set_last_versions(self, found: Sequence[LastVersion], version_floor: int) -> None:
         """Set the highest number of each name, of those in the catalogue too."""
         with disk_errors():

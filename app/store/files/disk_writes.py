@@ -22,6 +22,8 @@ from app.tensors.buffer_type import Buffer
 _WRITE_AND_WAIT: Final = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER, linux/fs.h
 _FICLONE: Final = 0x40049409  # linux/fs.h
 
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says of a disk without room."""
 _AT_ONCE: Final = 1 << 18
 """Bytes of one call of the system. One of 4 MiB takes ext4 three to eight times as long as sixteen of these."""
 

@@ -24,7 +24,7 @@ from app.errors import GatherError
 from app.store.catalogue.catalogue_rows import CatalogueContents, Row
 from app.store.files import disk_writes
 from app.store.files.content_copy import Read, Unchecked, copy_content
-from app.store.files.disk_reserve import FULL
+from app.store.files.disk_writes import FULL
 from app.store.files.download_snapshots import Snapshot
 from app.store.files.mapped_tensor import MappedContent
 from app.store.files.regular_file import is_regular, open_regular

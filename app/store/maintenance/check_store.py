@@ -15,7 +15,6 @@ from typing import Final, Literal
 from app.store import import_records
 from app.store.catalogue.catalogue import FILE, FILES
 from app.store.catalogue.store_format import check_format
-from app.store.files import disk_reserve
 from app.store.files.file_system_check import check_folder
 from app.store.files.folder_layout import misplaced
 from app.store.files.regular_file import is_regular, kind_of, mode_of
@@ -32,7 +31,7 @@ from app.store.processes.store_locks import STRIPES
 
 _AGAIN: Final = "upload the tensor again, or restore a backup"
 _KNOWN: Final = frozenset({
-    "format", *FILES, "tensors", "logs", "incoming", "snapshots", "imports", *disk_reserve.SIZES, "lock", "members",
+    "format", *FILES, "tensors", "logs", "incoming", "snapshots", "imports", "lock", "members",
     "state", "locks", "lost+found",
 })  # fmt: skip
 _FOLDERS: Final = ("tensors", "logs", "incoming", "snapshots")
@@ -142,7 +141,6 @@ def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
     if store.upload_folder.is_dir():
         for path in filter(is_regular, UploadFolder(store.upload_folder, store.locks).abandoned()):
             yield Finding("note", f"incoming/{path.name}", "is of an upload whose process has died", left)
-    yield from _check_imports(store.folder / import_records.FOLDER)
     for name in sorted(set(file_names(store.folder)) - _KNOWN):
         if not name.endswith(".new"):
             yield Finding("note", name, "is not of the store", "keep other files elsewhere")
@@ -151,33 +149,14 @@ def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
 def _check_strays(store: UnclaimedStore) -> Iterator[Finding]:
     """What is no file among the files of the store, but for the contents and logs of tensors."""
     folder = store.folder
-    paths = {folder / name for name in file_names(folder) if name in disk_reserve.SIZES or name.endswith(".new")}
+    paths = {folder / name for name in file_names(folder) if name.endswith(".new")}
     for part in (store.upload_folder, store.snapshot_folder, folder / import_records.FOLDER):
-        paths.update(path for path in _paths(part) if path.suffix != ".json")
+        paths.update(_paths(part))
     for path in sorted(paths | _files_without_rows(store)):
         mode = mode_of(path)
         if mode is not None and not stat.S_ISREG(mode):
             what = f"is {kind_of(mode)} and no file"
             yield Finding("damage", str(path.relative_to(folder)), what, "move it away; the store does not need it")
-
-
-def _check_imports(folder: Path) -> Iterator[Finding]:
-    """Records of imports. Each is replaced whole, so that one that is read meanwhile is the old or the new one."""
-    for path in sorted(_paths(folder)):
-        if not import_records.NAME.fullmatch(path.name):
-            yield Finding("note", f"{folder.name}/{path.name}", "is not of the store", "keep other files elsewhere")
-        elif path.suffix == ".json":
-            try:
-                import_records.read_record(path)
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError):
-                yield Finding(
-                    "damage",
-                    f"{folder.name}/{path.name}",
-                    "cannot be read as the record of an import, which is answered as if there were none",
-                    "remove the file; a tensor that the import has made is there all the same",
-                )
 
 
 def _orphans(store: UnclaimedStore) -> list[Path]:

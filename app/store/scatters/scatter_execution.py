@@ -5,11 +5,11 @@ Everything here happens within the lock of the tensor that it is about.
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Sequence
 
 from app.errors import GatherError
+from app.store.files import disk_writes
 from app.store.idempotency import IdempotencyKeys, scope_in_log
 from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered
 from app.store.scatters.scatter_checkpoints import Checkpoints
@@ -122,7 +122,7 @@ class ScatterExecutor:
             try:
                 log.append(records)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in disk_writes.FULL:
                     raise
                 self._checkpoints.checkpoint(writable)  # the log itself may be what fills the disk
                 log.append(records)
