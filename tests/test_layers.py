@@ -96,6 +96,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "app.requests.",
         "app.formats.oip.infer_document",
         "app.store.import_records",
+        "app.cluster.shard_map",
     ),
     "pydantic_core": ("app.requests.schemas.",),
     "httpx": ("app.imports.",),

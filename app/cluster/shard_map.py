@@ -12,22 +12,22 @@ As JSON, which a static map file has:
                      "replicas": [{"address": "10.0.0.1:8080", "node": "a", "etag": "\\"9f31-0\\""}]}, ...]}]}},
      "aliases": {"items-prod": "items@7"}}
 
-`generation`, `live` (the highest number), `tensor` (`shard_tensor`), `node` (the address) and `etag` may be left out. A
-coordinator's map also has times: `created` of tables and versions, and `alias_times`.
+`generation`, `tables`, `aliases`, `live` (the highest number), `tensor` (`shard_tensor`), `node` (the address) and `etag`
+may be left out. A coordinator's map also has times: `created` of tables and versions, and `alias_times`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES, DType
@@ -44,9 +44,21 @@ class BadShardMap(ValueError):
     """A shard map that cannot be served; the text says where in it and why."""
 
 
+def _dtype(name: object) -> DType:
+    found = DTYPES.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise ValueError(f"is not an element type; those are {', '.join(DTYPES)}")
+    return found
+
+
+DTypeByName: TypeAlias = Annotated[
+    DType, PlainValidator(_dtype), PlainSerializer(lambda dtype: dtype.name, return_type=str)
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One copy of a range: a service at `address` (host:port) on machine `node`.
+    """One copy of a range: a service at `address` (host:port) on machine `node`, the address where that is "".
 
     With `etag` only answers from this content are taken; a shard that is asked for another content counts as lost.
     """
@@ -55,6 +67,10 @@ class Replica:
     node: str = ""
     etag: str | None = None
 
+    def __post_init__(self) -> None:
+        if not self.node:
+            object.__setattr__(self, "node", self.address)
+
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
@@ -62,8 +78,9 @@ class RowRange:
 
     start: int
     stop: int
-    tensor: str
-    replicas: tuple[Replica, ...]
+    tensor: str = ""
+    """`ShardedVersion` makes `shard_tensor` of ""."""
+    replicas: tuple[Replica, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -82,12 +99,19 @@ class ShardedVersion:
 
     number: int
     content_id: str
-    dtype: DType
+    dtype: DTypeByName
     shape: tuple[int, ...]
     ranges: tuple[RowRange, ...]
     created: int = 0
     sha256: str = ""
     size: int = 0
+
+    def __post_init__(self) -> None:
+        ranges = tuple(
+            one if one.tensor else replace(one, tensor=shard_tensor(self.content_id, one.start, one.stop))
+            for one in self.ranges
+        )
+        object.__setattr__(self, "ranges", ranges)
 
     @property
     def rows(self) -> int:
@@ -123,14 +147,18 @@ class ShardedVersion:
 
 @dataclass(frozen=True, slots=True)
 class ShardedTable:
-    """The versions of a table that are kept, the oldest first; `live` is the number of the current one.
+    """The versions of a table that are kept, the oldest first; `live` is the number of the current one, 0: the highest.
 
     `created` is when its name came into being, in nanoseconds since 1970, 0 where that is not known.
     """
 
     versions: tuple[ShardedVersion, ...]
-    live: int
+    live: int = 0
     created: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.live:
+            object.__setattr__(self, "live", max((one.number for one in self.versions), default=0))
 
     def version(self, number: int) -> ShardedVersion | None:
         """The version of this number, None where it is not kept."""
@@ -188,7 +216,7 @@ class ShardMap:
 
     def to_json(self) -> bytes:
         """The map as JSON, indented, its members in a fixed order."""
-        return orjson.dumps(_as_json(self), option=orjson.OPT_INDENT_2)
+        return _JSON.dump_json(self, indent=2, exclude_none=True)
 
     @staticmethod
     def from_json(text: bytes | str, *, strict: bool = True) -> ShardMap:
@@ -197,10 +225,9 @@ class ShardMap:
         `strict` refuses members that are not known; else they are left out, as between two versions of the service.
         """
         try:
-            document = orjson.loads(text)
-        except orjson.JSONDecodeError as error:
-            raise BadShardMap(f"the map is no JSON: {error}") from None
-        return _read_map(_Member("", document, strict=strict))
+            return _JSON.validate_json(text, strict=True, extra="forbid" if strict else "ignore")
+        except ValidationError as problem:
+            raise _problem(problem) from None
 
 
 def rows_of(shape: Sequence[int]) -> int:
@@ -294,153 +321,35 @@ def _check_text(place: str, check: Any, text: str) -> None:
 # JSON
 
 
-def _as_json(found: ShardMap) -> dict[str, Any]:
-    return {
-        "generation": found.generation,
-        "tables": {
-            name: {
-                "live": table.live,
-                "created": table.created,
-                "versions": [_version_json(version) for version in table.versions],
-            }
-            for name, table in found.tables.items()
-        },
-        "aliases": dict(found.aliases),
-        "alias_times": {name: list(times) for name, times in found.alias_times.items()},
-    }
+_JSON: Final = TypeAdapter(ShardMap)
+_WANTED: Final = {
+    "int_type": "an integer",
+    "string_type": "a string",
+    "tuple_type": "an array",
+    "dict_type": "an object",
+    "dataclass_type": "an object",
+}
+"""What pydantic has asked for in place of what there is, by the types of its errors."""
 
 
-def _version_json(version: ShardedVersion) -> dict[str, Any]:
-    return {
-        "number": version.number,
-        "content_id": version.content_id,
-        "dtype": version.dtype.name,
-        "shape": list(version.shape),
-        "created": version.created,
-        "sha256": version.sha256,
-        "size": version.size,
-        "ranges": [
-            {
-                "start": one.start,
-                "stop": one.stop,
-                "tensor": one.tensor,
-                "replicas": [
-                    {"address": replica.address, "node": replica.node}
-                    | ({} if replica.etag is None else {"etag": replica.etag})
-                    for replica in one.replicas
-                ],
-            }
-            for one in version.ranges
-        ],
-    }
+def _problem(found: ValidationError) -> BadShardMap:
+    """The first error of pydantic in our words."""
+    error = found.errors(include_url=False)[0]
+    *way, last = error["loc"] or ("",)
+    problem = error.get("ctx", {}).get("error")
+    match error["type"]:
+        case "json_invalid":
+            return BadShardMap(f"the map is no JSON: {error['msg']}")
+        case "missing":
+            return BadShardMap(f"{_place(way)}: has no member {last!r}")
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            return BadShardMap(f"{_place(way)}: has a member {last!r}, which is not known")
+    if isinstance(problem, BadShardMap):
+        return problem
+    text = problem or f"is not {_WANTED.get(error['type'], 'as it should be')}"
+    return BadShardMap(f"{_place([*way, last])}: {text}")
 
 
-class _Member:
-    """A member of the document, and where it stands; what is not as it has to be raises BadShardMap."""
-
-    def __init__(self, place: str, value: object, *, strict: bool) -> None:
-        self.place = place
-        self.value = value
-        self.strict = strict
-
-    def refuse(self, wanted: str) -> NoReturn:
-        """Raise the error that this should be something else."""
-        raise BadShardMap(f"{self.place or 'the map'}: is not {wanted}")
-
-    def fields(self, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, _Member]:
-        """The members of an object that has all that are required, and none besides these."""
-        if not isinstance(self.value, dict):
-            self.refuse("an object")
-        for name in required:
-            if name not in self.value:
-                raise BadShardMap(f"{self.place or 'the map'}: has no member {name!r}")
-        for name in self.value if self.strict else ():
-            if name not in required and name not in optional:
-                raise BadShardMap(f"{self.place or 'the map'}: has a member {name!r}, which is not known")
-        return {name: self._below(f"{self.place}.{name}".lstrip("."), value) for name, value in self.value.items()}
-
-    def members(self) -> dict[str, _Member]:
-        """The members of an object, whatever their names."""
-        if not isinstance(self.value, dict):
-            self.refuse("an object")
-        return {name: self._below(f"{self.place}.{name}", value) for name, value in self.value.items()}
-
-    def items(self) -> list[_Member]:
-        """The items of an array."""
-        if not isinstance(self.value, list):
-            self.refuse("an array")
-        return [self._below(f"{self.place}[{number}]", value) for number, value in enumerate(self.value)]
-
-    def _below(self, place: str, value: object) -> _Member:
-        return _Member(place, value, strict=self.strict)
-
-    def integer(self) -> int:
-        """An integer."""
-        if not isinstance(self.value, int) or isinstance(self.value, bool):
-            self.refuse("an integer")
-        return self.value
-
-    def text(self) -> str:
-        """A string."""
-        if not isinstance(self.value, str):
-            self.refuse("a string")
-        return self.value
-
-
-def _read_map(member: _Member) -> ShardMap:
-    fields = member.fields(("tables",), ("generation", "aliases", "alias_times"))
-    tables = {name: _read_table(one) for name, one in fields["tables"].members().items()}
-    aliases = {name: one.text() for name, one in fields["aliases"].members().items()} if "aliases" in fields else {}
-    times = fields["alias_times"].members() if "alias_times" in fields else {}
-    alias_times = {name: _read_times(one) for name, one in times.items()}
-    return ShardMap(_integer(fields, "generation", 0), tables, aliases, alias_times)
-
-
-def _read_times(member: _Member) -> AliasTimes:
-    times = [one.integer() for one in member.items()]
-    if len(times) != 2:
-        member.refuse("two times")
-    return AliasTimes(*times)
-
-
-def _read_table(member: _Member) -> ShardedTable:
-    fields = member.fields(("versions",), ("live", "created"))
-    versions = tuple(_read_version(one) for one in fields["versions"].items())
-    live = _integer(fields, "live", max((one.number for one in versions), default=0))
-    return ShardedTable(versions, live, _integer(fields, "created", 0))
-
-
-def _read_version(member: _Member) -> ShardedVersion:
-    fields = member.fields(("number", "content_id", "dtype", "shape", "ranges"), ("created", "sha256", "size"))
-    dtype = DTYPES.get(fields["dtype"].text())
-    if dtype is None:
-        fields["dtype"].refuse(f"an element type; those are {', '.join(DTYPES)}")
-    content_id = fields["content_id"].text()
-    return ShardedVersion(
-        fields["number"].integer(),
-        content_id,
-        dtype,
-        tuple(size.integer() for size in fields["shape"].items()),
-        tuple(_read_range(one, content_id) for one in fields["ranges"].items()),
-        _integer(fields, "created", 0),
-        fields["sha256"].text() if "sha256" in fields else "",
-        _integer(fields, "size", 0),
-    )
-
-
-def _read_range(member: _Member, content_id: str) -> RowRange:
-    fields = member.fields(("start", "stop", "replicas"), ("tensor",))
-    start, stop = fields["start"].integer(), fields["stop"].integer()
-    tensor = fields["tensor"].text() if "tensor" in fields else shard_tensor(content_id, start, stop)
-    return RowRange(start, stop, tensor, tuple(_read_replica(one) for one in fields["replicas"].items()))
-
-
-def _read_replica(member: _Member) -> Replica:
-    fields = member.fields(("address",), ("node", "etag"))
-    address = fields["address"].text()
-    node = fields["node"].text() if "node" in fields else address
-    return Replica(address, node, fields["etag"].text() if "etag" in fields else None)
-
-
-def _integer(fields: Mapping[str, _Member], name: str, default: int) -> int:
-    return fields[name].integer() if name in fields else default
+def _place(way: Sequence[int | str]) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in way)
+    return text.lstrip(".") or "the map"
