@@ -12,8 +12,8 @@ As JSON, which a static map file has:
                      "replicas": [{"address": "10.0.0.1:8080", "node": "a", "etag": "\\"9f31-0\\""}]}, ...]}]}},
      "aliases": {"items-prod": "items@7"}}
 
-`generation`, `tables`, `aliases`, `live` (the highest number), `tensor` (`shard_tensor`), `node` (the address) and `etag`
-may be left out. A coordinator's map also has times: `created` of tables and versions, and `alias_times`.
+`generation`, `tables`, `aliases`, `live` (the highest number), `tensor` (`shard_tensor`), `node` (the address) and
+`etag` may be left out. A coordinator's map also has times: `created` of tables and versions, and `alias_times`.
 """
 
 from __future__ import annotations

@@ -121,9 +121,9 @@ class IdempotencyKeys:
         found: Entry | AnsweredKey | None = None
         if log is not None:
             found = log.keys.get((scope_in_log(scope, name), key))
-        if (found is None or self._answered_at(found) <= self._expiry()) and self._state[StateWord.KEYS]:
+        if (found is None or found.clock <= self._expiry()) and self._state[StateWord.KEYS]:
             found = self._catalogue.find_key(scope, key)
-        if found is None or self._answered_at(found) <= self._expiry():
+        if found is None or found.clock <= self._expiry():
             return None
         if found.digest != digest:
             raise GatherError(
@@ -167,10 +167,10 @@ class IdempotencyKeys:
         since = self._expiry()
         found = {
             (entry.scope, entry.key): AnsweredKey(
-                entry.scope or name, entry.key, entry.digest, entry.etag, answered, entry.version
+                entry.scope or name, entry.key, entry.digest, entry.etag, entry.clock, entry.version
             )
             for entry in entries
-            if entry.key is not None and (answered := self._answered_at(entry)) > since
+            if entry.key is not None and entry.clock > since
         }
         return list(found.values())
 
@@ -182,13 +182,6 @@ class IdempotencyKeys:
 
     def _expiry(self) -> int:
         return self.clock.now() - LIFETIME_NS
-
-    def _answered_at(self, found: Entry | AnsweredKey) -> int:
-        """When a key was answered, by the store's clock; logs of format 1 have the time of day instead."""
-        if found.clock is not None:
-            return found.clock
-        assert isinstance(found, Entry)
-        return self.clock.now() - max(0, time.time_ns() - found.time)
 
 
 def scope_in_log(scope: str, name: str) -> str | None:

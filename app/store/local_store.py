@@ -2,7 +2,7 @@
 
 Finding and reading them is `stored_tensors`.
 
-Each upload of a name makes its next version; older ones are kept as `retention` says. What takes a reference takes the
+Each upload of a name makes its next version; older ones are kept as `version_changes` says. A reference is the
 name of a tensor, which stands for its current version (the highest that is kept), `NAME@7`, or an alias.
 
 All methods but `get` block on the disk and belong on a thread; any number of threads and processes may call at the same

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.errors import GatherError
@@ -87,7 +87,4 @@ def metadata_of(row: Row, state: int, modified: int, versions: Sequence[int]) ->
 
 def damaged_metadata(row: Row, versions: Sequence[int]) -> Metadata:
     """The metadata of a tensor whose file cannot be read; its ETag matches that of no content."""
-    return Metadata(
-        row.name, row.dtype, row.shape, row.size, f'"{row.content}-damaged"', row.sha256,
-        row.created, row.modified, row.prefault, row.lock, True, row.version, tuple(versions),
-    )  # fmt: skip
+    return replace(metadata_of(row, DAMAGED, row.modified, versions), etag=f'"{row.content}-damaged"')

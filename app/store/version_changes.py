@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -23,7 +23,6 @@ from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
 from app.store.quota import Quota, QuotaCheck
-from app.store.retention import superseded
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.store_errors import name_conflict, over_quota, storage_errors, tensor_in_use
 from app.store.tensor_metadata import ALWAYS, Conditions
@@ -109,8 +108,6 @@ class VersionChanges:
             check_no_alias(self._index, name)
             self._quota_check.check_count(old)
             number = transaction.next_version(name)
-            if old is not None and old.name != name:  # a damaged one of format 1
-                number = max(number, old.version + 1)
             row = row_of(description, upload.id, created, now, number)
             gone = self._superseded(name, keep)  # again, since aliases may have been moved
             answers = [
@@ -127,8 +124,6 @@ class VersionChanges:
         """The versions that go when the next one is entered and `keep` are kept."""
         named = {alias.version for alias in self._index.aliases_of(name)}
         versions = self._index.versions(name)
-        if versions and versions[-1].name != name:  # a damaged one of format 1
-            return versions
         return superseded(versions, keep or self._keep_versions, named)
 
     def install(
@@ -206,3 +201,12 @@ def row_of(description: Description, file: str, created: int, modified: int, ver
         description.name, description.id, file, description.dtype, description.shape, description.size,
         description.file_size, description.sha256, created, modified, description.prefault, description.lock, version,
     )  # fmt: skip
+
+
+def superseded(versions: Sequence[Row], keep: int, named: Collection[int]) -> list[Row]:
+    """Those of `versions`, the oldest first, that go once one more is there and the `keep` newest stay.
+
+    Versions whose numbers are in `named`, which aliases name, stay beside them.
+    """
+    older = versions[: max(0, len(versions) + 1 - keep)]
+    return [row for row in older if row.version not in named]

@@ -309,7 +309,7 @@ def test_keys_by_the_hundred_thousand_are_all_remembered(store: LocalStore, monk
     put(store, "x", np.zeros(2, np.int64))
     (row,) = store._index.rows()
     entries = [
-        scatter_log.Entry(None, 0, f"key-{number}", "d", f'"{number}"', clock=store._keys.clock.now())
+        scatter_log.Entry(1, 0, f"key-{number}", "d", f'"{number}"', clock=store._keys.clock.now())
         for number in range(130_000)
     ]
     with store._replayed_logs.open(row) as writable:

@@ -13,7 +13,7 @@ from app.errors.hints import hint_of
 from app.store import Conditions, LocalStore, Quota
 from app.store.catalogue import catalogue_transaction
 from app.store.catalogue.catalogue_rows import Row
-from app.store.retention import superseded
+from app.store.version_changes import superseded
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import answered, files, put, read, scatter, strings
 

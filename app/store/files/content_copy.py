@@ -13,9 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.store.files import disk_writes
-from app.store.files.regular_file import open_regular
-from app.store.files.tensor_file import BLOCK, PAGE, BadFile, Description, decode_page, encode_page, page_version
-from app.store.scatters.scatter_log import read_at
+from app.store.files.regular_file import open_regular, read_at
+from app.store.files.tensor_file import (
+    BLOCK,
+    PAGE,
+    BadFile,
+    Description,
+    decode_page,
+    encode_page,
+    is_sound,
+    page_version,
+)
 from app.tensors.buffer_type import Buffer
 
 _BLOCKS_AT_ONCE: Final = 16
@@ -52,7 +60,7 @@ def copy_content(
     for begin in range(0, end, _BLOCKS_AT_ONCE * BLOCK):
         size = min(_BLOCKS_AT_ONCE * BLOCK, end - begin)
         piece = read_at(target, PAGE + begin, size) if read is None else read(begin, begin + size)
-        check_blocks(piece, size, begin // BLOCK, table, changed)
+        _check_blocks(piece, size, begin // BLOCK, table, changed)
         if read is not None:
             disk_writes.write(target, piece)
     page = encode_page(description, 2 * sequence, modified)
@@ -63,7 +71,7 @@ def copy_content(
     return digest(page, table.tobytes())
 
 
-def check_blocks(
+def _check_blocks(
     piece: Buffer,
     size: int,
     first: int,
@@ -114,11 +122,9 @@ class SealedFile:
 
     def check(self) -> None:
         """Compare all blocks with their checksums. Raises BadFile and OSError."""
-        table = np.frombuffer(self.checksums, "<u4")
-        end = self.description.checksums_at - PAGE
-        for begin in range(0, end, _BLOCKS_AT_ONCE * BLOCK):
-            size = min(_BLOCKS_AT_ONCE * BLOCK, end - begin)
-            check_blocks(self.read(begin, begin + size), size, begin // BLOCK, table, ())
+        for block in range(self.description.block_count):
+            if not is_sound(self._fd, self.description, block):
+                raise BadFile(f"block {block} does not match its checksum")
 
     def clone_into(self, target: int) -> bool:
         """Make the empty file `target` share its blocks; False where the file system cannot."""

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.store.files import disk_writes
 from app.store.files.mapped_tensor import MappedContent
-from app.store.files.regular_file import NotRegular, open_regular
+from app.store.files.regular_file import NotRegular, open_regular, read_at
 from app.store.files.remove_leftovers import remove_or_warn
 from app.store.files.tensor_file import PAGE, Description, HeaderWord, decode_page
-from app.store.scatters.scatter_log import Record, read_at
+from app.store.scatters.scatter_log import Record
 from app.store.store_errors import unreadable
 
 FOLDER: Final = "snapshots"

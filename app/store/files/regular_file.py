@@ -66,3 +66,16 @@ def read_regular(path: Path) -> bytes:
     """All that a file holds. Raises NotRegular and OSError."""
     with os.fdopen(open_regular(path), "rb") as file:
         return file.read()
+
+
+def read_at(fd: int, offset: int, size: int) -> bytes:
+    """`size` bytes of a file from `offset`, fewer where it ends."""
+    pieces: list[bytes] = []
+    while size:
+        piece = os.pread(fd, min(size, 1 << 26), offset)
+        if not piece:
+            break
+        pieces.append(piece)
+        offset += len(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -13,6 +13,7 @@ has, so that no tensor's name, however hostile, ever reaches the file system.
 from __future__ import annotations
 
 import hashlib
+import os
 import zlib
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -175,6 +176,13 @@ def decode_page(page: bytes, file_size: int) -> Description:
 def page_version(page: bytes) -> int:
     """The VERSION word of a file's first page."""
     return int.from_bytes(page[:8], "little")
+
+
+def is_sound(fd: int, description: Description, block: int) -> bool:
+    """Whether a block of an open file matches its checksum."""
+    begin, end = description.block_span(block)
+    checksum = int.from_bytes(os.pread(fd, 4, description.checksums_at + 4 * block), "little")
+    return zlib.crc32(os.pread(fd, end - begin, begin)) == checksum
 
 
 class BlockChecksums:

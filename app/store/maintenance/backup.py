@@ -27,13 +27,13 @@ from app.store.files.content_copy import Read, Unchecked, copy_content
 from app.store.files.disk_writes import FULL
 from app.store.files.download_snapshots import Snapshot
 from app.store.files.mapped_tensor import MappedContent
-from app.store.files.regular_file import is_regular, open_regular
+from app.store.files.regular_file import is_regular, open_regular, read_at
 from app.store.files.remove_leftovers import file_names
 from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, Description, HeaderWord, decode_page, page_version
 from app.store.maintenance import backup_manifest
 from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest, SavedVersion, file_of
 from app.store.maintenance.unclaimed_store import UnclaimedStore
-from app.store.scatters.scatter_log import BrokenLog, ScatterLog, read_at
+from app.store.scatters.scatter_log import BrokenLog, ScatterLog
 from app.store.scatters.writable_tensor import WritableTensor, dirty_blocks
 
 _ROUNDS: Final = 20
@@ -305,4 +305,4 @@ def _changed_blocks(writable: WritableTensor) -> set[int]:
         records = ScatterLog(writable.log.path).read(repair=False)
     except BrokenLog:
         raise BadFile("its log is damaged") from None
-    return set().union(*map(dirty_blocks, records))
+    return dirty_blocks(records)

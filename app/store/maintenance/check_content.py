@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import zlib
+from collections.abc import Iterable
 from typing import Final
 
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files.regular_file import NotRegular, open_regular
-from app.store.files.tensor_file import BLOCK, DAMAGED, PAGE, BadFile, Description, decode_page, page_version
+from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, Description, decode_page, is_sound, page_version
 from app.store.maintenance.unclaimed_store import UnclaimedStore
-from app.store.scatters.scatter_log import BrokenLog, Record, ScatterLog, read_at
+from app.store.scatters.scatter_log import BrokenLog, ScatterLog
 from app.store.scatters.writable_tensor import dirty_blocks
 
-_BLOCKS_AT_ONCE: Final = 16
 _FILE_NAME: Final = re.compile(r"[^/\0]+")
 
 
@@ -31,7 +30,8 @@ def content_problem(store: UnclaimedStore, row: Row) -> str | None:
     try:
         fd = open_regular(store.tensor_folder / row.file)
         try:
-            suspects = _wrong_blocks(fd, _description(fd, row), None)
+            description = _description(fd, row)
+            suspects = _wrong_blocks(fd, description, range(description.block_count))
             version = page_version(os.pread(fd, PAGE, 0))
         finally:
             os.close(fd)
@@ -67,12 +67,12 @@ def _problem_within_lock(store: UnclaimedStore, row: Row, suspects: list[int]) -
             return "its log is damaged before its end: acknowledged changes are lost"
         except NotRegular as problem:
             return f"its log cannot be read: {problem.strerror}"
-        sequences = [record.entry.sequence for record in records if record.entry.sequence]
+        sequences = [record.entry.sequence for record in records]
         if sequences and min(sequences) > (version >> 1) + 1:
             return f"its log begins with change {min(sequences)}, and the file has {version >> 1} changes"
         if version & 1 and max(sequences, default=0) <= version >> 1:
             return "a change was cut short, and the log does not have it"
-        changed = _changed_blocks(records)
+        changed = dirty_blocks(records)
         wrong = [block for block in _wrong_blocks(fd, description, suspects) if block not in changed]
         if wrong:
             return f"block {wrong[0]} ({len(wrong)} in all) does not match its checksum"
@@ -98,29 +98,6 @@ def _description(fd: int, row: Row) -> Description:
     return description
 
 
-def _changed_blocks(records: list[Record]) -> set[int]:
-    """The blocks that the log's changes are in, whose checksums in the file may be older."""
-    return set().union(*map(dirty_blocks, records))
-
-
-def _wrong_blocks(fd: int, description: Description, blocks: list[int] | None) -> list[int]:
-    """Those of `blocks`, None for all, that do not match their checksums."""
-    table = memoryview(read_at(fd, description.checksums_at, 4 * description.block_count)).cast("I")
-    if len(table) != description.block_count:
-        raise BadFile("the file ends within its checksums")
-    wrong = []
-    if blocks is not None:
-        for block in blocks:
-            begin, end = description.block_span(block)
-            if zlib.crc32(read_at(fd, begin, end - begin)) != table[block]:
-                wrong.append(block)
-        return wrong
-    end = description.checksums_at
-    for first in range(0, description.block_count, _BLOCKS_AT_ONCE):
-        begin = PAGE + first * BLOCK
-        with memoryview(read_at(fd, begin, min(_BLOCKS_AT_ONCE * BLOCK, end - begin))) as piece:
-            for at in range(0, len(piece), BLOCK):
-                block = first + at // BLOCK
-                if zlib.crc32(piece[at : at + BLOCK]) != table[block]:
-                    wrong.append(block)
-    return wrong
+def _wrong_blocks(fd: int, description: Description, blocks: Iterable[int]) -> list[int]:
+    """Those of `blocks` that do not match their checksums."""
+    return [block for block in blocks if not is_sound(fd, description, block)]

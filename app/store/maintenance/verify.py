@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import zlib
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -15,7 +14,7 @@ from app.errors import GatherError
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files.regular_file import open_regular
-from app.store.files.tensor_file import PAGE, BadFile, Description, decode_page
+from app.store.files.tensor_file import PAGE, BadFile, Description, decode_page, is_sound
 from app.store.processes.directory_lock import ProcessGroup
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.scatters.scatter_log import BrokenLog, ScatterLog
@@ -59,8 +58,9 @@ class Verifier:
             for first in range(0, description.block_count, _BLOCKS_PER_PAUSE):
                 began = perf_counter()
                 for block in range(first, min(first + _BLOCKS_PER_PAUSE, description.block_count)):
-                    is_sound = _is_sound(fd, description, block)
-                    if not is_sound and not self._was_changed(row, fd, description, block, changed):
+                    if not is_sound(fd, description, block) and not self._was_changed(
+                        row, fd, description, block, changed
+                    ):
                         return
                 if stop.wait((perf_counter() - began) * pause_ratio):
                     return
@@ -78,7 +78,7 @@ class Verifier:
             with suppress(GatherError), self._replayed_logs.open(row) as writable:
                 try:
                     changed.catch_up()
-                    if block in changed.blocks or _is_sound(fd, description, block):
+                    if block in changed.blocks or is_sound(fd, description, block):
                         return True
                 except BrokenLog:
                     pass
@@ -100,12 +100,4 @@ class _ChangedBlocks:
         records = self._log.read()
         if self._log.log_id != head:
             self.blocks.clear()
-        for record in records:
-            self.blocks |= dirty_blocks(record)
-
-
-def _is_sound(fd: int, description: Description, block: int) -> bool:
-    """Whether a block matches its checksum."""
-    begin, end = description.block_span(block)
-    checksum = int.from_bytes(os.pread(fd, 4, description.checksums_at + 4 * block), "little")
-    return zlib.crc32(os.pread(fd, end - begin, begin)) == checksum
+        self.blocks |= dirty_blocks(records)

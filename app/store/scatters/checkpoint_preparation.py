@@ -65,7 +65,7 @@ class CheckpointPreparation:
         blocks: set[int] = set()
         entries: list[Entry] = []
         for record in self._log.read_until(log_id, end):
-            blocks |= dirty_blocks(record)
+            blocks |= dirty_blocks([record])
             entries.append(record.entry)
         # A block that changes while its checksum is computed is in the log after `end`, and computed again.
         self.checksums.update(self._writable.checksums_of(blocks))

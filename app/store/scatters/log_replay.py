@@ -123,7 +123,7 @@ def _apply_rest(writable: WritableTensor) -> None:
         return
     except NotRegular as problem:
         raise damaged(writable.description.name, f"its log cannot be read: {problem.strerror}") from None
-    unapplied = [record for record in records if record.entry.sequence and record.entry.sequence > applied]
+    unapplied = [record for record in records if record.entry.sequence > applied]
     if unapplied:
         # Their writer may have died before its fsync, and readers see them once they are applied.
         log.make_durable()

@@ -158,8 +158,8 @@ class Checkpoints:
                 logger.error("the log of %s is damaged: acknowledged changes are lost", row.name)
                 writable.mark_damaged()
                 return
-            self._keys.clock.advance_to(max((entry.clock or 0 for entry in log.keys.values()), default=0))
-            if any(record.entry.sequence for record in records):
+            self._keys.clock.advance_to(max((entry.clock for entry in log.keys.values()), default=0))
+            if records:
                 log.make_durable()
                 writable.apply(records)
             if writable.version & 1:

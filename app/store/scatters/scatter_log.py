@@ -2,8 +2,7 @@
 
 A record holds the new values of the rows that a scatter wrote, not what was added to the old ones, so that replaying it
 any number of times, over content that has none, some or all of it, gives the same. It also holds the request's
-Idempotency-Key with the answer. Records of keys alone (`sequence` None) stand in logs of format 1, which kept them
-through a checkpoint.
+Idempotency-Key with the answer.
 
 Records that reach the disk by one fsync stand in one frame under one checksum: a loss of power meanwhile leaves all of
 them or none, so that only the last frame of a log can be torn.
@@ -28,7 +27,7 @@ import orjson
 from numpy.typing import NDArray
 
 from app.store.files import disk_writes
-from app.store.files.regular_file import open_regular
+from app.store.files.regular_file import open_regular, read_at
 
 _FRAME: Final = Struct("<4sIIQ")
 _FRAME_MAGIC: Final = b"redo"
@@ -45,18 +44,18 @@ class BrokenLog(Exception):
 class Entry:
     """The description of a record. `time` is in nanoseconds since 1970; `width` is the bytes of a row.
 
-    `clock` is the time by the store's clock (see `idempotency`), None in logs of format 1. `scope` is the name by which
-    the request named the tensor, None for the tensor's own; `version` is the number of the version.
+    `clock` is the time by the store's clock (see `idempotency`). `scope` is the name by which the request named the
+    tensor, None for the tensor's own; `version` is the number of the version.
     """
 
-    sequence: int | None
+    sequence: int
     time: int
     key: str | None
     digest: str
     etag: str
     count: int = 0
     width: int = 0
-    clock: int | None = None
+    clock: int = 0
     scope: str | None = None
     version: int = 1
 
@@ -178,8 +177,7 @@ class ScatterLog:
         if entry.key is not None:
             self.keys.pop((entry.scope, entry.key), None)
             self.keys[entry.scope, entry.key] = entry
-        if entry.sequence is not None:
-            self.last_sequence = entry.sequence
+        self.last_sequence = entry.sequence
 
     def append(self, records: Sequence[Record]) -> None:
         """Add records as one frame, durably, or raise OSError and leave the log as it was.
@@ -235,19 +233,6 @@ def _undo_append(fd: int, end: int) -> None:
         raise
     finally:
         disk_writes.fsync(fd)
-
-
-def read_at(fd: int, offset: int, size: int) -> bytes:
-    """`size` bytes of a file from `offset`, fewer where it ends."""
-    pieces: list[bytes] = []
-    while size:
-        piece = os.pread(fd, min(size, 1 << 26), offset)
-        if not piece:
-            break
-        pieces.append(piece)
-        offset += len(piece)
-        size -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _holds_record(content: bytes) -> bool:

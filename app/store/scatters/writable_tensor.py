@@ -92,27 +92,23 @@ class WritableTensor:
         if asked and not download_snapshots.save_pages(self.mapping, self.description, self._snapshots, records):
             self._set_word(HeaderWord.SNAPSHOTS, 0)
 
-    def apply(self, records: Iterable[Record], *, snapshots_saved: bool = False) -> None:
-        """Write the rows of `records`, in their order, while the version is odd.
+    def apply(self, records: Sequence[Record], *, snapshots_saved: bool = False) -> None:
+        """Write the rows of `records`, of which there is one at least, in their order, while the version is odd.
 
         Raises OSError, before anything is written, where snapshots are not saved yet.
         """
-        changes = [record for record in records if record.entry.sequence is not None]
-        if not changes:
-            return
         if not snapshots_saved:
-            self.save_snapshots(changes)
+            self.save_snapshots(records)
         # The odd version counts the scatters before these, so that a process that dies here leaves them to be replayed.
         mark = self.words[HeaderWord.VERSION] & DAMAGED
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | 1)
         memory_barrier.fence()
-        for record in changes:
+        for record in records:
             if len(record.rows):
                 self._write_rows(record)
-        last = changes[-1].entry
+        last = records[-1].entry
         self._set_word(HeaderWord.MODIFIED, last.time)
         memory_barrier.fence()
-        assert last.sequence is not None
         self._set_word(HeaderWord.VERSION, mark | 2 * last.sequence)
 
     def rewrite(self, records: Sequence[Record]) -> None:
@@ -120,7 +116,7 @@ class WritableTensor:
 
         No reader sees a change; the system marks the pages as dirty, and writes them to the disk at the next fsync.
         """
-        changes = [record for record in records if record.entry.sequence is not None and len(record.rows)]
+        changes = [record for record in records if len(record.rows)]
         unit = gcd(*(record.entry.width for record in changes))
         if unit:
             octets = np.frombuffer(self.mapping, np.uint8, self.description.size, PAGE).reshape(-1, unit)
@@ -172,7 +168,7 @@ class WritableTensor:
         with self._fsync_lock():
             if self.words[HeaderWord.UNWRITTEN]:
                 self.rewrite(records)
-            found = {**checksums, **self.checksums_of(set().union(*map(dirty_blocks, records)))}
+            found = {**checksums, **self.checksums_of(dirty_blocks(records))}
             if found:
                 table = np.frombuffer(self.mapping, np.uint32, description.block_count, description.checksums_at)
                 disk_writes.store_words(self.mapping, lambda _: table.__setitem__(list(found), list(found.values())))
@@ -211,16 +207,16 @@ class WritableTensor:
             raise
 
 
-def dirty_blocks(record: Record) -> set[int]:
-    """The numbers of the 64 KiB blocks that a record changes."""
-    width = record.entry.width
-    if not len(record.rows):
-        return set()
-    first = record.rows.astype(np.int64) * width
-    last = (first + width - 1) // BLOCK
-    first //= BLOCK
-    found = set(first.tolist())
-    for begin, end in {*zip(first.tolist(), last.tolist(), strict=True)}:
-        if end > begin:
-            found.update(range(begin, end + 1))
+def dirty_blocks(records: Iterable[Record]) -> set[int]:
+    """The numbers of the 64 KiB blocks that records change."""
+    found: set[int] = set()
+    for record in records:
+        width = record.entry.width
+        if len(record.rows):
+            first = record.rows.astype(np.int64) * width
+            last = (first + width - 1) // BLOCK
+            first //= BLOCK
+            found.update(first.tolist())
+            for begin, end in {*zip(first.tolist(), last.tolist(), strict=True)}:
+                found.update(range(begin, end + 1))
     return found
