@@ -12,7 +12,7 @@ from app.imports.source import Checksum, SourceFailed, import_failed
 from app.imports.source_urls import SourceUrl
 from app.imports.tensor_in_file import Found
 from app.store import Conditions, LocalStore
-from app.store.files.write_uploaded_tensor import Upload, check_shape
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec, check_shape
 from app.store.import_records import ImportFailure, ImportRecord, RunningImport
 from app.store.store_errors import storage_errors
 from app.store.tensor_store_interface import TensorStore
@@ -65,17 +65,11 @@ class ImportSteps:
         check_shape(start.dtype, start.shape, store.limits, "/url")
         if bounded_product(start.shape, total + 1) * start.dtype.item_size != total:
             raise SourceFailed(f"it has {total} bytes of items, and its shape asks for another number")
-        self._upload = (store if tensors is None else tensors).upload(
-            start.dtype,
-            start.shape,
-            name=request.name,
-            swap=start.swap,
-            fortran=start.fortran,
-            prefault=request.prefault,
-            lock=request.lock,
-            keep=request.keep,
-            origin=_origin(request),
-        )
+        spec = UploadSpec(
+            request.name, start.dtype, start.shape, start.swap, start.fortran, request.prefault, request.lock,
+            request.keep, _origin(request),
+        )  # fmt: skip
+        self._upload = (store if tensors is None else tensors).upload(spec)
         content = self._upload.id if tensors is None or tensors is store else ""
         self._running = store.imports.begin(request.name, request.url.shown, request.tensor, content, total)
 
@@ -113,7 +107,7 @@ class ImportSteps:
             raise SourceFailed(f"its bytes do not match the {self._checksum.algorithm} checksum that the source gives")
         with storage_errors():
             self._upload.finish()
-        metadata, _ = tensors.put(self._request.name, self._upload, self._request.conditions, self._request.keep)
+        metadata, _ = tensors.put(self._upload, self._request.conditions)
         self._ended = True
         self._running.end(state="done", done=self.done, metadata=metadata)
 

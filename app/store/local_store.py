@@ -45,7 +45,7 @@ from app.store.files import disk_writes, download_snapshots
 from app.store.files.file_system_check import check_folder, check_processor
 from app.store.files.folder_layout import check_layout
 from app.store.files.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
-from app.store.files.write_uploaded_tensor import Upload
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.idempotency import IdempotencyKeys
 from app.store.import_records import ImportRecords
 from app.store.maintenance.verify import Verifier
@@ -72,7 +72,7 @@ from app.store.tensor_metadata import (
     metadata_of,
 )
 from app.store.version_changes import VersionChanges, row_of
-from app.tensors.dtypes import DTYPES, DType
+from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference
 
@@ -255,44 +255,24 @@ class LocalStore(StoredTensors):
 
     # Changes
 
-    def upload(
-        self,
-        dtype: DType,
-        shape: tuple[int, ...],
-        *,
-        name: str | None = None,
-        swap: bool = False,
-        fortran: bool = False,
-        prefault: bool = False,
-        lock: bool = False,
-        keep: int | None = None,
-        origin: str = "",
-        replaced: Row | None = None,
-    ) -> Upload:
-        """An upload under way; see `Upload`. The quota counts it from now on, as the next version of tensor `name`, of
-        which `keep` are kept then, or in the place of the version `replaced`.
+    def upload(self, spec: UploadSpec) -> Upload:
+        """An upload under way, which the quota counts from now on; see `Upload`. Nothing is read from its origin again.
 
-        Nothing is read from `origin` again. Raises name_conflict, limit_exceeded and insufficient_storage.
+        Raises invalid_field, name_conflict, limit_exceeded and insufficient_storage.
         """
-        del origin
-        if name is not None:
-            check_new_name(name)
-        upload = Upload(
-            self._upload_folder, dtype, shape, self.limits, swap=swap, fortran=fortran, prefault=prefault, lock=lock
-        )
-        self._version_changes.begin(upload, name, keep, replaced)
+        check_new_name(spec.name)
+        upload = Upload(self._upload_folder, spec, self.limits)
+        self._version_changes.begin(upload)
         return upload
 
-    def put(
-        self, name: str, upload: Upload, conditions: Conditions = ALWAYS, keep: int | None = None
-    ) -> tuple[Metadata, bool]:
-        """Make a finished upload the next version of `name`, durably: its metadata, and whether the name is new.
+    def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
+        """Make a finished upload the next version of its tensor, durably: its metadata, and whether the name is new.
 
-        The `keep` newest versions stay, and those that aliases name. Raises invalid_field, name_conflict,
+        The newest versions stay, as many as the upload keeps, and those that aliases name. Raises name_conflict,
         precondition_failed and insufficient_storage, and abandons the upload then.
         """
-        row, created = self._version_changes.commit(name, upload, conditions, keep)
-        return metadata_of(row, 0, row.modified, self.version_numbers(name)), created
+        row, created = self._version_changes.commit(upload, conditions)
+        return metadata_of(row, 0, row.modified, self.version_numbers(row.name)), created
 
     def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:
         """Remove a tensor with all its versions, or one version, durably. The numbers are not given again.
@@ -377,13 +357,15 @@ class LocalStore(StoredTensors):
     def _scatter_strings(self, row: Row, writable: WritableTensor, scope: str, change: ScatterChange) -> Scattered:
         """A scatter of strings, which differ in length: writes a new file of the content."""
         sequence = (writable.version >> 1) + 1
-        upload = self.upload(DTYPES[row.dtype], row.shape, prefault=row.prefault, lock=row.lock, replaced=row)
+        spec = UploadSpec(row.name, DTYPES[row.dtype], row.shape, prefault=row.prefault, lock=row.lock)
+        upload = Upload(self._upload_folder, spec, self.limits)
+        self._version_changes.begin(upload, replaced=row)
         with storage_errors(upload.abandon):
             for piece in replaced_strings(writable, change):
                 upload.write(piece)
             upload.finish()
             now = time.time_ns()
-            described = replace(upload.describe(row.name), id=row.content, sha256=row.sha256)
+            described = replace(upload.describe(), id=row.content, sha256=row.sha256)
             etag = described.etag(sequence)
             answers = []
             if change.key is not None:

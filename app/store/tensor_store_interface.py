@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from app.store.catalogue.catalogue_rows import Alias
-from app.store.files.write_uploaded_tensor import Upload
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_interface import Store
 from app.store.tensor_metadata import ALWAYS, Conditions, Metadata
-from app.tensors.dtypes import DType
 
 
 class TensorStore(Store, Protocol):
@@ -30,26 +29,12 @@ class TensorStore(Store, Protocol):
         """The ETag of the current version of a tensor that is to be uploaded; None where there is none."""
         ...
 
-    def upload(
-        self,
-        dtype: DType,
-        shape: tuple[int, ...],
-        *,
-        name: str | None = None,
-        swap: bool = False,
-        fortran: bool = False,
-        prefault: bool = False,
-        lock: bool = False,
-        keep: int | None = None,
-        origin: str = "",
-    ) -> Upload:
-        """An upload under way; `origin` is where its items may be read again, as URL or URL#TENSOR."""
+    def upload(self, spec: UploadSpec) -> Upload:
+        """An upload under way."""
         ...
 
-    def put(
-        self, name: str, upload: Upload, conditions: Conditions = ALWAYS, keep: int | None = None
-    ) -> tuple[Metadata, bool]:
-        """Make a finished upload the next version of `name`: its metadata, and whether the name is new."""
+    def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
+        """Make a finished upload the next version of its tensor: its metadata, and whether the name is new."""
         ...
 
     def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:

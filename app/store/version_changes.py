@@ -19,14 +19,14 @@ from app.store.catalogue.catalogue_rows import AnsweredKey, Row
 from app.store.catalogue.catalogue_transaction import Transaction
 from app.store.files import disk_writes
 from app.store.files.tensor_file import Description
-from app.store.files.write_uploaded_tensor import Upload
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
 from app.store.quota import Quota, QuotaCheck
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.store_errors import name_conflict, over_quota, storage_errors, tensor_in_use
 from app.store.tensor_metadata import ALWAYS, Conditions
-from app.tensors.tensor_name import check_new_name, split_reference
+from app.tensors.tensor_name import split_reference
 
 
 class VersionChanges:
@@ -53,18 +53,19 @@ class VersionChanges:
         self._keep_versions = keep_versions
         self._etag_of = etag_of
 
-    def begin(self, upload: Upload, name: str | None, keep: int | None, replaced: Row | None) -> None:
-        """Open an upload, which the quota counts from now on: as the next version of tensor `name`, of which `keep` are
-        kept then, or in the place of the version `replaced`.
+    def begin(self, upload: Upload, replaced: Row | None = None) -> None:
+        """Open an upload, which the quota counts from now on: as the next version of its tensor, or in the place of the
+        version `replaced`.
 
         Raises name_conflict and insufficient_storage.
         """
+        name = upload.spec.name
         if self._quota.total is not None and upload.expected is not None and upload.expected > self._quota.total:
             raise over_quota("bytes", self._quota.total)
 
         def check_bytes(size: int) -> None:
             if self._quota.total is not None:
-                gone = self._superseded(name, keep) if name is not None else [replaced] if replaced is not None else []
+                gone = self._superseded(upload.spec) if replaced is None else [replaced]
                 self._quota_check.check_bytes(gone, size)
 
         with storage_errors(upload.abandon):
@@ -72,44 +73,41 @@ class VersionChanges:
             if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with self._group.locks.uploads():
-                if name is not None:
+                if replaced is None:
                     check_no_alias(self._index, name)
                     self._quota_check.check_count(self._index.find(name))
                 check_bytes(upload.reserved)
                 upload.open(partial(check_bytes, 0))
 
-    def commit(self, name: str, upload: Upload, conditions: Conditions, keep: int | None) -> tuple[Row, bool]:
-        """Make a finished upload the next version of `name`: its row, and whether the name is new.
+    def commit(self, upload: Upload, conditions: Conditions) -> tuple[Row, bool]:
+        """Make a finished upload the next version of its tensor: its row, and whether the name is new.
 
         Raises name_conflict, precondition_failed and insufficient_storage, and abandons the upload then.
         """
         with storage_errors(upload.abandon):
-            check_new_name(name)
-            now = time.time_ns()
-            description = upload.describe(name)
+            name, now = upload.spec.name, time.time_ns()
+            description = upload.describe()
             upload.seal(description, 0, now)
             with self._group.locks.tensor(name):
                 check_no_alias(self._index, name)
                 old = self._index.find(name)
                 if conditions != ALWAYS:
                     conditions.check(None if old is None else self._etag_of(old))
-                return self._commit_version(upload, description, old, keep, now), old is None
+                return self._commit_version(upload, description, old, now), old is None
 
-    def _commit_version(
-        self, upload: Upload, description: Description, old: Row | None, keep: int | None, now: int
-    ) -> Row:
+    def _commit_version(self, upload: Upload, description: Description, old: Row | None, now: int) -> Row:
         """Enter a sealed upload as the next version of its tensor, whose current one is `old`."""
         name = description.name
         created = now if old is None else old.created
         # Read before the transaction, since a log may be long; within the tensor's lock none of them changes.
-        leaving = [*self._superseded(name, keep), *([] if old is None else [old])]
+        leaving = [*self._superseded(upload.spec), *([] if old is None else [old])]
         keys = {row: self._logs.unexpired_keys(row) for row in leaving}
         with self._index.change() as transaction:
             check_no_alias(self._index, name)
             self._quota_check.check_count(old)
             number = transaction.next_version(name)
             row = row_of(description, upload.id, created, now, number)
-            gone = self._superseded(name, keep)  # again, since aliases may have been moved
+            gone = self._superseded(upload.spec)  # again, since aliases may have been moved
             answers = [
                 answer for each in gone for answer in (keys[each] if each in keys else self._logs.unexpired_keys(each))
             ]
@@ -120,11 +118,10 @@ class VersionChanges:
         self.finish(upload, gone)
         return row
 
-    def _superseded(self, name: str, keep: int | None) -> list[Row]:
-        """The versions that go when the next one is entered and `keep` are kept."""
-        named = {alias.version for alias in self._index.aliases_of(name)}
-        versions = self._index.versions(name)
-        return superseded(versions, keep or self._keep_versions, named)
+    def _superseded(self, spec: UploadSpec) -> list[Row]:
+        """The versions that go when the next one is entered."""
+        named = {alias.version for alias in self._index.aliases_of(spec.name)}
+        return superseded(self._index.versions(spec.name), spec.keep or self._keep_versions, named)
 
     def install(
         self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]

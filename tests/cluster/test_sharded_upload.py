@@ -17,10 +17,12 @@ from app.cluster.router.sharded_upload import ShardedUpload, Spool, SpooledUploa
 from app.cluster.router.version_writer import BytesBefore, VersionSize, VersionWriter
 from app.errors import GatherError
 from app.store import LocalStore
+from app.store.files.write_uploaded_tensor import UploadSpec
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 
 LIMITS = Limits(rank=8, dimension=2**31, elements=2**31, output_bytes=2**31, string_bytes=2**20, features=8)
+SPEC = UploadSpec("t", DTYPES["int32"], (4,))
 
 
 class Coordinator:
@@ -58,8 +60,8 @@ def upload(coordinator: Coordinator, spool: Spool | None = None) -> ShardedUploa
         return VersionWriter(DTYPES["int32"], (4,), size, bytes_before, lambda *_: client.publish(asked), None)
 
     if spool is None:
-        return StreamedUpload(DTYPES["int32"], (4,), LIMITS, begin)
-    return SpooledUpload(DTYPES["int32"], (4,), LIMITS, begin, spool)
+        return StreamedUpload(SPEC, LIMITS, begin)
+    return SpooledUpload(SPEC, LIMITS, begin, spool)
 
 
 def placed(address: str, node: str = "a") -> Callable[[Publish], list[Message]]:

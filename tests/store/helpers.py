@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore, Metadata
-from app.store.files.write_uploaded_tensor import Upload
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
 from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import Reduction
@@ -43,17 +43,17 @@ def put(
     conditions: Conditions = ALWAYS,
     step: int = 1 << 16,
     keep: int | None = None,
-    **options: bool,
+    **options: Any,
 ) -> tuple[Metadata, bool]:
     dtype = BY_NUMPY[array.dtype]
     raw = packed(array.ravel().tolist()) if dtype.kind == "string" else array.tobytes()
-    upload = uploaded(store, dtype.name, array.shape, raw, step, name=name, keep=keep, **options)
-    return store.put(name, upload, conditions, keep)
+    spec = UploadSpec(name, dtype, array.shape, keep=keep, **options)
+    return store.put(uploaded(store, spec, raw, step), conditions)
 
 
-def uploaded(store: LocalStore, dtype: str, shape: tuple[int, ...], raw: bytes, step: int, **options: Any) -> Upload:
+def uploaded(store: LocalStore, spec: UploadSpec, raw: bytes, step: int) -> Upload:
     """A finished upload of these bytes, `step` at a time; where that fails, it is abandoned."""
-    upload = store.upload(DTYPES[dtype], shape, **options)
+    upload = store.upload(spec)
     try:
         for start in range(0, len(raw), step):
             upload.write(raw[start : start + step])

@@ -18,6 +18,7 @@ import numpy as np
 
 from app.store import LocalStore
 from app.store.files import disk_writes
+from app.store.files.write_uploaded_tensor import UploadSpec
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, put, read, scatter
@@ -138,11 +139,11 @@ def checkpoint(folder: Path) -> int:
 def upload(folder: Path) -> int:
     """Die while a content is received."""
     store, deaths = opened(folder), 0
-    mine = store.upload(DTYPES["int64"], (100_000,), name="mine")
+    mine = store.upload(UploadSpec("mine", DTYPES["int64"], (100_000,)))
     mine.write(bytes(1000))
 
     def work(worker: LocalStore) -> None:
-        content = worker.upload(DTYPES["int32"], (300, 300), name="x", fortran=True)
+        content = worker.upload(UploadSpec("x", DTYPES["int32"], (300, 300), fortran=True))
         for _ in range(3):
             content.write(bytes(120_000))
         content.finish()
@@ -155,7 +156,7 @@ def upload(folder: Path) -> int:
     assert files(folder) == {f"incoming/{mine.id}"}
     mine.write(bytes(799_000))
     mine.finish()
-    store.put("mine", mine)
+    store.put(mine)
     assert files(folder) == {f"tensors/{mine.id}"}
     return deaths
 

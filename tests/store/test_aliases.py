@@ -15,8 +15,10 @@ from app.errors.hints import hint_of
 from app.store import Conditions, LocalStore, Quota
 from app.store.catalogue.catalogue_rows import Alias
 from app.store.files import disk_writes
+from app.store.files.write_uploaded_tensor import UploadSpec
+from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
-from tests.store.helpers import answered, files, put, read, scatter, strings
+from tests.store.helpers import answered, files, put, read, scatter, strings, uploaded
 
 
 @pytest.fixture
@@ -135,11 +137,9 @@ def test_tensors_and_aliases_share_their_names(items: LocalStore) -> None:
 
 
 def test_an_upload_that_began_before_an_alias_took_its_name_is_refused(items: LocalStore) -> None:
-    from tests.store.helpers import uploaded
-
-    upload = uploaded(items, "int8", (3,), b"abc", 3, name="live")
+    upload = uploaded(items, UploadSpec("live", DTYPES["int8"], (3,)), b"abc", 3)
     items.put_alias("live", "items@1")
-    refused("name_conflict", items.put, "live", upload)
+    refused("name_conflict", items.put, upload)
     assert not [path for path in files(items.folder) if path.startswith("incoming")]
 
 

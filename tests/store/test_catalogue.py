@@ -20,6 +20,7 @@ from app.store.catalogue.catalogue import FILE, FILES, Catalogue
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes
 from app.store.files.tensor_file import encode_page
+from app.store.files.write_uploaded_tensor import UploadSpec
 from app.store.processes.shared_state import StateWord
 from app.store.tensor_metadata import read_first_page
 from app.tensors.dtypes import DTYPES
@@ -162,7 +163,7 @@ def test_what_a_dead_process_has_left_is_removed_while_the_group_runs(
     (folder / "logs" / ("a" * 32)).write_bytes(b"the log of a content that is gone")
     (folder / "incoming" / ("b" * 32)).write_bytes(b"half an upload")
     (folder / "incoming" / ("c" * 32 + ".side")).write_bytes(b"half of half an upload")
-    mine = store.upload(DTYPES["string"], (3,), name="s")
+    mine = store.upload(UploadSpec("s", DTYPES["string"], (3,)))
     other.remove_leftovers()  # not yet time
     assert len(files(folder)) == len(before) + 6
     other.remove_leftovers(at_once=True)
@@ -175,14 +176,14 @@ def test_what_a_dead_process_has_left_is_removed_while_the_group_runs(
 def test_uploads_under_way_count_in_the_quota_and_a_replaced_tensor_does_not(folder: Path) -> None:
     store = opened(folder, Quota(total=100_000))
     put(store, "a", np.zeros(30_000, np.uint8))
-    first = store.upload(DTYPES["uint8"], (50_000,), name="b")
+    first = store.upload(UploadSpec("b", DTYPES["uint8"], (50_000,)))
     for name, size in (("c", 20_000), ("a", 50_000)):
         with pytest.raises(GatherError, match="insufficient_storage"):
-            store.upload(DTYPES["uint8"], (size,), name=name)
-    second = store.upload(DTYPES["uint8"], (30_000,), name="a")
+            store.upload(UploadSpec(name, DTYPES["uint8"], (size,)))
+    second = store.upload(UploadSpec("a", DTYPES["uint8"], (30_000,)))
     second.abandon()
     first.abandon()
-    words = store.upload(DTYPES["string"], (10_000,), name="s")
+    words = store.upload(UploadSpec("s", DTYPES["string"], (10_000,)))
     words.write(((996).to_bytes(4, "little") + b"x" * 996) * 100)
     with pytest.raises(GatherError, match="insufficient_storage"):
         words.write(((996).to_bytes(4, "little") + b"x" * 996) * 5000)

@@ -17,6 +17,7 @@ from app.store import LocalStore, StoreRefused
 from app.store.catalogue.catalogue import FILE
 from app.store.files import disk_writes, file_system_check
 from app.store.files.tensor_file import BLOCK, PAGE
+from app.store.files.write_uploaded_tensor import UploadSpec
 from app.store.maintenance.check_store import check
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
@@ -426,7 +427,7 @@ def test_a_check_of_a_busy_store_finds_nothing(store: LocalStore, folder: Path) 
         come_and_go,
     ]
     threads = [Thread(target=repeat, args=(work,)) for work in works]
-    upload = store.upload(DTYPES["int8"], (100,), name="under-way")
+    upload = store.upload(UploadSpec("under-way", DTYPES["int8"], (100,)))
     for thread in threads:
         thread.start()
     try:

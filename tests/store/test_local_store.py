@@ -20,6 +20,7 @@ import pytest
 from app.errors import GatherError
 from app.store import Conditions, LocalStore, Quota
 from app.store.files import disk_writes
+from app.store.files.write_uploaded_tensor import UploadSpec
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
@@ -58,10 +59,10 @@ def test_every_type_is_read_back_as_it_was_and_survives_a_restart(store: LocalSt
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (0, 2**20, 2**20), (1,) * 32])
 def test_odd_shapes_are_kept(store: LocalStore, shape: tuple[int, ...]) -> None:
-    upload = store.upload(DTYPES["int16"], shape)
+    upload = store.upload(UploadSpec("x", DTYPES["int16"], shape))
     upload.write(bytes(2 * upload.items))
     upload.finish()
-    assert store.put("x", upload)[0].shape == shape
+    assert store.put(upload)[0].shape == shape
     resident = store.get("x")
     assert resident is not None
     assert resident.tensor.shape == shape
@@ -228,7 +229,7 @@ def test_refused_uploads_leave_nothing(store: LocalStore, folder: Path) -> None:
     before = files(folder)
     with pytest.raises(GatherError, match="precondition_failed"):
         put(store, "x", np.arange(4), Conditions(none_match=("*",)))
-    upload = store.upload(DTYPES["int8"], (10,))
+    upload = store.upload(UploadSpec("x", DTYPES["int8"], (10,)))
     upload.write(b"123")
     upload.abandon()
     assert files(folder) == before
@@ -273,12 +274,12 @@ def test_an_upload_that_can_never_fit_is_refused_before_its_bytes(folder: Path) 
     store = LocalStore(folder, Limits(elements=2**60), Quota(total=1000))
     store.open()
     with pytest.raises(GatherError, match="insufficient_storage"):
-        store.upload(DTYPES["int8"], (1001,))
+        store.upload(UploadSpec("x", DTYPES["int8"], (1001,)))
     store.close()
     store = LocalStore(folder, Limits(elements=2**60))
     store.open()
     with pytest.raises(GatherError, match="insufficient_storage"):
-        store.upload(DTYPES["int8"], (2**59,))
+        store.upload(UploadSpec("x", DTYPES["int8"], (2**59,)))
     store.close()
 
 

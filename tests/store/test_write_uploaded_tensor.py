@@ -12,7 +12,7 @@ import pytest
 from app.errors import GatherError
 from app.store import LocalStore
 from app.store.files import write_uploaded_tensor
-from app.store.files.write_uploaded_tensor import blocks_of
+from app.store.files.write_uploaded_tensor import UploadSpec, blocks_of
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.conftest import slow_but_for
@@ -22,7 +22,7 @@ NUMBERS = [name for name, row in DTYPES.items() if row.kind not in ("string", "b
 
 
 def send(store: LocalStore, dtype: str, shape: tuple[int, ...], raw: bytes, step: int = 5, **options: Any) -> str:
-    return store.put("x", uploaded(store, dtype, shape, raw, step, **options))[0].sha256
+    return store.put(uploaded(store, UploadSpec("x", DTYPES[dtype], shape, **options), raw, step))[0].sha256
 
 
 @pytest.mark.parametrize("fortran", [False, True])
@@ -114,7 +114,7 @@ def test_bad_framing_of_strings_is_refused(folder: Path, raw: bytes, code: str, 
 )
 def test_shapes_over_the_limits_are_refused(store: LocalStore, shape: tuple[int, ...], limit: str) -> None:
     with pytest.raises(GatherError, match="limit_exceeded") as caught:
-        store.upload(DTYPES["float32"], shape)
+        store.upload(UploadSpec("x", DTYPES["float32"], shape))
     assert caught.value.facts["limit"] == limit
 
 
@@ -123,6 +123,7 @@ import resource, sys, numpy as np
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from app.store import LocalStore
+from app.store.files.write_uploaded_tensor import UploadSpec
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 store = LocalStore(Path({folder!r}), Limits()); store.open()
@@ -134,9 +135,9 @@ piece = np.zeros(2**20, np.uint8).tobytes()
 if kind == "string":
     text = b"a" * 1020
     piece = (len(text).to_bytes(4, "little") + text) * 1024
-    upload = store.upload(DTYPES["string"], (size // 1024,))
+    upload = store.upload(UploadSpec("x", DTYPES["string"], (size // 1024,)))
 else:
-    upload = store.upload(DTYPES["float32"], (2**13, 2**12), fortran=kind == "fortran", swap=kind == "swap")
+    upload = store.upload(UploadSpec("x", DTYPES["float32"], (2**13, 2**12), kind == "swap", kind == "fortran"))
 import threading
 done = threading.Event()
 def watch():
@@ -147,7 +148,7 @@ threading.Thread(target=watch).start()
 for _ in range(size // len(piece)):
     upload.write(piece)
 upload.finish()
-store.put("x", upload)
+store.put(upload)
 done.set()
 assert peak - before < 32 * 1024, f"{{(peak - before) // 1024}} MiB"
 store.close()

@@ -24,7 +24,7 @@ from app.formats.body_formats import MEDIA_TYPES, NPY, TENSORS, WHOLE_FILE_HINT,
 from app.formats.npy import Start
 from app.near_name import instead_of, near_name, shorten
 from app.store import Conditions, Metadata
-from app.store.files.write_uploaded_tensor import Upload, check_shape
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec, check_shape
 from app.store.store_errors import storage_errors
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.change_log import Change
@@ -83,16 +83,8 @@ class TensorsRoute:
             check_shape(start.dtype, start.shape, self.limits, start.shape_pointer)
             if declared is not None and encoding is None and start.dtype.kind != "string":
                 check_count(start, declared)
-            return self.store.upload(
-                start.dtype,
-                start.shape,
-                name=name,
-                swap=start.swap,
-                fortran=start.fortran,
-                prefault=prefault,
-                lock=lock,
-                keep=keep,
-            )
+            spec = UploadSpec(name, start.dtype, start.shape, start.swap, start.fortran, prefault, lock, keep)
+            return self.store.upload(spec)
 
         receiver = UploadReceiver(
             lambda head, whole: start_of(codec, head, fields, whole=whole, memory=context.memory),
@@ -103,7 +95,7 @@ class TensorsRoute:
         )
         with storage_errors():
             upload = await receive(context, receiver, self.threads.streams)
-        metadata, created = await self.threads.change(name, lambda: self.store.put(name, upload, conditions, keep))
+        metadata, created = await self.threads.change(name, lambda: self.store.put(upload, conditions))
         context.change = Change("tensor uploaded", metadata.name, metadata.version, metadata.size)
         where: tuple[Field, ...] = ((b"location", context.path.encode()),) if created else ()
         body = orjson.dumps(described(metadata))

@@ -20,10 +20,9 @@ from app.cluster.router.sharded_upload import ShardedUpload, Spool, SpooledUploa
 from app.cluster.router.version_writer import BytesBefore, VersionSize, VersionWriter
 from app.cluster.shard_map import ShardMap
 from app.store.catalogue.catalogue_rows import Alias
-from app.store.files.write_uploaded_tensor import Upload
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_errors import name_conflict, not_found, tensor_in_use, unknown_reference
 from app.store.tensor_metadata import ALWAYS, Conditions, Metadata
-from app.tensors.dtypes import DType
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 
@@ -63,32 +62,19 @@ class PublishedTensors(ShardedTensors):
         table = self.shard_map.tables.get(name)
         return None if table is None else table.current.etag
 
-    def upload(
-        self,
-        dtype: DType,
-        shape: tuple[int, ...],
-        *,
-        name: str | None = None,
-        swap: bool = False,
-        fortran: bool = False,
-        prefault: bool = False,
-        lock: bool = False,
-        keep: int | None = None,
-        origin: str = "",
-    ) -> Upload:
+    def upload(self, spec: UploadSpec) -> Upload:
         """An upload that goes on to the shards. Shards decide themselves what they keep in memory.
 
         Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable.
         """
-        del prefault, lock
-        assert name is not None
+        name, dtype, shape = spec.name, spec.dtype, spec.shape
         check_new_name(name)
         if name in self.shard_map.aliases:
             raise name_conflict(name, is_alias=True)
         created = time.time_ns()
-        kept = self._keep if keep is None else keep
-        written_first = dtype.kind == "string" or (fortran and len(shape) > 1)
-        again = "" if written_first else origin  # ranges of others are not in one piece there
+        kept = self._keep if spec.keep is None else spec.keep
+        written_first = dtype.kind == "string" or (spec.fortran and len(shape) > 1)
+        again = "" if written_first else spec.origin  # ranges of others are not in one piece there
 
         def begin(size: VersionSize, bytes_before: BytesBefore) -> VersionWriter:
             def begin_by(shard_map: ShardMap) -> VersionWriter:
@@ -105,18 +91,16 @@ class PublishedTensors(ShardedTensors):
             return self._changed(begin_by)
 
         if written_first:
-            return SpooledUpload(dtype, shape, self.limits, begin, self._spool, swap=swap, fortran=fortran)
-        return StreamedUpload(dtype, shape, self.limits, begin, swap=swap)
+            return SpooledUpload(spec, self.limits, begin, self._spool)
+        return StreamedUpload(spec, self.limits, begin)
 
-    def put(
-        self, name: str, upload: Upload, conditions: Conditions = ALWAYS, keep: int | None = None
-    ) -> tuple[Metadata, bool]:
-        """Publish a finished upload as the next version of `name`: its metadata, and whether the name is new.
+    def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
+        """Publish a finished upload as the next version of its table: its metadata, and whether the name is new.
 
         Raises name_conflict, precondition_failed, insufficient_storage and shard_unavailable, and abandons it then.
         """
-        del keep  # which `upload` was told
         assert isinstance(upload, ShardedUpload)
+        name = upload.spec.name
         try:
             table = self.shard_map.tables.get(name)
             conditions.check(None if table is None else table.current.etag)

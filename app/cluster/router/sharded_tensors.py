@@ -15,10 +15,9 @@ from app.cluster.shard_map import ShardedVersion, ShardMap
 from app.errors import GatherError
 from app.store import Resident
 from app.store.catalogue.catalogue_rows import Alias
-from app.store.files.write_uploaded_tensor import Upload
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_errors import no_alias, not_found
 from app.store.tensor_metadata import ALWAYS, Conditions, Metadata
-from app.tensors.dtypes import DType
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.tensors.tensor_name import check_name, check_reference, split_reference
@@ -164,29 +163,14 @@ class ShardedTensors:
         """Raises not_implemented."""
         self._refuse("An upload", name)
 
-    def upload(
-        self,
-        dtype: DType,
-        shape: tuple[int, ...],
-        *,
-        name: str | None = None,
-        swap: bool = False,
-        fortran: bool = False,
-        prefault: bool = False,
-        lock: bool = False,
-        keep: int | None = None,
-        origin: str = "",
-    ) -> Upload:
+    def upload(self, spec: UploadSpec) -> Upload:
         """Raises not_implemented."""
-        del dtype, shape, swap, fortran, prefault, lock, keep, origin
-        self._refuse("An upload", name or "")
+        self._refuse("An upload", spec.name)
 
-    def put(
-        self, name: str, upload: Upload, conditions: Conditions = ALWAYS, keep: int | None = None
-    ) -> tuple[Metadata, bool]:
+    def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
         """Raises not_implemented."""
-        del upload, conditions, keep
-        self._refuse("An upload", name)
+        del conditions
+        self._refuse("An upload", upload.spec.name)
 
     def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:
         """Raises not_implemented, and invalid_field and tensor_not_found before."""

@@ -7,8 +7,9 @@ a file of the router's store first, in row-major order, and sent from there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,8 @@ from app.cluster.router.version_writer import BeginWriting, VersionSize, Version
 from app.cluster.shard_map import ShardMap, rows_of
 from app.errors import GatherError
 from app.store.files.tensor_file import PAGE, Description
-from app.store.files.write_uploaded_tensor import Upload
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.tensors.buffer_type import Buffer
-from app.tensors.dtypes import DType
 from app.tensors.shape_limits import Limits
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -27,19 +27,15 @@ _START_BYTES: Final = 8
 """What the place of a string takes in a shard's file, beside the string."""
 
 
-class Spool(Protocol):
-    """Begins a file for an upload in the router's own store; see `LocalStore.upload`."""
-
-    def __call__(self, dtype: DType, shape: tuple[int, ...], *, swap: bool = False, fortran: bool = False) -> Upload:
-        """Raises limit_exceeded and insufficient_storage."""
-        ...
+Spool: TypeAlias = Callable[[UploadSpec], Upload]
+"""Begins a file for an upload in the router's own store; see `LocalStore.upload`."""
 
 
 class ShardedUpload(Upload):
     """One table on its way. `commit` publishes it; all methods block, on shards and the coordinator."""
 
-    def __init__(self, dtype: DType, shape: tuple[int, ...], limits: Limits, *, swap: bool = False) -> None:
-        super().__init__(Path(), dtype, shape, limits, swap=swap)
+    def __init__(self, spec: UploadSpec, limits: Limits) -> None:
+        super().__init__(Path(), spec, limits)
         self.writer: VersionWriter | None = None
 
     @property
@@ -61,19 +57,11 @@ class ShardedUpload(Upload):
 class StreamedUpload(ShardedUpload):
     """Rows of a size that the shape says, which go on as they come."""
 
-    def __init__(
-        self,
-        dtype: DType,
-        shape: tuple[int, ...],
-        limits: Limits,
-        begin: BeginWriting,
-        *,
-        swap: bool = False,
-    ) -> None:
+    def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWriting) -> None:
         """Raises limit_exceeded, and what `begin` raises."""
-        super().__init__(dtype, shape, limits, swap=swap)
+        super().__init__(spec, limits)
         assert self.expected is not None, "strings have no size of their own"
-        rows = rows_of(shape)
+        rows = rows_of(spec.shape)
         row = self.expected // rows if rows else 0
         self.writer = begin(VersionSize(self.expected, row), lambda number: number * row)
 
@@ -90,20 +78,10 @@ class StreamedUpload(ShardedUpload):
 class SpooledUpload(ShardedUpload):
     """Items that are written to a file of the router's first, and sent to the shards when all have come."""
 
-    def __init__(
-        self,
-        dtype: DType,
-        shape: tuple[int, ...],
-        limits: Limits,
-        begin: BeginWriting,
-        spool: Spool,
-        *,
-        swap: bool = False,
-        fortran: bool = False,
-    ) -> None:
+    def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWriting, spool: Spool) -> None:
         """Raises limit_exceeded and insufficient_storage."""
-        super().__init__(dtype, shape, limits)
-        self._file = spool(dtype, shape, swap=swap, fortran=fortran)
+        super().__init__(spec, limits)
+        self._file = spool(spec)
         self._begin = begin
         self._described: Description | None = None
 
@@ -123,7 +101,7 @@ class SpooledUpload(ShardedUpload):
         Raises OSError, element_count_mismatch, value_not_representable, and what `begin` and the writer raise.
         """
         self._file.finish()
-        found = self._described = self._file.describe("")
+        found = self._described = self._file.describe()
         starts = self._starts(found)
         rows = rows_of(self.shape)
         row_items = found.item_count // rows if rows else 0

@@ -10,6 +10,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -33,38 +34,45 @@ BODY: Final = "/body"
 _CHUNK_BYTES: Final = 1 << 22
 
 
+@dataclass(frozen=True, slots=True)
+class UploadSpec:
+    """What is uploaded, as the next version of tensor `name`, and how its items come.
+
+    `keep` is how many versions stay, this one among them, None for as many as the setting says. `origin` is where the
+    items may be read again, as URL or URL#TENSOR.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    swap: bool = False
+    """Whether the items come big endian."""
+    fortran: bool = False
+    """Whether the items come in column-major order."""
+    prefault: bool = False
+    lock: bool = False
+    keep: int | None = None
+    origin: str = ""
+
+
 class Upload:
     """One content being received. `write` and `finish` block on the disk and belong on a thread."""
 
-    def __init__(
-        self,
-        folder: Path,
-        dtype: DType,
-        shape: tuple[int, ...],
-        limits: Limits,
-        *,
-        swap: bool = False,
-        fortran: bool = False,
-        prefault: bool = False,
-        lock: bool = False,
-    ) -> None:
-        """`swap` says that the items come big endian, `fortran` that they come in column-major order.
-
-        Raises limit_exceeded.
-        """
+    def __init__(self, folder: Path, spec: UploadSpec, limits: Limits) -> None:
+        """Raises limit_exceeded."""
+        dtype, shape = spec.dtype, spec.shape
         check_shape(dtype, shape, limits)
         self.id = uuid4().hex
+        self.spec = spec
         self.dtype = dtype
         self.shape = shape
-        self.prefault = prefault
-        self.lock = lock
         self.items = prod(shape)
         self.expected = None if dtype.kind == "string" else self.items * dtype.item_size
         self.path = folder / self.id
         self._scratch_path = folder / f"{self.id}.side"
         # A column-major content is first written as it comes to a scratch file, and then read in row-major order.
-        self._fortran = fortran and self.items > 1 and len(shape) > 1
-        self._swap_bytes = (dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size) if swap else 1
+        self._fortran = spec.fortran and self.items > 1 and len(shape) > 1
+        self._swap_bytes = (dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size) if spec.swap else 1
         self._incomplete = b""
         self._size = 0
         self._written = 0
@@ -197,10 +205,11 @@ class Upload:
             self._scratch_fd = -1
             disk_writes.unlink(self._scratch_path)
 
-    def describe(self, name: str) -> Description:
+    def describe(self) -> Description:
         """The file's description; `finish` comes first."""
+        spec, digest = self.spec, self._digest.hexdigest()
         return Description(
-            self.id, name, self.dtype.name, self.shape, self._size, self._digest.hexdigest(), self.prefault, self.lock
+            self.id, spec.name, spec.dtype.name, spec.shape, self._size, digest, spec.prefault, spec.lock
         )
 
     def seal(self, description: Description, sequence: int, modified: int) -> None:
