@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from uuid import uuid4
 
 from app.errors import GatherError
@@ -24,22 +25,15 @@ from app.store.tensor_metadata import Conditions
 from app.tensors.tensor_name import split_reference
 
 
+@dataclass
 class Aliases:
     """Changes of the aliases of a store. All methods block on the disk."""
 
-    def __init__(
-        self,
-        group: ProcessGroup,
-        index: CatalogueCache,
-        logs: ReplayedLogs,
-        keys: IdempotencyKeys,
-        quota: QuotaCheck,
-    ) -> None:
-        self._group = group
-        self._index = index
-        self._logs = logs
-        self._keys = keys
-        self._quota = quota
+    _group: ProcessGroup
+    _index: CatalogueCache
+    _logs: ReplayedLogs
+    _keys: IdempotencyKeys
+    _quota: QuotaCheck
 
     def find(self, alias: str) -> Alias:
         """The alias of this name. Raises tensor_not_found."""

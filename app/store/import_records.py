@@ -86,6 +86,7 @@ class ImportRecord:
 _JSON: Final = TypeAdapter(ImportRecord)
 
 
+@dataclass
 class ImportRecords:
     """The records of a store. All methods block on the disk.
 
@@ -93,19 +94,11 @@ class ImportRecords:
     content of a tensor, by name and id, None where there is none.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        locks: StoreLocks,
-        catalogue: Catalogue,
-        change: Callable[[], AbstractContextManager[Transaction]],
-        find_made: Callable[[str, str], Metadata | None],
-    ) -> None:
-        self._folder = folder
-        self._locks = locks
-        self._catalogue = catalogue
-        self._change = change
-        self._find_made = find_made
+    _folder: Path
+    _locks: StoreLocks
+    _catalogue: Catalogue
+    _change: Callable[[], AbstractContextManager[Transaction]]
+    _find_made: Callable[[str, str], Metadata | None]
 
     def begin(self, name: str, url: str, tensor: str | None, content: str, total: int) -> RunningImport:
         """Enter an import, durably. Raises insufficient_storage."""

@@ -169,7 +169,7 @@ class LocalStore(StoredTensors):
         self._index = CatalogueCache(self._catalogue, group, self._drop_mapping)
         self._keys = IdempotencyKeys(self._catalogue, self._index.change, group.state, self.quota.keys)
         self._replayed_logs = ReplayedLogs(self._tensor_folder, self._log_folder, self._keys)
-        self._checkpoints = Checkpoints(group, self._index, self._replayed_logs, self._keys, self._index.change)
+        self._checkpoints = Checkpoints(group, self._index, self._replayed_logs, self._keys)
         self._scatter_executor = ScatterExecutor(self._keys, self._checkpoints)
         self._uploads = UploadFolder(self._upload_folder, group.locks)
         self._quota_check = QuotaCheck(self.quota, self._index, self._uploads)
@@ -183,7 +183,6 @@ class LocalStore(StoredTensors):
             self._index,
             self._replayed_logs,
             self._keys,
-            self.quota,
             self._quota_check,
             self._keep_versions,
             lambda row: self._describe(row).etag,
@@ -317,25 +316,22 @@ class LocalStore(StoredTensors):
                     with self._replayed_logs.open(row) as writable:
                         return self._keys.find_answer(reference, writable.log, row.name, key, digest)
 
-    def scatter(self, reference: str, change: ScatterChange, conditions: Conditions = ALWAYS) -> Scattered:
-        """Change a version in place, durably and at once for every reader. Shares its fsync with others.
-
-        Raises ContentReplaced, tensor_not_found, tensor_damaged, precondition_failed, invalid_field and
-        insufficient_storage.
-        """
-        check_reference(reference)
-        with storage_errors():
-            return self._scatter_queues.run(reference, PendingScatter(change, conditions))
-
     def queue_scatter(
         self, reference: str, change: ScatterChange, conditions: Conditions, wake: Callable[[], None]
     ) -> QueuedScatter:
-        """Queue a scatter and return at once; `wake` is called when `complete_scatter` is to be called."""
+        """Queue a scatter and return at once; `wake` is called when `complete_scatter` is to be called.
+
+        It changes a version in place, durably and at once for every reader, and shares its fsync with others.
+        """
         check_reference(reference)
         return self._scatter_queues.enqueue(reference, PendingScatter(change, conditions), wake)
 
     def complete_scatter(self, queued: QueuedScatter) -> Scattered:
-        """The result of a queued scatter; raises what `scatter` raises. Blocks unless it is done."""
+        """The result of a queued scatter; blocks unless it is done.
+
+        Raises ContentReplaced, tensor_not_found, tensor_damaged, precondition_failed, invalid_field and
+        insufficient_storage.
+        """
         with storage_errors():
             return self._scatter_queues.complete(queued)
 

@@ -24,13 +24,13 @@ class Quota:
     keys: int = 10_000_000
 
 
+@dataclass
 class QuotaCheck:
     """Compares tensors and uploads under way with the quota."""
 
-    def __init__(self, quota: Quota, index: CatalogueCache, uploads: UploadFolder) -> None:
-        self._quota = quota
-        self._index = index
-        self._uploads = uploads
+    _quota: Quota
+    _index: CatalogueCache
+    _uploads: UploadFolder
 
     def check_count(self, old: Row | None) -> None:
         """Raises insufficient_storage where one tensor in the place of `old` is too many."""

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from app.store.aliases import check_no_alias
@@ -22,36 +23,26 @@ from app.store.files.tensor_file import Description
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
-from app.store.quota import Quota, QuotaCheck
+from app.store.quota import QuotaCheck
 from app.store.scatters.log_replay import ReplayedLogs
-from app.store.store_errors import name_conflict, over_quota, storage_errors, tensor_in_use
+from app.store.store_errors import name_conflict, storage_errors, tensor_in_use
 from app.store.tensor_metadata import ALWAYS, Conditions
 from app.tensors.tensor_name import split_reference
 
 
+@dataclass
 class VersionChanges:
     """Enters and removes versions of tensors. All methods block on the disk."""
 
-    def __init__(
-        self,
-        group: ProcessGroup,
-        index: CatalogueCache,
-        logs: ReplayedLogs,
-        keys: IdempotencyKeys,
-        quota: Quota,
-        quota_check: QuotaCheck,
-        keep_versions: int,
-        etag_of: Callable[[Row], str],
-    ) -> None:
-        """`etag_of` gives the present ETag of a version; `keep_versions` is for uploads that do not say how many."""
-        self._group = group
-        self._index = index
-        self._logs = logs
-        self._keys = keys
-        self._quota = quota
-        self._quota_check = quota_check
-        self._keep_versions = keep_versions
-        self._etag_of = etag_of
+    _group: ProcessGroup
+    _index: CatalogueCache
+    _logs: ReplayedLogs
+    _keys: IdempotencyKeys
+    _quota: QuotaCheck
+    _keep_versions: int
+    """For uploads that do not say how many."""
+    _etag_of: Callable[[Row], str]
+    """Gives the present ETag of a version."""
 
     def begin(self, upload: Upload, replaced: Row | None = None) -> None:
         """Open an upload, which the quota counts from now on: as the next version of its tensor, or in the place of the
@@ -60,24 +51,20 @@ class VersionChanges:
         Raises name_conflict and insufficient_storage.
         """
         name = upload.spec.name
-        if self._quota.total is not None and upload.expected is not None and upload.expected > self._quota.total:
-            raise over_quota("bytes", self._quota.total)
 
         def check_bytes(size: int) -> None:
-            if self._quota.total is not None:
-                gone = self._superseded(upload.spec) if replaced is None else [replaced]
-                self._quota_check.check_bytes(gone, size)
+            gone = self._superseded(upload.spec) if replaced is None else [replaced]
+            self._quota.check_bytes(gone, size)
 
-        with storage_errors(upload.abandon):
+        with storage_errors(upload.abandon), self._group.locks.uploads():
+            if replaced is None:
+                check_no_alias(self._index, name)
+                self._quota.check_count(self._index.find(name))
+            check_bytes(upload.reserved)
             free = os.statvfs(upload.path.parent)
             if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            with self._group.locks.uploads():
-                if replaced is None:
-                    check_no_alias(self._index, name)
-                    self._quota_check.check_count(self._index.find(name))
-                check_bytes(upload.reserved)
-                upload.open(partial(check_bytes, 0))
+            upload.open(partial(check_bytes, 0))
 
     def commit(self, upload: Upload, conditions: Conditions) -> tuple[Row, bool]:
         """Make a finished upload the next version of its tensor: its row, and whether the name is new.
@@ -104,7 +91,7 @@ class VersionChanges:
         keys = {row: self._logs.unexpired_keys(row) for row in leaving}
         with self._index.change() as transaction:
             check_no_alias(self._index, name)
-            self._quota_check.check_count(old)
+            self._quota.check_count(old)
             number = transaction.next_version(name)
             row = row_of(description, upload.id, created, now, number)
             gone = self._superseded(upload.spec)  # again, since aliases may have been moved
@@ -127,7 +114,7 @@ class VersionChanges:
         self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]
     ) -> None:
         """Give a sealed upload its place and enter its row; `gone` go, `answers` are Idempotency-Keys to be kept."""
-        self._quota_check.check_bytes(gone, row.file_size, upload.id)
+        self._quota.check_bytes(gone, row.file_size, upload.id)
         path = self._logs.tensor_folder / row.file
         try:
             disk_writes.rename(upload.path, path)

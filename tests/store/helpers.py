@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
 from app.store import Conditions, LocalStore, Metadata
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
-from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange
+from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered
 from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import Reduction
 from app.tensors.scatter_call import ScatterCall
@@ -107,6 +108,15 @@ def change_of(
     return ScatterChange(about.id, plan.rows, call.updates, plan.slice_items, reduction, key, digest)
 
 
+def scatter_change(store: LocalStore, name: str, change: ScatterChange, conditions: Conditions = ALWAYS) -> Scattered:
+    """Carry out a scatter, as its caller's turn comes."""
+    turn = Event()
+    queued = store.queue_scatter(name, change, conditions, turn.set)
+    if not queued.is_leader:
+        turn.wait()
+    return store.complete_scatter(queued)
+
+
 def scatter(
     store: LocalStore,
     name: str,
@@ -118,7 +128,7 @@ def scatter(
     digest: str = "digest",
 ) -> str:
     change = change_of(store, name, indices, updates, reduction, key, digest)
-    return store.scatter(name, change, conditions).etag
+    return scatter_change(store, name, change, conditions).etag
 
 
 def answered(store: LocalStore, name: str, key: str, digest: str) -> str | None:

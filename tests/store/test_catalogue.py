@@ -71,31 +71,6 @@ def test_a_lookup_during_a_commit_asks_the_catalogue_and_serves_what_it_says(
     assert not other.group.state[StateWord.GENERATION] & 1
 
 
-def test_a_new_connection_to_the_catalogue_is_not_taken_for_the_one_before(
-    store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQLite counts changes anew on every connection: the first look of each shows the same number."""
-    put(store, "x", np.arange(3))
-    real = disk_writes.commit
-    seen = []
-    versions = []
-
-    def look_by_a_new_connection() -> None:
-        other._catalogue.close()
-        seen.append(read(other, "x").tolist())
-        versions.append(other._catalogue._connection_of_index().execute("PRAGMA data_version").fetchone()[0])
-
-    def committing(connection: sqlite3.Connection) -> None:
-        look_by_a_new_connection()
-        real(connection)
-        look_by_a_new_connection()
-
-    monkeypatch.setattr(disk_writes, "commit", committing)
-    put(store, "x", np.arange(2))
-    assert versions[0] == versions[1]
-    assert seen == [[0, 1, 2], [0, 1]]
-
-
 def test_a_process_that_is_far_behind_reads_the_whole_catalogue(
     store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

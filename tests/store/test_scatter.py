@@ -22,7 +22,18 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
 from tests.kernels.scatter_loops import scatter_nd
-from tests.store.helpers import answered, change_of, files, made, put, read, scatter, scatter_together, strings
+from tests.store.helpers import (
+    answered,
+    change_of,
+    files,
+    made,
+    put,
+    read,
+    scatter,
+    scatter_change,
+    scatter_together,
+    strings,
+)
 
 NUMBERS = [name for name, row in DTYPES.items() if row.arithmetic]
 
@@ -247,7 +258,7 @@ def test_a_change_for_a_content_that_was_replaced_is_planned_again(store: LocalS
     change = ScatterChange(store.content("x").description.id, np.array([3]), made(np.array([9])), 1, "none")
     put(store, "x", np.arange(2))
     with pytest.raises(ContentReplaced):
-        store.scatter("x", change)
+        scatter_change(store, "x", change)
     assert read(store, "x").tolist() == [0, 1]
 
 
@@ -482,7 +493,7 @@ def test_many_threads_share_the_waits_for_the_disk(store: LocalStore, monkeypatc
     assert len(set(etags)) == 120
     assert len(calls) < 100
     with pytest.raises(GatherError, match="tensor_not_found"):
-        store.scatter("gone", change_of(store, "x", [[0]], np.array([1])))
+        scatter_change(store, "gone", change_of(store, "x", [[0]], np.array([1])))
 
 
 @pytest.mark.parametrize("before", [0, 1])

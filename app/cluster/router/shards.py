@@ -256,11 +256,6 @@ class Shards:
         """Those that have been asked."""
         return list(self._shards.values())
 
-    @property
-    def down(self) -> frozenset[str]:
-        """The addresses of those that failed and have not answered since."""
-        return frozenset(self._down)
-
     def note(self, address: str, failure: Failure | None) -> None:
         """What an ask of a shard led to: whether others are asked before it from now on is up to `choice`."""
         if failure is None:

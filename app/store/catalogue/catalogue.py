@@ -56,8 +56,6 @@ class Catalogue:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._idle: deque[sqlite3.Connection] = deque()
-        self._index_connection: sqlite3.Connection | None = None
-        self._index_connections = 0
 
     def create(self, contents: CatalogueContents = EMPTY) -> None:
         """Make the database anew with these tensors and aliases, durably."""
@@ -186,7 +184,7 @@ class Catalogue:
             try:
                 yield transaction
             finally:
-                with suppress(OSError):
+                with suppress(sqlite3.Error):
                     transaction.roll_back()
 
     def rows(self) -> tuple[int, list[Row], list[Alias]]:
@@ -202,21 +200,11 @@ class Catalogue:
 
     def find_key(self, scope: str, key: str) -> AnsweredKey | None:
         """The stored Idempotency-Key, None if there is none."""
-        # Every scatter with a key comes here: without the two context managers, which cost as much as the query.
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            with disk_errors(self.path):
-                connection = self._connect()
-        try:
+        with disk_errors(self.path), self._connection() as connection:
             found = connection.execute(
                 "SELECT scope, key, digest, etag, clock, version FROM keys WHERE scope = ? AND key = ?", (scope, key)
             ).fetchone()
-        except sqlite3.Error as error:
-            connection.close()
-            raise os_error(error, self.path) from error
-        self._idle.append(connection)
-        return None if found is None else AnsweredKey(*found)
+            return None if found is None else AnsweredKey(*found)
 
     def count_keys(self, keys: Iterable[tuple[str, str]]) -> int:
         """How many of these Idempotency-Keys, each with its scope, there are."""
@@ -243,49 +231,27 @@ class Catalogue:
         with disk_errors(self.path), self._connection() as connection:
             return dict(connection.execute("SELECT name, value FROM facts").fetchall())
 
-    # For `catalogue_cache`, which calls from one thread at a time
-
-    def _connection_of_index(self) -> sqlite3.Connection:
-        if self._index_connection is None:
-            self._index_connection = self._connect()
-            self._index_connections += 1
-        return self._index_connection
-
-    def data_version(self) -> tuple[int, int]:
-        """Changes whenever another connection, of any process, has committed. Takes some microseconds."""
-        with disk_errors(self.path):
-            # SQLite counts for each connection anew.
-            found = self._connection_of_index().execute("PRAGMA data_version").fetchone()[0]
-            return self._index_connections, found
-
     def last_change(self) -> int:
         """The number of the last change of a tensor or an alias."""
-        with disk_errors(self.path):
-            return last_change(self._connection_of_index())
+        with disk_errors(self.path), self._connection() as connection:
+            return last_change(connection)
 
     def changes_since(self, sequence: int) -> list[Change] | None:
         """The changes after number `sequence`, in their order; None where they are too many to have been kept."""
-        with disk_errors(self.path):
-            found = (
-                self._connection_of_index()
-                .execute(
-                    "SELECT c.sequence, c.name, c.version, a.name, a.version, a.etag, a.created, a.modified, v.* "
-                    "FROM changes c LEFT JOIN tensors v ON v.name = c.name AND v.version = c.version "
-                    "LEFT JOIN aliases a ON c.version = 0 AND a.alias = c.name "
-                    "WHERE c.sequence >= ? ORDER BY c.sequence",
-                    (sequence,),
-                )
-                .fetchall()
-            )
+        with disk_errors(self.path), self._connection() as connection:
+            found = connection.execute(
+                "SELECT c.sequence, c.name, c.version, a.name, a.version, a.etag, a.created, a.modified, v.* "
+                "FROM changes c LEFT JOIN tensors v ON v.name = c.name AND v.version = c.version "
+                "LEFT JOIN aliases a ON c.version = 0 AND a.alias = c.name "
+                "WHERE c.sequence >= ? ORDER BY c.sequence",
+                (sequence,),
+            ).fetchall()
         if not found or found[0][0] != sequence:
             return None
         return [Change(one[0], one[1], one[2], _now(one[1], one[3:8], one[8:])) for one in found[1:]]
 
     def close(self) -> None:
         """Close the connections; harmless if there are none."""
-        if self._index_connection is not None:
-            self._index_connection.close()
-            self._index_connection = None
         while self._idle:
             self._idle.pop().close()
 

@@ -5,8 +5,9 @@ whose rows are of that generation is up to date, so that a lookup costs one comp
 one that is behind reads the changes since, once for all of its lookups.
 
 The word is odd from before a change is committed until after it, since in between SQLite may or may not show the change
-already. A process that finds it odd asks SQLite, which takes some microseconds. It stays odd if the committing process
-dies in between; then the lock of the catalogue is free, and the first process that finds it free repairs the word.
+already. A process that finds it odd asks SQLite each time, which takes some ten microseconds. It stays odd if the
+committing process dies in between; then the lock of the catalogue is free, and the first process that finds it free
+repairs the word.
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ class CatalogueCache:
         self._aliases: dict[str, Alias] = {}
         self._aliases_of: dict[str, dict[str, Alias]] = {}
         self._sequence = 0
-        self._version = 0, 0
         self._names: tuple[int, list[str]] = -1, []
         self._alias_names: tuple[int, list[str]] = -1, []
         self.generation = -1
@@ -152,14 +152,9 @@ class CatalogueCache:
                 generation = self._repair_generation()
             if generation == self.generation:
                 return
-            if generation & 1:
-                version = self._catalogue.data_version()
-                if version != self._version:
-                    self._reload()
-                    self._version = version
-                return
             self._reload()
-            self.generation = generation
+            if not generation & 1:
+                self.generation = generation
 
     def _repair_generation(self) -> int:
         """Repair an odd generation that a dead process has left; the generation as it is then."""

@@ -10,7 +10,6 @@ import orjson
 
 from app.store import last_versions
 from app.store.catalogue.catalogue_rows import Alias, AnsweredKey, LastVersion, Row
-from app.store.catalogue.sqlite_errors import disk_errors
 from app.store.files import disk_writes
 
 _KEPT_CHANGES: Final = 1024
@@ -18,7 +17,7 @@ _KEPT_CHANGES: Final = 1024
 
 
 class Transaction:
-    """Changes of the catalogue that become durable together."""
+    """Changes of the catalogue that become durable together. All methods raise sqlite3.Error."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -31,110 +30,97 @@ class Transaction:
 
     def next_version(self, name: str) -> int:
         """The number of the next version of a name: one more than it ever had."""
-        with disk_errors():
-            return last_versions.next_version(self._connection, name)
+        return last_versions.next_version(self._connection, name)
 
     def put(self, row: Row) -> None:
         """Enter a version of a tensor, replacing the row of its number."""
-        with disk_errors():
-            self._connection.execute(
-                "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    row.name, row.version, row.content, row.file, row.dtype, orjson.dumps(row.shape).decode(), row.size,
-                    row.file_size, row.sha256, row.created, row.modified, row.prefault, row.lock,
-                ),
-            )  # fmt: skip
-            last_versions.note_entered(self._connection, row.name, row.version)
+        self._connection.execute(
+            "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                row.name, row.version, row.content, row.file, row.dtype, orjson.dumps(row.shape).decode(), row.size,
+                row.file_size, row.sha256, row.created, row.modified, row.prefault, row.lock,
+            ),
+        )  # fmt: skip
+        last_versions.note_entered(self._connection, row.name, row.version)
         self._changed.append((row.name, row.version))
 
     def remove(self, row: Row) -> None:
         """Remove a version of a tensor. Its number is not given again."""
-        with disk_errors():
-            self._connection.execute("DELETE FROM tensors WHERE name = ? AND version = ?", (row.name, row.version))
-            last_versions.note_removed(self._connection, row.name, self.last_change() + len(self._changed) + 1)
+        self._connection.execute("DELETE FROM tensors WHERE name = ? AND version = ?", (row.name, row.version))
+        last_versions.note_removed(self._connection, row.name, self.last_change() + len(self._changed) + 1)
         self._changed.append((row.name, row.version))
 
     def put_alias(self, alias: Alias) -> None:
         """Enter an alias, or move it."""
-        with disk_errors():
-            self._connection.execute(
-                "INSERT OR REPLACE INTO aliases VALUES (?, ?, ?, ?, ?, ?)",
-                (alias.alias, alias.name, alias.version, alias.etag, alias.created, alias.modified),
-            )
+        self._connection.execute(
+            "INSERT OR REPLACE INTO aliases VALUES (?, ?, ?, ?, ?, ?)",
+            (alias.alias, alias.name, alias.version, alias.etag, alias.created, alias.modified),
+        )
         self._changed.append((alias.alias, 0))
 
     def remove_alias(self, alias: str) -> None:
         """Remove an alias."""
-        with disk_errors():
-            self._connection.execute("DELETE FROM aliases WHERE alias = ?", (alias,))
+        self._connection.execute("DELETE FROM aliases WHERE alias = ?", (alias,))
         self._changed.append((alias, 0))
 
     def store_keys(self, answers: Sequence[AnsweredKey], expired: int) -> None:
         """Enter Idempotency-Keys, and remove some thousands of those answered at `expired` or before."""
-        with disk_errors():
-            run = self._connection.execute
-            gone = run(
-                "DELETE FROM keys WHERE (scope, key) IN (SELECT scope, key FROM keys WHERE clock <= ? LIMIT ?)",
-                (expired, 10_000 + 2 * len(answers)),
-            ).rowcount
-            for one in answers:
-                gone += run("DELETE FROM keys WHERE scope = ? AND key = ?", (one.scope, one.key)).rowcount
-            self._connection.executemany(
-                "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?)",
-                [(one.scope, one.key, one.digest, one.etag, one.clock, one.version) for one in answers],
-            )
-            if gone != len(answers):
-                run("UPDATE facts SET value = value + ? WHERE name = 'keys'", (len(answers) - gone,))
+        run = self._connection.execute
+        gone = run(
+            "DELETE FROM keys WHERE (scope, key) IN (SELECT scope, key FROM keys WHERE clock <= ? LIMIT ?)",
+            (expired, 10_000 + 2 * len(answers)),
+        ).rowcount
+        for one in answers:
+            gone += run("DELETE FROM keys WHERE scope = ? AND key = ?", (one.scope, one.key)).rowcount
+        self._connection.executemany(
+            "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?)",
+            [(one.scope, one.key, one.digest, one.etag, one.clock, one.version) for one in answers],
+        )
+        if gone != len(answers):
+            run("UPDATE facts SET value = value + ? WHERE name = 'keys'", (len(answers) - gone,))
 
     def put_import(self, number: str, record: bytes) -> None:
         """Enter the record of an import, in place of the one with its id."""
-        with disk_errors():
-            self._connection.execute("INSERT OR REPLACE INTO imports VALUES (?, ?)", (number, record.decode()))
+        self._connection.execute("INSERT OR REPLACE INTO imports VALUES (?, ?)", (number, record.decode()))
 
     def remove_import(self, number: str) -> None:
         """Remove the record of an import."""
-        with disk_errors():
-            self._connection.execute("DELETE FROM imports WHERE id = ?", (number,))
+        self._connection.execute("DELETE FROM imports WHERE id = ?", (number,))
 
     def forget_imports(self, most: int) -> None:
         """Remove the oldest records of imports that have ended, but for `most` of them."""
-        with disk_errors():
-            self._connection.execute(
-                "DELETE FROM imports WHERE id IN (SELECT id FROM imports "
-                "WHERE json_extract(record, '$.state') != 'running' ORDER BY id DESC LIMIT -1 OFFSET ?)",
-                (most,),
-            )
+        self._connection.execute(
+            "DELETE FROM imports WHERE id IN (SELECT id FROM imports "
+            "WHERE json_extract(record, '$.state') != 'running' ORDER BY id DESC LIMIT -1 OFFSET ?)",
+            (most,),
+        )
 
     def set_last_versions(self, found: Sequence[LastVersion], version_floor: int) -> None:
         """Set the highest number of each name, of those in the catalogue too."""
-        with disk_errors():
-            self._connection.executemany(
-                "INSERT OR REPLACE INTO last_versions VALUES (?, ?, ?)",
-                [(one.name, one.version, one.removed) for one in found],
-            )
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO last_versions VALUES (?, ?, ?)",
+            [(one.name, one.version, one.removed) for one in found],
+        )
         self.set_facts({"version_floor": version_floor, "removed_names": sum(one.removed is not None for one in found)})
 
     def set_facts(self, facts: dict[str, Any]) -> None:
         """Set single values, by name."""
-        with disk_errors():
-            self._connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
+        self._connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
     def commit(self) -> None:
-        """Make it durable. Raises OSError; a crash before the next commit may then still make it durable."""
-        with disk_errors():
-            for name, version in self._changed:
-                self._connection.execute("INSERT INTO changes (name, version) VALUES (?, ?)", (name, version))
-            if self._changed:
-                last = self.last_change()
-                if last // 256 != (last - len(self._changed)) // 256:
-                    self._connection.execute("DELETE FROM changes WHERE sequence <= ?", (last - _KEPT_CHANGES,))
-            disk_writes.commit(self._connection)
+        """Make it durable; if that fails, a crash before the next commit may then still make it durable."""
+        for name, version in self._changed:
+            self._connection.execute("INSERT INTO changes (name, version) VALUES (?, ?)", (name, version))
+        if self._changed:
+            last = self.last_change()
+            if last // 256 != (last - len(self._changed)) // 256:
+                self._connection.execute("DELETE FROM changes WHERE sequence <= ?", (last - _KEPT_CHANGES,))
+        disk_writes.commit(self._connection)
 
     def roll_back(self) -> None:
         """Undo what has not been committed."""
         if self._connection.in_transaction:
-            with disk_errors():
-                self._connection.execute("ROLLBACK")
+            self._connection.execute("ROLLBACK")
 
     def last_change(self) -> int:
         """The number of the last change of a tensor or an alias."""

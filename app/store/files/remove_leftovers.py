@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -83,13 +84,13 @@ class UploadFolder:
         return False
 
 
+@dataclass(slots=True)
 class OrphanedFiles:
     """Files of contents and logs that no tensor has: a process died, or could not remove them or commit."""
 
-    def __init__(self, tensors: Path, logs: Path, index: CatalogueCache) -> None:
-        self._tensors = tensors
-        self._logs = logs
-        self._index = index
+    _tensors: Path
+    _logs: Path
+    _index: CatalogueCache
 
     def remove_all(self) -> None:
         """Remove them. Raises OSError."""

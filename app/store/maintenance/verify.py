@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from time import perf_counter
@@ -24,17 +25,15 @@ logger = logging.getLogger("gathernd")
 _BLOCKS_PER_PAUSE: Final = 16
 
 
+@dataclass
 class Verifier:
     """Verifies all contents once, in the first process of the group that tries."""
 
-    def __init__(
-        self, group: ProcessGroup, replayed_logs: ReplayedLogs, index: CatalogueCache, tensors: Path, logs: Path
-    ) -> None:
-        self._group = group
-        self._replayed_logs = replayed_logs
-        self._index = index
-        self._tensors = tensors
-        self._logs = logs
+    _group: ProcessGroup
+    _replayed_logs: ReplayedLogs
+    _index: CatalogueCache
+    _tensors: Path
+    _logs: Path
 
     def run(self, stop: Event, pause_ratio: float) -> None:
         """See `LocalStore.verify`."""

@@ -7,7 +7,7 @@ they are done, the caller of the next one goes on with those queued meanwhile. N
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Event, Lock
+from threading import Lock
 from typing import Final
 
 from app.store.scatters.pending_scatter import PendingScatter, Scattered
@@ -45,14 +45,6 @@ class ScatterQueues:
         self._work = work
         self._lock = Lock()
         self._queues: dict[str, list[QueuedScatter]] = {}
-
-    def run(self, name: str, scatter: PendingScatter) -> Scattered:
-        """The result of `scatter`, or its error; blocks."""
-        turn = Event()
-        queued = self.enqueue(name, scatter, turn.set)
-        if not queued.is_leader:
-            turn.wait()
-        return self.complete(queued)
 
     def enqueue(self, name: str, scatter: PendingScatter, wake: Callable[[], None]) -> QueuedScatter:
         """Queue a scatter; never blocks.

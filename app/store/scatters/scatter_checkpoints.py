@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from app.errors import GatherError
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Row
-from app.store.catalogue.catalogue_transaction import Transaction
 from app.store.files import disk_writes
 from app.store.files.tensor_file import BadFile
 from app.store.idempotency import IdempotencyKeys
@@ -37,25 +36,17 @@ where they come faster than the disk writes them.
 """
 
 
+@dataclass
 class Checkpoints:
     """The checkpoints of the tensors of a store."""
 
-    def __init__(
-        self,
-        group: ProcessGroup,
-        index: CatalogueCache,
-        logs: ReplayedLogs,
-        keys: IdempotencyKeys,
-        change: Callable[[], AbstractContextManager[Transaction]],
-    ) -> None:
-        """`change` begins a transaction of the catalogue that ends with its context."""
-        self._group = group
-        self._index = index
-        self._logs = logs
-        self._keys = keys
-        self._change = change
-        self._running: set[str] = set()  # contents whose checkpoint this process runs in the background
-        self.checkpoint_bytes = CHECKPOINT_BYTES
+    _group: ProcessGroup
+    _index: CatalogueCache
+    _logs: ReplayedLogs
+    _keys: IdempotencyKeys
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    _running: set[str] = field(default_factory=set)
+    """Contents whose checkpoint this process runs in the background."""
 
     def prepare_if_due(self, row: Row, writable: WritableTensor) -> Callable[[], None] | None:
         """The checkpoint of this content, to be run in the background without the lock; None where it is not due."""
@@ -142,7 +133,7 @@ class Checkpoints:
         """Enter the keys of these entries in the catalogue."""
         unexpired = self._keys.unexpired(name, entries)
         if unexpired:
-            with self._change() as transaction:
+            with self._index.change() as transaction:
                 self._keys.store(transaction, unexpired)
 
     def recover(self, row: Row) -> None:
