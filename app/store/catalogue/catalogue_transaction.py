@@ -88,10 +88,10 @@ class Transaction:
         self._connection.execute("DELETE FROM imports WHERE id = ?", (number,))
 
     def forget_imports(self, most: int) -> None:
-        """Remove the oldest records of imports that have ended, but for `most` of them."""
+        """Remove the records of imports that have ended, but for those among the newest `most` of all."""
         self._connection.execute(
-            "DELETE FROM imports WHERE id IN (SELECT id FROM imports "
-            "WHERE json_extract(record, '$.state') != 'running' ORDER BY id DESC LIMIT -1 OFFSET ?)",
+            "DELETE FROM imports WHERE id IN (SELECT id FROM imports ORDER BY id DESC LIMIT -1 OFFSET ?) "
+            "AND json_extract(record, '$.state') != 'running'",
             (most,),
         )
 
