@@ -18,6 +18,8 @@ from typing import IO, Any, Final, Protocol
 
 import orjson
 
+from app.cluster.coordinator.coordinator_link import CoordinatorLink
+
 ANSWER_S: Final = 10.0
 """How long an answer may take beyond what the request waits for."""
 SILENCES: Final = 3
@@ -27,19 +29,11 @@ _CALLS: Final = 64
 logger = logging.getLogger(__name__)
 
 
-class KeyedLink(Protocol):
+class KeyedLink(CoordinatorLink, Protocol):
     """A link that knows the key which shards are asked with."""
-
-    def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float) -> list[bytes]:
-        """See `coordinator_link.CoordinatorLink`."""
-        ...
 
     def key(self) -> str | None:
         """The key. Raises OSError where the coordinator cannot be reached."""
-        ...
-
-    def close(self) -> None:
-        """Give up what it holds."""
         ...
 
 

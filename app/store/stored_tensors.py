@@ -183,18 +183,14 @@ class StoredTensors:
                 raise damaged(reference, "its checksums or its log do not match")
             return metadata
 
-    def etag(self, name: str) -> str | None:
-        """The ETag of a tensor, also of one whose content is damaged; None where there is none."""
-        row = self._index.find(name)
-        return None if row is None else self._describe(row).etag
-
     def etag_to_replace(self, name: str) -> str | None:
         """The ETag of the current version of a tensor that is to be uploaded; None where there is none.
 
         Raises name_conflict for an alias.
         """
         check_no_alias(self._index, name)
-        return self.etag(name)
+        row = self._index.find(name)
+        return None if row is None else self._describe(row).etag
 
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
         """At most `limit` tensors in the order of their names, those after `after`; the last name if more follow.

@@ -105,7 +105,7 @@ def remove(folder: Path) -> int:
         if not in_worker(store, lambda worker: worker.delete("x"), deaths + 1):
             assert store.get("x") is None
             return deaths
-        assert (store.get("x") is None) == (store.etag("x") is None) == (store.names() == [])
+        assert (store.get("x") is None) == (store.etag_to_replace("x") is None) == (store.names() == [])
         deaths += 1
 
 

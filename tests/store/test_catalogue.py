@@ -182,8 +182,7 @@ def test_many_other_tensors_do_not_make_a_log_forgotten_while_it_is_in_use(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scatters of more others than are remembered, while one stands between reading its log and writing to it."""
-    from app.store.scatters import log_replay
-    from app.store.scatters import writable_tensor as scatters
+    from app.store.scatters import log_replay, scatter_execution
 
     monkeypatch.setattr(disk_writes, "fsync", lambda _: None)
     monkeypatch.setattr(disk_writes, "fsync_folder", lambda _: None)
@@ -195,20 +194,20 @@ def test_many_other_tensors_do_not_make_a_log_forgotten_while_it_is_in_use(
     put(store, "hot", np.zeros(8, np.int64))
     for number in range(3):
         scatter(store, "hot", [[0], [number]], np.array([number + 1, number + 1]))
-    real = scatters.WritableTensor.new_rows
+    real = scatter_reductions.new_rows
     busy = [True]
 
-    def compute(self: Any, *arguments: Any) -> Any:
-        if busy and self.description.name == "hot":
+    def compute(items: Any, *arguments: Any) -> Any:
+        if busy and items.__self__.description.name == "hot":
             busy.clear()
             others = Thread(
                 target=lambda: [scatter(store, f"n{number}", [[0]], np.array([7])) for number in range(count)]
             )
             others.start()
             others.join()
-        return real(self, *arguments)
+        return real(items, *arguments)
 
-    monkeypatch.setattr(scatters.WritableTensor, "new_rows", compute)
+    monkeypatch.setattr(scatter_execution, "new_rows", compute)
     scatter(store, "hot", [[0], [3]], np.array([4, 4]))
     store.close()
     store = opened(folder)

@@ -388,7 +388,7 @@ def test_scatters_that_wait_together_share_one_fsync_and_count_one_after_the_oth
 ) -> None:
     put(store, "x", np.arange(6))
     scatter(store, "x", [[5]], np.array([50]), key="old")  # the log is there: its folder needs no fsync any more
-    etag = store.etag("x")
+    etag = store.etag_to_replace("x")
     assert etag is not None
     second = etag.replace('-1"', '-3"')
     replaced = change_of(store, "x", [[0]], np.array([99]))

@@ -125,11 +125,6 @@ class ClusterState:
         return tuple(found)
 
 
-def listed_ranges(state: ClusterState) -> tuple[ListedRange, ...]:
-    """Each range of each version in the map."""
-    return state.listed
-
-
 def find_content(found: ShardMap, content_id: str) -> tuple[str, ShardedVersion] | None:
     """The table and the version of this content, None where the map has none."""
     for name, table in found.tables.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.cluster.coordinator.cluster_state import listed_ranges
 from app.cluster.coordinator.coordinator import Coordinator
 from app.cluster.coordinator.messages import RangeKey
 
@@ -19,7 +18,7 @@ def status_of(coordinator: Coordinator) -> Mapping[str, Any]:
     state, nodes = coordinator.state, coordinator.nodes
     used: dict[str, int] = {}
     sizes = {}
-    for one in listed_ranges(state):
+    for one in state.listed:
         sizes[one.key] = one.size
         for node in one.nodes:
             used[node] = used.get(node, 0) + one.size
@@ -31,7 +30,7 @@ def status_of(coordinator: Coordinator) -> Mapping[str, Any]:
                 "node": node,
                 "address": nodes.address(node),
                 "state": "lost" if nodes.is_lost(node) else "draining" if node in state.draining else "serving",
-                "ranges": sum(node in one.nodes for one in listed_ranges(state)),
+                "ranges": sum(node in one.nodes for one in state.listed),
                 "bytes": used.get(node, 0),
                 "capacity": nodes.capacity(node),
             }

@@ -274,14 +274,14 @@ class Coordinator:
     def _wanted(self) -> set[tuple[str, RangeKey]]:
         """The ranges of the map and those that are being made for it, with their machines."""
         wanted = self.copies.wanted() | self.publications.wanted()
-        for one in cluster_state.listed_ranges(self.state):
+        for one in self.state.listed:
             wanted.update((node, one.key) for node in one.nodes)
         return wanted
 
     def _free(self) -> dict[str, int]:
         """Bytes that each machine may be given: its capacity less what it has or is to have; none that is draining."""
         free = {node: self.nodes.capacity(node) for node in self.nodes.living if node not in self.state.draining}
-        for one in cluster_state.listed_ranges(self.state):
+        for one in self.state.listed:
             for node in one.nodes:
                 if node in free:
                     free[node] -= one.size

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.cluster.coordinator.cluster_options import ClusterOptions
-from app.cluster.coordinator.cluster_state import ClusterState, listed_ranges
+from app.cluster.coordinator.cluster_state import ClusterState
 from app.cluster.coordinator.messages import Held, HeldRange, Inventory, RangeKey
 
 HEARD_AFTER: Final = 3.0
@@ -98,7 +98,7 @@ class NodeViews:
 
     def new_addresses(self, state: ClusterState) -> Iterator[tuple[str, str]]:
         """Machines whose shards answer at another address than the map says, unless another one has that there."""
-        listed = {(replica.node, replica.address) for one in listed_ranges(state) for replica in one.replicas}
+        listed = {(replica.node, replica.address) for one in state.listed for replica in one.replicas}
         for node in sorted({node for node, _ in listed}):
             if self.is_heard(node):
                 address = self.address(node)

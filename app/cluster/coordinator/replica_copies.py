@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.cluster.coordinator.cluster_options import ClusterOptions
-from app.cluster.coordinator.cluster_state import ClusterState, ListedRange, listed_ranges
+from app.cluster.coordinator.cluster_state import ClusterState, ListedRange
 from app.cluster.coordinator.messages import Held, Hold, NotHeld, RangeKey, Send, Stamp
 from app.cluster.coordinator.node_choice import choose_move, choose_nodes
 from app.cluster.coordinator.node_views import NodeViews
@@ -40,7 +40,7 @@ class ReplicaCopies:
 
     def plan(self, state: ClusterState, nodes: NodeViews, free: Mapping[str, int], stamp: Callable[[], Stamp]) -> None:
         """Give up the copies that nobody needs any more, and begin those that are needed."""
-        ranges = {one.key: one for one in listed_ranges(state)}
+        ranges = {one.key: one for one in state.listed}
         for key, copy in list(self._copies.items()):
             if not copy.queued and not _is_needed(copy, ranges.get(key), state, nodes):
                 del self._copies[key]
@@ -67,7 +67,7 @@ class ReplicaCopies:
 
     def orders(self, state: ClusterState, nodes: NodeViews) -> Iterator[Send]:
         """The orders of all copies that have not been told whole."""
-        ranges = {one.key: one for one in listed_ranges(state)}
+        ranges = {one.key: one for one in state.listed}
         for key, copy in self._copies.items():
             if not copy.queued:
                 one = ranges[key]

@@ -5,8 +5,6 @@ A static map changes when its file does. So does each method that would change i
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -14,6 +12,7 @@ import numpy as np
 from app.cluster.shard_map import ShardedVersion, ShardMap
 from app.errors import GatherError
 from app.store import Resident
+from app.store.catalogue.catalogue_cache import page_of
 from app.store.catalogue.catalogue_rows import Alias
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_errors import no_alias, not_found
@@ -110,7 +109,7 @@ class ShardedTensors:
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
         """At most `limit` tables in the order of their names, those after `after`; the last name if more follow."""
         shard_map = self.shard_map
-        names, following = _page(sorted(shard_map.tables), limit, after)
+        names, following = page_of(sorted(shard_map.tables), limit, after)
         return [self._describe(name, shard_map.tables[name].current, shard_map) for name in names], following
 
     def alias(self, alias: str) -> Alias:
@@ -124,7 +123,7 @@ class ShardedTensors:
     def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
         """At most `limit` aliases in the order of their names, those after `after`; the last name if more follow."""
         shard_map = self.shard_map
-        names, following = _page(sorted(shard_map.aliases), limit, after)
+        names, following = page_of(sorted(shard_map.aliases), limit, after)
         return [self._alias(name, shard_map) for name in names], following
 
     def _alias(self, alias: str, shard_map: ShardMap) -> Alias:
@@ -215,9 +214,3 @@ def immutable(what: str) -> NoReturn:
         f"{what} is not there for tables in row ranges: they are immutable, and change by publishing a new version",
         hint="Publish a new version of the table, or send the data in the request.",
     )
-
-
-def _page(names: Sequence[str], limit: int, after: str | None) -> tuple[list[str], str | None]:
-    begin = 0 if after is None else bisect_right(names, after)
-    page = list(names[begin : begin + limit])
-    return page, page[-1] if page and begin + limit < len(names) else None

@@ -198,6 +198,28 @@ class Catalogue:
             finally:
                 connection.execute("ROLLBACK")
 
+    def contents(self) -> CatalogueContents:
+        """All that there is, but for Idempotency-Keys and records of imports."""
+        with disk_errors(self.path), self._connection() as connection:
+            connection.execute("BEGIN")
+            try:
+                return CatalogueContents(
+                    [row_of(found) for found in connection.execute("SELECT * FROM tensors")],
+                    [Alias(*found) for found in connection.execute("SELECT * FROM aliases")],
+                    [LastVersion(*found) for found in connection.execute("SELECT * FROM last_versions")],
+                    int(fact(connection, "version_floor")),
+                )
+            finally:
+                connection.execute("ROLLBACK")
+
+    def row(self, name: str, version: int) -> Row | None:
+        """A version of a tensor, None if there is none."""
+        with disk_errors(self.path), self._connection() as connection:
+            found = connection.execute(
+                "SELECT * FROM tensors WHERE name = ? AND version = ?", (name, version)
+            ).fetchone()
+            return None if found is None else row_of(found)
+
     def find_key(self, scope: str, key: str) -> AnsweredKey | None:
         """The stored Idempotency-Key, None if there is none."""
         with disk_errors(self.path), self._connection() as connection:
@@ -254,26 +276,6 @@ class Catalogue:
         """Close the connections; harmless if there are none."""
         while self._idle:
             self._idle.pop().close()
-
-
-def contents_of(connection: sqlite3.Connection) -> CatalogueContents:
-    """All that a database says at one moment, but for Idempotency-Keys."""
-    connection.execute("BEGIN")
-    try:
-        return CatalogueContents(
-            [row_of(found) for found in connection.execute("SELECT * FROM tensors")],
-            [Alias(*found) for found in connection.execute("SELECT * FROM aliases")],
-            [LastVersion(*found) for found in connection.execute("SELECT * FROM last_versions")],
-            int(fact(connection, "version_floor")),
-        )
-    finally:
-        connection.execute("ROLLBACK")
-
-
-def row_in(connection: sqlite3.Connection, name: str, version: int) -> Row | None:
-    """A version of a tensor in a database, None if there is none."""
-    found = connection.execute("SELECT * FROM tensors WHERE name = ? AND version = ?", (name, version)).fetchone()
-    return None if found is None else row_of(found)
 
 
 def _now(name: str, alias: Sequence[Any], row: Sequence[Any]) -> Row | Alias | None:

@@ -31,20 +31,13 @@ Read = Callable[[int, int], Buffer]
 """Bytes from and to an offset of the blocks, which begin behind the first page."""
 
 
-class Unchecked:
-    """Blocks whose checksums in the file may be older than what they hold: all of them."""
-
-    def __contains__(self, block: object) -> bool:
-        return True
-
-
 def copy_content(
     read: Read | None,
     description: Description,
     sequence: int,
     modified: int,
     checksums: bytes,
-    changed: Collection[int] | Unchecked,
+    changed: Collection[int],
     target: int,
 ) -> str:
     """Write the content into the file `target`, durably; the digest of what was written.
@@ -76,7 +69,7 @@ def _check_blocks(
     size: int,
     first: int,
     table: NDArray[np.uint32],
-    changed: Collection[int] | Unchecked,
+    changed: Collection[int],
 ) -> None:
     """Compare whole blocks, from block number `first` on, with the checksums in `table`, which gets those that changed.
 

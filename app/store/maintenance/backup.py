@@ -23,7 +23,7 @@ from typing import Final
 from app.errors import GatherError
 from app.store.catalogue.catalogue_rows import CatalogueContents, Row
 from app.store.files import disk_writes
-from app.store.files.content_copy import Read, Unchecked, copy_content
+from app.store.files.content_copy import Read, copy_content
 from app.store.files.disk_writes import FULL
 from app.store.files.download_snapshots import Snapshot
 from app.store.files.mapped_tensor import MappedContent
@@ -238,8 +238,8 @@ class _Backup:
             return None
         modified = int.from_bytes(page[8:16], "little")
         checksums = read_at(opened, description.checksums_at, 4 * description.block_count)
-        # Its log, which told the blocks that scatters have changed, is gone.
-        changed = Unchecked() if version else ()
+        # Its log, which told the blocks that scatters have changed, is gone: it may be any of them.
+        changed = range(description.block_count) if version else ()
         return _Source(description, version >> 1, modified, checksums, changed, -1, _reader(opened))
 
     def _has(self, row: Row, sequence: int) -> bool:
@@ -288,7 +288,7 @@ class _Source:
     sequence: int
     modified: int
     checksums: bytes
-    changed: Collection[int] | Unchecked
+    changed: Collection[int]
     target: int
     read: Read | None
     snapshot: Snapshot | None = None

@@ -12,7 +12,7 @@ from typing import Final
 
 import orjson
 
-from app.store.catalogue.catalogue_reader import read_database
+from app.store.catalogue.catalogue import LOCK_TIMEOUT_S, database_uri
 from app.store.catalogue.catalogue_rows import CatalogueContents
 from app.store.catalogue.catalogue_schema import APPLICATION, SCHEMA_VERSION, create_tables
 from app.tensors.tensor_name import RESERVED, TENSOR_NAME
@@ -29,7 +29,9 @@ def database_problem(path: Path) -> str | None:
     if not path.exists():
         return "is missing"
     try:
-        return read_database(path, _problem)
+        uri = database_uri(path)
+        with closing(sqlite3.connect(uri, uri=True, timeout=LOCK_TIMEOUT_S, isolation_level=None)) as connection:
+            return _problem(connection)
     except sqlite3.Error as error:
         return f"cannot be read: {error}"
 

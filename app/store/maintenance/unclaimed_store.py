@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from app.store.catalogue.catalogue import FILE
-from app.store.catalogue.catalogue_reader import CatalogueReader
+from app.store.catalogue.catalogue import FILE, Catalogue
 from app.store.catalogue.catalogue_rows import Row
 from app.store.catalogue.store_format import check_format
 from app.store.files import download_snapshots
@@ -39,7 +38,7 @@ class UnclaimedStore:
         self.log_folder = folder / "logs"
         self.upload_folder = folder / "incoming"
         self.snapshot_folder = folder / download_snapshots.FOLDER
-        self.catalogue = CatalogueReader(folder / FILE)
+        self.catalogue = Catalogue(folder / FILE)
         self.locks = StoreLocks(folder / "locks")
         self.locks.make_files()
 
@@ -50,12 +49,13 @@ class UnclaimedStore:
         Raises tensor_damaged and OSError.
         """
         log = ScatterLog(self.log_folder / row.content)
-        with open_writable(self.tensor_folder, row, log) as writable:
+        with closing(open_writable(self.tensor_folder, row, log)) as writable:
             replay(writable)
             yield writable
 
     def close(self) -> None:
-        """Close the locks."""
+        """Close the catalogue and the locks."""
+        self.catalogue.close()
         self.locks.close()
 
 

@@ -10,7 +10,7 @@ import fcntl
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -36,29 +36,21 @@ class StoreLocks:
         for path in {self._folder / name for name in names}.difference(self._folder.iterdir()):
             os.close(disk_writes.open_or_create(path))
 
-    @contextmanager
-    def tensor(self, name: str) -> Iterator[None]:
+    def tensor(self, name: str) -> AbstractContextManager[None]:
         """Keep other threads and processes from changing the tensor `name`. Blocks."""
-        with self.tensors_of(stripe(name)):
-            yield
+        return self.tensors_of(stripe(name))
 
-    @contextmanager
-    def tensors_of(self, number: int) -> Iterator[None]:
+    def tensors_of(self, number: int) -> AbstractContextManager[None]:
         """The same for all tensors whose lock has this number."""
-        with self._locked(f"{number:02d}"):
-            yield
+        return self._locked(f"{number:02d}")
 
-    @contextmanager
-    def catalogue(self) -> Iterator[None]:
+    def catalogue(self) -> AbstractContextManager[None]:
         """Keep other threads and processes from writing to the catalogue; within `tensor`. Blocks."""
-        with self._locked("catalogue"):
-            yield
+        return self._locked("catalogue")
 
-    @contextmanager
-    def uploads(self) -> Iterator[None]:
+    def uploads(self) -> AbstractContextManager[None]:
         """Keep other threads and processes from beginning or removing uploads. Blocks, but briefly."""
-        with self._locked("incoming"):
-            yield
+        return self._locked("incoming")
 
     @contextmanager
     def try_catalogue(self) -> Iterator[bool]:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import HeaderWord
@@ -43,13 +42,9 @@ class CheckpointPreparation:
         self.checksums: dict[int, int] = {}
         """The checksums of the blocks that were changed, by their numbers."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._writable.__exit__(kind, error, trace)
+    def close(self) -> None:
+        """Close the files."""
+        self._writable.close()
         os.close(self._log_fd)
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -49,7 +49,7 @@ class ReplayedLogs:
         # write over each other's records.
         log = self._take(row.content)
         try:
-            with open_writable(self.tensor_folder, row, log) as writable:
+            with closing(open_writable(self.tensor_folder, row, log)) as writable:
                 yield writable
         finally:
             with self._lock:
@@ -98,7 +98,7 @@ def open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTen
     except NotRegular as problem:
         raise unreadable(row.name, problem) from None
     if (writable.description.id, writable.description.name) != (row.content, row.name):
-        writable.__exit__(None, None, None)
+        writable.close()
         raise damaged(row.name, "its file describes another tensor")
     return writable
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -67,7 +68,7 @@ class Checkpoints:
         """Checkpoint the log with this id, which reached to `end`; scatters go on for most of it."""
         try:
             tensor, log = self._logs.tensor_folder / row.file, self._logs.log_folder / row.content
-            with CheckpointPreparation(tensor, log) as preparation:
+            with closing(CheckpointPreparation(tensor, log)) as preparation:
                 for completed_rounds in range(1, ROUNDS + 1):
                     self._advance(row, preparation, log_id, end)
                     with self._group.locks.tensor(row.name):

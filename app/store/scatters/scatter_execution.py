@@ -14,6 +14,7 @@ from app.store.idempotency import IdempotencyKeys, scope_in_log
 from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered
 from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.scatter_log import Entry, Record
+from app.store.scatters.scatter_reductions import new_rows
 from app.store.scatters.writable_tensor import WritableTensor
 
 
@@ -86,7 +87,9 @@ class ScatterExecutor:
         if answered is not None:
             return answered
         description, change = writable.description, pending.change
-        rows, values = writable.new_rows(change.rows, change.updates.array, change.width, change.reduction, records)
+        rows, values = new_rows(
+            writable.items, change.rows, change.updates.array, change.width, change.reduction, records
+        )
         sequence = (writable.version >> 1 if last_sequence is None else last_sequence) + 1
         entry = Entry(
             sequence, time.time_ns(), change.key, change.digest, description.etag(sequence), len(rows),

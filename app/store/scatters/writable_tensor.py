@@ -16,8 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import gcd
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +26,7 @@ from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import BLOCK, DAMAGED, PAGE, Description, HeaderWord, decode_page
 from app.store.processes import memory_barrier
 from app.store.scatters.scatter_log import Record, ScatterLog
-from app.store.scatters.scatter_reductions import new_rows
 from app.tensors.dtypes import DTYPES
-from app.tensors.operator_signature import Reduction
 
 _FLUSH_BYTES: Final = 1 << 21
 _NO_CHECKSUMS: Final[Mapping[int, int]] = {}
@@ -56,13 +53,8 @@ class WritableTensor:
             raise
         self.words = memoryview(self.mapping)[:PAGE].cast("Q")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # The memory is unmapped with the last array that refers to it.
+    def close(self) -> None:
+        """Close the file; the memory is unmapped with the last array that refers to it."""
         os.close(self._fd)
 
     @property
@@ -70,18 +62,7 @@ class WritableTensor:
         """The version without the bit that marks damage."""
         return self.words[HeaderWord.VERSION] & ~DAMAGED
 
-    def new_rows(
-        self,
-        rows: NDArray[np.int64],
-        updates: NDArray[Any],
-        width: int,
-        reduction: Reduction,
-        unapplied: Sequence[Record] = (),
-    ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        """The rows that a scatter changes and their new values; see `scatter_reductions.new_rows`."""
-        return new_rows(self._items, rows, updates, width, reduction, unapplied)
-
-    def _items(self) -> NDArray[Any]:
+    def items(self) -> NDArray[Any]:
         """All items of the content, flat."""
         description = self.description
         return np.frombuffer(self.mapping, DTYPES[description.dtype].numpy, description.item_count, PAGE)

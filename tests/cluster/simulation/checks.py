@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.cluster.coordinator.cluster_state import ClusterState, listed_ranges
+from app.cluster.coordinator.cluster_state import ClusterState
 from app.cluster.coordinator.messages import RangeKey
 from app.cluster.shard_map import ShardMap
 from app.tensors.tensor_name import split_reference
@@ -49,7 +49,7 @@ class Checks:
     def removed(self, node: str, key: RangeKey) -> None:
         """A shard has removed a range: none that the map lists there."""
         self.on_disk[key].discard(node)
-        for one in listed_ranges(self.latest):
+        for one in self.latest.listed:
             if one.key == key and node in one.nodes:
                 raise Violation(f"{node} dropped {key}, which the map lists there")
 
@@ -71,8 +71,8 @@ class Checks:
         if record.generation != len(self.history):
             raise Violation(f"record {record.generation} comes after {len(self.history) - 1}")
         before = self.history[-1]
-        listed = {(node, one.key) for one in listed_ranges(before) for node in one.nodes}
-        for one in listed_ranges(record):
+        listed = {(node, one.key) for one in before.listed for node in one.nodes}
+        for one in record.listed:
             if len(set(one.nodes)) != len(one.nodes):
                 raise Violation(f"{one.key} is listed twice on a machine")
             for node in one.nodes:
@@ -158,7 +158,7 @@ class Checks:
         """Every range is whole wherever the map lists it, and nowhere else; acknowledged changes are in the map."""
         latest = self.latest
         wanted = set()
-        for one in listed_ranges(latest):
+        for one in latest.listed:
             for node in one.nodes:
                 wanted.add((node, one.key))
                 if not self.has(node, one.key):

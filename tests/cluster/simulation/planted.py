@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.cluster.coordinator.cluster_options import ClusterOptions
-from app.cluster.coordinator.cluster_state import ClusterState, listed_ranges
+from app.cluster.coordinator.cluster_state import ClusterState
 from app.cluster.coordinator.coordinator import Coordinator, CoordinatorAction
 from app.cluster.coordinator.messages import Drop, Send
 from app.cluster.coordinator.publications import Publication, Publications
@@ -56,7 +56,7 @@ class _DropsFirst(Coordinator):
     def tick(self, now: float) -> list[CoordinatorAction]:
         actions = super().tick(now)
         if self._term and not self.stopped and self._pending is None:
-            for one in listed_ranges(self.state):
+            for one in self.state.listed:
                 for replica in one.replicas:
                     if replica.node in self.state.draining:
                         actions.append(Send(replica.address, Drop(one.key, self._stamp())))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.cluster.coordinator.cluster_options import ClusterOptions
-from app.cluster.coordinator.cluster_state import listed_ranges
 from tests.cluster.simulation.checks import Checks, Violation
 from tests.cluster.simulation.clients import Clients
 from tests.cluster.simulation.records import CoordinatorProcess, Records
@@ -212,7 +211,7 @@ class Schedule:
         if not self._may_lose_disk:
             return
         node = self.world.random.choice(self.nodes)
-        for one in listed_ranges(self.checks.latest):
+        for one in self.checks.latest.listed:
             if not all(self.checks.has(other, one.key) for other in one.nodes):
                 self.world.after(3.0, self._lose_disk)
                 return
