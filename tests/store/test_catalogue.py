@@ -182,7 +182,7 @@ def test_many_other_tensors_do_not_make_a_log_forgotten_while_it_is_in_use(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scatters of more others than are remembered, while one stands between reading its log and writing to it."""
-    from app.store.scatters import log_replay, scatter_execution
+    from app.store.scatters import log_replay, scatter_execution, scatter_reductions
 
     monkeypatch.setattr(disk_writes, "fsync", lambda _: None)
     monkeypatch.setattr(disk_writes, "fsync_folder", lambda _: None)
