@@ -32,14 +32,6 @@ class Filler:
             while self._grow(file.fileno()):
                 os.fsync(file.fileno())  # which sets free what others have removed
 
-    def give(self, size: int) -> None:
-        """Leave `size` bytes and some files free."""
-        self.fill()
-        with (self._folder / "all").open("ab") as file:
-            file.truncate(max(0, file.tell() - size))
-        for number in range(self._number - 100, self._number):
-            (self._folder / str(number)).unlink(missing_ok=True)
-
     def empty(self) -> None:
         """Remove them all."""
         self._folder.mkdir(exist_ok=True)

@@ -59,6 +59,13 @@ def refused(store: LocalStore, name: str) -> None:
         put(store, name, np.zeros(10_000))
 
 
+def refused_scatter(store: LocalStore) -> None:
+    """A scatter meets a full disk and changes nothing: its log needs room, the rows that it would change do not."""
+    with pytest.raises(GatherError, match=r"insufficient_storage"):
+        scatter(store, "n1", [[0]], np.array([5]), key="of a full disk")
+    assert read(store, "n1").tolist() == wanted(1)
+
+
 def refused_import(store: LocalStore) -> None:
     """An import meets a full disk, and leaves nothing; the records of earlier ones are read."""
     with pytest.raises(GatherError, match=r"insufficient_storage"):
@@ -114,6 +121,7 @@ def main(place: Path) -> None:
     check(store, range(COUNT))
     for name in ("more", "n1"):
         refused(store, name)
+    refused_scatter(store)
     refused_import(store)
     filler.fill()
     for number in (1, 2, 1):
