@@ -9,7 +9,8 @@ from typing import Any, Final
 from app.telemetry.served_request import ServedRequest
 from app.telemetry.shared_counters import Counters, unshared_counters
 
-_SUCCESS: Final = ("success", "success_s", "input_s", "queue_s", "infer_s", "output_s")
+_STAGES: Final = ("input_s", "queue_s", "infer_s", "output_s")
+_SUCCESS: Final = ("success", *_STAGES)
 _FAIL: Final = ("fail", "fail_s")
 _PARTS: Final = (*_SUCCESS, *_FAIL)
 """What is counted of a model: requests answered and failed, and the seconds of each stage."""
@@ -42,7 +43,7 @@ class ModelStatistics:
         now = perf_counter()
         parsed, kernel, end = request.parsed, request.kernel, request.kernel_end
         self._success = self._success or self._cells(_SUCCESS)
-        self._add(self._success, (1.0, now - arrived, parsed - arrived, kernel - parsed, end - kernel, now - end))
+        self._add(self._success, (1.0, parsed - arrived, kernel - parsed, end - kernel, now - end))
 
     def failed(self, started: float) -> None:
         """Count a request that was refused."""
@@ -127,7 +128,7 @@ def _body(counted: str, totals: Mapping[str, float], last: float) -> dict[str, A
         "inference_count": count,
         "execution_count": count,
         "inference_stats": {
-            "success": _duration(count, found["success_s"]),
+            "success": _duration(count, sum(found[stage] for stage in _STAGES)),
             "fail": _duration(int(found["fail"]), found["fail_s"]),
             "queue": _duration(count, found["queue_s"]),
             **timings,
