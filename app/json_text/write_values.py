@@ -6,7 +6,7 @@ took. So the text is all that is held, however many items it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cache
 from itertools import chain
 from typing import Any, Final
 
@@ -30,8 +30,6 @@ _NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
 _JOINED: Final = 1 << 16
 _LONG: Final = 1 << 16
 _BLOCK: Final = 1 << 16
-_SHORT: Final = 1 << 9
-"""Bytes of items whose text is so short that it is charged once it is made."""
 _DOUBLE: Final = 26
 """Bytes of the longest text of a float64 with its comma."""
 _BYTE: Final = np.dtype(np.uint8)
@@ -69,27 +67,14 @@ def _base64(output: Tensor, memory: Memory) -> list[Buffer]:
 
 def values_text(tensor: Tensor, memory: Memory = UNCOUNTED) -> list[Buffer]:
     """The items in a flat list, in pieces; `memory` is charged with them. Raises what charging raises."""
-    dtype, array = tensor.dtype, tensor.array
     if isinstance(tensor, PackedStrings):
         return [_strings(tensor, memory)]
+    dtype, array = tensor.dtype, tensor.array
     if array.size <= _BLOCK:
-        if array.nbytes <= _SHORT:
-            text = _numbers(dtype, array)
-            memory.charge(len(text))
-            return [text]
-        most = array.size * most_text(dtype) + TEXT_ROOM
-        memory.charge(most)
-        text = _numbers(dtype, array)
-        memory.adjust(most, len(text))
-        return [text]
-    if dtype.name == "complex64" or (dtype.kind == "float" and dtype.item_size <= 4):
-        return [_long_singles(dtype, array, memory)]
+        return [_numbers(dtype, array, memory)]
     pieces: list[Buffer] = []
-    for block in _blocks(array):
-        memory.charge(block.size * most_text(dtype))
-        text = _numbers(dtype, block)
-        memory.adjust(block.size * most_text(dtype), len(text))
-        pieces += (b"," if pieces else b"[", memoryview(text)[1:-1])
+    for start in range(0, array.size, _BLOCK):
+        pieces += (b"," if start else b"[", memoryview(_numbers(dtype, array[start : start + _BLOCK], memory))[1:-1])
     pieces.append(b"]")
     return pieces
 
@@ -103,6 +88,7 @@ def _strings(strings: PackedStrings, memory: Memory) -> memoryview:
     return text.data[:size]
 
 
+@cache
 def most_text(dtype: DType) -> int:
     """Bytes that the text of an item of a numeric type takes at most, with its comma and its share of the brackets."""
     if dtype.kind in ("int", "uint"):
@@ -113,21 +99,23 @@ def most_text(dtype: DType) -> int:
     return 2 * each + 4 if dtype.kind == "complex" else each + 2
 
 
-def _blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    for start in range(0, array.size, _BLOCK):
-        yield array[start : start + _BLOCK]
-
-
-def _numbers(dtype: DType, array: NDArray[Any]) -> bytes | memoryview:
-    """One block of items, as a list."""
+def _numbers(dtype: DType, array: NDArray[Any], memory: Memory) -> bytes | memoryview:
+    """One block of items, as a list; `memory` is charged with it."""
+    most = array.size * most_text(dtype) + TEXT_ROOM
+    memory.charge(most)
+    text: bytes | memoryview
     if dtype.kind == "float" and dtype.item_size <= 4:
-        return _singles(array if dtype.item_size == 4 else array.astype(np.float32), False)
-    if dtype.name == "complex64":
-        return _singles(array, True)
-    if dtype.kind == "complex":
-        array = array.view(np.float64).reshape(-1, 2)
-    text = orjson.dumps(array, option=_NUMPY)
-    return text if array.dtype.kind != "f" else _named(text, array.reshape(-1))
+        text = _singles(array if dtype.item_size == 4 else array.astype(np.float32), False)
+    elif dtype.name == "complex64":
+        text = _singles(array, True)
+    else:
+        if dtype.kind == "complex":
+            array = array.view(np.float64).reshape(-1, 2)
+        text = orjson.dumps(array, option=_NUMPY)
+        if array.dtype.kind == "f":
+            text = _named(text, array.reshape(-1))
+    memory.adjust(most, len(text))
+    return text
 
 
 def _singles(array: NDArray[Any], pairs: bool) -> bytes | memoryview:
@@ -135,27 +123,8 @@ def _singles(array: NDArray[Any], pairs: bool) -> bytes | memoryview:
     items = array.view(_BYTE)
     items.flags.writeable = False  # one type of array: a function is compiled for one
     text = np.empty(items.size // 4 * WIDEST + TEXT_ROOM, _BYTE)
-    size: int = write_singles.run(items, pairs, text)
-    return text.data[:size] if size > _JOINED else text[:size].tobytes()
-
-
-def _long_singles(dtype: DType, array: NDArray[Any], memory: Memory) -> memoryview:
-    """The list of many items, of which what is not written to takes no memory."""
-    pairs = dtype.kind == "complex"
-    text = np.empty(array.size * (1 + pairs) * WIDEST + TEXT_ROOM, _BYTE)
-    end = 0
-    for block in _blocks(array):
-        most = block.size * most_text(dtype)
-        memory.charge(most)
-        items = (block if pairs or dtype.item_size == 4 else block.astype(np.float32)).view(_BYTE)
-        items.flags.writeable = False
-        start = max(end - 1, 0)  # where the block before closed the list
-        size: int = write_singles.run(items, pairs, text[start:])
-        if start:
-            text[start] = ord(",")
-        memory.adjust(most, start + size - end)
-        end = start + size
-    return text.data[:end]
+    text.resize(write_singles.run(items, pairs, text), refcheck=False)
+    return text.data if text.size > _JOINED else text.tobytes()
 
 
 def _named(text: bytes, array: NDArray[np.float64]) -> bytes:
