@@ -11,8 +11,7 @@ from app.errors import GatherError, invalid_field
 from app.formats import npy
 from app.formats.body_formats import NPY, SAFETENSORS_FILE
 from app.formats.npy import Start
-from app.formats.safetensors.header import HEADER_BYTES, Entry, hint_for_type, read_header
-from app.formats.safetensors.read_request import MAX_HEADER
+from app.formats.safetensors.header import HEADER_BYTES, Entry, check_header_size, hint_for_type, read_header
 from app.imports.source import Source, SourceFailed
 from app.memory.budget import Memory
 from app.near_name import near_name, shorten
@@ -65,13 +64,7 @@ async def _find_in_npy(source: Source, head: bytes) -> Found:
 
 async def _find_in_safetensors(source: Source, head: bytes, tensor: str | None, memory: Memory) -> Found:
     size = int.from_bytes(head[:8], "little")
-    if size > MAX_HEADER:
-        raise GatherError(
-            "limit_exceeded",
-            f"the safetensors header has {size} bytes; the limit is {MAX_HEADER}",
-            facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
-            pointer="/url",
-        )
+    check_header_size(size, "/url")
     memory.charge(HEADER_BYTES * size)
     head = await _longer(source, head, 8 + size)
     if len(head) < 8 + size:

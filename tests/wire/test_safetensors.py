@@ -17,8 +17,8 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load, save
 
 from app.errors import GatherError
-from app.formats.safetensors.header import ALIGNMENT
-from app.formats.safetensors.read_request import MAX_HEADER, read_layout
+from app.formats.safetensors.header import ALIGNMENT, MAX_HEADER
+from app.formats.safetensors.read_request import read_layout
 from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.formats.safetensors.write_answer import write_answer
 from app.tensors.dtypes import BY_SAFETENSORS, DTYPES

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 from app.formats.grpc.message_fields import varint
 from app.formats.grpc.messages.classes import ModelInferResponse
@@ -30,11 +29,7 @@ _ERROR_MESSAGE: Final = b"\x0a"
 _MOST: Final = (1 << 31) - 1
 _REMEMBERED: Final = 1 << 12
 _OUTPUT_BYTES: Final = 256
-"""Heads of at most so many bytes are remembered, and what a described output takes of them."""
-_COPIED_TWICE: Final = 1 << 10
-"""Items of so many bytes are copied twice sooner than a view of them is made."""
-_HEADS: Final[BoundedCache[tuple[object, ...], tuple[bytes, bytes]]] = BoundedCache(256)
-"""What comes before the id and the items of an answer, and the same with the tag of items that follow at once."""
+"""Heads of lookups of at most so many bytes are remembered, and what a described output takes of them."""
 _Parameter = tuple[str, str | int]
 _Described = tuple[str, str, tuple[int, ...]]
 
@@ -48,35 +43,16 @@ def write_grpc_answer(
     """
     if isinstance(model, LookupModel):
         return _write_lookup(answer, asked, memory, stream)
-    identifier, model_name = asked.identifier, model.name
     output = answer.output
-    key = (
-        model_name, answer.data_version, answer.dialect, answer.device, answer.replaced, answer.data_etag,
-        output.dtype.name, output.shape,
-    )  # fmt: skip
-    heads = _HEADS.get(key)
-    if heads is None:
-        check_writable(output.dtype)
-        head = _head_of_answer(answer, model_name)
-        heads = _HEADS[key] = head, head + _RAW + varint(output.array.nbytes)
-    if identifier or stream or not output.dtype.item_size:
-        return _message(heads[0], identifier, (output,), memory, stream)
-    before, size = heads[1], output.array.nbytes
-    _charge(len(before) + size, memory)
-    if size <= _COPIED_TWICE:
-        return before + output.array.tobytes()
-    return b"".join((before, packed_bytes(output)))
-
-
-def _head_of_answer(answer: Answer, model_name: str) -> bytes:
-    output = answer.output
+    check_writable(output.dtype)
     parameters: list[_Parameter] = [("dialect", answer.dialect), ("device", answer.device)]
     if answer.replaced is not None:
         parameters.append(("replaced", answer.replaced))
     if answer.data_etag is not None:
         parameters.append(("data_etag", answer.data_etag))
     version = str(answer.data_version or VERSION)
-    return _written_head(model_name, version, tuple(parameters), ((OUTPUT, str(output.dtype.oip), output.shape),))
+    head = _repeated_head(model.name, version, tuple(parameters), ((OUTPUT, str(output.dtype.oip), output.shape),))
+    return _message(head, asked.identifier, (output,), memory, stream)
 
 
 def _write_lookup(answer: Answer, asked: AskedInference, memory: Memory, stream: bool) -> bytes:

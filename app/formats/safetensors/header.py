@@ -26,6 +26,8 @@ from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.little_endian_items import bounded_product, items_text
 from app.tensors.near_dtype import hint_for_dtype, holds_positions
 
+MAX_HEADER: Final = 1 << 20
+"""Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
 HEADER_BYTES: Final = 24
 """What a byte of the header takes at most while it is read: of a tensor's 50 bytes an object, its name and shape."""
 ALIGNMENT: Final = 64
@@ -115,6 +117,17 @@ def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[
             _malformed(f"the bytes of the tensors {what} at data_offsets {entry.begin} of {shown(entry.name)!a}")
         place = entry.end
     return tuple(entries)
+
+
+def check_header_size(size: int, pointer: str | None = None) -> None:
+    """Raise limit_exceeded for a header of more than `MAX_HEADER` bytes."""
+    if size > MAX_HEADER:
+        raise GatherError(
+            "limit_exceeded",
+            f"the safetensors header has {size} bytes; the limit is {MAX_HEADER}",
+            pointer=pointer,
+            facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
+        )
 
 
 def _no_name(place: int) -> NoReturn:

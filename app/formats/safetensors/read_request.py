@@ -14,7 +14,14 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from app.errors import GatherError, invalid_field
 from app.formats.json.query import read_explain
-from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, Entry, hint_for_type, read_header
+from app.formats.safetensors.header import (
+    HEADER_BYTES,
+    UNSOUND_HINT,
+    Entry,
+    check_header_size,
+    hint_for_type,
+    read_header,
+)
 from app.formats.safetensors.query import explains, read_document
 from app.json_text.lossless_json import shown
 from app.memory.budget import UNCOUNTED, Memory
@@ -35,8 +42,6 @@ from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
-MAX_HEADER: Final = 1 << 20
-"""Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
 _SHORT_HEADER: Final = 1 << 10
 """Bytes of a header up to which reading it is not charged."""
 _LOOKUP_TEXT: Final = f"/__metadata__/{LOOKUP}"
@@ -180,12 +185,7 @@ def read_layout(
     start = 8 + size
     if start > len(body):
         _malformed(f"the safetensors header is {size} bytes long by its own account; {len(body) - 8} bytes follow")
-    if size > MAX_HEADER:
-        raise GatherError(
-            "limit_exceeded",
-            f"the safetensors header has {size} bytes; the limit is {MAX_HEADER}",
-            facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
-        )
+    check_header_size(size)
     if size > _SHORT_HEADER:
         memory.charge(HEADER_BYTES * size)
     header = bytes(body[8:start])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from app.errors import GatherError, invalid_field
 from app.formats.npy import Start
-from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, hint_for_type, read_header
-from app.formats.safetensors.read_request import MAX_HEADER
+from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, check_header_size, hint_for_type, read_header
 from app.memory.budget import Memory
 from app.tensors.dtypes import BY_SAFETENSORS
 from app.tensors.little_endian_items import bounded_product
@@ -21,12 +20,7 @@ def read_start(head: bytes | bytearray, memory: Memory) -> Start | None:
     if head[8:9] != b"{":
         raise GatherError("malformed_request", "the safetensors header does not start with {", hint=UNSOUND_HINT)
     size = int.from_bytes(head[:8], "little")
-    if size > MAX_HEADER:
-        raise GatherError(
-            "limit_exceeded",
-            f"the safetensors header has {size} bytes; the limit is {MAX_HEADER}",
-            facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
-        )
+    check_header_size(size)
     if len(head) < 8 + size:
         return None
     memory.charge(HEADER_BYTES * size)
