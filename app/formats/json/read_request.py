@@ -90,7 +90,7 @@ def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple
     known = envelopes.get((row, text)) or _with_sizes_as_now(row, text)
     if known is not None:
         arrays = _Arrays(body, view, found.places, memory)
-        given = {name: arrays.given(name, described) for name, described in known.ready.described}
+        given = {name: arrays.given(name, described) for name, described in known.ready}
         return make_call(row, known, read_arrays(given), limits), known.encoding
     document = parse_envelope(text, body, found, check_framing, memory, most)
     if found.arrays > len(found.places):
@@ -130,13 +130,11 @@ def _with_sizes_as_now(row: Signature, text: bytes) -> Validated | None:
     known = envelopes.get((row, key))
     if known is None:
         return None
-    described = []
-    for (name, given), length in zip(known.ready.described, known.ready.lengths, strict=True):
-        now = given
-        if length >= 0:
-            now = given._replace(shape=tuple(map(int, sizes[length].split(b","))) if sizes[length] else ())
-        described.append((name, now))
-    known = known._replace(ready=_Ready(described))
+    now = [
+        (name, one if one.size < 0 else one._replace(shape=tuple(map(int, filter(None, sizes[one.size].split(b","))))))
+        for name, one in known.ready
+    ]
+    known = known._replace(ready=now)
     envelopes.keep(row, text, known)
     return known
 
@@ -145,14 +143,14 @@ def _keep(row: Signature, text: bytes, validated: Validated, document: Any) -> N
     """Keep what was validated: by the envelope, and by the envelope without the sizes of its shapes, if it is plain
     which of them is that of which array.
     """
-    ready = _Ready([(name, _Described(one.dtype, one.shape, one.values, one.base64)) for name, one in validated.arrays])
-    envelopes.keep(row, text, validated._replace(ready=ready))
+    arrays = [(name, _Described(one.dtype, one.shape, one.values, one.base64)) for name, one in validated.arrays]
+    envelopes.keep(row, text, validated._replace(ready=arrays))
     key, sizes = _without_sizes(text)
     with_shape = [name for name, described in _described(document) if "shape" in described]
     if len(with_shape) == len(sizes) == key.count(b'"shape"'):
         numbers = {name: number for number, name in enumerate(with_shape)}
-        lengths = tuple(numbers.get(name, -1) for name, _ in validated.arrays)
-        envelopes.keep(row, key, validated._replace(ready=ready._replace(lengths=lengths)))
+        arrays = [(name, one._replace(size=numbers.get(name, -1))) for name, one in arrays]
+        envelopes.keep(row, key, validated._replace(ready=arrays))
 
 
 def _described(document: Any) -> Iterator[tuple[str, Any]]:
@@ -168,22 +166,16 @@ def _described(document: Any) -> Iterator[tuple[str, Any]]:
 
 
 class _Described(NamedTuple):
-    """The description of an array in a known envelope."""
+    """The description of an array in a known envelope.
+
+    `size` is the number of its shape among those that were cut out of the envelope, -1 if it is not among them.
+    """
 
     dtype: str
     shape: Any
     values: Any
     base64: Any
-
-
-class _Ready(NamedTuple):
-    """What is known of the arrays of an envelope that came before: their names and descriptions.
-
-    `lengths` are the numbers of their shapes among those of the envelope, -1 for one that is not among them.
-    """
-
-    described: Sequence[tuple[str, _Described]]
-    lengths: tuple[int, ...] = ()
+    size: int = -1
 
 
 class _Arrays:
