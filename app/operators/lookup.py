@@ -108,6 +108,25 @@ class LookupPlan:
         return GatherPlan(1, rows, (max(most // max(4 * items, 1), 1),), items, 4, False, False)
 
 
+def plan_key(call: LookupCall, tables: Sequence[Tensor]) -> tuple[object, ...]:
+    """All that the plan of a call depends on. One that is refused is not remembered, so pointers are not part of it."""
+    features = zip(call.features, tables, strict=True)
+    return (call.concat, call.output_dtype, *[_feature_key(feature, table) for feature, table in features])
+
+
+def _feature_key(feature: Feature, table: Tensor) -> tuple[object, ...]:
+    offsets, weights, indices = feature.offsets, feature.weights, feature.indices
+    return (
+        table.dtype.name,
+        table.shape,
+        feature.pooling,
+        indices.dtype.name,
+        indices.shape,
+        None if offsets is None else (offsets.dtype.name, offsets.shape),
+        None if weights is None else (weights.dtype.name, weights.shape),
+    )
+
+
 def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> LookupPlan:
     """The plan of a call whose features read `tables`. Every rule is checked for all features before the next rule is.
 

@@ -1,7 +1,7 @@
 """A document and its arrays to a call: one reader for every family of requests and every format.
 
 A family is a row of `FAMILIES`: its model, its arrays in the order in which they are judged, what its model cannot say,
-and the call. A further field is a line of the model (`app.requests.schemas`) and a line of the arguments here.
+and the call. A further field is a line of the model (`app.requests.schemas`) and the field of that name of the call.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING
 from dataclasses import fields as dataclass_fields
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
@@ -23,6 +24,7 @@ from app.requests.schemas.gather_request import NamedTensor, parameter_values
 from app.requests.schemas.gather_request import Tensor as Described
 from app.requests.schemas.invalid_fields import InvalidFields
 from app.requests.schemas.lookup_request import (
+    SETTINGS,
     LookupParameters,
     LookupRequest,
     check_arrays_given,
@@ -32,7 +34,7 @@ from app.requests.schemas.members import ABSENT, RequestModel
 from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.scatter_request import ScatterRequest, check_reduction
 from app.tensors.backward_call import BackwardCall
-from app.tensors.gather_call import Call, Encoding, OutOfBounds
+from app.tensors.gather_call import Call, Encoding
 from app.tensors.lookup_call import ARRAYS, Feature, LookupCall
 from app.tensors.operator_signature import Signature
 from app.tensors.scatter_call import ScatterCall
@@ -174,13 +176,24 @@ def _inputs(row: Signature, fields: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+@cache
+def _plain_fields(row: Signature, model: Any, call: Any) -> tuple[str, ...]:
+    """The fields of a call that are those of a request's model as they are."""
+    own = (field.name for field in dataclass_fields(call))
+    return tuple(name for name in own if name in model.model_fields and name not in row.inputs)
+
+
+def _arguments(row: Signature, fields: RequestModel, call: Any, origin: Origin) -> Arguments:
+    """The arguments of a call that have the names and values of valid fields, and the pointer of these."""
+    names = _plain_fields(row, type(fields), call)
+    return {name: getattr(fields, name) for name in names} | {"at": origin.fields}
+
+
 def _operator_arguments(row: Signature, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
-    arguments: Arguments = {
+    arguments = _arguments(row, fields, Call, origin)
+    arguments |= {
         "operator": row.operator,
         "parameters": parameter_values(row.parameters, fields),
-        "dialect": fields.dialect,
-        "device": fields.device,
-        "at": origin.fields,
         "data_pointer": origin.tensor,
     }
     if isinstance(fields.data, NamedTensor):
@@ -190,25 +203,16 @@ def _operator_arguments(row: Signature, fields: Any, origin: Origin, given: Coll
         arguments["further"] = {name: one.tensor for name, one in given.items() if isinstance(one, NamedTensor)}
     if row.kind == "scatter":
         check_reduction(row, fields.dialect, fields.reduction, origin.field("reduction"))
-        arguments["reduction"] = fields.reduction
     else:
         batch_dims, mode = apply_dialect(row, fields, origin.fields)
-        arguments |= {"batch_dims": batch_dims, **_reading_arguments(fields, mode, origin)}
+        fill_value = given_fill_value(fields, mode, origin.field("fill_value"))
+        arguments |= {"batch_dims": batch_dims, "out_of_bounds": mode, "fill_value": fill_value}
     # What a call has anyway is left out: fewer arguments make a call sooner.
     return {name: value for name, value in arguments.items() if name not in _USUAL or _USUAL[name] != value}
 
 
 _USUAL: Final = {field.name: field.default for field in dataclass_fields(Call) if field.default is not MISSING}
 """The fields of a call that have a default, with that."""
-
-
-def _reading_arguments(fields: Any, mode: OutOfBounds, origin: Origin) -> Arguments:
-    """What gathers and lookups have in common."""
-    return {
-        "out_of_bounds": mode,
-        "fill_value": given_fill_value(fields, mode, origin.field("fill_value")),
-        "output_dtype": None if fields.output_dtype is ABSENT else fields.output_dtype,
-    }
 
 
 def _operator_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> Call:
@@ -234,17 +238,12 @@ def _call_with_further_inputs(row: Signature, arguments: Arguments, tensors: Ten
 def _gradient_arguments(row: Signature, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
     check_one_shape(fields, origin.fields)
     resident = fields.data_shape is ABSENT
-    return {
+    return _arguments(row, fields, BackwardCall, origin) | {
         "operator": row.operator,
         "shape": fields.tensor if resident else fields.data_shape,
         "parameters": parameter_values(row.parameters, fields),
-        "lda_coeff": fields.lda_coeff,
-        "sparse": fields.sparse,
-        "dialect": fields.dialect,
-        "device": fields.device,
         "shape_pointer": origin.field("tensor" if resident else "data_shape"),
         "batch_dims": further_batch_dims(row, fields, origin.fields),
-        "at": origin.fields,
     }
 
 
@@ -268,10 +267,16 @@ def _lookup_arguments(row: Signature, fields: Any, origin: Origin, given: Collec
         own = [name for name in ARRAYS if f"features/{number}/{name}" in given]
         if len(own) > 1 or feature.pooling != "none":
             _check_arrays_given(number, feature.pooling, own, origin)
-    return {
-        "concat": fields.concat,
-        "at": origin.fields,
-        **_reading_arguments(fields, fields.out_of_bounds, origin),
+    features = [
+        (
+            {name: getattr(feature, name) for name in SETTINGS} | {"pointer": origin.field(f"features/{number}")},
+            [(name, place) for name in ARRAYS if (place := f"features/{number}/{name}") in given],
+        )
+        for number, feature in enumerate(fields.features)
+    ]
+    return _arguments(row, fields, LookupCall, origin) | {
+        "features": features,
+        "fill_value": given_fill_value(fields, fields.out_of_bounds, origin.field("fill_value")),
     }
 
 
@@ -280,21 +285,14 @@ def _check_arrays_given(number: int, pooling: Any, given: Iterable[str], origin:
 
 
 def _lookup_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> LookupCall:
-    pointer = validated.arguments["at"]
-    check_feature_count(len(validated.fields.features), pointer, limits.features)  # a known one may be of other limits
-    at = f"{pointer}/features"
+    arguments = validated.arguments
+    # A known request may be of other limits.
+    check_feature_count(len(arguments["features"]), arguments["at"], limits.features)
     features = [
-        Feature(
-            feature.tensor,
-            indices=tensors[f"features/{number}/indices"],
-            offsets=tensors.get(f"features/{number}/offsets"),
-            weights=tensors.get(f"features/{number}/weights"),
-            pooling=feature.pooling,
-            pointer=f"{at}/{number}",
-        )
-        for number, feature in enumerate(validated.fields.features)
+        Feature(**settings, **{name: tensors[place] for name, place in arrays})
+        for settings, arrays in arguments["features"]
     ]
-    return LookupCall(features, **validated.arguments)
+    return LookupCall(**{**arguments, "features": features})
 
 
 _OPERATOR: Final = Family(operator_request, _inputs, _operator_arguments, _operator_call)
@@ -310,7 +308,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "table_scatter": Family(
         lambda row: ScatterRequest,
         _inputs,
-        lambda row, fields, origin, given: {"reduction": fields.reduction, "at": origin.fields},
+        lambda row, fields, origin, given: _arguments(row, fields, ScatterCall, origin),
         _table_scatter_call,
     ),
     "lookup": Family(lambda row: LookupRequest, _lookup_arrays, _lookup_arguments, _lookup_call),

@@ -24,7 +24,7 @@ from app.kernels.float_conversion import converted, in_type
 from app.kernels.out_of_bounds import REPLACED_BYTES, Replacement, replace_out_of_bounds
 from app.memory.budget import Memory
 from app.operators.gather_plan import GatherPlan
-from app.operators.lookup import FeaturePlan, LookupPlan, check_all_offsets, check_indices
+from app.operators.lookup import FeaturePlan, LookupPlan, check_all_offsets, check_indices, plan_key
 from app.operators.registry import LOOKUPS
 from app.operators.shape_rules import check_output_bytes
 from app.services.call_planner import fill_item
@@ -34,7 +34,7 @@ from app.store import Resident
 from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import OUTPUT, Answer, TableRead
-from app.tensors.lookup_call import Feature, LookupCall
+from app.tensors.lookup_call import LookupCall
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
@@ -208,8 +208,7 @@ class Lookups(Runner):
     def _planned(self, call: LookupCall, residents: Sequence[Resident]) -> _Planned:
         """Validate, plan and choose; lookups of the same types, shapes and poolings share one plan."""
         tables = [resident.tensor for resident in residents]
-        features = zip(call.features, tables, strict=True)
-        key = (call.concat, call.output_dtype, *[_key(feature, table) for feature, table in features])
+        key = plan_key(call, tables)
         planned, chooser = self._plans.get(key), self.resources.chooser
         if planned is None or planned.chooser is not chooser:
             plan = LOOKUPS.plan(call, tables, self.resources.limits)
@@ -353,20 +352,6 @@ def _outputs(call: LookupCall, run: LookupRun) -> list[Tensor]:
         return [Tensor(target, shape, np.empty(0, target.numpy))]
     rows = [part.array.reshape(shape[0], -1) for part in parts]
     return [Tensor(target, shape, np.concatenate(rows, axis=1).reshape(-1))]
-
-
-def _key(feature: Feature, table: Tensor) -> tuple[object, ...]:
-    """All that the plan of a feature depends on; pointers too, since a plan that is refused says them."""
-    offsets, weights, indices = feature.offsets, feature.weights, feature.indices
-    return (
-        table.dtype.name,
-        table.shape,
-        feature.pooling,
-        indices.dtype.name,
-        indices.shape,
-        None if offsets is None else (offsets.dtype.name, offsets.shape),
-        None if weights is None else (weights.dtype.name, weights.shape),
-    )
 
 
 def _replaced(call: LookupCall, plan: LookupPlan) -> list[Replacement]:

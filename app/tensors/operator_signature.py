@@ -37,11 +37,14 @@ PARAMETERS: Final = (BATCH_DIMS, AXIS, GATHER_AXIS, QUANTIZE_AXIS, BLOCK_SIZE, B
 Reduction = Literal["none", "add", "mul", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = get_args(Reduction)
 Kind = Literal["gather", "scatter", "gradient", "lookup", "table_scatter"]
-"""The family of a request. Beside inputs, parameters, dialect and device a gather has `out_of_bounds`, `fill_value` and
-`output_dtype`, a scatter `reduction`; a lookup has features; a table_scatter changes a resident tensor."""
+"""The family of a request. Beside inputs, parameters, dialect and device a gather has `READING_FIELDS`, a scatter
+`reduction`; a lookup has features; a table_scatter changes a resident tensor."""
+READING_FIELDS: Final = ("out_of_bounds", "fill_value", "output_dtype")
+"""The fields that gathers and lookups have beside their inputs."""
 OWN_FIELDS: Final = (
     *(parameter.name for parameter in PARAMETERS),
-    *("out_of_bounds", "fill_value", "output_dtype", "reduction", "tensor", "scales", "zero_points"),
+    *READING_FIELDS,
+    *("reduction", "tensor", "scales", "zero_points"),
 )
 """The fields that some operators' requests have and others' do not."""
 DEFAULT_DIALECT: Final = "onnx-13"
@@ -103,9 +106,7 @@ class Signature:
     @cached_property
     def own_fields(self) -> tuple[str, ...]:
         """The fields of its requests that other operators do not have, by name."""
-        own: tuple[str, ...] = (
-            ("out_of_bounds", "fill_value", "output_dtype") if self.kind == "gather" else ("reduction",)
-        )
+        own: tuple[str, ...] = READING_FIELDS if self.kind == "gather" else ("reduction",)
         if any(fields.batch_dims for fields in self.dialect_fields.values()):
             own = ("batch_dims", *own)
         return (*(parameter.name for parameter in self.parameters), *own, *self.named_beside.values())

@@ -34,7 +34,7 @@ from app.requests.schemas.members import ABSENT
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import OUTPUT
 from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE
-from app.tensors.operator_signature import OWN_FIELDS, Signature
+from app.tensors.operator_signature import OWN_FIELDS, READING_FIELDS, Signature
 from app.tensors.shape_limits import Limits
 
 _MOST_MICROSECONDS: Final = 10**15
@@ -43,8 +43,6 @@ _INDICES: Final = str(DTYPES["int64"].oip)
 _PARAMETERS: Final = Origin("/parameters", "/parameters/tensor")
 _RESIDENT_PARAMETERS: Final = Origin("/parameters", "")
 _LOOKUP: Final = f"/parameters/{LOOKUP}"
-_IN_LOOKUP: Final = ("out_of_bounds", "fill_value", "output_dtype")
-"""Parameters of other models that a lookup has within its parameter `lookup`."""
 
 
 @lru_cache(1 << 12)
@@ -289,7 +287,7 @@ def _check_own_parameters(parameters: Mapping[str, Any], model: AnyModel) -> Non
         if name in parameters:
             if isinstance(model, Model):
                 hint = f"Leave out {name!r}, since the model {model.name} has {model.signature.own_fields[0]}."
-            elif name in _IN_LOOKUP:
+            elif name in READING_FIELDS:
                 hint = f"Write {name!r} in the JSON text of the parameter 'lookup', beside 'features'."
             else:
                 hint = f"Leave out {name!r}, since a lookup runs on the CPU and has no operator's parameters."

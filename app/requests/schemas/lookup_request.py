@@ -5,34 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema, create_model
 from pydantic.types import FailFast, Strict
 
 from app.errors import GatherError, invalid_field
 from app.requests.schemas.gather_request import OUTPUT_DTYPE_DESCRIPTION, Tensor
 from app.requests.schemas.members import ABSENT, BOOLEAN, FEATURES, RESIDENT, RequestModel, TensorName
 from app.tensors.gather_call import Encoding, OutOfBounds, OutputDType
-from app.tensors.lookup_call import Pooling
-
-_TENSOR: Final = Field(description=f"{RESIDENT}. Its rows lie along the first axis.")
-_POOLING: Final[Pooling] = Field(
-    "none",
-    description="What becomes of the rows of a bag: each is a row of the output, or their sum, mean or largest items "
-    "are one row. Sums go in index order in float32 (float64 for float64) and are rounded once.",
-)
-
-
-class LookupFeatureFields(RequestModel):
-    """A feature without its arrays."""
-
-    tensor: TensorName = _TENSOR
-    pooling: Pooling = _POOLING
+from app.tensors.lookup_call import ARRAYS, Pooling
 
 
 class LookupFeature(RequestModel):
     """Rows of one resident tensor, by their positions: single rows, or with `offsets` bags of rows, pooled to one."""
 
-    tensor: TensorName = _TENSOR
+    tensor: TensorName = Field(description=f"{RESIDENT}. Its rows lie along the first axis.")
     indices: Tensor = Field(
         description="Positions of rows, int32 or int64, none negative; of one dimension where pooled."
     )
@@ -41,11 +27,27 @@ class LookupFeature(RequestModel):
         description="With pooling, the position in `indices` at which each bag begins: of the type of `indices`, the "
         "first is 0, none is less than the one before, and the last bag ends with the indices.",
     )
-    pooling: Pooling = _POOLING
+    pooling: Pooling = Field(
+        "none",
+        description="What becomes of the rows of a bag: each is a row of the output, or their sum, mean or largest "
+        "items are one row. Sums go in index order in float32 (float64 for float64) and are rounded once.",
+    )
     weights: Tensor = Field(
         ABSENT,
         description="With pooling sum, what each row is multiplied by: one for each index, of the table's type.",
     )
+
+
+SETTINGS: Final = tuple(name for name in LookupFeature.model_fields if name not in ARRAYS)
+"""What a feature says beside its arrays; `app.tensors.lookup_call.Feature` has fields of these names."""
+_FIELDS: Final[dict[str, Any]] = {name: (one.annotation, one) for name, one in LookupFeature.model_fields.items()}
+LookupFeatureSettings: Any = create_model(
+    "LookupFeatureSettings",
+    __base__=RequestModel,
+    __module__=__name__,
+    __doc__="A feature without its arrays.",
+    **{name: _FIELDS[name] for name in SETTINGS},
+)
 
 
 class _LookupFields(RequestModel):
@@ -79,7 +81,7 @@ class LookupRequest(_LookupFields):
 class LookupParameters(_LookupFields):
     """What a lookup says beside its arrays, in the binary formats."""
 
-    features: Annotated[list[LookupFeatureFields], Field(min_length=1), FailFast(), FEATURES]
+    features: Annotated[list[LookupFeatureSettings], Field(min_length=1), FailFast(), FEATURES]
 
 
 def check_feature_count(count: int, pointer: str, most: int) -> None:
