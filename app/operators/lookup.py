@@ -122,7 +122,7 @@ def _feature_key(feature: Feature, table: Tensor) -> tuple[object, ...]:
         feature.pooling,
         indices.dtype.name,
         indices.shape,
-        None if offsets is None else (offsets.dtype.name, offsets.shape),
+        None if offsets is None else (offsets.dtype.name, offsets.shape, feature.include_last_offset),
         None if weights is None else (weights.dtype.name, weights.shape),
     )
 
@@ -161,7 +161,6 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
         item_size, group = table.dtype.carrier.itemsize, prod(feature.indices.shape[1:])
         own = group * prod(table.shape[1:]) * written[number if joined is None else 0][0].carrier.itemsize
         stride = own if joined is None else prod(joined[1:]) * item_size
-        bags = 0 if feature.offsets is None else feature.offsets.shape[0]
         plans.append(
             FeaturePlan(
                 rows=table.shape[0],
@@ -170,7 +169,7 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
                 dtype=table.dtype.name,
                 pooling=feature.pooling,
                 indices=prod(feature.indices.shape),
-                bags=bags,
+                bags=feature.bags,
                 weighted=feature.weights is not None,
                 group=max(group, 1),
                 output=number if joined is None else 0,
@@ -257,6 +256,15 @@ def _check_ranks(feature: Feature, table: Tensor) -> None:
             rule=RULES["offsets_invalid"],
             hint=f"Give the offsets of {feature.pointer} one dimension: for each bag the position of its first index.",
         )
+    if feature.bags < 0:
+        raise GatherError(
+            "offsets_invalid",
+            "offsets are empty; with include_last_offset they have at least the end of the last bag",
+            places=[Place(feature.offsets.shape_pointer, value=0)],
+            rule=RULES["offsets_invalid"],
+            hint=f"Send the number of indices as the last of the offsets of {feature.pointer}, such as [0] for no "
+            "indices and no bag.",
+        )
 
 
 def _check_weights(feature: Feature) -> None:
@@ -273,7 +281,7 @@ def _check_weights(feature: Feature) -> None:
 
 
 def _output_shape(feature: Feature, table: Tensor) -> tuple[int, ...]:
-    first = feature.indices.shape if feature.offsets is None else feature.offsets.shape
+    first = feature.indices.shape if feature.offsets is None else (feature.bags,)
     return first + table.shape[1:]
 
 
@@ -328,33 +336,49 @@ def check_all_offsets(features: Iterable[Feature]) -> None:
 
 
 def check_offsets(feature: Feature) -> None:
-    """The first offset is 0, none is less than the one before, none is beyond the indices. Raises offsets_invalid."""
+    """The first offset is 0, none is less than the one before, none is beyond the indices, and with include_last_offset
+    the last is their number. Raises offsets_invalid.
+    """
     offsets, indices = feature.offsets, feature.indices
     if offsets is None:
         return
     values, count = offsets.array, indices.array.size
+    if not feature.bags and count:
+        one, end = ("[0]", "") if not feature.include_last_offset else (f"[0, {count}]", " and the end")
+        raise _wrong_offset(
+            f"there are {count} indices and no bag that they are in",
+            Place(offsets.pointer),
+            f"Send an offset for each bag of {feature.pointer}{end}, such as {one} for one bag of all indices.",
+        )
     if not values.size:
-        if count:
-            raise _wrong_offset(
-                f"there are {count} indices and no bag that they are in",
-                Place(offsets.pointer),
-                f"Send an offset for each bag of {feature.pointer}, such as [0] for one bag of all indices.",
-            )
         return
-    item, low, why = 0, 0, "the first bag begins with the first index"
-    high = 0
+    item, low, high, wanted, why = 0, 0, 0, "0", "the first bag begins with the first index"
     if values[0] == 0:
-        item = _first_wrong_offset(values, count)
-        if item < 0:
+        item, last = _first_wrong_offset(values, count), values.size - 1
+        if feature.include_last_offset and item in (-1, last):
+            if not ends_early(feature):
+                return
+            item, low, high, wanted = last, count, count, str(count)
+            why = f"with include_last_offset the last offset is the number of indices, {count}"
+        elif item < 0:
             return
-        low, high = int(values[item - 1]) if item else 0, count
-        why = f"bag {item} begins no earlier than the one before and no later than the {count} indices end"
+        else:
+            low, high = int(values[item - 1]), count
+            wanted = f"an offset from {low} to {high}"
+            why = f"bag {item} begins no earlier than the one before and no later than the {count} indices end"
     value = int(values[item])
     raise _wrong_offset(
         f"offsets[{item}] = {value}, but {why}",
         Place(offsets.locate(item), coordinates(item, offsets.shape), value, allowed=(low, high)),
-        f"Send {f'an offset from {low} to {high}' if item else 0} at {offsets.locate(item)}, since {why}.",
+        f"Send {wanted} at {offsets.locate(item)}, since {why}.",
     )
+
+
+def ends_early(feature: Feature) -> bool:
+    """Whether the end of the last bag, which include_last_offset adds to offsets, is not that of the indices."""
+    if not feature.include_last_offset or feature.offsets is None:
+        return False
+    return int(feature.offsets.array[-1]) != feature.indices.array.size
 
 
 def _first_wrong_offset(values: NDArray[Any], count: int) -> int:

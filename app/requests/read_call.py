@@ -29,6 +29,7 @@ from app.requests.schemas.lookup_request import (
     LookupRequest,
     check_arrays_given,
     check_feature_count,
+    check_last_offset,
 )
 from app.requests.schemas.members import ABSENT, RequestModel
 from app.requests.schemas.operator_request import operator_request
@@ -267,6 +268,7 @@ def _lookup_arguments(row: Signature, fields: Any, origin: Origin, given: Collec
         own = [name for name in ARRAYS if f"features/{number}/{name}" in given]
         if len(own) > 1 or feature.pooling != "none":
             _check_arrays_given(number, feature.pooling, own, origin)
+        check_last_offset(feature, origin.field(f"features/{number}"))
     features = [
         (
             {name: getattr(feature, name) for name in SETTINGS} | {"pointer": origin.field(f"features/{number}")},

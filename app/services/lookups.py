@@ -24,7 +24,7 @@ from app.kernels.float_conversion import converted, in_type
 from app.kernels.out_of_bounds import REPLACED_BYTES, Replacement, replace_out_of_bounds
 from app.memory.budget import Memory
 from app.operators.gather_plan import GatherPlan
-from app.operators.lookup import FeaturePlan, LookupPlan, check_all_offsets, check_indices, plan_key
+from app.operators.lookup import FeaturePlan, LookupPlan, check_all_offsets, check_indices, ends_early, plan_key
 from app.operators.registry import LOOKUPS
 from app.operators.shape_rules import check_output_bytes
 from app.services.call_planner import fill_item
@@ -157,6 +157,10 @@ class Lookups(Runner):
         outputs = [resources.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.written]
         run = LookupRun(plan, indices, offsets, weights, rows, outputs)
         request.route, request.parts, on_event_loop = decision.choice
+        if any(
+            one.include_last_offset and ends_early(one) for one in call.features
+        ):  # the kernel sees where bags begin
+            raise await self._first_error(call, plan, request)
         run, tables, every = await self._read_tables(call, run, residents, request)
         plan = run.plan
         if on_event_loop and request.parts == 1 and not strings:
@@ -172,9 +176,7 @@ class Lookups(Runner):
                 residents = tables = [again if one is resident else one for one in residents]
         request.kernel_end = perf_counter()
         if bad >= 0:
-            error = await pool.run_unless(few, first_error(call, plan), request)
-            assert error is not None, "a kernel found an index or an offset wrong, and none is"
-            raise error
+            raise await self._first_error(call, plan, request)
         if strings:
             looked_up = await pool.run(
                 lambda: self._string_outputs(call, run, tables, filled, fills, request.memory), request
@@ -191,6 +193,13 @@ class Lookups(Runner):
                 for feature, one in zip(call.features, residents, strict=True)
             ],
         )
+
+    async def _first_error(self, call: LookupCall, plan: LookupPlan, request: ServedRequest) -> GatherError:
+        """The error of indices or offsets of which some are known to be wrong."""
+        few = sum(feature.indices for feature in plan.features) < LARGE_INDEX_SCAN
+        error = await self.resources.pool.run_unless(few, first_error(call, plan), request)
+        assert error is not None, "an index or an offset is wrong"
+        return error
 
     def _resolve(self, call: LookupCall) -> list[Resident]:
         """The table of each feature: one object for all features that read its content, by name, version or alias.
@@ -370,16 +379,16 @@ def _fitted_bytes(call: LookupCall, plan: LookupPlan, indices: Sequence[NDArray[
     """The bytes of `_fitted_offsets` and `_rows_to_fill_with`."""
     rows = sum(one.row_bytes for one, marks in zip(plan.features, filled, strict=True) if marks is not None)
     return rows + sum(
-        feature.offsets.array.size * read.itemsize
+        feature.bags * read.itemsize
         for feature, read in zip(call.features, indices, strict=True)
         if feature.offsets is not None and feature.offsets.array.dtype != read.dtype
     )
 
 
 def _fitted_offsets(call: LookupCall, indices: Sequence[NDArray[Any]]) -> list[NDArray[Any] | None]:
-    """The offsets of each feature that has some, in the type of the indices that are read."""
+    """Where the bags of each feature begin, in the type of the indices that are read."""
     return [
-        None if feature.offsets is None else feature.offsets.array.astype(read.dtype, copy=False)
+        None if feature.offsets is None else feature.offsets.array[: feature.bags].astype(read.dtype, copy=False)
         for feature, read in zip(call.features, indices, strict=True)
     ]
 

@@ -23,6 +23,8 @@ ARRAYS: Final = ("indices", "offsets", "weights")
 class Feature:
     """Rows of the resident tensor `tensor`, by position: `indices`, and where pooled the first index of each bag.
 
+    With `include_last_offset` the offsets have one entry more, the number of indices.
+
     `pointer` is where the request has what is no array, such as `/features/3`.
     """
 
@@ -32,6 +34,12 @@ class Feature:
     weights: Tensor | None = None
     pooling: Pooling = "none"
     pointer: str = ""
+    include_last_offset: bool = False
+
+    @property
+    def bags(self) -> int:
+        """How many bags offsets of rank 1 begin."""
+        return 0 if self.offsets is None else self.offsets.shape[0] - self.include_last_offset
 
 
 @dataclass(slots=True)

@@ -91,6 +91,12 @@ def test_a_lookup_of_several_tables_with_pooling(open_page: Open, tables: httpx.
     page.locator("#lookup-1-weights").fill("[1, 0.5, 2]")
     page.locator("#lookup-run").click()
     assert outputs(page, "lookup") == [["9.0", "10.0", "11.0", "3.0", "4.5", "0.0", "1.0", "2.0", "1.0", "2.0"]]
+    page.locator("#lookup-1-last").check()
+    page.locator("#lookup-1-offsets").fill("[0, 2, 3]")
+    page.locator("#lookup-run").click()
+    assert outputs(page, "lookup") == [["9.0", "10.0", "11.0", "3.0", "4.5", "0.0", "1.0", "2.0", "1.0", "2.0"]]
+    page.locator("#lookup-1-last").uncheck()
+    page.locator("#lookup-1-offsets").fill("[0, 2]")
     page.locator("#lookup-concat").uncheck()
     page.locator("#lookup-1-pooling").select_option("mean")
     assert page.locator("#lookup-1-weights").is_hidden()

@@ -73,6 +73,17 @@ def test_a_list_of_weights_takes_the_type_of_its_tensor(service: Any, dtype: Any
         service.lookup([Feature("nobody", [4], [0], weights=[1.0], pooling="sum")])
 
 
+def test_offsets_may_have_the_end_of_the_last_bag(service: Any) -> None:
+    begins = Feature("items", [4, 9, 1], [0, 2], pooling="sum")
+    ended = Feature("items", [4, 9, 1], [0, 2, 3], pooling="sum", include_last_offset=True)
+    assert service.lookup([ended]).tobytes() == service.lookup([begins]).tobytes()
+    with pytest.raises(errors.OffsetsInvalid) as wrong:
+        service.lookup([Feature("items", [4, 9, 1], [0, 2], pooling="sum", include_last_offset=True)])
+    assert wrong.value.errors[0].pointer == "/0.offsets"
+    with pytest.raises(ValueError, match="include_last_offset and no offsets"):
+        service.lookup([Feature("items", [4], lengths=[1], pooling="sum", include_last_offset=True)])
+
+
 @pytest.mark.parametrize("lengths", [[1.5, 1.5], [2.0, 1.0], [True, True]])
 def test_lengths_that_are_no_integers_are_refused_and_not_cut(service: Any, lengths: list[Any]) -> None:
     indices = [1] * int(sum(lengths))

@@ -62,7 +62,10 @@ def test_lookup_joins_rows_and_bags(run: Run) -> None:
     assert same(np.load("out.npy")[:, 4:], looped(ITEMS, Given("", BAGGED, BAGS, pooling="sum")))
     assert done(run, "lookup", "items=bagged.npy,bags.npy,weights.npy", "--output", "out.npy") == ""
     assert same(np.load("out.npy"), looped(ITEMS, Given("", BAGGED, BAGS, WEIGHTS, "sum")))
-    assert listing() == {"out.npy"}
+    np.save("ended.npy", np.append(BAGS, len(BAGGED)))
+    assert done(run, "lookup", "items=bagged.npy,ended.npy", "--include-last-offset", "--output", "out.npy") == ""
+    assert same(np.load("out.npy"), looped(ITEMS, Given("", BAGGED, BAGS, pooling="sum")))
+    assert listing() == {"out.npy", "ended.npy"}
 
 
 def test_lookup_without_concat_writes_a_file_for_each_feature(run: Run) -> None:
@@ -131,6 +134,7 @@ def test_backward_is_the_gradient_of_the_gather(run: Run) -> None:
         (["lookup", "users=rows.npy,,weights.npy"], 2, "is no TENSOR=INDICES"),
         (["lookup", "users=rows.npy", "--pooling", "sum"], 2, "--pooling belongs to features with offsets"),
         (["lookup", "users=rows.npy", "--pooling", "none"], 2, "none"),
+        (["lookup", "users=rows.npy", "--include-last-offset"], 2, "belongs to features with offsets"),
         (["lookup", "users=none.npy"], 1, "none.npy"),
         (["lookup", "nobody=rows.npy"], 1, "tensor_not_found"),
         (["lookup", "users=rows.npy", "--fill-value", "x"], 2, "is not JSON"),

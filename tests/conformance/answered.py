@@ -325,6 +325,17 @@ def _lookups() -> Iterator[Case]:
     nothing = np.zeros(0, np.int64)
     yield lookup("no indices", feature("pl_float32_1", nothing))
     yield lookup("no bags", feature("pl_float32_1", nothing, offsets=nothing, pooling="sum"))
+    for kind in ("int32", "int64"):
+        for pooling in ("sum", "mean", "max"):
+            ended = {"offsets": np.array([0, 2, 2, 4, 5], kind), "include_last_offset": True}
+            yield lookup(f"{pooling} by {kind} with the last offset", bags("pl_float32_1", kind, pooling) | ended)
+    ended = {"offsets": np.array([0, 2, 5]), "include_last_offset": True}
+    weighted = bags("pl_float16_1", "int64", "sum", weights=some("float16", 5)) | ended
+    yield lookup("weights with the last offset", weighted, output_dtype="float32")
+    outside_bag = bags("pl_float32_1", "int64", "sum") | ended | {"indices": np.array([4, 9, 4, 1, -2])}
+    yield lookup("fill in bags with the last offset", outside_bag, out_of_bounds="fill")
+    none = feature("pl_float32_1", nothing, offsets=np.zeros(1, np.int64), pooling="sum", include_last_offset=True)
+    yield lookup("no bags with the last offset", none)
     yield lookup("one table many times", *[feature("pl_float32_1", np.array([number % 5, 2])) for number in range(20)])
     yield lookup("of two axes", feature("pl_float32_0", np.array([[1, 2], [3, 4], [5, 0]])))
     outside = np.array([-1, 3, 25, -(2**63)])

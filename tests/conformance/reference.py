@@ -51,7 +51,12 @@ def _answered(case: Case, tables: Mapping[str, Array]) -> tuple[Mapping[str, Arr
     arrays = {name: told.array for name, told in case.arrays.items()}
     parameters: dict[str, Any] = dict(case.parameters)
     if case.features is not None:
-        features = [Feature(one["tensor"], one.get("pooling", "none")) for one in case.features]
+        features = [
+            Feature(
+                one["tensor"], one.get("pooling", "none"), include_last_offset=one.get("include_last_offset", False)
+            )
+            for one in case.features
+        ]
         lookup = Lookup(case.path, arrays, parameters, features=features)
         outputs, replaced = lookup_cases.looped(lookup, tables)
         return outputs, replaced if parameters.get("out_of_bounds", "error") != "error" else None

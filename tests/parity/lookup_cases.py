@@ -29,15 +29,20 @@ def tables() -> dict[str, Array]:
 
 @dataclass
 class Feature:
-    """A table's name, how its rows are pooled, and whether `none` is said."""
+    """A table's name, how its rows are pooled, whether `none` is said, and whether offsets have the end too."""
 
     tensor: str
     pooling: str = "none"
     says_none: bool = False
+    include_last_offset: bool = False
 
     def members(self) -> dict[str, Any]:
         says = self.says_none or self.pooling != "none"
-        return {"tensor": self.tensor} | ({"pooling": self.pooling} if says else {})
+        found: dict[str, Any] = {"tensor": self.tensor} | ({"pooling": self.pooling} if says else {})
+        return found | ({"include_last_offset": True} if self.include_last_offset else {})
+
+    def starts(self, offsets: Array) -> Array:
+        return offsets[:-1] if self.include_last_offset else offsets
 
 
 @dataclass
@@ -85,6 +90,9 @@ def _add_feature(rng: Rng, lookup: Lookup, held: Tables, number: int, name: str,
         shape = (int(rng.integers(0, 9)) if rows else 0,)
         starts = np.sort(rng.integers(0, shape[0] + 1, rows))
         starts[:1] = 0
+        if rng.random() < 0.3 and (rows or not shape[0]):
+            feature.include_last_offset = True
+            starts = np.append(starts, shape[0])
         lookup.arrays[f"{number}.offsets"] = starts.astype(kind)
     sizes = np.full(shape, table.shape[0], np.int64)
     lookup.arrays[f"{number}.indices"] = indices_around(rng, kind, sizes, wraps=False, bad=bad)
@@ -95,6 +103,8 @@ def _add_feature(rng: Rng, lookup: Lookup, held: Tables, number: int, name: str,
 
 def _output_shape(lookup: Lookup, number: int, table: Array) -> tuple[int, ...]:
     offsets = lookup.array(number, "offsets")
+    if offsets is not None:
+        offsets = lookup.features[number].starts(offsets)
     return (lookup.arrays[f"{number}.indices"] if offsets is None else offsets).shape + table.shape[1:]
 
 
@@ -122,7 +132,7 @@ def looped(lookup: Lookup, held: Tables) -> tuple[dict[str, Array], int]:
             for at, row in enumerate(chosen):
                 flat[at] = row
         else:
-            offsets = lookup.arrays[f"{number}.offsets"].tolist()
+            offsets = feature.starts(lookup.arrays[f"{number}.offsets"]).tolist()
             for bag, (begin, end) in enumerate(pairwise([*offsets, len(chosen)])):
                 weights = lookup.array(number, "weights")
                 for column in np.ndindex(table.shape[1:]):

@@ -5,6 +5,7 @@ import { offer, OperatorForm, tensorOptions, tensorText, typed, withChosen } fro
 import { shapeText } from "./tensor_values.js";
 
 const PARTS = ["tensor", "indices", "offsets", "weights", "pooling"];
+const LAST = "include_last_offset";
 
 export class LookupForm extends OperatorForm {
   constructor({ index_dtypes: indexTypes, poolings }) {
@@ -36,7 +37,7 @@ export class LookupForm extends OperatorForm {
       legend.textContent = `Feature ${number}`;
       remove.hidden = this.features.length === 1;
       remove.setAttribute("aria-label", `Remove feature ${number}`);
-      fields.offsets.hidden = pooling.value === "none";
+      fields.offsets.hidden = fields.last.hidden = pooling.value === "none";
       fields.weights.hidden = pooling.value !== "sum";
       const table = this.residents.get(tensor.value);
       box.dataset.table = table ? `${table.dtype} ${shapeText(table.shape)}` : "";
@@ -48,10 +49,11 @@ export class LookupForm extends OperatorForm {
   }
 
   body() {
-    const features = this.features.map(({ tensor, dtype, indices, offsets, weights, pooling }) => {
+    const features = this.features.map(({ tensor, dtype, indices, offsets, last, weights, pooling }) => {
       const members = [`"tensor": ${JSON.stringify(tensor.value)}`, `"indices": ${tensorText(dtype.value, indices)}`];
       if (pooling.value !== "none") {
         members.push(`"pooling": "${pooling.value}"`, `"offsets": ${tensorText(dtype.value, offsets)}`);
+        if (last.checked) members.push('"include_last_offset": true');
         if (pooling.value === "sum" && typed(weights)) {
           members.push(`"weights": ${tensorText(this.residents.get(tensor.value)?.dtype ?? "float32", weights)}`);
         }
@@ -77,6 +79,7 @@ export class LookupForm extends OperatorForm {
     const match = /^\/features\/(\d+)(?:\/(\w+))?/.exec(pointer);
     if (match) {
       const feature = this.features[Number(match[1])];
+      if (match[2] === LAST) return feature?.last ?? null;
       return feature?.[PARTS.includes(match[2]) ? match[2] : "tensor"] ?? null;
     }
     const id = {
@@ -95,6 +98,7 @@ export class LookupForm extends OperatorForm {
       indices: area("indices", "[0, 1, 0]"),
       pooling: control("select", "pooling"),
       offsets: area("offsets", "[0, 2]"),
+      last: control("input", "last", { type: "checkbox" }),
       weights: area("weights", ""),
       legend: make("legend"),
       remove: make("button", { type: "button" }, "Remove"),
@@ -106,6 +110,7 @@ export class LookupForm extends OperatorForm {
     const field = (part, label) => make("div", {}, make("label", { htmlFor: `${id}-${part}` }, label), feature[part]);
     feature.fields = {
       offsets: field("offsets", "Offsets: the first index of each bag"),
+      last: make("label", { className: "check" }, feature.last, ` ${LAST}: the end of the last bag too`),
       weights: field("weights", "Weights, one for each index; none if empty"),
     };
     feature.box = make("fieldset", { className: "feature" }, feature.legend,
@@ -114,7 +119,7 @@ export class LookupForm extends OperatorForm {
         make("label", { htmlFor: `${id}-indices` }, "Indices"),
         make("label", { htmlFor: `${id}-dtype`, className: "beside" }, "of type"),
         feature.dtype, feature.indices),
-      feature.fields.offsets, feature.fields.weights, feature.remove);
+      feature.fields.offsets, feature.fields.last, feature.fields.weights, feature.remove);
     feature.remove.addEventListener("click", () => {
       this.features = this.features.filter((each) => each !== feature);
       feature.box.remove();

@@ -10,7 +10,7 @@ from pydantic.types import FailFast, Strict
 
 from app.errors import GatherError, invalid_field
 from app.requests.schemas.gather_request import OUTPUT_DTYPE_DESCRIPTION, Tensor
-from app.requests.schemas.members import ABSENT, BOOLEAN, FEATURES, RESIDENT, RequestModel, TensorName
+from app.requests.schemas.members import ABSENT, BOOLEAN, FEATURES, RESIDENT, JsonBool, RequestModel, TensorName
 from app.tensors.gather_call import Encoding, OutOfBounds, OutputDType
 from app.tensors.lookup_call import ARRAYS, Pooling
 
@@ -35,6 +35,11 @@ class LookupFeature(RequestModel):
     weights: Tensor = Field(
         ABSENT,
         description="With pooling sum, what each row is multiplied by: one for each index, of the table's type.",
+    )
+    include_last_offset: JsonBool = Field(
+        False,
+        description="With pooling, whether `offsets` has one entry more, the end of the last bag: the number of "
+        "indices.",
     )
 
 
@@ -93,6 +98,16 @@ def check_feature_count(count: int, pointer: str, most: int) -> None:
             pointer=f"{pointer}/features",
             facts={"limit": "features", "maximum": most},
             hint=f"Send at most {most} features in a request, or have the operator raise GATHERND_MAX_FEATURES.",
+        )
+
+
+def check_last_offset(feature: LookupFeature, pointer: str) -> None:
+    """Raise invalid_field for `include_last_offset` of a feature without bags, which stands at `pointer`."""
+    if feature.include_last_offset and feature.pooling == "none":
+        raise invalid_field(
+            f"{pointer}/include_last_offset",
+            "include_last_offset is for pooling sum, mean or max, and this feature has none",
+            f"Leave out 'include_last_offset' at {pointer}, or give the feature a 'pooling', such as 'sum'.",
         )
 
 

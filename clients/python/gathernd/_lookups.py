@@ -31,9 +31,8 @@ class Feature:
     """Rows of the resident tensor `tensor`: those at `indices`, or with `pooling` one for each bag of indices.
 
     A bag begins where `offsets` says, or is as long as `lengths` says, as in TorchRec's KeyedJaggedTensor; either needs
-    `pooling`. The last bag ends with the indices: offsets that end with their number, as those of PyTorch's
-    `include_last_offset=True` do, have an empty bag more, whose row is zeros. Pass `offsets[:-1]` instead. `weights`
-    are one for each index, for "sum", of the tensor's type, which a list takes.
+    `pooling`. The last bag ends with the indices; with `include_last_offset`, as in PyTorch, offsets have that end as
+    one entry more. `weights` are one for each index, for "sum", of the tensor's type, which a list takes.
     """
 
     tensor: str | NamedTensor
@@ -42,6 +41,7 @@ class Feature:
     lengths: Any = None
     weights: Any = None
     pooling: Pooling | None = None
+    include_last_offset: bool = False
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Feature))
@@ -125,6 +125,8 @@ def _as_feature(number: int, given: Any) -> Feature:
     bags = "offsets" if made.offsets is not None else "lengths" if made.lengths is not None else None
     if bags is not None and made.pooling in (None, "none"):
         raise ValueError(f"feature {number} has {bags} and no pooling: give pooling='sum', 'mean' or 'max'")
+    if made.include_last_offset and made.offsets is None:
+        raise ValueError(f"feature {number} has include_last_offset and no offsets")
     return made
 
 
@@ -172,8 +174,12 @@ def lookup(
             tensors[f"{number}.offsets"] = encode(offsets)
         if feature.weights is not None:
             tensors[f"{number}.weights"] = encode_value(feature.weights)
-        pooling = feature.pooling or "none"
-        named.append({"tensor": name} if pooling == "none" else {"tensor": name, "pooling": pooling})
+        settings: dict[str, Any] = {"tensor": name}
+        if feature.pooling not in (None, "none"):
+            settings["pooling"] = feature.pooling
+        if feature.include_last_offset:
+            settings["include_last_offset"] = True
+        named.append(settings)
     asked: dict[str, Any] = {"features": named, "concat": concat, "output_encoding": "base64"}
     if out_of_bounds != "error":
         asked["out_of_bounds"] = out_of_bounds

@@ -55,6 +55,9 @@ def lookup(
     pooling: Annotated[
         Pooling | None, typer.Option(help="What becomes of the rows of a bag; sum if left out.", show_default=False)
     ] = None,
+    include_last_offset: Annotated[
+        bool, typer.Option("--include-last-offset", help="Offsets have one entry more, the number of indices.")
+    ] = False,
     concat: Annotated[bool, typer.Option(help="Join the outputs on axis 1, or give one for each feature.")] = True,
     out_of_bounds: Annotated[
         OutOfBounds | None, typer.Option(help="What becomes of an index out of bounds; an error if left out.")
@@ -76,6 +79,8 @@ def lookup(
     given = [_files(text) for text in features]
     if pooling is not None and all(one.offsets is None for one in given):
         called_wrongly("--pooling belongs to features with offsets: TENSOR=INDICES,OFFSETS")
+    if include_last_offset and all(one.offsets is None for one in given):
+        called_wrongly("--include-last-offset belongs to features with offsets: TENSOR=INDICES,OFFSETS")
     options = gather_options(out_of_bounds, fill_value, output_dtype)
 
     from .npy_files import load, print_or_save  # noqa: PLC0415  (not needed for the help)
@@ -94,6 +99,7 @@ def lookup(
                     loaded(one.offsets),
                     weights=loaded(one.weights),
                     pooling=None if one.offsets is None else (pooling or Pooling.SUM).value,
+                    include_last_offset=include_last_offset and one.offsets is not None,
                 )
                 for one in given
             ],
