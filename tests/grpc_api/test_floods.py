@@ -38,8 +38,6 @@ from tests.grpc_api.http2 import (
     literal,
 )
 from tests.grpc_api.messages import Channel, example, output
-from tests.grpc_api.test_hostile import memory
-from tests.oip.test_hostile import peak
 
 ROOM = 48 << 20
 """More memory than this no flood may make the server keep."""
@@ -207,7 +205,7 @@ def test_a_call_for_which_there_is_no_place_waits_a_moment_for_one(server: GrpcS
 def test_a_flood_of_frames(server: GrpcServer, kind: str) -> None:
     first, make = FLOODS[kind]
     flood(server, first, make, PORTION, 5)  # what the first of a kind makes the server load stays
-    before, peak_before, logged = memory(server), peak(server.http), len(server.http.log_text())
+    before, peak_before, logged = server.http.memory(), server.http.peak(), len(server.http.log_text())
     with Neighbour(server, may_be_refused=kind == CALLS) as neighbour:
         for _ in range(samples(4)):
             flood(server, first, make, samples(3000) << 10, 10)
@@ -219,6 +217,6 @@ def test_a_flood_of_frames(server: GrpcServer, kind: str) -> None:
     assert not neighbour.wrong
     assert neighbour.answered > flooded
     assert neighbour.longest < MOST_WAIT_S
-    assert memory(server) - before < ROOM
-    assert peak(server.http) - peak_before < ROOM
+    assert server.http.memory() - before < ROOM
+    assert server.http.peak() - peak_before < ROOM
     assert len(server.http.log_text()) - logged < 100_000

@@ -7,7 +7,6 @@ import socket
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from struct import pack
 from time import monotonic, sleep
 from typing import Any
@@ -35,7 +34,6 @@ from tests.grpc_api.http2 import (
     header,
 )
 from tests.grpc_api.messages import Channel, example, judged, output, request
-from tests.oip.test_hostile import peak
 
 EXPECTED = {"INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "DEADLINE_EXCEEDED"}
 ENOUGH = 10_000
@@ -44,22 +42,16 @@ ROOM = 200 << 20
 """More memory than this no test here may make the server keep."""
 
 
-def memory(server: GrpcServer) -> int:
-    """Bytes that the server's process holds now."""
-    text = Path(f"/proc/{server.http.process.pid}/status").read_text()
-    return int(text.split("VmRSS:")[1].split()[0]) * 1024
-
-
 @pytest.fixture(autouse=True)
 def bounded(grpc_server: GrpcServer) -> Iterator[None]:
     """The server outlives each test, answers rightly after it, and its memory stays bounded."""
-    before, peak_before = memory(grpc_server), peak(grpc_server.http)
+    before, peak_before = grpc_server.http.memory(), grpc_server.http.peak()
     yield
     assert grpc_server.http.process.poll() is None, grpc_server.http.log_text()
     with Channel(grpc_server.address) as channel:
         assert output(channel.call("ModelInfer", example()), np.float32).tolist() == [[2, 3], [0, 1]]
-    assert memory(grpc_server) - before < ROOM
-    assert peak(grpc_server.http) - peak_before < ROOM
+    assert grpc_server.http.memory() - before < ROOM
+    assert grpc_server.http.peak() - peak_before < ROOM
     assert "Traceback" not in grpc_server.http.log_text()
 
 
@@ -124,9 +116,9 @@ class FlatMemory:
     def sent(self, number: int) -> None:
         """So many samples have been sent."""
         if number == self.count // 4:
-            self.before = memory(self.server)
+            self.before = self.server.http.memory()
         elif number == self.count and self.count >= ENOUGH:
-            assert memory(self.server) <= self.before * 1.05
+            assert self.server.http.memory() <= self.before * 1.05
 
 
 def test_mutated_messages(channel: Any, grpc_server: GrpcServer) -> None:
@@ -171,11 +163,11 @@ MANY: dict[str, bytes] = {
 
 @pytest.mark.parametrize("kind", slow_but_for(("parameters", "single-numbers", "rank"), MANY))
 def test_messages_that_would_be_many_objects(channel: Any, grpc_server: GrpcServer, kind: str) -> None:
-    before = memory(grpc_server)
+    before = grpc_server.http.memory()
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(INFER)(b"\x0a\x08gathernd" + MANY[kind], timeout=60)
     assert caught.value.code().name in EXPECTED, caught.value
-    assert memory(grpc_server) - before < ROOM
+    assert grpc_server.http.memory() - before < ROOM
 
 
 def send(server: GrpcServer, content: bytes, wait: float = 0.2) -> bytes:
@@ -229,7 +221,7 @@ def test_mutated_frames(grpc_server: GrpcServer) -> None:
 
 
 def test_messages_that_stop_halfway_leave_nothing(grpc_server: GrpcServer) -> None:
-    before = memory(grpc_server)
+    before = grpc_server.http.memory()
     held = []
     framed = b"\0" + pack(">I", 15 << 20)
     start = [PREFACE, frame(SETTINGS, 0, 0), frame(HEADERS, 4, 1, header()), frame(DATA, 0, 1, framed + bytes(10_000))]
@@ -238,7 +230,7 @@ def test_messages_that_stop_halfway_leave_nothing(grpc_server: GrpcServer) -> No
         connection.sendall(b"".join(start))
         held.append(connection)
     sleep(0.5)
-    assert memory(grpc_server) - before < ROOM
+    assert grpc_server.http.memory() - before < ROOM
     for connection in held:
         connection.close()
     sleep(0.5)
@@ -283,11 +275,11 @@ def test_what_is_inflated_for_a_caller_who_has_gone_is_given_back(tight: GrpcSer
         call: Any = channel.channel.stream_stream(f"/inference.GRPCInferenceService/{method}")
         with suppress(grpc.RpcError):
             list(call(iter([bomb]), timeout=60))
-        before = held = memory(tight)
+        before = held = tight.http.memory()
         for milliseconds in range(1, 81):
             with suppress(grpc.RpcError):
                 list(call(iter([bomb]), timeout=milliseconds / 1000))
-            held = max(held, memory(tight))
+            held = max(held, tight.http.memory())
     end = monotonic() + 60
     while "gathernd_memory_used_bytes 0.0" not in tight.http.shared_client().get("/metrics").text:
         assert monotonic() < end

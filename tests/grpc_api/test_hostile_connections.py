@@ -27,7 +27,6 @@ from tests.grpc_api.http2 import (
     header,
 )
 from tests.grpc_api.messages import Channel, example, output, pb, request
-from tests.grpc_api.test_hostile import memory
 
 ROOM = 96 << 20
 ANSWER = 4 << 20
@@ -79,7 +78,7 @@ def ask(connection: Http2, number: int, message: bytes) -> None:
 def test_answers_that_nobody_takes_stay_charged_and_their_connection_is_reset(small: GrpcServer) -> None:
     rows = np.zeros((ANSWER // (1 << 16) - 1, 1), np.int64)
     message = framed(request({"indices": ("INT64", rows)}, "row").SerializeToString())
-    before = memory(small)
+    before = small.http.memory()
     with Http2(small.port, window=0) as connection:
         for number in range(8):
             ask(connection, number, message)
@@ -87,7 +86,7 @@ def test_answers_that_nobody_takes_stay_charged_and_their_connection_is_reset(sm
         with suppress(ConnectionError):  # it may be reset before all are sent
             for number in range(8, 40):
                 ask(connection, number, message)
-        assert memory(small) - before < ROOM
+        assert small.http.memory() - before < ROOM
         assert connection.wait_closed(120)
     assert becomes(lambda: used(small) == 0)
     assert becomes(lambda: is_right(small))
@@ -113,7 +112,7 @@ def test_an_answer_that_is_taken_slowly_is_sent_whole(small: GrpcServer) -> None
 def test_messages_of_calls_without_a_key_fit_the_budget_and_health_is_told_meanwhile(
     small: GrpcServer, path: str
 ) -> None:
-    before = memory(small)
+    before = small.http.memory()
     with Http2(small.port) as connection:
         for number in range(40):
             stream = 1 + 2 * number
@@ -126,7 +125,7 @@ def test_messages_of_calls_without_a_key_fit_the_budget_and_health_is_told_meanw
         for _ in range(100):
             for stream in list(connection.windows)[1:]:
                 connection.push(stream, bytes(CHUNK))
-        assert memory(small) - before < ROOM
+        assert small.http.memory() - before < ROOM
     assert is_right(small)
 
 

@@ -15,7 +15,6 @@ from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc
 from tests.grpc_api.http2 import CHECK, CHUNK, INFER, RESET, STREAM, Http2, frame, framed
 from tests.grpc_api.messages import Channel, example, pb
-from tests.grpc_api.test_hostile import memory
 from tests.grpc_api.test_hostile_connections import becomes, is_right, used
 
 READY = "/inference.GRPCInferenceService/ServerReady"
@@ -42,7 +41,7 @@ def server(start_grpc: StartGrpc) -> Iterator[GrpcServer]:
 @pytest.fixture(scope="module")
 def most(server: GrpcServer) -> int:
     """The most memory that the server may hold, from what it holds before the first attack."""
-    return memory(server) + ROOM
+    return server.http.memory() + ROOM
 
 
 class Caller:
@@ -93,7 +92,7 @@ def test_parts_of_messages_fit_the_budget(server: GrpcServer, most: int, kind: s
                 until = monotonic() + 0.5
             else:
                 sleep(0.01)
-            held = max(held, memory(server))
+            held = max(held, server.http.memory())
         with Channel(server.address) as channel:
             assert channel.call("ServerReady", pb.ServerReadyRequest()).ready
     assert held < most
@@ -110,7 +109,7 @@ def test_a_flood_of_calls_that_are_reset_before_their_message_has_come(server: G
                 connection.open(stream, path)
                 connection.push(stream, pack(">BI", 0, MESSAGE) + bytes(CHUNK))
                 connection.send(frame(RESET, 0, stream, CANCEL))
-        held = max(held, memory(server))
+        held = max(held, server.http.memory())
     assert held < most
     assert becomes(lambda: is_right(server))
 

@@ -92,6 +92,23 @@ class Server:
             **options,
         )
 
+    def memory(self) -> int:
+        """Bytes of memory that its process holds now."""
+        return self._status("VmRSS")
+
+    def peak(self) -> int:
+        """The most bytes of memory that its process has held since it started, or since `forget_peak`."""
+        return self._status("VmHWM")
+
+    def forget_peak(self) -> int:
+        """Set the peak back to what the process holds now, which is returned."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+        return self.memory()
+
+    def _status(self, name: str) -> int:
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(text.partition(f"{name}:")[2].split()[0]) << 10
+
     def shared_client(self) -> httpx.Client:
         """One client for many tests, since making one costs more than most requests."""
         assert self.process.poll() is None, self.log_text()

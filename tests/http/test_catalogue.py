@@ -41,19 +41,6 @@ def test_a_broken_request_is_told_what_is_wrong_and_where(number: int, client: h
     assert {name: found[name] for name in ("limit", "maximum") if name in found} == case.facts, about
 
 
-@for_each("code", CODES)
-def test_every_code_has_a_page(code: str, client: httpx.Client) -> None:
-    page = client.get(f"/errors/{code}")
-    assert page.status_code == 200
-    assert page.headers["content-type"] == "text/html; charset=utf-8"
-    entry = CATALOGUE[code]  # type: ignore[index]
-    for text in (code, str(CATALOGUE[code].status)):  # type: ignore[index]
-        assert text in page.text
-    for text in (entry.title, entry.meaning, entry.mend):
-        assert text.strip()
-    assert f'href="errors/{code}"' in client.get("/errors").text  # relative: the service may stand below a prefix
-
-
 def test_an_unknown_code_has_no_page(client: httpx.Client) -> None:
     assert client.get("/errors/nonsense").json()["code"] == "not_found"
 

@@ -52,16 +52,6 @@ def bounded(start: Start) -> Iterator[Server]:
         yield server
 
 
-def resident(server: Server, name: str = "VmRSS") -> int:
-    """Bytes of memory that the server has now, or had at most since `forget_peak` (VmHWM)."""
-    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
-
-
-def forget_peak(server: Server) -> None:
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
-
-
 def flood(connection: socket.socket, data: bytes) -> None:
     """Send `data` and take no answers, for as long as the server takes it."""
     connection.settimeout(5)
@@ -83,8 +73,7 @@ def test_a_flood_takes_no_memory_beyond_the_budget_and_others_are_answered(
 ) -> None:
     count, data = FLOODS[name]
     client = bounded.shared_client()
-    before = resident(bounded)
-    forget_peak(bounded)
+    before = bounded.forget_peak()
     with ExitStack() as stack:
         connections = [stack.enter_context(bounded.connect()) for _ in range(count)]
         threads = [Thread(target=flood, args=(connection, data)) for connection in connections]
@@ -102,7 +91,7 @@ def test_a_flood_takes_no_memory_beyond_the_budget_and_others_are_answered(
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in threads:
             thread.join()
-    assert resident(bounded, "VmHWM") - before < MOST_GROWTH
+    assert bounded.peak() - before < MOST_GROWTH
     end = monotonic() + 60
     while metric(bounded, "gathernd_memory_used_bytes"):
         assert monotonic() < end, "what the connections held is still charged"

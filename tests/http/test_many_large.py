@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from select import select
 from threading import Event
 from time import monotonic, sleep
@@ -67,16 +66,6 @@ def answer(server: Server, body: bytes, expected: bytes, expect: bool = False) -
     return found
 
 
-def memory(server: Server, name: str) -> int:
-    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
-
-
-def reset_peak(server: Server) -> int:
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
-    return memory(server, "VmRSS")
-
-
 def wait_until_free(server: Server) -> None:
     """Until nothing waits and nothing is held: an answer may come before what it held is given back."""
     end = monotonic() + 20
@@ -87,7 +76,7 @@ def wait_until_free(server: Server) -> None:
 
 def test_a_hundred_large_requests_at_once_stay_within_the_budget_and_most_are_answered(narrow: Server) -> None:
     work = [large(seed) for seed in range(4)]
-    before = reset_peak(narrow)
+    before = narrow.forget_peak()
     client = narrow.shared_client()
     with ThreadPoolExecutor(100) as pool:
         asked = [pool.submit(answer, narrow, *work[number % 4]) for number in range(100)]
@@ -96,7 +85,7 @@ def test_a_hundred_large_requests_at_once_stay_within_the_budget_and_most_are_an
         statuses = Counter(future.result().status for future in asked)
     assert set(statuses) <= {200, 503}
     assert statuses[200] >= 70, statuses
-    grown = memory(narrow, "VmHWM") - before
+    grown = narrow.peak() - before
     assert grown <= BUDGET + max(BUDGET // 8, 16 * MIB) + CONSTANT, f"{grown / MIB:.0f} MiB"
     wait_until_free(narrow)
     assert answer(narrow, *work[0]).status == 200
@@ -106,12 +95,12 @@ def test_a_hundred_large_requests_at_once_stay_within_the_budget_and_most_are_an
 def test_a_hundred_bodies_of_unknown_length_at_once_stay_within_the_budget(narrow: Server) -> None:
     """Nothing is known of them when they are let in: what comes is charged before memory is taken for it."""
     work = large(7, 3072)  # 12 MiB
-    before = reset_peak(narrow)
+    before = narrow.forget_peak()
     with ThreadPoolExecutor(100) as pool:
         statuses = Counter(pool.map(lambda _: answer_to_chunks(narrow, *work), range(100)))
     assert set(statuses) <= {200, 503}
     assert statuses[200] >= 1, statuses
-    grown = memory(narrow, "VmHWM") - before
+    grown = narrow.peak() - before
     connections = max(BUDGET // 16, 16 * MIB)  # what they have sent and was not parsed yet
     assert grown <= BUDGET + max(BUDGET // 8, 16 * MIB) + connections + CONSTANT, f"{grown / MIB:.0f} MiB"
     wait_until_free(narrow)
@@ -160,7 +149,7 @@ def test_idle_requests_that_claim_a_gigabyte_each_hold_nothing_and_nobody_up(sta
     with start("--memory-budget", str(GIB + MIB), "--threads", "2") as server, ExitStack() as idle:
         body, expected = large(5)
         assert answer(server, body, expected).status == 200
-        before = reset_peak(server)
+        before = server.forget_peak()
         for _ in range(12):
             wire = idle.enter_context(Wire(server))
             wire.send(CLAIM + b"\0" * 100)
@@ -171,7 +160,7 @@ def test_idle_requests_that_claim_a_gigabyte_each_hold_nothing_and_nobody_up(sta
         assert metric(server, "gathernd_memory_used_bytes") < MIB
         for _ in range(5):
             assert answer(server, body, expected).status == 200
-        assert memory(server, "VmHWM") - before < CONSTANT
+        assert server.peak() - before < CONSTANT
         assert server.shared_client().post("/gathernd", content=TINY).status_code == 200
 
 

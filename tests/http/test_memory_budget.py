@@ -216,16 +216,6 @@ FEW = (
 """Those that run by default."""
 
 
-def resident(server: Server, name: str) -> int:
-    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
-
-
-def reset_peak(server: Server) -> int:
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
-    return resident(server, "VmRSS")
-
-
 def ask(server: Server, one: Ask) -> str:
     """Send it; its status or code, which must be one that it may meet, and the answer right."""
     connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
@@ -257,7 +247,7 @@ def measured(start: Start) -> Iterator[tuple[Server, int]]:
         assert put_raw(client, "table", TABLE_OF_ROWS).status_code == 201
         for _ in range(20):
             assert ask(server, Ask("/gathernd", TINY)) == "200"
-        yield server, reset_peak(server)
+        yield server, server.forget_peak()
 
 
 def used(server: Server) -> float:
@@ -269,7 +259,7 @@ def used(server: Server) -> float:
 
 def check_peak(measured: tuple[Server, int]) -> None:
     server, before = measured
-    grown = resident(server, "VmHWM") - before
+    grown = server.peak() - before
     assert grown <= BUDGET + MARGIN, f"{grown / MIB:.0f} MiB under a budget of {BUDGET / MIB:.0f}"
     assert used(server) == 0, "something stays charged"
     assert ask(server, Ask("/gathernd", TINY)) == "200"
@@ -278,7 +268,7 @@ def check_peak(measured: tuple[Server, int]) -> None:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in CASES])
 @pytest.mark.timeout(300)
 def test_a_request_stays_within_the_budget_or_is_refused(measured: tuple[Server, int], name: str) -> None:
-    reset_peak(measured[0])
+    measured[0].forget_peak()
     one = CASES[name]()
     found = ask(measured[0], one)
     if name in OPERATOR_CASES:  # each fits the budget
@@ -292,14 +282,14 @@ def test_an_answer_over_tls_is_not_encrypted_whole_before_it_is_sent(start: Star
         connection = HTTPSConnection("127.0.0.1", server.port, timeout=120, context=pair.trusting())
         for rows in (1, 64 * 16):
             row, indices = np.arange(65536, dtype=np.uint8).reshape(1, -1), np.zeros((rows, 1), np.int64)
-            before = reset_peak(server)
+            before = server.forget_peak()
             fields = {"Content-Type": "application/x-safetensors"}
             connection.request("POST", "/gathernd", save({"data": row, "indices": indices}), fields)
             answer = connection.getresponse()
             assert answer.status == 200
             sleep(0.5)  # a reader who takes a while: what is not sent yet waits in the service
             assert np.array_equal(load(answer.read())["output"], np.broadcast_to(row, (rows, 65536)))
-        grown = resident(server, "VmHWM") - before
+        grown = server.peak() - before
         assert 64 * MIB <= grown <= (64 + 32) * MIB, f"{grown / MIB:.0f} MiB for an answer of 64"
         connection.close()
 
@@ -312,7 +302,7 @@ def test_many_requests_of_all_kinds_at_once_stay_within_the_budget(
     source = random.Random(7)
     made = [CASES[name]() for name in CASES]
     chosen = source.choices(made, k=2 * len(made) * soak_scale)
-    reset_peak(measured[0])
+    measured[0].forget_peak()
     with ThreadPoolExecutor(6) as threads:
         found = list(threads.map(lambda one: ask(measured[0], one), chosen))
     assert found.count("200") >= len(found) // 10, found

@@ -6,7 +6,6 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,19 +19,6 @@ MIB = 1 << 20
 CONSTANT = 24 * MIB
 """What the service may hold beside the bytes of the request and of the answer, buffers of the network among it."""
 SIZES = [pytest.param(64, id="64 MiB"), pytest.param(1024, id="1 GiB", marks=pytest.mark.soak)]
-
-
-def memory(server: Server) -> dict[str, int]:
-    """Bytes of memory by the names of /proc/PID/status: VmRSS now, VmHWM at its peak."""
-    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
-    pairs = (line.split(":") for line in lines if line.startswith(("VmRSS", "VmHWM")))
-    return {name: int(value.split()[0]) * 1024 for name, value in pairs}
-
-
-def reset_peak(server: Server) -> int:
-    """Forget the peak; the bytes held now."""
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
-    return memory(server)["VmRSS"]
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +43,10 @@ def work(size: int) -> tuple[NDArray[Any], NDArray[Any]]:
 @pytest.mark.timeout(600)
 def test_request_and_answer_take_their_bytes_and_a_constant(large: Server, size: int) -> None:
     data, indices = work(size)
-    before = reset_peak(large)
+    before = large.forget_peak()
     with Client(large.url, timeout=300) as client:
         found = client.gathernd(data, indices)
-    grown = memory(large)["VmHWM"] - before
+    grown = large.peak() - before
     assert np.array_equal(found, data[::-1])
     assert grown <= 2 * size * MIB + CONSTANT, f"{grown / MIB:.0f} MiB for {size} MiB in and {size} MiB out"
     assert grown >= size * MIB, "the measurement does not see the request"
@@ -77,7 +63,7 @@ def test_an_unaligned_tensor_costs_no_copy_of_it(large: Server, size: int) -> No
     }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 4 + 1)  # the items start one byte behind a multiple of four
-    before = reset_peak(large)
+    before = large.forget_peak()
     with socket.create_connection(("127.0.0.1", large.port), 300) as connection:
         connection.sendall(
             b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-safetensors\r\n"
@@ -87,7 +73,7 @@ def test_an_unaligned_tensor_costs_no_copy_of_it(large: Server, size: int) -> No
         connection.sendall(rows.view(np.uint8).data)
         connection.sendall((size - 1).to_bytes(8, "little"))
         answer = b"".join(iter(lambda: connection.recv(MIB), b""))
-    grown = memory(large)["VmHWM"] - before
+    grown = large.peak() - before
     assert answer.endswith(rows[-1].tobytes())
     assert grown <= (size + 1) * MIB + CONSTANT, f"{grown / MIB:.0f} MiB for {size} MiB in and 1 MiB out"
 
@@ -105,7 +91,7 @@ def test_answers_that_nobody_reads_are_charged_until_they_are_gone(start: Callab
     with start("--memory-budget", str(budget)) as server, Client(server.url, timeout=60) as client:
         client.put("table", data)
         assert np.array_equal(client.gathernd("table", indices), data[::-1])
-        before = reset_peak(server)
+        before = server.forget_peak()
         with ExitStack() as connections:
             statuses = []
             for _ in range(fit + 3):
@@ -113,5 +99,5 @@ def test_answers_that_nobody_reads_are_charged_until_they_are_gone(start: Callab
                 connection.sendall(asked)
                 statuses.append(connection.recv(12))
             assert statuses == [b"HTTP/1.1 200"] * fit + [b"HTTP/1.1 503"] * 3
-            assert memory(server)["VmHWM"] - before <= budget + CONSTANT
+            assert server.peak() - before <= budget + CONSTANT
         assert np.array_equal(client.gathernd("table", indices), data[::-1])

@@ -7,7 +7,6 @@ import json
 import random
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,19 +25,13 @@ ROOM = 400 << 20
 """More memory than this no test here may make the server take, by whatever it sends."""
 
 
-def peak(server: Server) -> int:
-    """Most bytes that the server's process has held so far."""
-    text = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(text.split("VmHWM:")[1].split()[0]) * 1024
-
-
 @pytest.fixture(autouse=True)
 def bounded(server: Server) -> Iterator[None]:
     """The server outlives each test, and its memory stays bounded."""
-    before = peak(server)
+    before = server.peak()
     yield
     assert server.process.poll() is None, server.log_text()
-    assert peak(server) - before < ROOM
+    assert server.peak() - before < ROOM
 
 
 def binary() -> tuple[bytes, dict[str, str]]:
@@ -167,9 +160,9 @@ def test_a_compressed_bomb(client: httpx.Client, server: Server, squeeze: Any, s
     headers = {"content-encoding": "gzip" if squeeze is gzip.compress else "deflate"}
     if size is not None:
         headers[SIZE] = size
-    before = peak(server)
+    before = server.peak()
     refused(client.post(INFER, content=bomb, headers=headers), "payload_too_large")
-    assert peak(server) - before < 160 << 20
+    assert server.peak() - before < 160 << 20
 
 
 @pytest.mark.parametrize(("count", "code", "pointer"), [

@@ -9,12 +9,8 @@ import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import orjson
 import pytest
-from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.json_text.grammar import check
@@ -23,7 +19,7 @@ from app.requests.envelope_cache import envelopes
 from benchmarks.costly_bodies import MAKERS as GATHER_MAKERS
 from benchmarks.costly_bodies import bombs
 from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
-from benchmarks.read_body import CODINGS, Body, TextCodec, read, read_coded
+from benchmarks.read_body import CODINGS, Body, read, read_coded
 from tests.conftest import SOAK, TEST_ALL, slow_but_for
 from tests.told_memory import ToldMemory
 from tests.traced_memory import peak_of
@@ -218,40 +214,6 @@ def test_what_the_budget_refuses_is_not_looked_at_again(codec: str, monkeypatch:
     assert read(body, ToldMemory(full)) == "overloaded"
 
 
-_VALUES = '"indices":{"dtype":"int64","shape":[1,1],"values":[[0]]}'
-
-
-@pytest.mark.parametrize(
-    ("codec", "text", "passes"),
-    [
-        ("native", f'{{"data":{{"dtype":"int8","shape":[1],"values":[0]}},"x":NaN,{_VALUES}}}', 1),
-        ("native", f'{{"data":{{"dtype":"int8","shape":[1],"values":[0]}},{_VALUES}}} x}}', 1),
-        (
-            "native",
-            f'{{"data":{{"dtype":"int8","shape":[1],"values":[0]}},{_VALUES},"batch_dims":0,"batch_dims":0}}',
-            2,
-        ),
-        ("backward", f'{{"data_shape":[9],{_VALUES},"grad_output":{{"dtype":"float32","values":[1]}}}} x}}', 1),
-        ("lookup", f'{{"features":[{{"tensor":"t",{_VALUES}}}],"x":NaN}}', 1),
-        ("scatter", f'{{{_VALUES},"updates":{{"dtype":"float32","values":[1]}},"x":NaN}}', 1),
-    ],
-)
-def test_the_grammar_of_a_malformed_body_is_looked_at_once(
-    codec: TextCodec, text: str, passes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In two passes where that finds a key that is given twice: keys are counted first."""
-    run = check.run
-    seen: list[int] = []
-
-    def counted(view: NDArray[np.uint8], *arguments: Any) -> Any:
-        seen.append(len(view))
-        return run(view, *arguments)
-
-    monkeypatch.setattr(check, "run", counted)
-    assert read(Body("malformed", codec, text.encode())) == "malformed_request"
-    assert len(seen) == passes
-
-
 def test_a_check_of_the_grammar_is_told_before_it_takes_memory() -> None:
     keys = ",".join(f'"{number}":0' for number in range(50_000))
     cut = f'{{"data": {{"dtype": "int8", "shape": [1], "values": [{{{keys}}}]}}'
@@ -279,17 +241,3 @@ def test_a_protocol_head_of_more_than_its_bound_is_not_remembered() -> None:
         envelopes.clear()
         assert read(infer(lead)) is None
         assert len(envelopes) == remembered, lead
-
-
-def test_a_header_of_many_tensors_is_read_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    loads = orjson.loads
-
-    def loaded(text: bytes) -> object:
-        seen.append(len(text))
-        return loads(text)
-
-    monkeypatch.setattr("app.formats.safetensors.header.orjson.loads", loaded)
-    body = next(one for one in MAKERS["binary"](SAMPLE) if one.name == "header, many tensors")
-    read(body)
-    assert max(seen) < 200
