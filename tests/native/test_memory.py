@@ -54,7 +54,7 @@ def test_request_and_answer_take_their_bytes_and_a_constant(large: Server, size:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.timeout(600)
-def test_an_unaligned_tensor_costs_no_copy_of_it(large: Server, size: int) -> None:
+def test_an_unaligned_tensor_costs_one_copy_of_it(large: Server, size: int) -> None:
     data, _ = work(size)
     rows = data.reshape(-1).view(np.float32).reshape(size, -1)
     header = {
@@ -75,7 +75,7 @@ def test_an_unaligned_tensor_costs_no_copy_of_it(large: Server, size: int) -> No
         answer = b"".join(iter(lambda: connection.recv(MIB), b""))
     grown = large.peak() - before
     assert answer.endswith(rows[-1].tobytes())
-    assert grown <= (size + 1) * MIB + CONSTANT, f"{grown / MIB:.0f} MiB for {size} MiB in and 1 MiB out"
+    assert grown <= (2 * size + 1) * MIB + CONSTANT, f"{grown / MIB:.0f} MiB for {size} MiB in, its copy and 1 MiB out"
 
 
 def test_answers_that_nobody_reads_are_charged_until_they_are_gone(start: Callable[..., Any]) -> None:
