@@ -24,6 +24,7 @@ from app.store.files.write_uploaded_tensor import UploadSpec
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
+from tests.conftest import slow_but_for
 from tests.store.helpers import files, put, read, scatter, strings
 from tests.strings import items
 
@@ -283,7 +284,10 @@ def test_an_upload_that_can_never_fit_is_refused_before_its_bytes(folder: Path) 
     store.close()
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize(
+    "number",
+    slow_but_for((errno.ENOSPC, errno.EIO), (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO)),
+)
 @pytest.mark.parametrize(
     "call", ["create", "truncate", "write", "write_at", "fsync", "fsync_folder", "rename", "commit"]
 )

@@ -21,6 +21,7 @@ from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, 
 from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import REDUCTIONS, Reduction
 from app.tensors.shape_limits import Limits
+from tests.for_each import for_each
 from tests.kernels.scatter_loops import scatter_nd
 from tests.store.helpers import (
     answered,
@@ -55,8 +56,8 @@ def random_items(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[in
     return items.astype(dtype)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("name", NUMBERS)
+@for_each("reduction", REDUCTIONS)
+@for_each("name", NUMBERS)
 def test_every_type_and_reduction_is_as_the_onnx_reference(store: LocalStore, name: str, reduction: Reduction) -> None:
     rng = np.random.default_rng([NUMBERS.index(name), REDUCTIONS.index(reduction)])
     dtype = DTYPES[name].numpy
@@ -73,7 +74,7 @@ def test_every_type_and_reduction_is_as_the_onnx_reference(store: LocalStore, na
         np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
 
 
-@pytest.mark.parametrize("values", [np.array([1 + 2j, 3j], np.complex64), np.array([True, False]), strings("é", "")])
+@for_each("values", [np.array([1 + 2j, 3j], np.complex64), np.array([True, False]), strings("é", "")])
 def test_types_without_arithmetic_take_none_and_the_last_of_two_wins(store: LocalStore, values: NDArray[Any]) -> None:
     put(store, "x", np.resize(values, 4))
     etag = scatter(store, "x", [[2], [-1], [2]], np.concatenate([values, values[1:]]))
@@ -81,8 +82,8 @@ def test_types_without_arithmetic_take_none_and_the_last_of_two_wins(store: Loca
     assert etag.endswith('-1"')
 
 
-@pytest.mark.parametrize("reduction", ["min", "max"])
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+@for_each("reduction", ["min", "max"])
+@for_each("name", ["float16", "bfloat16", "float32", "float64"])
 def test_zeros_with_a_sign_are_less_than_those_without(store: LocalStore, name: str, reduction: Reduction) -> None:
     rng = np.random.default_rng(1)
     signed = np.array([0.0, -0.0, 1.0, -1.0], DTYPES[name].numpy)

@@ -16,6 +16,7 @@ from app.store.files.write_uploaded_tensor import UploadSpec, blocks_of
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.conftest import slow_but_for
+from tests.for_each import for_each
 from tests.store.helpers import files, packed, put, read, strings, uploaded
 
 NUMBERS = [name for name, row in DTYPES.items() if row.kind not in ("string", "bool") and name != "bfloat16"]
@@ -25,9 +26,9 @@ def send(store: LocalStore, dtype: str, shape: tuple[int, ...], raw: bytes, step
     return store.put(uploaded(store, UploadSpec("x", DTYPES[dtype], shape, **options), raw, step))[0].sha256
 
 
-@pytest.mark.parametrize("fortran", [False, True])
-@pytest.mark.parametrize("swap", [False, True])
-@pytest.mark.parametrize("name", NUMBERS)
+@for_each("fortran", [False, True])
+@for_each("swap", [False, True])
+@for_each("name", NUMBERS)
 def test_other_orders_of_bytes_and_axes_give_the_same_content(
     store: LocalStore, name: str, swap: bool, fortran: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,15 +41,15 @@ def test_other_orders_of_bytes_and_axes_give_the_same_content(
     assert read(store, "x").tobytes() == items.tobytes()
 
 
-@pytest.mark.parametrize("shape", [(), (5,), (0, 3), (1, 1), (4, 1), (1, 4)])
+@for_each("shape", [(), (5,), (0, 3), (1, 1), (4, 1), (1, 4)])
 def test_column_major_order_of_shapes_that_have_but_one_order(store: LocalStore, shape: tuple[int, ...]) -> None:
     items = np.arange(int(np.prod(shape)), dtype=np.int32).reshape(shape)
     send(store, "int32", shape, items.tobytes("F"), fortran=True)
     assert read(store, "x").tolist() == items.tolist()
 
 
-@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (1, 100), (100, 1), (3, 7, 2, 2)])
-@pytest.mark.parametrize("step", [1, 8, 30, 100, 10_000])
+@for_each("shape", [(5, 4), (2, 3, 4), (1, 100), (100, 1), (3, 7, 2, 2)])
+@for_each("step", [1, 8, 30, 100, 10_000])
 def test_blocks_are_small_and_in_order(shape: tuple[int, ...], step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_uploaded_tensor, "_CHUNK_BYTES", step)
     items = np.arange(int(np.prod(shape)), dtype=np.int8).reshape(shape)
@@ -57,8 +58,8 @@ def test_blocks_are_small_and_in_order(shape: tuple[int, ...], step: int, monkey
     assert max(map(len, blocks)) <= step
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 9, 16])
-@pytest.mark.parametrize("options", [{}, {"swap": True}, {"fortran": True}])
+@for_each("length", [0, 1, 7, 9, 16])
+@for_each("options", [{}, {"swap": True}, {"fortran": True}])
 def test_a_wrong_number_of_bytes_is_refused(
     store: LocalStore, folder: Path, length: int, options: dict[str, bool]
 ) -> None:
@@ -67,7 +68,7 @@ def test_a_wrong_number_of_bytes_is_refused(
     assert files(folder) == set()
 
 
-@pytest.mark.parametrize("fortran", [False, True])
+@for_each("fortran", [False, True])
 def test_a_bool_that_is_neither_is_named_by_its_place(store: LocalStore, fortran: bool) -> None:
     items = np.zeros((3, 4), np.uint8)
     items[1, 2] = 7
@@ -76,14 +77,14 @@ def test_a_bool_that_is_neither_is_named_by_its_place(store: LocalStore, fortran
     assert (caught.value.places[0].position, caught.value.places[0].value) == ((1, 2), 7)
 
 
-@pytest.mark.parametrize("step", [1, 3, 1000])
+@for_each("step", [1, 3, 1000])
 def test_strings_may_be_cut_anywhere(store: LocalStore, step: int) -> None:
     texts = ["", "a", "ß" * 100, "\0", "𝄞"]
     send(store, "string", (5,), packed(texts), step)
     assert read(store, "x").tolist() == texts
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "code"),
     [
         (packed(["a"]), "element_count_mismatch"),
@@ -98,7 +99,7 @@ def test_strings_may_be_cut_anywhere(store: LocalStore, step: int) -> None:
         (b"", "element_count_mismatch"),
     ],
 )
-@pytest.mark.parametrize("step", [1, 1000])
+@for_each("step", [1, 1000])
 def test_bad_framing_of_strings_is_refused(folder: Path, raw: bytes, code: str, step: int) -> None:
     store = LocalStore(folder, Limits(string_bytes=100))
     store.open()
@@ -108,7 +109,7 @@ def test_bad_framing_of_strings_is_refused(folder: Path, raw: bytes, code: str, 
     store.close()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("shape", "limit"),
     [((1,) * 33, "rank"), ((2**63,), "dimension"), ((2**33 + 1,), "elements"), ((0, 2**40, 2**40), "bytes")],
 )
