@@ -93,7 +93,7 @@ def test_ranges_go_to_a_shard_that_comes_and_leave_one_that_is_drained(start: St
 def test_ranges_of_a_lost_shard_are_copied_and_one_that_lost_its_disk_gets_them_again(
     start: Start, tmp_path: Path
 ) -> None:
-    with coordinated(start, tmp_path, 4, replace(OPTIONS, lost_after=3)) as cluster:
+    with coordinated(start, tmp_path, 4) as cluster:
         put(cluster.router.shared_client(), "items", TABLE)
         with asked_all_the_time(cluster.router):
             lost = cluster.coordinator.status()["tables"][0]["ranges"][0]["replicas"][0]["node"]

@@ -9,7 +9,7 @@ import time
 from bisect import bisect
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tests.cluster import gathers
-from tests.cluster.coordinated import Coordinated, coordinated
+from tests.cluster.coordinated import OPTIONS, Coordinated, coordinated
 from tests.cluster.running import BothTransport
 from tests.conftest import TEST_ALL, samples, slow_but_for
 from tests.http.conftest import Start, start
@@ -43,7 +43,9 @@ def cluster(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with ExitStack() as stack:
         shards = [stack.enter_context(start(*KERNEL)) for _ in range(3)]
         folder = tmp_path_factory.mktemp("cluster")
-        yield stack.enter_context(coordinated(start, folder, flags=KERNEL, shards=shards))
+        # On a busy machine shards and routers may be silent for seconds, and none of them is lost.
+        patient = replace(OPTIONS, lost_after=60, publish_timeout=60)
+        yield stack.enter_context(coordinated(start, folder, options=patient, flags=KERNEL, shards=shards))
 
 
 @pytest.fixture(scope="module")
