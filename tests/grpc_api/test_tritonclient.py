@@ -99,8 +99,11 @@ def test_health_metadata_config_statistics_and_repository(caller: Caller) -> Non
     assert [one["data_type"] for one in config["input"]] == ["TYPE_FP32", "TYPE_INT64"]
     before = caller.get_inference_statistics("gathernd").model_stats[0].inference_stats
     caller.infer("gathernd", inputs())
+    with pytest.raises(InferenceServerException):
+        caller.infer("gathernd", inputs()[:1])
     after = caller.get_inference_statistics("gathernd").model_stats[0].inference_stats
     assert after.success.count == before.success.count + 1
+    assert after.fail.count == before.fail.count + 1
     assert after.compute_infer.ns > before.compute_infer.ns
     assert len(caller.get_inference_statistics().model_stats) >= 6
     index = caller.get_model_repository_index()
