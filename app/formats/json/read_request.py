@@ -31,7 +31,7 @@ from app.json_text.envelope import (
 from app.json_text.find_arrays import ArrayPlace, FoundArrays, find_arrays, scan_tensors
 from app.json_text.grammar import FramingFault, check_framing
 from app.json_text.read_base64 import base64_bytes
-from app.json_text.read_values import values_of
+from app.json_text.read_values import Values, values_of
 from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
 from app.requests.read_call import make_call, read_arrays, settle, validate
@@ -90,7 +90,7 @@ def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple
     known = envelopes.get((row, text)) or _with_sizes_as_now(row, text)
     if known is not None:
         arrays = _Arrays(body, view, found.places, memory)
-        given = {name: arrays.given(name, described) for name, described in known.ready}
+        given = {name: arrays.given(name, described, described.reader) for name, described in known.ready}
         return make_call(row, known, read_arrays(given), limits), known.encoding
     document = parse_envelope(text, body, found, check_framing, memory, most)
     if found.arrays > len(found.places):
@@ -131,7 +131,7 @@ def _with_sizes_as_now(row: Signature, text: bytes) -> Validated | None:
     if known is None:
         return None
     now = [
-        (name, one if one.size < 0 else one._replace(shape=tuple(map(int, filter(None, sizes[one.size].split(b","))))))
+        (name, one if one.size < 0 else one.of_shape(name, tuple(map(int, filter(None, sizes[one.size].split(b","))))))
         for name, one in known.ready
     ]
     known = known._replace(ready=now)
@@ -143,7 +143,10 @@ def _keep(row: Signature, text: bytes, validated: Validated, document: Any) -> N
     """Keep what was validated: by the envelope, and by the envelope without the sizes of its shapes, if it is plain
     which of them is that of which array.
     """
-    arrays = [(name, _Described(one.dtype, one.shape, one.values, one.base64)) for name, one in validated.arrays]
+    arrays = [
+        (name, _Described(one.dtype, None, one.values, one.base64).of_shape(name, one.shape))
+        for name, one in validated.arrays
+    ]
     envelopes.keep(row, text, validated._replace(ready=arrays))
     key, sizes = _without_sizes(text)
     with_shape = [name for name, described in _described(document) if "shape" in described]
@@ -168,7 +171,8 @@ def _described(document: Any) -> Iterator[tuple[str, Any]]:
 class _Described(NamedTuple):
     """The description of an array in a known envelope.
 
-    `size` is the number of its shape among those that were cut out of the envelope, -1 if it is not among them.
+    `size` is the number of its shape among those that were cut out of the envelope, -1 if it is not among them;
+    `reader` reads its values.
     """
 
     dtype: str
@@ -176,6 +180,13 @@ class _Described(NamedTuple):
     values: Any
     base64: Any
     size: int = -1
+    reader: Values | None = None
+
+    def of_shape(self, name: str, shape: Any) -> _Described:
+        """The description of the array `name` with this shape."""
+        dtype = DTYPES.get(self.dtype)
+        reader = None if dtype is None or self.values is ABSENT else values_of(name, dtype, shape)
+        return self._replace(shape=shape, reader=reader)
 
 
 class _Arrays:
@@ -189,14 +200,12 @@ class _Arrays:
         self.places = places
         self.memory = memory
 
-    def given(self, name: str, described: Any) -> ReadArray:
-        """The array that a validated description stands for.
+    def given(self, name: str, described: Any, reader: Values | None = None) -> ReadArray:
+        """The array that a validated description stands for; `reader` reads its values if it came before.
 
         Raises invalid_field for what the model does not say: there are values or base64 and not both, base64 needs a
         shape, and what stands where an array was cut out is a list or one value, or a string of base64.
         """
-        shape = described.shape
-        dtype = DTYPES.get(described.dtype)
         values, base64 = described.values, described.base64
         if values is not ABSENT:
             if base64 is not ABSENT:
@@ -210,15 +219,19 @@ class _Arrays:
                         "values must be a list, or one value for a tensor without dimensions",
                         f"Write a list at /{name}/values, such as [0].",
                     )
-            if dtype is None:
-                return partial(_refuse_dtype, name, described.dtype)
-            return partial(values_of(name, dtype, shape).read, self.view, first, end, depth, self.memory)
+            if reader is None:
+                dtype = DTYPES.get(described.dtype)
+                if dtype is None:
+                    return partial(_refuse_dtype, name, described.dtype)
+                reader = values_of(name, dtype, described.shape)
+            return partial(reader.read, self.view, first, end, depth, self.memory)
         if base64 is ABSENT:
             hint = f"Add 'values' at /{name}/values, the items in a list."
             raise invalid_field(f"/{name}", f"{name} has neither values nor base64", hint)
         first, end, kind = self.places[base64]
         if kind not in (QUOTED, ESCAPED):
             raise invalid_field(f"/{name}/base64", "base64 must be a string", f"Write a string at /{name}/base64.")
+        shape = described.shape
         if shape is ABSENT:
             raise invalid_field(
                 f"/{name}/shape",
@@ -227,6 +240,7 @@ class _Arrays:
             )
         raw = base64_bytes(name, self.body, self.view, first, end, kind == ESCAPED, self.memory)
         pointers = f"/{name}/base64", f"/{name}/shape", f"/{name}/dtype"
+        dtype = DTYPES.get(described.dtype)
         if dtype is None:
             return partial(_refuse_dtype, name, described.dtype)
         return partial(unpack, dtype, shape, raw, self.memory, name, pointers)
