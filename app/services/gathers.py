@@ -75,19 +75,19 @@ class Gathers(Runner):
 
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
         """Resolve, validate and choose. `on_device` says that the data counts as resident on a GPU."""
-        resident = None
+        resources, resident = self.resources, None
         if isinstance(call.data, Tensor):
             data = call.data
         else:
-            resident = self.resources.resolve(call.data, call.data_pointer)
+            resident = resources.resolve(call.data, call.data_pointer)
             data = resident.tensor
         further, named = self._resolve_further(call) if call.further else (NO_TENSORS, NO_RESIDENTS)
         fill = None
         if call.out_of_bounds == "fill":
             dtype = further.get(OPERATORS[call.operator].typed_by, data).dtype
-            fill, over_limit = fill_item(call.fill_value, dtype, self.resources.limits)
+            fill, over_limit = fill_item(call.fill_value, dtype, resources.limits)
             call.over_limit = call.over_limit or over_limit  # raised once the operator's own rules have been checked
-        planned = self.planner.plan(call, data, self.resources.chooser, further)
+        planned = self.planner.plan(call, data, resources.chooser, further)
         if call.over_limit is not None:
             raise call.over_limit
         cold = resident is not None and resident.cold
@@ -153,8 +153,9 @@ class Gathers(Runner):
         indices = call.indices
         if inputs:
             further = {name: tensor.items for name, tensor in inputs.items()}
-        if self.resources.gpu is not None and resident is not None:
-            self.resources.gpu.count_missed(name_of(call), resident, decision.missed_bytes)
+        gpu = self.resources.gpu
+        if gpu is not None and resident is not None:
+            gpu.count_missed(name_of(call), resident, decision.missed_bytes)
         request.route, request.parts, on_event_loop = decision.choice
         if resident is not None:
             request.tensor = name_of(call)
@@ -311,8 +312,9 @@ class Gathers(Runner):
         """
         if not (planned.usual.depends_on_request or cold or call.device == "gpu"):
             return planned.usual
-        if not on_gpu and self.resources.gpu is not None and resident is not None:
-            on_gpu = self.resources.gpu.has_copy(resident.etag)
+        gpu = self.resources.gpu
+        if not on_gpu and gpu is not None and resident is not None:
+            on_gpu = gpu.has_copy(resident.etag)
         return decide(planned, call, cold, on_gpu)
 
     def _resolve_further(self, call: Call) -> tuple[Mapping[str, Tensor], Mapping[str, Resident]]:
@@ -332,12 +334,12 @@ class Gathers(Runner):
         self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further = None
     ) -> tuple[int, NDArray[Any]]:
         """The first bad component of the indices or -1, and the items of the output, as carriers (see `DType`)."""
-        self.resources.start_kernel(request)
-        plan = planned.plan
+        resources, plan = self.resources, planned.plan
+        resources.start_kernel(request)
         out = np.empty(plan.output_items, planned.dtype.carrier)
         if further is None:
-            return self.resources.kernel.run(plan, data.items, indices.array, out), out
-        return self.resources.kernel.run(plan, data.items, indices.array, out, further=further), out
+            return resources.kernel.run(plan, data.items, indices.array, out), out
+        return resources.kernel.run(plan, data.items, indices.array, out, further=further), out
 
     async def _split_from_event_loop(
         self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further
