@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from app.cluster.shard_map import BadShardMap, ShardMap
 from app.cluster.shard_tls import trusting
-from app.security.file_watcher import LARGEST_FILE, Contents, FileTooLarge, FileWatcher, LastGood, read_small_file
+from app.security.file_watcher import LARGEST_FILE, FileTooLarge, FileWatcher, LastGood, read_small_file
 
 MAX_MAP_BYTES: Final = 1 << 26
 Loaded = TypeVar("Loaded")
@@ -58,42 +58,41 @@ class RouterFiles:
 
 
 def _map_watcher(path: Path) -> FileWatcher[ShardMap]:
-    def read() -> Contents:
-        return {path: _read(path, "the file", MAX_MAP_BYTES)}
-
-    def load(contents: Contents) -> ShardMap:
-        return ShardMap.from_json(contents[path])
-
-    return FileWatcher(read, load, BadShardMap, f"the map of shards {path}", "the last good map stays in force")
+    kept = "the last good map stays in force"
+    return _watcher(path, "the file", MAX_MAP_BYTES, ShardMap.from_json, f"the map of shards {path}", kept)
 
 
 def _key_watcher(path: Path) -> FileWatcher[str]:
-    def read() -> Contents:
-        return {path: _read(path, f"the key in {path}")}
-
-    def load(contents: Contents) -> str:
-        key = contents[path].strip()
+    def load(content: bytes) -> str:
+        key = content.strip()
         if not re.fullmatch(b"[!-~]{1,1024}", key):
             raise BadShardMap(f"{path} holds no key: it is one line of visible characters")
         return key.decode()
 
-    return FileWatcher(read, load, BadShardMap, "the key of shards", "the key read before stays in force")
+    kept = "the key read before stays in force"
+    return _watcher(path, f"the key in {path}", LARGEST_FILE, load, "the key of shards", kept)
 
 
 def _authorities_watcher(path: Path) -> FileWatcher[SSLContext]:
-    def read() -> Contents:
-        return {path: _read(path, f"the authorities of shards in {path}")}
-
-    def load(contents: Contents) -> SSLContext:
+    def load(content: bytes) -> SSLContext:
         try:
-            return trusting(path, contents[path])
+            return trusting(path, content)
         except OSError as error:
             raise BadShardMap(str(error)) from None
 
-    return FileWatcher(read, load, BadShardMap, "the authorities of shards", "those read before stay in force")
+    what = f"the authorities of shards in {path}"
+    return _watcher(path, what, LARGEST_FILE, load, "the authorities of shards", "those read before stay in force")
 
 
-def _read(path: Path, what: str, largest: int = LARGEST_FILE) -> bytes:
+def _watcher(
+    path: Path, what: str, largest: int, load: Callable[[bytes], Loaded], name: str, kept: str
+) -> FileWatcher[Loaded]:
+    return FileWatcher(
+        lambda: {path: _read(path, what, largest)}, lambda contents: load(contents[path]), BadShardMap, name, kept
+    )
+
+
+def _read(path: Path, what: str, largest: int) -> bytes:
     try:
         return read_small_file(path, largest)
     except FileTooLarge:

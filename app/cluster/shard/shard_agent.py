@@ -8,7 +8,6 @@ them in its list of tensors. Nothing is lost when it ends: what the service has,
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from app.cluster.shard.read_again import read_again
 from app.cluster.shard.shard_http import ShardClient, ShardFailed
 from app.cluster.shard_map import shard_tensor
 from app.imports.source_urls import AllowedSources
+from app.store.files.whole_file import write_whole_file
 
 INVENTORY_S: Final = 1.0
 LOOK_S: Final = 0.2
@@ -61,7 +61,7 @@ class StampFile:
         return self.stamps.get(shard_tensor(*key), UNSTAMPED)
 
     def _write(self) -> None:
-        _replace_durably(self._path, orjson.dumps({name: list(stamp) for name, stamp in self.stamps.items()}))
+        write_whole_file(self._path, orjson.dumps({name: list(stamp) for name, stamp in self.stamps.items()}))
 
 
 def next_start(path: Path) -> int:
@@ -74,22 +74,8 @@ def next_start(path: Path) -> int:
     except (FileNotFoundError, ValueError):
         before = 0
     number = max(time.time_ns(), before + 1)
-    _replace_durably(path, b"%d" % number)
+    write_whole_file(path, b"%d" % number)
     return number
-
-
-def _replace_durably(path: Path, content: bytes) -> None:
-    beside = path.with_suffix(".new")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class ShardAgent:

@@ -25,6 +25,7 @@ import orjson
 
 from app.cluster.shard.shard_http import ShardClient
 from app.cluster.shard_tls import ShardTls, trusting
+from app.store.files.whole_file import write_whole_file
 
 LOOK_S: Final = 0.5
 STANDS_STILL_S: Final = 5.0
@@ -150,9 +151,7 @@ class ShardProcess:
             raise OSError(f"the shard could not be started: {started.stderr}")
         pid = int(started.stdout)
         self._running = _Running(pid, _started(pid), port)
-        beside = self._file.with_suffix(".new")
-        beside.write_bytes(orjson.dumps({"pid": pid, "started": self._running.started, "port": port}))
-        beside.rename(self._file)
+        write_whole_file(self._file, orjson.dumps({"pid": pid, "started": self._running.started, "port": port}))
         self._answered_at = time.monotonic()
 
     def _command(self) -> Sequence[str]:

@@ -35,12 +35,12 @@ def remove_or_warn(path: Path) -> None:
         logger.warning("%s is of no use and could not be removed: %s", path, error.strerror)
 
 
+@dataclass
 class UploadFolder:
     """The folder of uploads under way. The process that receives one holds a lock on its first file."""
 
-    def __init__(self, folder: Path, locks: StoreLocks) -> None:
-        self._folder = folder
-        self._locks = locks
+    _folder: Path
+    _locks: StoreLocks
 
     def size(self, without: str = "") -> int:
         """The bytes of all uploads, but for the one with this id."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.errors import GatherError
 from app.store.files import disk_writes
@@ -33,12 +34,12 @@ def _can_join(change: ScatterChange, records: Sequence[Record]) -> bool:
     return change.reduction == "none" or all(record.entry.width in (0, width) for record in records)
 
 
+@dataclass
 class ScatterExecutor:
     """Carries out the scatters of opened tensors."""
 
-    def __init__(self, keys: IdempotencyKeys, checkpoints: Checkpoints) -> None:
-        self._keys = keys
-        self._checkpoints = checkpoints
+    _keys: IdempotencyKeys
+    _checkpoints: Checkpoints
 
     def execute(self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]) -> None:
         """Carry out scatters as if one after the other, with as few fsyncs as can be; finishes each of them.
