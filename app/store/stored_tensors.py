@@ -137,11 +137,11 @@ class StoredTensors:
 
     def names(self) -> list[str]:
         """The names of all tensors, sorted."""
-        return list(self._index.names())
+        return self._index.names()
 
     def alias_names(self) -> list[str]:
         """The names of all aliases, sorted."""
-        return list(self._index.alias_names())
+        return self._index.alias_names()
 
     def version_numbers(self, name: str) -> list[int]:
         """The numbers of the versions of a tensor that are kept, or of the one that an alias names; else none."""

@@ -13,7 +13,6 @@ from math import ceil
 from time import perf_counter
 from typing import Final
 
-from app.bounded_cache import BoundedCache
 from app.cluster.router.range_reads import AskReplica, FetchMap, RangeReads, ReadAction, Wake
 from app.cluster.router.range_requests import RangeRequest
 from app.cluster.router.shard_connection import Failure
@@ -28,7 +27,6 @@ BYTES_PER_SECOND: Final = 1 << 27
 """So slow may a shard be with a large answer before it counts as late."""
 BEGUN_ANEW: Final = 2
 """How often a request whose version goes away begins anew."""
-_MAX_HEADS: Final = 4096
 
 
 @dataclass(slots=True)
@@ -77,7 +75,6 @@ class RowFetcher:
         """Have a newer map fetched if there is one, then call what is given. A static map is the newest one at once."""
         self.handed_on: Callable[[ServedRequest], bytes] = lambda request: request.handed_on
         """The header lines of a request to a shard that say for the sake of which request it is sent."""
-        self._heads: BoundedCache[tuple[str, bytes, str, str, bytes], bytes] = BoundedCache(_MAX_HEADS)
 
     def use_key(self, key: str | None) -> None:
         """Ask shards with this API key from now on."""
@@ -105,15 +102,13 @@ class RowFetcher:
 
     def pieces(self, request: RangeRequest, one: RowRange, replica: Replica, fields: bytes) -> list[Buffer]:
         """The bytes of a request to a replica; `fields` are further lines of its header."""
-        key = request.operator, request.query, one.tensor, replica.address, request.accept
-        head = self._heads.get(key)
-        if head is None:
-            target = b"/%b?tensor=%b%b" % (request.operator.encode(), one.tensor.encode(), request.query)
-            head = self._heads[key] = (
-                b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/x-safetensors\r\naccept: %b\r\n"
-                % (target, replica.address.encode(), request.accept)
-            )
-        head += b"%bcontent-length: %d\r\n\r\n" % (fields, request.body_bytes)
+        head = (
+            b"POST /%b?tensor=%b%b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/x-safetensors\r\naccept: %b\r\n"
+            b"%bcontent-length: %d\r\n\r\n"
+        ) % (
+            request.operator.encode(), one.tensor.encode(), request.query, replica.address.encode(), request.accept,
+            fields, request.body_bytes,
+        )  # fmt: skip
         if len(request.body) == 1:
             return [head + request.body[0]]
         return [head, *request.body]

@@ -49,8 +49,6 @@ class CatalogueCache:
         self._aliases: dict[str, Alias] = {}
         self._aliases_of: dict[str, dict[str, Alias]] = {}
         self._sequence = 0
-        self._names: tuple[int, list[str]] = -1, []
-        self._alias_names: tuple[int, list[str]] = -1, []
         self.generation = -1
         """The generation that the rows are of."""
         self.total = 0
@@ -112,24 +110,14 @@ class CatalogueCache:
         return [row for versions in list(self._versions.values()) for row in list(versions.values())]
 
     def names(self) -> list[str]:
-        """The names of all tensors, sorted. The list is not to be changed."""
+        """The names of all tensors, sorted."""
         self.catch_up()
-        sequence, names = self._names
-        if sequence != self._sequence:
-            sequence = self._sequence
-            names = sorted(self._rows)
-            self._names = sequence, names
-        return names
+        return sorted(self._rows)
 
     def alias_names(self) -> list[str]:
-        """The names of all aliases, sorted. The list is not to be changed."""
+        """The names of all aliases, sorted."""
         self.catch_up()
-        sequence, names = self._alias_names
-        if sequence != self._sequence:
-            sequence = self._sequence
-            names = sorted(self._aliases)
-            self._alias_names = sequence, names
-        return names
+        return sorted(self._aliases)
 
     def page(self, limit: int, after: str | None) -> tuple[list[Row], str | None]:
         """At most `limit` tensors in the order of their names, those after `after`; the last name if more follow.

@@ -17,6 +17,7 @@ from app.store.catalogue.catalogue_rows import Row
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import PAGE, BadFile, Description, decode_page, is_sound
 from app.store.processes.directory_lock import ProcessGroup
+from app.store.processes.shared_state import StateWord
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.scatters.scatter_log import BrokenLog, ScatterLog
 from app.store.scatters.writable_tensor import dirty_blocks
@@ -37,15 +38,15 @@ class Verifier:
 
     def run(self, stop: Event, pause_ratio: float) -> None:
         """See `LocalStore.verify`."""
-        with self._group.claim_verification() as chosen:
-            if not chosen:
+        with self._group.locks.try_verification() as free:
+            if not free or self._group.state[StateWord.VERIFIED]:
                 return
             for row in sorted(self._index.rows(), key=lambda row: (row.name, row.version)):
                 with suppress(OSError, BadFile):
                     self._check(row, stop, pause_ratio)
                 if stop.is_set():
                     return
-            self._group.mark_verified()
+            self._group.state[StateWord.VERIFIED] = 1
 
     def _check(self, row: Row, stop: Event, pause_ratio: float) -> None:
         if self._index.find(row.reference) is not row:

@@ -14,8 +14,7 @@ import fcntl
 import mmap
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -94,16 +93,6 @@ class ProcessGroup:
     def _map_state(self) -> memoryview:
         fd = self._open("state")
         return memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("Q")
-
-    @contextmanager
-    def claim_verification(self) -> Iterator[bool]:
-        """Whether this process is to verify the contents: once for the group, and no other process is at it."""
-        with self.locks.try_verification() as free:
-            yield free and not self.state[StateWord.VERIFIED]
-
-    def mark_verified(self) -> None:
-        """All contents have been verified."""
-        self.state[StateWord.VERIFIED] = 1
 
     def close(self) -> None:
         """Leave the group."""
