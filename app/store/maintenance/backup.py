@@ -196,7 +196,7 @@ class _Backup:
         path = self._store.tensor_folder / row.file
         if not path.exists():
             if opened >= 0:
-                return self._source_of_removed(row, opened)
+                return self._source_of_removed(row, opened, stack)
             if self._store.catalogue.row(row.name, row.version) == row:
                 raise BadFile("its file is missing")
             raise _Vanished
@@ -225,7 +225,7 @@ class _Backup:
             stack.callback(snapshot.close)
             return replace(source, read=snapshot.read, snapshot=snapshot)
 
-    def _source_of_removed(self, row: Row, opened: int) -> _Source | None:
+    def _source_of_removed(self, row: Row, opened: int, stack: ExitStack) -> _Source | None:
         """The same for a content that has been replaced or removed since its file was opened: nothing changes it."""
         page = os.pread(opened, PAGE, 0)
         description = decode_page(page, os.fstat(opened).st_size)
@@ -240,7 +240,8 @@ class _Backup:
         checksums = read_at(opened, description.checksums_at, 4 * description.block_count)
         # Its log, which told the blocks that scatters have changed, is gone: it may be any of them.
         changed = range(description.block_count) if version else ()
-        return _Source(description, version >> 1, modified, checksums, changed, -1, _reader(opened))
+        target = self._target(row, version >> 1, stack)
+        return _Source(description, version >> 1, modified, checksums, changed, target, _reader(opened))
 
     def _has(self, row: Row, sequence: int) -> bool:
         """Whether the backup has this content at this sequence, which is then that of the file of `row`."""
@@ -262,15 +263,14 @@ class _Backup:
 
     def _write(self, row: Row, source: _Source) -> None:
         description = source.description
-        with ExitStack() as stack:
-            target = source.target if source.target >= 0 else self._target(row, source.sequence, stack)
-            try:
-                digest = copy_content(
-                    source.read, description, source.sequence, source.modified, source.checksums, source.changed, target
-                )
-            finally:
-                if source.snapshot is not None and not source.snapshot.is_whole:
-                    raise _Vanished  # a service that has started removed the snapshot; scatters may be in what was read
+        try:
+            digest = copy_content(
+                source.read, description, source.sequence, source.modified, source.checksums, source.changed,
+                source.target,
+            )  # fmt: skip
+        finally:
+            if source.snapshot is not None and not source.snapshot.is_whole:
+                raise _Vanished  # a service that has started removed the snapshot; scatters may be in what was read
         file = file_of(row, source.sequence)
         self._saved[row.file] = SavedVersion(replace(row, file=file), digest)
         self._copied += 1
@@ -279,7 +279,7 @@ class _Backup:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A content to be copied, as `copy_content` takes it; `target` is -1 where there is no file for it yet.
+    """A content to be copied, as `copy_content` takes it.
 
     `needs_lock` says that the store's disk has no room for a snapshot, so that scatters wait until it has been copied.
     """
