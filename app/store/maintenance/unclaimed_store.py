@@ -54,9 +54,8 @@ class UnclaimedStore:
             yield writable
 
     def close(self) -> None:
-        """Close the catalogue and the locks."""
+        """Close the catalogue."""
         self.catalogue.close()
-        self.locks.close()
 
 
 def check_owner(folder: Path) -> None:

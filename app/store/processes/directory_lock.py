@@ -100,4 +100,3 @@ class ProcessGroup:
             with suppress(OSError):
                 os.close(fd)
         self._descriptors.clear()
-        self.locks.close()

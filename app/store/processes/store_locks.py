@@ -10,9 +10,8 @@ import fcntl
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
 from app.store.files import disk_writes
@@ -26,8 +25,6 @@ class StoreLocks:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._catalogue_fd: int | None = None
-        self._try_lock_mutex = Lock()
 
     def make_files(self) -> None:
         """Make all files, so that a tensor can be removed from a disk without room for a new one."""
@@ -52,28 +49,17 @@ class StoreLocks:
         """Keep other threads and processes from beginning or removing uploads. Blocks, but briefly."""
         return self._locked("incoming")
 
-    @contextmanager
-    def try_catalogue(self) -> Iterator[bool]:
+    def try_catalogue(self) -> AbstractContextManager[bool]:
         """Try to take the lock of the catalogue; whether it was free. Never blocks."""
-        if not self._try_lock_mutex.acquire(blocking=False):
-            yield False
-            return
-        try:
-            if self._catalogue_fd is None:
-                self._catalogue_fd = disk_writes.open_or_create(self._folder / "catalogue")
-            taken = try_lock(self._catalogue_fd)
-            try:
-                yield taken
-            finally:
-                if taken:
-                    fcntl.flock(self._catalogue_fd, fcntl.LOCK_UN)
-        finally:
-            self._try_lock_mutex.release()
+        return self._tried("catalogue")
+
+    def try_verification(self) -> AbstractContextManager[bool]:
+        """Try to take the lock of whoever compares contents with their checksums; whether it was free."""
+        return self._tried("verify")
 
     @contextmanager
-    def try_verification(self) -> Iterator[bool]:
-        """Try to take the lock of whoever compares contents with their checksums; whether it was free."""
-        fd = disk_writes.open_or_create(self._folder / "verify")
+    def _tried(self, name: str) -> Iterator[bool]:
+        fd = disk_writes.open_or_create(self._folder / name)
         try:
             yield try_lock(fd)
         finally:
@@ -87,13 +73,6 @@ class StoreLocks:
             yield
         finally:
             os.close(fd)
-
-    def close(self) -> None:
-        """Close what is kept open."""
-        if self._catalogue_fd is not None:
-            with suppress(OSError):
-                os.close(self._catalogue_fd)
-            self._catalogue_fd = None
 
 
 def try_lock(fd: int) -> bool:
