@@ -94,7 +94,8 @@ class Catalogue:
                 if found != "ok":
                     raise self._damaged(found)
             connection.execute("COMMIT")
-            connection.execute("PRAGMA wal_checkpoint(RESTART)")
+            with suppress(sqlite3.OperationalError):  # on a full disk, where the log is read on as it is
+                connection.execute("PRAGMA wal_checkpoint(RESTART)")
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
