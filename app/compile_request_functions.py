@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from numba import types
 
-from app import llvm_intrinsics
+from app.compilation import decorators, intrinsics
+from app.compilation.decorators import Compiled
 from app.compilation.until_compiled import UntilCompiled
 from app.json_text import (
     constants,
@@ -34,7 +35,6 @@ from app.json_text.compiled import (
 from app.json_text.compiled import find_arrays as compiled_find_arrays
 from app.json_text.compiled import grammar as compiled_grammar
 from app.json_text.compiled import read_elements as compiled_read_elements
-from app.llvm_intrinsics import Compiled
 from app.telemetry import compiled_increments, increments, metric_definitions, request_id
 from app.tensors import (
     compiled_string_frames,
@@ -86,7 +86,7 @@ FUNCTIONS: Final[tuple[_Function, ...]] = (
     _Function(write_elements.write_strings, write_strings.write_strings, (_bytes, _integers, _octets_out)),
 )
 _SOURCES: Final = (
-    llvm_intrinsics,
+    intrinsics,
     metric_definitions,
     request_id,
     increments,
@@ -108,15 +108,10 @@ def configure(cache_dir: Path) -> Path:
     """Keep the compiled code under `cache_dir`, so that the next start loads it; call before `warm`. Returns its
     folder.
     """
-    return llvm_intrinsics.keep_compiled(cache_dir, "codec", _SOURCES, [function.compiled for function in FUNCTIONS])
+    return decorators.keep_compiled(cache_dir, "codec", _SOURCES, [function.compiled for function in FUNCTIONS])
 
 
-def is_cached(folder: Path) -> bool:
-    """Whether `folder`, of `configure`, has all."""
-    return len(list(folder.rglob("*.nbi"))) >= len(FUNCTIONS)
-
-
-def warm(progress: Callable[[str], None] | None = None) -> None:
+def warm(progress: Callable[[str], None] = lambda text: None) -> None:
     """Compile all, or load it from the cache, and have requests use each function as soon as it is there; once."""
     if all(used.run is not used.plain for used, _, _ in FUNCTIONS):
         return
@@ -127,5 +122,4 @@ def warm(progress: Callable[[str], None] | None = None) -> None:
         used.run = compiled
     for used, compiled, _ in FUNCTIONS[3:5]:
         used.run = compiled.overloads[compiled.signatures[0]].entry_point  # without the search for a signature
-    if progress is not None:
-        progress(f"codec of requests ready after {perf_counter() - started:.2f} s")
+    progress(f"codec of requests ready after {perf_counter() - started:.2f} s")

@@ -13,7 +13,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
-from typing import Final, get_args
+from typing import get_args
 
 from starlette.applications import Starlette
 
@@ -61,8 +61,6 @@ from app.telemetry.shared_counters import Counters
 from app.telemetry.tracing import start_tracing
 
 logger = logging.getLogger("gathernd")
-_PROGRESS_S: Final = 2.0
-"""How often the log says that kernels are still being prepared."""
 
 
 def split_threads(settings: Settings) -> int:
@@ -195,20 +193,30 @@ def create_app(
     damaged = count_damaged_tensors.DamagedCount()
     background = BackgroundTasks(lambda name: metrics.counters.add(f"gathernd_background_failures|{name}"))
 
-    def expect(seconds: float) -> None:
-        readiness.expect(seconds)
-        logger.info("compiling kernels for the first time, about %d s", readiness.seconds_left)
-
-    def prepare() -> Callable[[], None] | None:
-        rest = warmup.warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name), settings.kernel, expect)
+    def measure() -> None:
         rates = machine_rates(kernel, settings.cache_dir, threads=threads)
         service.chooser = replace(service.chooser, rates=rates)
         use_gpu(settings, service)
         if service.gpu is not None:
             service.gpu.on_fallback = lambda: metrics.counters.add("gathernd_gpu_fallbacks")
+
+    def prepare() -> Callable[[], None] | None:
+        compile_all = warmup.warm(settings.cache_dir, lambda name: logger.debug("ready: %s", name), settings.kernel)
         if sharded is not None:
             sharded.connect()
-        return rest
+        if compile_all is None:
+            measure()
+            return None
+        logger.info("compiling kernels for the first time: requests take longer until that is done")
+
+        def compile_and_measure() -> None:
+            compile_all()
+            measure()
+
+        if gpu_discovery.may_use_gpu(settings.device, settings.workers):
+            compile_and_measure()  # from its first answer on it says the same of its GPU
+            return None
+        return compile_and_measure
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -296,14 +304,8 @@ def _template(settings: Settings) -> Callable[[str], str]:
 
 async def _prepare(work: Callable[[], Callable[[], None] | None], readiness: Readiness) -> None:
     """Do what requests need first, and have what it returns done in a thread once the service is ready."""
-    working = asyncio.ensure_future(asyncio.to_thread(work))
-    while not (await asyncio.wait((working,), timeout=_PROGRESS_S))[0]:
-        if readiness.overdue:
-            logger.info("still preparing kernels, which takes longer than expected")
-        else:
-            logger.info("still preparing kernels, about %d s left", readiness.seconds_left)
     try:
-        rest = working.result()
+        rest = await asyncio.to_thread(work)
     except Exception as error:
         logger.exception("the kernels could not be prepared")
         readiness.failed = type(error).__name__

@@ -41,9 +41,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels import reference
+from app.kernels import numba_cpu, reference
 from app.kernels.gpu_interface import Device, NoDevice
-from app.kernels.numba_cpu import gather_kernel
 from app.operators.gather_plan import GatherPlan
 from benchmarks import common
 
@@ -144,7 +143,7 @@ def crossover(
             indices = random_indices(plan, source)
             out = np.zeros(plan.output_items, np.uint8)
             ways: Mapping[str, Callable[[], int]] = {
-                "CPU": lambda: gather_kernel.run(plan, data, indices, out),  # noqa: B023  (called at once)
+                "CPU": lambda: numba_cpu.run(plan, data, indices, out),  # noqa: B023  (called at once)
                 "GPU inline": lambda: device.run(plan, data, indices, out),  # noqa: B023
                 "GPU resident": lambda: device.run(plan, copy, indices, out),  # noqa: B023
             }
@@ -418,8 +417,8 @@ def main(arguments: list[str] | None = None) -> int:
         wrong += more
     if "crossover" in parts:
         with tempfile.TemporaryDirectory() as folder:
-            gather_kernel.configure(Path(folder))
-            gather_kernel.warm()
+            numba_cpu.configure(Path(folder))
+            numba_cpu.warm()
         measured = crossover(device, (4, 256, 4096), (1, 10, 100, 1000, 10_000, 100_000), 1 << 28)
         figures["crossover"] = measured
         for name, series in measured.items():

@@ -97,10 +97,8 @@ def compiled(warmed: Path) -> Path:
     """The folder `warmed`, out of which this process has loaded all that is compiled."""
     from app import compile_request_functions
     from app.kernels import numba_cpu
-    from app.kernels.numba_cpu import gather_kernel
 
-    if not gather_kernel.ready():
-        numba_cpu.configure(warmed)
+    numba_cpu.configure(warmed)
     compile_request_functions.configure(warmed)
     numba_cpu.warm()
     compile_request_functions.warm()

@@ -10,7 +10,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.errors import TypingError, UnsupportedError
 
 from app.compilation import numba_passes
-from app.llvm_intrinsics import entry, inlined, inner, spliced
+from app.compilation.decorators import entry, inlined, inner, spliced
 
 
 @spliced

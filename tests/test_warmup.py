@@ -1,8 +1,7 @@
-"""The command that compiles ahead, and the second process that compiles."""
+"""The command that compiles ahead."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,17 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app import warmup
 from app.cli import warm_command
-
-
-def test_a_parent_that_has_ended_is_told_nothing_and_nothing_fails() -> None:
-    reading, writing = os.pipe()
-    warmup._tell_parent(writing)
-    assert os.read(reading, 10) == b"d"
-    os.close(reading)
-    warmup._tell_parent(writing)
-    os.close(writing)
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "read-only"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from importlib import import_module
+from importlib.util import find_spec
 
 from app.kernels.gpu_interface import Device, NoDevice
 from app.tensors import gather_call
@@ -18,6 +19,11 @@ def allow_gpu(device: gather_call.Device, workers: int) -> None:
     if workers > 1:
         # One process owns the device and its copies; the answer must not depend on the worker that got the request.
         raise NoDevice("this service has several workers, and a GPU works for a service of one process")
+
+
+def may_use_gpu(device: gather_call.Device, workers: int) -> bool:
+    """Whether a service for `device` with so many worker processes might find a GPU."""
+    return device != "cpu" and workers == 1 and find_spec("cupy") is not None
 
 
 def find_gpu(device: gather_call.Device, workers: int, memory: int | None) -> Device:

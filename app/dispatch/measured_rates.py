@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from app import __version__, kernels
 from app.dispatch.choose_backend import Rates, Size
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.kernels import ALWAYS_AHEAD, Kernel
+from app.kernels import Kernel
 from app.kernels.gpu_interface import Device
 from app.operators.gather_plan import GatherPlan
 
@@ -71,10 +71,8 @@ _MOST_GPU_ITEMS: Final = 1 << 20
 class TunableKernel(Protocol):
     """A kernel with settings that depend on the machine; its results do not depend on them."""
 
-    def tune(self, wake_from: int, ahead_bytes: int) -> None:
-        """Set the work, in components, slices and 16 bytes of output, from which on helpers that sleep are woken, and
-        the longest slices, in bytes, that are asked for ahead of their copy.
-        """
+    def tune(self, wake_from: int) -> None:
+        """Set the work, in components, slices and 16 bytes of output, from which on helpers that sleep are woken."""
         ...
 
 
@@ -99,7 +97,7 @@ def machine_rates(kernel: Kernel, cache_dir: Path, *, threads: int, refresh: boo
         # Helpers are woken for gathers that take one thread twice as long as to wake them.
         wake_from = 2 * rates.wakeup_s / (_USUAL_ITEMS * rates.far_item_s) * _USUAL_WORK
         low, high = _WAKE_FROM
-        kernel.tune(min(max(round(wake_from), low), high), ALWAYS_AHEAD)
+        kernel.tune(min(max(round(wake_from), low), high))
     return rates
 
 

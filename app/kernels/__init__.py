@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from app.kernels.check_lookup import FeatureArrays
 from app.operators.gather_plan import Plan
 from app.operators.lookup import FeaturePlan
-
-ALWAYS_AHEAD: Final = 1 << 62
-"""As the longest slices that a kernel asks for ahead of their copy, in bytes: slices of any length."""
 
 
 class Unfinished(Exception):

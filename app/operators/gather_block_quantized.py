@@ -19,6 +19,7 @@ from typing import Final
 
 from app.errors import GatherError, Place, invalid_field
 from app.operators.dialects import Dialect
+from app.operators.gather_plan import OneBatchPlan
 from app.operators.shape_rules import shorten
 from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
@@ -33,7 +34,7 @@ _SHORT_COPIES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class BlockQuantizedPlan:
+class BlockQuantizedPlan(OneBatchPlan):
     """data is [rows, groups, bytes of `width` values], indices [tuples], the output [tuples, groups, width].
 
     `dtype` is the output's type, of `item_size` bytes; an index in [-rows, -1] counts from the end where `wrap`.
@@ -62,11 +63,6 @@ class BlockQuantizedPlan:
     # As the choice of a route sees it: a gather of rows as long as those of the output.
 
     @property
-    def batches(self) -> int:
-        """One: data is not cut."""
-        return 1
-
-    @property
     def dims(self) -> tuple[int, ...]:
         """The size of the gather's axis."""
         return (self.rows,)
@@ -75,11 +71,6 @@ class BlockQuantizedPlan:
     def slice_items(self) -> int:
         """Items of output for each index."""
         return self.groups * self.width
-
-    @property
-    def broadcast_indices(self) -> bool:
-        """Each index is used once."""
-        return False
 
     @property
     def depth(self) -> int:

@@ -11,12 +11,13 @@ from math import prod
 
 from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
+from app.operators.gather_plan import SingleIndexPlan
 from app.operators.shape_rules import check_axis, check_rank
 from app.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class GatherElementsPlan:
+class GatherElementsPlan(SingleIndexPlan):
     """indices and output have the axes `sizes`, and data `data_items` items in all.
 
     The entry of indices at (p0, p1, ...) picks item p0 * strides[0] + p1 * strides[1] + ... + entry * axis_stride of
@@ -40,34 +41,9 @@ class GatherElementsPlan:
     # As the choice of a route sees it: single items, picked from anywhere in data by tuples of length 1.
 
     @property
-    def batches(self) -> int:
-        """One: data is not cut."""
-        return 1
-
-    @property
     def tuples(self) -> int:
         """Entries of indices."""
         return self.index_items
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """The size of the gather's axis."""
-        return (self.axis_size,)
-
-    @property
-    def slice_items(self) -> int:
-        """One: each entry picks an item."""
-        return 1
-
-    @property
-    def broadcast_indices(self) -> bool:
-        """Each entry is used once."""
-        return False
-
-    @property
-    def depth(self) -> int:
-        """One: an entry is a tuple of length 1."""
-        return 1
 
     @property
     def block_items(self) -> int:
@@ -88,11 +64,6 @@ class GatherElementsPlan:
     def output_bytes(self) -> int:
         """Bytes of the output."""
         return self.output_items * self.item_size
-
-    @property
-    def scratch_bytes(self) -> int:
-        """None."""
-        return 0
 
 
 def plan_gather_elements(

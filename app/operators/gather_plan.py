@@ -116,3 +116,47 @@ class GatherPlan:
     def scratch_bytes(self) -> int:
         """Bytes that a kernel may need beside the output: none."""
         return 0
+
+
+class OneBatchPlan:
+    """The constant properties of plans whose data are not cut into batches."""
+
+    __slots__ = ()
+
+    @property
+    def batches(self) -> int:
+        """One: data is not cut."""
+        return 1
+
+    @property
+    def broadcast_indices(self) -> bool:
+        """Each tuple is used once."""
+        return False
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes that a kernel may need beside the output: none."""
+        return 0
+
+
+class SingleIndexPlan(OneBatchPlan):
+    """Those of plans whose tuples are single entries, each of which names one item along an axis."""
+
+    __slots__ = ()
+
+    axis_size: int
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The size of the axis."""
+        return (self.axis_size,)
+
+    @property
+    def slice_items(self) -> int:
+        """One: each entry names an item."""
+        return 1
+
+    @property
+    def depth(self) -> int:
+        """One: an entry is a tuple of length 1."""
+        return 1

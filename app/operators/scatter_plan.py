@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from app.operators.gather_plan import OneBatchPlan, SingleIndexPlan
 from app.tensors.operator_signature import Reduction
 
 
 @dataclass(frozen=True, slots=True)
-class ScatterNDPlan:
+class ScatterNDPlan(OneBatchPlan):
     """data and output are [*dims, slice_items], indices [tuples, depth], updates [tuples, slice_items].
 
     `dims` are the sizes of the indexed axes; `item_size` is in bytes (1, 2, 4, 8 or 16); `wrap` says that an index in
@@ -37,16 +38,6 @@ class ScatterNDPlan:
     def __post_init__(self) -> None:
         # Here once, and then read many times.
         object.__setattr__(self, "rows", prod(self.dims))
-
-    @property
-    def batches(self) -> int:
-        """One: data is not cut."""
-        return 1
-
-    @property
-    def broadcast_indices(self) -> bool:
-        """Each tuple is used once."""
-        return False
 
     @property
     def depth(self) -> int:
@@ -75,14 +66,9 @@ class ScatterNDPlan:
         """Bytes of the output."""
         return self.output_items * self.item_size
 
-    @property
-    def scratch_bytes(self) -> int:
-        """None: updates are applied in the output."""
-        return 0
-
 
 @dataclass(frozen=True, slots=True)
-class ScatterElementsPlan:
+class ScatterElementsPlan(SingleIndexPlan):
     """indices and updates have the axes `sizes`; data and output have `data_items` items.
 
     The update at (p0, p1, ...) goes to item p0 * strides[0] + p1 * strides[1] + ... + entry * axis_stride, where entry
@@ -108,33 +94,11 @@ class ScatterElementsPlan:
         object.__setattr__(self, "index_items", prod(self.sizes))
 
     @property
-    def batches(self) -> int:
-        """One: data is not cut."""
-        return 1
-
-    @property
     def tuples(self) -> int:
         """Entries of indices."""
         return self.index_items
 
     update_items = tuples
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """The size of the scatter's axis."""
-        return (self.axis_size,)
-
-    @property
-    def slice_items(self) -> int:
-        """One: each update is an item."""
-        return 1
-
-    depth = slice_items
-
-    @property
-    def broadcast_indices(self) -> bool:
-        """Each entry is used once."""
-        return False
 
     @property
     def block_items(self) -> int:
@@ -152,8 +116,3 @@ class ScatterElementsPlan:
     def output_bytes(self) -> int:
         """Bytes of the output."""
         return self.data_items * self.item_size
-
-    @property
-    def scratch_bytes(self) -> int:
-        """None: updates are applied in the output."""
-        return 0

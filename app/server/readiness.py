@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
-from time import monotonic
-
 from app.errors import GatherError
 
 
@@ -18,21 +15,6 @@ class Readiness:
         self.waiting_for: list[str] = list(waiting_for)
         self.failed: str | None = None
         self.draining = False
-        self._expected_at = 0.0
-
-    def expect(self, seconds: float) -> None:
-        """It is expected to be ready in so many seconds."""
-        self._expected_at = monotonic() + seconds
-
-    @property
-    def seconds_left(self) -> int:
-        """Until it is expected to be ready: 1 at least, also where that should have been by now."""
-        return max(1, ceil(self._expected_at - monotonic()))
-
-    @property
-    def overdue(self) -> bool:
-        """Whether it was expected to be ready by now."""
-        return monotonic() > self._expected_at
 
     @property
     def ready(self) -> bool:
@@ -56,4 +38,4 @@ class Readiness:
             detail = f"the service could not start: {self.failed}"
         else:
             detail = f"the service is starting and waits for: {', '.join(self.waiting_for)}"
-        return GatherError("not_ready", detail, retry_after=1 if self.draining else self.seconds_left)
+        return GatherError("not_ready", detail, retry_after=1)

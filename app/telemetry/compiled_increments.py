@@ -10,17 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from app.llvm_intrinsics import (
-    Address,
-    f64_from_bits,
-    inlined,
-    inner,
-    int64,
-    load_u64,
-    short_entry,
-    store_f64,
-    store_u8,
-)
+from app.compilation.decorators import inlined, inner, short_entry
+from app.compilation.intrinsics import Address, f64_from_bits, int64, load_u64, store_f64, store_u8
 from app.telemetry.increments import (
     ENCODE,
     ID_END,

@@ -5,13 +5,12 @@ What follows `starts` checks each frame (see `frame_format`) against the end of 
 
 from __future__ import annotations
 
-from app.llvm_intrinsics import (
+from app.compilation.decorators import entry, inner
+from app.compilation.intrinsics import (
     Address,
     Bytes,
     Integers,
     address_of,
-    entry,
-    inner,
     int64,
     load_u8,
     load_u32,

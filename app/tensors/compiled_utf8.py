@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from app.llvm_intrinsics import Address, Integers, count_trailing_zeros, inner, int64, load_u8, load_u64, lshr
+from app.compilation.decorators import inner
+from app.compilation.intrinsics import Address, Integers, count_trailing_zeros, int64, load_u8, load_u64, lshr
 
 _HIGH_BITS: Final = -0x7F7F7F7F7F7F7F80
 """Of eight bytes: clear in those that are ASCII."""

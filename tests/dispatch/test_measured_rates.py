@@ -121,10 +121,10 @@ class TunedKernel:
     splits = False
 
     def __init__(self) -> None:
-        self.settings = (0, 0)
+        self.wake_from = 0
 
-    def tune(self, wake_from: int, ahead_bytes: int) -> None:
-        self.settings = (wake_from, ahead_bytes)
+    def tune(self, wake_from: int) -> None:
+        self.wake_from = wake_from
 
     def run(self, *arguments: Any, **further: Any) -> int:
         return -1
@@ -138,8 +138,8 @@ def test_the_longer_helpers_take_to_wake_the_more_work_wakes_them(
     for wakeup_s in (60e-6, 120e-6):
         monkeypatch.setattr(measured_rates, "measure", lambda kernel, threads, s=wakeup_s: replace(TYPICAL, wakeup_s=s))
         machine_rates(kernel, tmp_path, threads=2, refresh=True)
-        found.append(kernel.settings[0])
+        found.append(kernel.wake_from)
     assert found[1] == pytest.approx(2 * found[0], rel=0.01)
-    first, kernel.settings = kernel.settings, (0, 0)
+    first, kernel.wake_from = kernel.wake_from, 0
     machine_rates(kernel, tmp_path, threads=2)  # from the file
-    assert kernel.settings == first != (0, 0)
+    assert kernel.wake_from == first != 0

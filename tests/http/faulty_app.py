@@ -119,19 +119,11 @@ def _hold_rest(warm: Callable[..., Callable[[], None] | None], file: Path) -> Ca
     return held
 
 
-def _compile(
-    cache_dir: Path,
-    progress: Callable[[str], None],
-    kernel: str = "numba",
-    expect: Callable[[float], None] = lambda seconds: None,
-) -> None:
-    expect(20)
+def _compile(cache_dir: Path, progress: Callable[[str], None], kernel: str = "numba") -> None:
     sleep(600)
 
 
-def _fail_to_compile(
-    cache_dir: Path, progress: Callable[[str], None], kernel: str = "numba", expect: Any = None
-) -> None:
+def _fail_to_compile(cache_dir: Path, progress: Callable[[str], None], kernel: str = "numba") -> None:
     sleep(0.5)
     raise RuntimeError(SECRET)
 

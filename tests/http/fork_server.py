@@ -165,11 +165,10 @@ def _load(folder: Path) -> None:
     from app import compile_request_functions
     from app.kernels import numba_cpu
 
-    loaded = numba_cpu.configure(folder)
+    numba_cpu.configure(folder)
     compile_request_functions.configure(folder)
     numba_cpu.warm()
     compile_request_functions.warm()
-    setattr(numba_cpu, "configure", {folder: loaded}.__getitem__)  # noqa: B010  (mypy allows no assignment)
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process with one thread may fork"
 
 

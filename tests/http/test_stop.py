@@ -204,8 +204,8 @@ def test_a_stop_while_compiling_does_not_wait_for_the_compiler(start: Start, tmp
 
 def test_a_helper_of_the_compiler_ends_with_its_parent() -> None:
     program = (
-        "import os, sys, time; from threading import Event, Thread; from app.warmup import _end_with_parent;"
-        "Thread(target=_end_with_parent, args=(Event(),), daemon=True).start(); time.sleep(600)"
+        "import time; from threading import Thread; from app.warmup import _end_with_parent;"
+        "Thread(target=_end_with_parent, daemon=True).start(); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as helper:
         with pytest.raises(subprocess.TimeoutExpired):

@@ -9,7 +9,7 @@ from app.kernels.gpu_interface import NoDevice
 
 KERNELS = (
     "app.kernels.reference",
-    "app.kernels.numba_cpu.gather_kernel",
+    "app.kernels.numba_cpu",
     "tests.kernels.cupy_kernel",
     "tests.kernels.emulated",
 )
@@ -28,6 +28,6 @@ def kernel(request: pytest.FixtureRequest) -> Any:
         if "cannot be compiled" in str(absent):
             raise
         pytest.skip(str(absent))
-    if request.param == "app.kernels.numba_cpu.gather_kernel":
+    if request.param == "app.kernels.numba_cpu":
         request.getfixturevalue("compiled")
     return module

@@ -29,7 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.kernels.check_arrays import can_fill
-from app.kernels.numba_cpu import gather_kernel
+from app.kernels.numba_cpu.chunked_job import shared_team
+from app.kernels.numba_cpu.thread_team import USUAL_WAKE_FROM
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
@@ -247,7 +248,7 @@ class Fuzz:
         """The kernel by one thread or, now and then, by several."""
         threads = 1
         if self._kernel.splits:
-            self._kernel.tune(source.choice((0, gather_kernel.USUAL_WAKE_FROM)), source.choice((0, 100, 1 << 40)))
+            self._kernel.tune(source.choice((0, USUAL_WAKE_FROM)))
             if source.random() < 0.1:
                 threads = source.randint(2, 4)
         first: int = self._kernel.run(plan, data, indices, out, threads, **_further(plan, updates))
@@ -341,8 +342,8 @@ def main(arguments: list[str]) -> None:
     if rest and rest[0]:
         kernel.configure(Path(rest[0]))
         kernel.warm()
-        settings = gather_kernel.thread_team().settings
-        settings[:2] = (1, 1 << 22)  # small chunks, and smaller output past the caches
+        settings = shared_team().settings
+        settings["least_tuples"], settings["nontemporal_from"] = 1, 1 << 22  # smaller output past the caches
     for one in kind.split(","):
         run(kernel, PLANS[one], what, int(seed), int(rest[1]) if len(rest) > 1 else 0)
 

@@ -133,7 +133,7 @@ def main(arguments: list[str]) -> None:
     if rest:
         kernel.configure(Path(rest[0]))
         kernel.warm()
-        kernel.tune(0, 100)  # helpers are woken for every case
+        kernel.tune(0)  # helpers are woken for every case
     source, chance = random.Random(seed), np.random.default_rng(int(seed))
     for number in range(int(cases)):
         wrong = case(kernel, source, chance, short=number % 3 == 2)

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels import reference
-from app.kernels.numba_cpu import gather_kernel, lookup_kernel
+from app.kernels import numba_cpu, reference
 from tests.kernels.guarded import Guarded
 from tests.kernels.test_lookup import Case
 
@@ -44,9 +43,9 @@ class Memory:
 def main(cases: int, seed: int, cache: Path | None) -> None:
     """Run so many cases; raises AssertionError where an output is wrong."""
     if cache is not None:
-        gather_kernel.configure(cache)
-        lookup_kernel.warm()
-    kernel: Any = reference if cache is None else lookup_kernel
+        numba_cpu.configure(cache)
+        numba_cpu.warm()
+    kernel: Any = reference if cache is None else numba_cpu
     memory = Memory()
     for number in range(cases):
         source = random.Random(seed * 1_000_003 + number)

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.kernels import ALWAYS_AHEAD, Kernel
-from app.kernels.numba_cpu import gather_kernel
+from app.kernels import Kernel, numba_cpu
+from app.kernels.numba_cpu.thread_team import USUAL_WAKE_FROM
 from app.kernels.reference import backward as backward_reference
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
 from app.operators.gather_plan import GatherPlan
@@ -272,9 +272,9 @@ def test_zeros_take_the_sign_of_the_coefficient(kernel: Kernel) -> None:
 @pytest.fixture
 def always_shared(compiled: None) -> Iterator[None]:
     """Helpers that sleep are woken for every case."""
-    gather_kernel.tune(0, ALWAYS_AHEAD)
+    numba_cpu.tune(0)
     yield
-    gather_kernel.tune(gather_kernel.USUAL_WAKE_FROM, ALWAYS_AHEAD)
+    numba_cpu.tune(USUAL_WAKE_FROM)
 
 
 def run_between_others(

@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
+from app.compilation.intrinsics import intrinsic
 from app.kernels.numba_cpu import half_floats
-from app.llvm_intrinsics import intrinsic
 
 LANES = 8
 Convert = Callable[[Any, Any], Any]

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.kernels import numba_cpu
 from app.kernels.check_lookup import BAD_OFFSETS, FeatureArrays
-from app.kernels.numba_cpu import lookup_kernel
 from app.operators.lookup import FeaturePlan
 from app.tensors.dtypes import DTYPES
 from app.tensors.lookup_call import POOLINGS
@@ -31,7 +31,7 @@ GAP = 0xA5
 
 @pytest.fixture(scope="module")
 def kernels(compiled: object) -> list[Any]:
-    return [lookup_kernel, import_module("app.kernels.reference")]
+    return [numba_cpu, import_module("app.kernels.reference")]
 
 
 def values(items: int, dtype: str, source: random.Random) -> NDArray[Any]:
@@ -195,7 +195,7 @@ def test_bags_have_the_bits_of_a_plain_loop(kernels: list[Any], seed: int, featu
 @pytest.mark.parametrize("threads", [1, 2, 7])
 def test_any_number_of_threads_gives_the_same_bits(compiled: object, threads: int) -> None:
     for seed in range(samples(60)):
-        Case(random.Random(seed), 20, seed % 2 == 0).check(threads, lookup_kernel)
+        Case(random.Random(seed), 20, seed % 2 == 0).check(threads, numba_cpu)
     # One of more work than the threads share out by default.
     source = np.random.default_rng(5)
     table = source.standard_normal((5000, 96), dtype=np.float32)
@@ -205,7 +205,7 @@ def test_any_number_of_threads_gives_the_same_bits(compiled: object, threads: in
     out = np.zeros(2000 * 96, np.uint32)
     plan = FeaturePlan(5000, 96, 4, "float32", "sum", len(indices), 2000, False, 1, 0, 384, 0)
     arrays = FeatureArrays(table.view(np.uint32).reshape(-1), indices, offsets, None, None, out)
-    assert lookup_kernel.lookup([plan] * 3, [arrays] * 3, threads) == -1
+    assert numba_cpu.lookup([plan] * 3, [arrays] * 3, threads) == -1
     wanted = looped(table, indices.tolist(), offsets.tolist(), None, None, "sum")
     assert out.tobytes() == wanted.tobytes()
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.kernels import ALWAYS_AHEAD, Kernel, numba_cpu
-from app.kernels.numba_cpu import gather_kernel
+from app.kernels import Kernel, numba_cpu
+from app.kernels.numba_cpu.thread_team import USUAL_WAKE_FROM
 from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
@@ -193,9 +193,9 @@ def test_any_number_of_threads_gives_the_same_bits_where_updates_collide(
 @pytest.fixture
 def always_shared(compiled: None) -> Iterator[None]:
     """However little there is to do, helpers that sleep are woken."""
-    gather_kernel.tune(0, ALWAYS_AHEAD)
+    numba_cpu.tune(0)
     yield
-    gather_kernel.tune(gather_kernel.USUAL_WAKE_FROM, ALWAYS_AHEAD)
+    numba_cpu.tune(USUAL_WAKE_FROM)
 
 
 @for_each("reduction", REDUCTIONS)

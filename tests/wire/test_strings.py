@@ -29,8 +29,7 @@ from app.formats.oip.infer_answer import write_answer as write_infer_answer
 from app.formats.oip.infer_document import Model
 from app.formats.oip.read_body import read_body
 from app.json_text.write_values import values_text
-from app.kernels import reference
-from app.kernels.numba_cpu import gather_kernel
+from app.kernels import numba_cpu, reference
 from app.memory.budget import Budget
 from app.operators.registry import OPERATORS
 from app.services.service import Service
@@ -240,7 +239,7 @@ def nested(texts: list[str], shape: tuple[int, ...]) -> str:
     return "[" + ", ".join(nested(texts[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])) + "]"
 
 
-@pytest.mark.parametrize("kernel", slow_but_for((gather_kernel,), (reference, gather_kernel)), ids=["numpy", "numba"])
+@pytest.mark.parametrize("kernel", slow_but_for((numba_cpu,), (reference, numba_cpu)), ids=["numpy", "numba"])
 @given(TEXTS, st.randoms(use_true_random=False))
 def test_every_way_in_and_out_gives_what_lists_of_strings_give(
     kernel: ModuleType, texts: list[str], rng: random.Random

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.json_text.constants import MAX_DEPTH
-from app.llvm_intrinsics import (
+from app.compilation.decorators import inner
+from app.compilation.intrinsics import (
     Address,
     Integers,
     count_trailing_zeros,
     find_string_ends,
     find_structure,
-    inner,
     load_u8,
 )
+from app.json_text.constants import MAX_DEPTH
 
 SPACE: Final = ord(" ")
 TAB: Final = ord("\t")

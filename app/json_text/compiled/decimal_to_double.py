@@ -13,22 +13,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.json_text.compiled.characters import (
-    LETTER_E,
-    LOWER,
-    NINE,
-    POINT,
-    ZERO,
-)
-from app.json_text.compiled.parse_decimal import TENS, exponent_at
-from app.llvm_intrinsics import (
+from app.compilation.decorators import inlined, inner
+from app.compilation.intrinsics import (
     Address,
     count_leading_zeros,
     f64_bits,
     f64_from_bits,
     float64,
-    inlined,
-    inner,
     int64,
     load_u8,
     load_u64,
@@ -39,6 +30,14 @@ from app.llvm_intrinsics import (
     store_u64,
     ult,
 )
+from app.json_text.compiled.characters import (
+    LETTER_E,
+    LOWER,
+    NINE,
+    POINT,
+    ZERO,
+)
+from app.json_text.compiled.parse_decimal import TENS, exponent_at
 
 MIN_POWER: Final = -342
 """With a lower one all digits below 2**64 are less than half of the least float64, 2**-1074, and round to 0."""

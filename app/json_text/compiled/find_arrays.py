@@ -6,6 +6,19 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from app.compilation.decorators import entry, inner
+from app.compilation.intrinsics import (
+    Address,
+    Bytes,
+    Integers,
+    address_of,
+    int64,
+    load_u8,
+    load_u64,
+    lshr,
+    stack_words,
+    store_u64,
+)
 from app.json_text.compiled.characters import (
     ASCII_END,
     BACKSLASH,
@@ -41,20 +54,6 @@ from app.json_text.constants import (
     SHORT_DIGITS,
     SHORT_FRACTIONS,
     TENSOR_DEPTH,
-)
-from app.llvm_intrinsics import (
-    Address,
-    Bytes,
-    Integers,
-    address_of,
-    entry,
-    inner,
-    int64,
-    load_u8,
-    load_u64,
-    lshr,
-    stack_words,
-    store_u64,
 )
 
 _SHORTEST_KEY, _LONGEST_KEY = 4, 6

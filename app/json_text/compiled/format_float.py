@@ -14,6 +14,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from app.compilation.decorators import entry, inlined, inner
+from app.compilation.intrinsics import (
+    Address,
+    Bytes,
+    address_of,
+    count_leading_zeros,
+    eight,
+    f32_bits,
+    load_u32,
+    lshr,
+    mulhi_u64,
+    signed,
+    store_u8,
+    store_u16,
+    store_u64,
+    udiv,
+    ult,
+)
 from app.json_text.compiled.characters import (
     CLOSING_BRACKET,
     COMMA,
@@ -26,26 +44,6 @@ from app.json_text.compiled.characters import (
 )
 from app.json_text.compiled.decimal_to_double import nearest_called
 from app.json_text.compiled.parse_decimal import TENS
-from app.llvm_intrinsics import (
-    Address,
-    Bytes,
-    address_of,
-    count_leading_zeros,
-    eight,
-    entry,
-    f32_bits,
-    inlined,
-    inner,
-    load_u32,
-    lshr,
-    mulhi_u64,
-    signed,
-    store_u8,
-    store_u16,
-    store_u64,
-    udiv,
-    ult,
-)
 
 _LEAST_POWER: Final = -31
 _MOST_POWER: Final = 45

@@ -11,6 +11,19 @@ from typing import Final
 
 import numpy as np
 
+from app.compilation.decorators import entry, inner
+from app.compilation.intrinsics import (
+    Address,
+    Bytes,
+    Integers,
+    address_of,
+    eight,
+    int64,
+    load_u8,
+    load_u64,
+    lshr,
+    signed,
+)
 from app.json_text.compiled.characters import (
     ASCII_END,
     BACKSLASH,
@@ -35,20 +48,6 @@ from app.json_text.compiled.characters import (
     spells,
 )
 from app.json_text.constants import MAX_DEPTH
-from app.llvm_intrinsics import (
-    Address,
-    Bytes,
-    Integers,
-    address_of,
-    eight,
-    entry,
-    inner,
-    int64,
-    load_u8,
-    load_u64,
-    lshr,
-    signed,
-)
 
 _MIX: Final = signed(0x9E3779B97F4A7C15)
 """2**64 over the golden ratio, odd (Knuth, The Art of Computer Programming 3, 6.4)."""

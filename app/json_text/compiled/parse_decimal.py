@@ -13,6 +13,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from app.compilation.decorators import inlined, inner
+from app.compilation.intrinsics import (
+    Address,
+    count_trailing_zeros,
+    eight,
+    find_non_digits,
+    int64,
+    load_u8,
+    load_u64,
+    lshr,
+    signed,
+    udiv,
+    ult,
+)
 from app.json_text.compiled.characters import (
     LETTER_E,
     LOWER,
@@ -21,21 +35,6 @@ from app.json_text.compiled.characters import (
     PLUS,
     POINT,
     ZERO,
-)
-from app.llvm_intrinsics import (
-    Address,
-    count_trailing_zeros,
-    eight,
-    find_non_digits,
-    inlined,
-    inner,
-    int64,
-    load_u8,
-    load_u64,
-    lshr,
-    signed,
-    udiv,
-    ult,
 )
 
 TENS: Final[NDArray[np.int64]] = np.array([10**power for power in range(19)], np.int64)

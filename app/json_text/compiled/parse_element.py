@@ -13,6 +13,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from app.compilation.decorators import inlined, inner
+from app.compilation.intrinsics import (
+    Address,
+    Integers,
+    count_trailing_zeros,
+    f64_bits,
+    f64_from_bits,
+    find_non_digits,
+    int64,
+    load_u8,
+    signed,
+    store_f32,
+    store_u8,
+    store_u16,
+    store_u32,
+    store_u64,
+    ult,
+)
 from app.json_text.compiled.characters import (
     BACKSLASH,
     CLOSING_BRACE,
@@ -49,25 +67,6 @@ from app.json_text.compiled.parse_decimal import (
     whole_digits,
 )
 from app.json_text.constants import FLOAT32, FLOAT64, FLOATS, INT8, STRING
-from app.llvm_intrinsics import (
-    Address,
-    Integers,
-    count_trailing_zeros,
-    f64_bits,
-    f64_from_bits,
-    find_non_digits,
-    inlined,
-    inner,
-    int64,
-    load_u8,
-    signed,
-    store_f32,
-    store_u8,
-    store_u16,
-    store_u32,
-    store_u64,
-    ult,
-)
 from app.tensors import float_rounding
 
 # By kind: the largest magnitudes of negative and of other integers, unsigned.

@@ -6,6 +6,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from app.compilation.decorators import inner
+from app.compilation.intrinsics import (
+    Address,
+    count_trailing_zeros,
+    eight,
+    load_u8,
+    load_u64,
+    store_u8,
+    store_u32,
+    store_u64,
+)
 from app.json_text.compiled.characters import (
     ASCII_END,
     BACKSLASH,
@@ -15,17 +26,6 @@ from app.json_text.compiled.characters import (
     SURROGATE_BITS,
     character,
     escaped,
-)
-from app.llvm_intrinsics import (
-    Address,
-    count_trailing_zeros,
-    eight,
-    inner,
-    load_u8,
-    load_u64,
-    store_u8,
-    store_u32,
-    store_u64,
 )
 from app.tensors.frame_format import HEAD
 

@@ -8,6 +8,8 @@ Strings are stored as frames (see `app.tensors.frame_format`), and where each be
 
 from __future__ import annotations
 
+from app.compilation.decorators import entry
+from app.compilation.intrinsics import Bytes, Integers, address_of, int64, load_u8, store_u64
 from app.json_text.compiled.characters import (
     CLOSING_BRACKET,
     COMMA,
@@ -25,15 +27,6 @@ from app.json_text.compiled.parse_element import (
 )
 from app.json_text.compiled.parse_string import parse_string
 from app.json_text.constants import BOOL, FIRST_FLOAT, INT8, OPEN, STRING
-from app.llvm_intrinsics import (
-    Bytes,
-    Integers,
-    address_of,
-    entry,
-    int64,
-    load_u8,
-    store_u64,
-)
 
 
 @entry

@@ -7,15 +7,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.json_text.compiled.characters import BACKSLASH, QUOTE, SPACE
-from app.llvm_intrinsics import (
+from app.compilation.decorators import entry, inner
+from app.compilation.intrinsics import (
     Bytes,
     Integers,
     address_of,
     count_trailing_zeros,
     eight,
-    entry,
-    inner,
     int64,
     load_u8,
     load_u64,
@@ -23,6 +21,7 @@ from app.llvm_intrinsics import (
     store_u16,
     store_u64,
 )
+from app.json_text.compiled.characters import BACKSLASH, QUOTE, SPACE
 from app.tensors.compiled_string_frames import frame_size
 from app.tensors.frame_format import HEAD, ROOM
 

@@ -1,16 +1,17 @@
 """The CPU kernel compiled by Numba: a function for each type of plan, each in a module of its own.
 
-`run` is that of `gather_kernel`, which hands plans of other types on: so most calls are one call. The others may be
-left to NumPy's kernel until they are compiled, which is after a first start is ready.
+A plan whose function is not compiled yet runs in NumPy's kernel, and so does a lookup: a first start answers before it
+has compiled anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Any, Final
 
-from app.compilation.until_compiled import UntilCompiled
+from numpy.typing import NDArray
+
 from app.kernels import reference
 from app.kernels.check_lookup import FeatureArrays
 from app.kernels.numba_cpu import (
@@ -21,72 +22,64 @@ from app.kernels.numba_cpu import (
     lookup_kernel,
     scatter_kernel,
 )
+from app.kernels.numba_cpu.chunked_job import shared_team
+from app.kernels.numba_cpu.compile_kernel import configure
 from app.operators.backward_plan import BackwardPlan
 from app.operators.gather_block_quantized import BlockQuantizedPlan
 from app.operators.gather_elements import GatherElementsPlan
+from app.operators.gather_plan import GatherPlan, Plan
 from app.operators.lookup import FeaturePlan
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
+__all__ = ["configure", "lookup", "name", "run", "splits", "tune", "warm"]
+
 name = "numba"
 splits = True
-_FILES: Final = ("gather_elements_kernel", "backward_", "scatter_", "lookup_")
-"""With what names of files begin that have compiled functions for lookups and other plans than the gather's;
-two of each."""
-_OTHERS: Final[dict[type, Any]] = {
+_MODULES: Final[dict[type, Any]] = {
+    GatherPlan: gather_kernel,
     GatherElementsPlan: gather_elements_kernel,
     BackwardPlan: backward_kernel,
     BlockQuantizedPlan: block_quantized_kernel,
     ScatterNDPlan: scatter_kernel,
     ScatterElementsPlan: scatter_kernel,
+    FeaturePlan: lookup_kernel,
 }
-"""The kernels of plans other than the gather's, in the order in which they are compiled."""
-_lookup: Final = UntilCompiled(reference.lookup)
-
-run = gather_kernel.run
-tune = gather_kernel.tune
-gather_kernel.OTHER_PLANS.update((plan, kernel.run) for plan, kernel in _OTHERS.items())
+"""The module for each type of plan, in the order in which they are compiled."""
+_compiled: Final[dict[type, Callable[..., int]]] = {}
+"""The function for each type of plan that is compiled."""
 
 
-compile_chunk = gather_kernel.compile_chunk
-compile_others = gather_kernel.compile_others
-
-
-def configure(cache_dir: Path) -> Path:
-    """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is compiled.
-
-    Returns its folder.
-    """
-    return gather_kernel.configure(cache_dir)
-
-
-def is_cached(folder: Path) -> bool:
-    """Whether `folder`, of `configure`, has all; lookups are compiled last."""
-    return all(len(list(folder.rglob(f"{files}*.nbi"))) >= 2 for files in _FILES)
+def run(
+    plan: Plan,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    out: NDArray[Any],
+    threads: int = 1,
+    may_leave_unfinished: bool = False,
+    further: Mapping[str, NDArray[Any]] | None = None,
+) -> int:
+    """See `app.kernels.Kernel.run`."""
+    function = _compiled.get(type(plan))
+    if function is None:
+        return reference.run(plan, data, indices, out, further=further)
+    return function(plan, data, indices, out, threads, may_leave_unfinished, **(further or {}))
 
 
 def lookup(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:
-    """See `app.kernels.Kernel.lookup`."""
-    return _lookup.run(plans, arrays, threads)
+    """See `app.kernels.LookupKernel.lookup`."""
+    function: Callable[..., int] = _compiled.get(FeaturePlan, reference.lookup)
+    return function(plans, arrays, threads)
 
 
-def leave_others_to_numpy() -> None:
-    """Have plans other than the gather's, and lookups, run by NumPy's kernel until `warm_others`."""
-    _lookup.run = _lookup.plain
-    for plan in _OTHERS:
-        gather_kernel.OTHER_PLANS[plan] = reference.run_other
+def warm(progress: Callable[[str], None] = lambda text: None) -> None:
+    """Compile all functions, or load them from the cache; each is used from then on."""
+    for plan, module in _MODULES.items():
+        started = perf_counter()
+        module.compiled()
+        _compiled[plan] = module.run
+        progress(f"kernel for {plan.__name__} ready after {perf_counter() - started:.2f} s")
 
 
-def warm_others(progress: Callable[[str], None] | None = None) -> None:
-    """Compile, or load from the cache, what `run` uses for plans other than the gather's and `lookup`, and use it."""
-    for plan, kernel in _OTHERS.items():
-        kernel.warm(progress)
-        gather_kernel.OTHER_PLANS[plan] = kernel.run
-    lookup_kernel.warm(progress)
-    _lookup.run = lookup_kernel.lookup
-
-
-def warm(progress: Callable[[str], None] | None = None, *, others: bool = True) -> None:
-    """Compile, or load from the cache, all that `run` ever uses; without `others` what the gather uses alone."""
-    gather_kernel.warm(progress)
-    if others:
-        warm_others(progress)
+def tune(wake_from: int) -> None:
+    """Set from how much work on helpers are woken, which depends on the machine (`measured_rates`)."""
+    shared_team().settings["wake_from"] = wake_from

@@ -10,22 +10,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
-from numba import types
 
-from app.kernels.numba_cpu.half_floats import bfloat16_of_float, float_of_bfloat16, float_of_half, half_of_float
+from app.compilation.decorators import inlined, inner
+from app.compilation.intrinsics import Address, ult
+from app.kernels.numba_cpu.float_kinds import FLOAT16, FLOATS, KINDS, FloatKind, by_float_kind
 from app.kernels.numba_cpu.typed_memory import Items, Table, items_at, table_at
-from app.llvm_intrinsics import Address, inlined, inner, intrinsic, ult
 from app.tensors.dtypes import DTYPES
 
 REPLACE, ADD, MULTIPLY, EXTREME = range(4)
 """What is done with a target and its update."""
 OPERATIONS: Final = {"none": REPLACE, "add": ADD, "mul": MULTIPLY, "min": EXTREME, "max": EXTREME}
-FLOAT16, BFLOAT16, FLOAT32, FLOAT64 = 16, 17, 18, 19
-"""The kinds of item beside integers, whose kind is their size in bytes."""
-_FLOATS: Final = {"float16": FLOAT16, "bfloat16": BFLOAT16, "float32": FLOAT32, "float64": FLOAT64}
-_FLOAT_SIZES: Final = {FLOAT16: 2, BFLOAT16: 2, FLOAT32: 4, FLOAT64: 8}
-
 Combine = Callable[[Any, Any, int], Any]
 """(old item, update, flip): what becomes of the item. For `flip` see `flip_of`."""
 
@@ -37,12 +31,12 @@ def kind_of(dtype: str, reduction: str, row_bytes: int) -> int:
     """
     if reduction == "none":
         return next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)
-    return _FLOATS.get(dtype, DTYPES[dtype].item_size)
+    return KINDS.get(dtype, DTYPES[dtype].item_size)
 
 
 def kind_size(kind: int) -> int:
     """Bytes of an item of a kind."""
-    return _FLOAT_SIZES.get(kind, kind)
+    return next((np.dtype(each.item).itemsize for each in FLOATS if each.kind == kind), kind)
 
 
 def flip_of(dtype: str, reduction: str) -> int:
@@ -53,18 +47,6 @@ def flip_of(dtype: str, reduction: str) -> int:
     row = DTYPES[dtype]
     unsigned = -(1 << (8 * row.item_size - 1)) if row.kind == "uint" else 0
     return ~unsigned if reduction == "min" else unsigned
-
-
-_float_of_half: Final = intrinsic(types.float32, (types.uint16,), float_of_half)
-_bits_32: Final = intrinsic(
-    types.int32, (types.float32,), lambda builder, value: builder.bitcast(value, ir.IntType(32))
-)
-_bits_64: Final = intrinsic(
-    types.int64, (types.float64,), lambda builder, value: builder.bitcast(value, ir.IntType(64))
-)
-_half_of_float: Final = intrinsic(types.uint16, (types.float32,), half_of_float)
-_float_of_bfloat16: Final = intrinsic(types.float32, (types.uint16,), float_of_bfloat16)
-_bfloat16_of_float: Final = intrinsic(types.uint16, (types.float32,), bfloat16_of_float)
 
 
 @inlined
@@ -87,13 +69,9 @@ def _extreme_integer(old: int, new: int, flip: int) -> int:
     return new if new ^ flip > old ^ flip else old
 
 
-@inlined
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-def _extreme_float(widen: Callable[[Any], float], bits: Callable[[float], int]) -> Combine:
+def _extreme(number: FloatKind) -> Combine:
     """The lesser or greater as IEEE 754-2019 has it: a NaN wins, the first one that comes, and -0 is less than 0."""
+    widen, bits = number.widen, number.bits
 
     @inlined
     def extreme(old: Any, new: Any, flip: int) -> Any:
@@ -110,7 +88,7 @@ def _extreme_float(widen: Callable[[Any], float], bits: Callable[[float], int]) 
 
 
 def _with_branch(extreme: Combine, widen: Callable[[Any], float]) -> Combine:
-    """`extreme` of floats for updates of one item: most do not beat the best of those before.
+    """`extreme` for updates of one item: most do not beat the best of those before.
 
     The processor foresees the branch, and no update waits for the one before.
     """
@@ -125,14 +103,15 @@ def _with_branch(extreme: Combine, widen: Callable[[Any], float]) -> Combine:
     return extreme_of_item
 
 
-def _in_float32(widen: Callable[[Any], Any], narrow: Callable[[Any], Any], combine: Combine) -> Combine:
-    """`combine` of 16-bit floats, in float32 and rounded half to even."""
+def _rounded(number: FloatKind, combine: Combine) -> Combine:
+    """`combine` of floats, in float32 or float64 and rounded half to even."""
+    widen, narrow = number.widen, number.narrow
 
     @inlined
-    def combine_halves(old: Any, new: Any, flip: int) -> Any:
+    def combine_floats(old: Any, new: Any, flip: int) -> Any:
         return narrow(combine(widen(old), widen(new), flip))
 
-    return combine_halves
+    return combine_floats
 
 
 Loop = Callable[[Any, Address, Address, Items, int], None]
@@ -208,52 +187,33 @@ def _by_size(combine: Combine) -> Loop:
     return apply
 
 
-def _by_type(of_integers: Loop, halves: Loop, bfloats: Loop, floats: Loop, doubles: Loop) -> Loop:
+def _by_type(of_integers: Combine, loop_of: Callable[[FloatKind], Loop]) -> Loop:
     """The loop for items of the job's kind."""
+    integers, floats = _by_size(of_integers), by_float_kind(loop_of)
 
     @inner
     def apply(job: Any, target: Address, source: Address, named: Items, rows: int) -> None:
-        if job.kind == FLOAT32:
-            floats(job, target, source, named, rows)
-        elif job.kind == FLOAT64:
-            doubles(job, target, source, named, rows)
-        elif job.kind == FLOAT16:
-            halves(job, target, source, named, rows)
-        elif job.kind == BFLOAT16:
-            bfloats(job, target, source, named, rows)
+        if job.kind < FLOAT16:
+            integers(job, target, source, named, rows)
         else:
-            of_integers(job, target, source, named, rows)
+            floats(job.kind, job, target, source, named, rows)
 
     return apply
 
 
 def _arithmetic(combine: Combine) -> Loop:
-    halves = _in_float32(_float_of_half, _half_of_float, combine)
-    bfloats = _in_float32(_float_of_bfloat16, _bfloat16_of_float, combine)
-    return _by_type(
-        _by_size(combine),
-        _loop(np.uint16, halves),
-        _loop(np.uint16, bfloats),
-        _loop(np.float32, combine),
-        _loop(np.float64, combine),
-    )
+    return _by_type(combine, lambda number: _loop(number.item, _rounded(number, combine)))
 
 
-def _extreme_loop(number: Any, widen: Callable[[Any], float], bits: Callable[[float], int]) -> Loop:
-    extreme = _extreme_float(widen, bits)
-    return _loop(number, extreme, _with_branch(extreme, widen))
+def _extreme_loop(number: FloatKind) -> Loop:
+    extreme = _extreme(number)
+    return _loop(number.item, extreme, _with_branch(extreme, number.widen))
 
 
 _replace_by_size: Final = _by_size(_replace)
 _add_by_type: Final = _arithmetic(_add)
 _multiply_by_type: Final = _arithmetic(_multiply)
-_extreme_by_type: Final = _by_type(
-    _by_size(_extreme_integer),
-    _extreme_loop(np.uint16, _float_of_half, _bits_32),
-    _extreme_loop(np.uint16, _float_of_bfloat16, _bits_32),
-    _extreme_loop(np.float32, _as_it_is, _bits_32),
-    _extreme_loop(np.float64, _as_it_is, _bits_64),
-)
+_extreme_by_type: Final = _by_type(_extreme_integer, _extreme_loop)
 
 
 @inner

@@ -1,33 +1,28 @@
-"""The loop of the block-quantized gather, compiled by Numba: one pass over a portion's bytes.
+"""The loops of the block-quantized gather, compiled by Numba: one pass over a portion's bytes, and one to round it.
 
-It takes a third of NumPy's time for the same portion, which makes several passes.
+They take a third of NumPy's time for the same portion, which makes several passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
-from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
-from numba import njit, types
+from llvmlite import ir
+from numba import types
 from numpy.typing import NDArray
 
-from app.kernels.numba_cpu.gather_kernel import ENTRY_OPTIONS
+from app.compilation.intrinsics import Builder, intrinsic
+from app.kernels.numba_cpu.compile_kernel import compile_entry
+from app.kernels.numba_cpu.half_floats import bfloat16_of_float, half_of_float
 from app.kernels.reference import block_quantized
 from app.operators.gather_block_quantized import BlockQuantizedPlan
 
 _FLOATS: Final = types.Array(types.float32, 3, "C")
+_SHORTS: Final = types.Array(types.uint16, 3, "C")
 _SIGNATURE: Final = (types.Array(types.uint8, 3, "C"), _FLOATS, _FLOATS, types.int64, types.int64, _FLOATS)
-
-
-def warm(progress: Callable[[str], None] | None = None) -> None:
-    """Compile, or load from the cache that `gather_kernel.configure` has named, all that `run` ever uses."""
-    started = perf_counter()
-    _compiled()
-    if progress is not None:
-        progress(f"kernel of block-quantized gathers ready after {perf_counter() - started:.2f} s")
+_SHORT: Final = ir.IntType(16)
 
 
 def run(
@@ -42,17 +37,55 @@ def run(
     zero_points: NDArray[Any] | None = None,
 ) -> int:
     """See `app.kernels.Kernel.run`."""
-    return block_quantized.run(plan, data, indices, out, scales=scales, zero_points=zero_points, dequantize=_compiled())
+    dequantize, narrow = compiled()
+    return block_quantized.run(
+        plan, data, indices, out, scales=scales, zero_points=zero_points, dequantize=dequantize, narrow=narrow
+    )
 
 
 @cache
-def _compiled() -> Any:
-    """`_dequantize`, compiled for the arrays that a portion has."""
-    compiler: Any = njit(**ENTRY_OPTIONS)
-    dequantize = compiler(_dequantize)
-    dequantize.compile(_SIGNATURE)
-    dequantize.disable_compile()
-    return dequantize
+def compiled() -> tuple[Any, block_quantized.Narrow]:
+    """`_dequantize` and `_narrow`, compiled for the arrays that a portion has."""
+    narrow = compile_entry(_narrow, (_FLOATS, _SHORTS, types.boolean))
+
+    def narrow_items(values: NDArray[np.float32], out: NDArray[Any]) -> None:
+        narrow(values, out.view(np.uint16), out.dtype == np.float16)
+
+    return compile_entry(_dequantize, _SIGNATURE), narrow_items
+
+
+def _float16_bits(builder: Builder, value: Any) -> Any:
+    """The bits of a float16; as in NumPy a NaN keeps the upper ones of its own."""
+    word = builder.bitcast(value, ir.IntType(32))
+    sign = builder.and_(builder.trunc(builder.lshr(word, word.type(16)), _SHORT), _SHORT(0x8000))
+    kept = builder.and_(builder.trunc(builder.lshr(word, word.type(13)), _SHORT), _SHORT(0x3FF))
+    nan = builder.or_(builder.or_(sign, kept), _SHORT(0x7C00))
+    return builder.select(builder.fcmp_unordered("uno", value, value), nan, half_of_float(builder, value))
+
+
+def _bfloat16_bits(builder: Builder, value: Any) -> Any:
+    """The bits of a bfloat16; as in ml_dtypes a NaN keeps its sign alone."""
+    word = builder.bitcast(value, ir.IntType(32))
+    sign = builder.and_(builder.trunc(builder.lshr(word, word.type(16)), _SHORT), _SHORT(0x8000))
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    return builder.select(is_nan, builder.or_(sign, _SHORT(0x7FC0)), bfloat16_of_float(builder, value))
+
+
+_to_float16: Final = intrinsic(types.uint16, (types.float32,), _float16_bits)
+_to_bfloat16: Final = intrinsic(types.uint16, (types.float32,), _bfloat16_bits)
+
+
+def _narrow(values: NDArray[np.float32], out: NDArray[np.uint16], to_float16: bool) -> None:
+    """Write the values rounded to 16 bits: to float16, else to bfloat16."""
+    rows, groups, width = out.shape
+    for row in range(rows):
+        for group in range(groups):
+            if to_float16:
+                for at in range(width):
+                    out[row, group, at] = _to_float16(values[row, group, at])
+            else:
+                for at in range(width):
+                    out[row, group, at] = _to_bfloat16(values[row, group, at])
 
 
 def _dequantize(

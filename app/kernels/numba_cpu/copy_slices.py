@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from app.compilation.decorators import inlined, spliced
+from app.compilation.intrinsics import Address
 from app.kernels.numba_cpu.memory_intrinsics import (
     LINE,
     Copy,
@@ -24,7 +26,6 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     memcpy,
     prefetch,
 )
-from app.llvm_intrinsics import Address, inlined, spliced
 
 NONTEMPORAL_BYTES: Final = 20 << 20
 """Of output, from which on rows are stored past the caches, which would not hold them."""

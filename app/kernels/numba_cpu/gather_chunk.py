@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from app.compilation.decorators import inlined, inner
+from app.compilation.intrinsics import Address, stack_words
+from app.kernels.numba_cpu.chunked_job import Job, end_of_chunk, first_of_chunk
 from app.kernels.numba_cpu.copy_slices import NEIGHBOURS_BYTES, copy_block
 from app.kernels.numba_cpu.memory_intrinsics import (
     LINE,
@@ -23,10 +26,8 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     prefetch,
     store_item,
 )
-from app.kernels.numba_cpu.shared_job import Job, end_of_chunk, first_of_chunk
 from app.kernels.numba_cpu.typed_memory import record_of
 from app.kernels.numba_cpu.widen_indices import widen_components
-from app.llvm_intrinsics import Address, inlined, inner, stack_words
 
 BLOCK: Final = 1024
 """Most slices of a block: with their components they fit into a first cache of 32 KiB."""
@@ -54,7 +55,7 @@ class GatherJob(Job):
     depth: int
     """Components of a tuple."""
     index_type: int
-    """See `ndarray_abi.index_type`."""
+    """See `array_header.index_type`."""
     tuples: int
     """Of a batch."""
     batches_per_set: int

@@ -6,21 +6,17 @@ along the last axis, and then copies the items.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, lru_cache
-from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import types
 from numpy.typing import NDArray
 
+from app.compilation.decorators import inlined, inner
+from app.compilation.intrinsics import Address, stack_words
 from app.kernels.check_arrays import check_elements_arrays
-from app.kernels.numba_cpu import gather_kernel
-from app.kernels.numba_cpu.copy_slices import NEIGHBOURS_BYTES, copy_items
-from app.kernels.numba_cpu.gather_kernel import CACHED_BYTES, CHUNK_OPTIONS, ENTRY_OPTIONS, REFUSED
-from app.kernels.numba_cpu.memory_intrinsics import load_item, prefetch, store_item
-from app.kernels.numba_cpu.ndarray_abi import (
+from app.kernels.numba_cpu.array_header import (
     ArrayHeader,
     address,
     checked_product,
@@ -28,12 +24,15 @@ from app.kernels.numba_cpu.ndarray_abi import (
     index_type_if_usable,
     length,
 )
-from app.kernels.numba_cpu.shared_job import ARRAY_TYPE, Job, end_of_chunk, first_of_chunk, stack_job
-from app.kernels.numba_cpu.shared_job import run as run_job
-from app.kernels.numba_cpu.split_over_threads import UNFINISHED, UnfinishedGather, setting
-from app.kernels.numba_cpu.typed_memory import record_of
-from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
-from app.llvm_intrinsics import Address, inlined, inner, stack_words
+from app.kernels.numba_cpu.chunked_job import Job, end_of_chunk, first_of_chunk, shared_team, stack_job
+from app.kernels.numba_cpu.chunked_job import run as run_job
+from app.kernels.numba_cpu.compile_kernel import REFUSED, CompiledKernel, compile_kernel
+from app.kernels.numba_cpu.copy_slices import NEIGHBOURS_BYTES, copy_items
+from app.kernels.numba_cpu.gather_kernel import CACHED_BYTES
+from app.kernels.numba_cpu.memory_intrinsics import load_item, prefetch, store_item
+from app.kernels.numba_cpu.thread_team import UNFINISHED, UnfinishedGather, settings_of
+from app.kernels.numba_cpu.typed_memory import MAX_DEPTH, record_of
+from app.kernels.numba_cpu.widen_indices import widen_components
 from app.operators.gather_elements import GatherElementsPlan
 
 _BLOCK: Final = 256
@@ -54,7 +53,7 @@ class ElementsJob(Job):
     depth: int
     """How many sizes there are."""
     index_type: int
-    """See `ndarray_abi.index_type`."""
+    """See `array_header.index_type`."""
     axis_size: int
     axis_step: int
     """Bytes of data from one entry to the next."""
@@ -67,14 +66,6 @@ class ElementsJob(Job):
 _job_at: Final = record_of(ElementsJob)
 
 
-def warm(progress: Callable[[str], None] | None = None) -> None:
-    """Compile, or load from the cache that `gather_kernel.configure` has named, all that `run` ever uses."""
-    started = perf_counter()
-    _ready()
-    if progress is not None:
-        progress(f"kernel of single elements ready after {perf_counter() - started:.2f} s")
-
-
 def run(
     plan: GatherElementsPlan,
     data: NDArray[Any],
@@ -84,13 +75,12 @@ def run(
     may_leave_unfinished: bool = False,
 ) -> int:
     """See `app.kernels.Kernel.run`."""
-    entry, chunk = _ready()
-    team = gather_kernel.thread_team()
+    kernel, team = compiled(), shared_team()
     if threads > 1:
-        gather_kernel.prepare(team, threads)
+        team.prepare(threads)
     sizes = _sizes(plan.sizes, plan.strides)
-    numbers = chunk, plan.axis_size, plan.axis_stride, plan.data_items, plan.item_size, plan.wrap
-    first: int = entry(data, indices, out, sizes, numbers, team.address, threads - 1, may_leave_unfinished)
+    numbers = kernel.chunk, plan.axis_size, plan.axis_stride, plan.data_items, plan.item_size, plan.wrap
+    first: int = kernel.run(data, indices, out, sizes, numbers, team.address, threads - 1, may_leave_unfinished)
     if first < -1:
         if first == UNFINISHED:
             raise UnfinishedGather(team, (data, indices, out, sizes))
@@ -105,22 +95,12 @@ def _sizes(sizes: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.int64
 
 
 @cache
-def _compiled() -> tuple[Any, Any]:
-    """`_gather_elements` and `gather_elements_chunk`."""
+def compiled() -> CompiledKernel:
+    """The compiled functions."""
     integer, flag = types.int64, types.boolean
-    compiler: Any = njit(**ENTRY_OPTIONS)
     named_tuple: Any = types.NamedTuple
-    chunk, gather = cfunc(integer(integer, integer), **CHUNK_OPTIONS)(gather_elements_chunk), compiler(_gather_elements)
-    gather.compile((*(header,) * 4, named_tuple((*(integer,) * 5, flag), _Numbers), integer, integer, flag))
-    gather.disable_compile()
-    return gather, chunk
-
-
-@cache
-def _ready() -> tuple[Any, Address]:
-    """`_gather_elements` without the search for a signature that fits, and the address of `gather_elements_chunk`."""
-    gather, chunk = _compiled()
-    return gather.overloads[gather.signatures[0]].entry_point, chunk.address
+    numbers = named_tuple((*(integer,) * 5, flag), _Numbers)
+    return compile_kernel(_gather_elements, (*(header,) * 4, numbers, integer, integer, flag), gather_elements_chunk)
 
 
 class _Numbers(NamedTuple):
@@ -148,7 +128,7 @@ def _gather_elements(
 
     If it `may_leave_unfinished`, perhaps UNFINISHED. `sizes` has the plan's strides, too.
     """
-    index_type = index_type_if_usable(data, indices, out, plan.item_size, setting(team, ARRAY_TYPE))
+    index_type = index_type_if_usable(data, indices, out, plan.item_size, settings_of(team).array_type)
     if index_type == 0:
         return REFUSED
     depth = length(sizes) // 2

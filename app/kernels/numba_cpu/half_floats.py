@@ -13,7 +13,7 @@ from typing import Any, Final
 import numba.core.registry
 from llvmlite import ir
 
-from app.llvm_intrinsics import Builder
+from app.compilation.intrinsics import Builder
 
 _SHORT: Final = ir.IntType(16)
 _WORD: Final = ir.IntType(32)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from app.compilation.decorators import inlined
+from app.compilation.intrinsics import Address, load_u32
 from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, prefetch
 from app.kernels.numba_cpu.typed_memory import record_of
-from app.llvm_intrinsics import Address, inlined, load_u32
 
 NONE, SUM, MEAN, MAX = range(4)
 POOLINGS: Final = {"none": NONE, "sum": SUM, "mean": MEAN, "max": MAX}
-FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(1, 5)
-TYPES: Final = {"float32": FLOAT32, "float64": FLOAT64, "float16": FLOAT16, "bfloat16": BFLOAT16}
 _ROWS_AHEAD: Final = 16
 """How many rows before it is read a row is asked for; measured with `benchmarks.lookup`, as the next one."""
 _BYTES_AHEAD: Final = 1 << 14
@@ -31,8 +30,8 @@ class Feature:
     rows: int
     row_items: int
     item_size: int
-    type: int
-    """One of TYPES, 0 for others."""
+    kind: int
+    """One of `float_kinds.KINDS`, 0 for items of other types."""
     pooling: int
     """One of POOLINGS."""
     count: int

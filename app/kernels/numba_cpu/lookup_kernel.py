@@ -10,36 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, njit, types
+from numba import types
 
+from app.compilation.decorators import inner
+from app.compilation.intrinsics import Address, intrinsic
 from app.kernels.check_lookup import BAD_OFFSETS, FeatureArrays, check_lookup_arrays
-from app.kernels.numba_cpu import gather_kernel
-from app.kernels.numba_cpu.copy_slices import copy_slice
-from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, ENTRY_OPTIONS, REFUSED
-from app.kernels.numba_cpu.lookup_feature import (
-    BFLOAT16,
-    FLOAT32,
-    FLOAT64,
-    GIVEN,
-    NONE,
-    POOLINGS,
-    SUM,
-    TYPES,
-    Feature,
-    ask_for_row,
-    feature_at,
-    load_index,
-    row_of,
-    rows_ahead,
-    start_of_bag,
-)
-from app.kernels.numba_cpu.memory_intrinsics import LINE
-from app.kernels.numba_cpu.ndarray_abi import (
+from app.kernels.numba_cpu.array_header import (
     ArrayHeader,
     address,
     checked_product,
@@ -50,12 +30,28 @@ from app.kernels.numba_cpu.ndarray_abi import (
     is_writable,
     length,
 )
+from app.kernels.numba_cpu.chunked_job import Job, end_of_chunk, first_of_chunk, shared_team, stack_job
+from app.kernels.numba_cpu.chunked_job import run as run_job
+from app.kernels.numba_cpu.compile_kernel import REFUSED, CompiledKernel, compile_kernel
+from app.kernels.numba_cpu.copy_slices import copy_slice
+from app.kernels.numba_cpu.float_kinds import FLOAT32, FLOAT64, KINDS
+from app.kernels.numba_cpu.lookup_feature import (
+    GIVEN,
+    NONE,
+    POOLINGS,
+    SUM,
+    Feature,
+    ask_for_row,
+    feature_at,
+    load_index,
+    row_of,
+    rows_ahead,
+    start_of_bag,
+)
+from app.kernels.numba_cpu.memory_intrinsics import LINE
 from app.kernels.numba_cpu.pool_bags import pool_bags
-from app.kernels.numba_cpu.shared_job import ARRAY_TYPE, Job, end_of_chunk, first_of_chunk, stack_job
-from app.kernels.numba_cpu.shared_job import run as run_job
-from app.kernels.numba_cpu.split_over_threads import setting
+from app.kernels.numba_cpu.thread_team import settings_of
 from app.kernels.numba_cpu.typed_memory import dtype_of, record_of
-from app.llvm_intrinsics import Address, inner, intrinsic
 from app.operators.lookup import FeaturePlan
 
 _LEAST_CHUNK: Final = 1 << 15
@@ -80,20 +76,11 @@ class LookupJob(Job):
 _job_at: Final = record_of(LookupJob)
 
 
-def warm(progress: Callable[[str], None] | None = None) -> None:
-    """Compile, or load from the cache that `gather_kernel.configure` has named, all that `lookup` ever uses."""
-    started = perf_counter()
-    _ready()
-    if progress is not None:
-        progress(f"kernel of lookups ready after {perf_counter() - started:.2f} s")
-
-
-def lookup(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:
-    """See `app.kernels.Kernel.lookup`."""
-    entry, chunk = _ready()
-    team = gather_kernel.thread_team()
+def run(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:
+    """See `app.kernels.LookupKernel.lookup`."""
+    kernel, team = compiled(), shared_team()
     if threads > 1:
-        gather_kernel.prepare(team, threads)
+        team.prepare(threads)
     if len(plans) != len(arrays):
         check_lookup_arrays(plans, arrays)
     features = np.empty((len(plans), _FEATURE_BYTES // 8), np.int64)
@@ -103,7 +90,9 @@ def lookup(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], thread
         except OverflowError:
             raise TypeError("the plan has a size that no array can have") from None
     weighted = all(plan.weighted == (given.weights is not None) for plan, given in zip(plans, arrays, strict=True))
-    first: int = entry(features.reshape(-1), chunk, team.address, threads - 1) if weighted else REFUSED
+    first: int = REFUSED
+    if weighted:
+        first = kernel.run(features.reshape(-1), kernel.chunk, team.address, threads - 1)
     if first == REFUSED:
         check_lookup_arrays(plans, arrays)
         raise TypeError("the plan has a size that no array can have")
@@ -123,7 +112,7 @@ def _given(plan: FeaturePlan, arrays: FeatureArrays) -> tuple[int, ...]:
         plan.rows,
         plan.row_items,
         plan.item_size,
-        TYPES.get(plan.dtype, 0),
+        KINDS.get(plan.dtype, 0),
         POOLINGS[plan.pooling],
         plan.indices,
         plan.bags,
@@ -134,21 +123,9 @@ def _given(plan: FeaturePlan, arrays: FeatureArrays) -> tuple[int, ...]:
 
 
 @cache
-def _compiled() -> tuple[Any, Any]:
-    """`_lookup` and `lookup_chunk`."""
-    integer = types.int64
-    compiler: Any = njit(**ENTRY_OPTIONS)
-    chunk, entry = cfunc(integer(integer, integer), **CHUNK_OPTIONS)(lookup_chunk), compiler(_lookup)
-    entry.compile((header, integer, integer, integer))
-    entry.disable_compile()
-    return entry, chunk
-
-
-@cache
-def _ready() -> tuple[Any, Address]:
-    """`_lookup` without the search for a signature that fits, and the address of `lookup_chunk`."""
-    entry, chunk = _compiled()
-    return entry.overloads[entry.signatures[0]].entry_point, chunk.address
+def compiled() -> CompiledKernel:
+    """The compiled functions."""
+    return compile_kernel(_lookup, (header, types.int64, types.int64, types.int64), lookup_chunk)
 
 
 @inner
@@ -182,8 +159,8 @@ def _is_usable(feature_address: Address, array_type: Address) -> bool:
         if feature.offsets_object != 0 or feature.weights_object != 0 or feature.count % group != 0:
             return False
     else:
-        size = 4 if feature.type == FLOAT32 else (8 if feature.type == FLOAT64 else 2)
-        if not 1 <= feature.type <= BFLOAT16 or size != item_size or group != 1 or feature.offsets_object == 0:
+        size = 4 if feature.kind == FLOAT32 else (8 if feature.kind == FLOAT64 else 2)
+        if feature.kind == 0 or size != item_size or group != 1 or feature.offsets_object == 0:
             return False
         offsets = _header_at(feature.offsets_object)
         if not is_array(offsets, array_type) or index_type(offsets) != index_bytes or length(offsets) != feature.bags:
@@ -234,7 +211,7 @@ def _are_offsets(feature_address: Address) -> bool:
 
 def _lookup(features: ArrayHeader, chunk: Address, team: Address, helpers: int) -> int:
     """All features, with up to so many helpers: -1, the number of one that is wrong, or REFUSED."""
-    array_type = setting(team, ARRAY_TYPE)
+    array_type = settings_of(team).array_type
     count = length(features) * 8 // _FEATURE_BYTES
     total = 0
     for number in range(count):

@@ -13,7 +13,7 @@ import numba.core.cgutils
 from llvmlite import ir
 from numba import types
 
-from app.llvm_intrinsics import Address, Builder, intrinsic
+from app.compilation.intrinsics import Address, Builder, intrinsic
 
 Copy: TypeAlias = Callable[[Address, Address], None]
 """(target, source)"""

@@ -7,14 +7,14 @@ sums of some columns stay in registers while row after row is added to them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from numba import types
+import numpy as np
 
+from app.compilation.decorators import inner
+from app.compilation.intrinsics import Address
+from app.kernels.numba_cpu.float_kinds import FloatKind, by_float_kind
 from app.kernels.numba_cpu.lookup_feature import (
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
     MAX,
     MEAN,
     ask_for_row,
@@ -24,7 +24,6 @@ from app.kernels.numba_cpu.lookup_feature import (
 )
 from app.kernels.numba_cpu.memory_intrinsics import LINE, prefetch
 from app.kernels.numba_cpu.vectors import vector_functions
-from app.llvm_intrinsics import Address, inner
 
 _LANES: Final = (64, 16, 4, 1)
 """Columns of the blocks: the widest of them keep 8 of the 16 registers of AVX2 busy."""
@@ -33,11 +32,10 @@ PoolBlock = Callable[[Address, Address, int, int, int, int], None]
 Pool = Callable[[Address, Address, int, int, int], None]
 
 
-def _block_pooler(dtype: str, lanes: int) -> PoolBlock:
+def _block_pooler(number: FloatKind, lanes: int) -> PoolBlock:
     """A function that pools `lanes` columns from `column` on, see `_pooler`."""
-    zeros, load, load_one, add_product, larger, divide, store = vector_functions(dtype, lanes)
-    wide: Any = types.float64 if dtype == "float64" else types.float32
-    item_size = {"float64": 8, "float32": 4}.get(dtype, 2)
+    zeros, load, load_one, add_product, larger, divide, store = vector_functions(number.name, lanes)
+    wide, item_size = number.sum, np.dtype(number.item).itemsize
     block_bytes = lanes * item_size
 
     @inner
@@ -69,13 +67,13 @@ def _block_pooler(dtype: str, lanes: int) -> PoolBlock:
     return pool_block
 
 
-def _pooler(dtype: str) -> Pool:
+def _pooler(number: FloatKind) -> Pool:
     """A function that pools the rows of indices [begin, end) of a feature into the row at `target`.
 
     It asks for rows ahead, up to that of index number `last`. A block of columns that reaches beyond the last one is
     moved back, and works some columns out again.
     """
-    block_64, block_16, block_4, block_1 = (_block_pooler(dtype, lanes) for lanes in _LANES)
+    block_64, block_16, block_4, block_1 = (_block_pooler(number, lanes) for lanes in _LANES)
 
     @inner
     def pool(feature_address: Address, target: Address, begin: int, end: int, last: int) -> None:
@@ -98,10 +96,7 @@ def _pooler(dtype: str) -> Pool:
     return pool
 
 
-_pool_float32: Final = _pooler("float32")
-_pool_float64: Final = _pooler("float64")
-_pool_float16: Final = _pooler("float16")
-_pool_bfloat16: Final = _pooler("bfloat16")
+_pool: Final = by_float_kind(_pooler)
 
 
 @inner
@@ -115,13 +110,6 @@ def pool_bags(feature_address: Address, first: int, end: int) -> None:
         ask_for_row(feature_address, at)
     for bag in range(first, end):
         stop = start_of_bag(feature_address, bag + 1)
-        if feature.type == FLOAT32:
-            _pool_float32(feature_address, target, begin, stop, last)
-        elif feature.type == FLOAT64:
-            _pool_float64(feature_address, target, begin, stop, last)
-        elif feature.type == FLOAT16:
-            _pool_float16(feature_address, target, begin, stop, last)
-        else:
-            _pool_bfloat16(feature_address, target, begin, stop, last)
+        _pool(feature.kind, feature_address, target, begin, stop, last)
         target += feature.stride
         begin = stop

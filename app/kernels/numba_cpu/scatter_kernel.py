@@ -14,21 +14,18 @@ asked for from memory, all of a block at once. Stretches are cut into pieces tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
-from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import types
 from numpy.typing import NDArray
 
+from app.compilation.decorators import inner
+from app.compilation.intrinsics import Address, int64, stack_words, ult
 from app.kernels.check_arrays import check_scatter_arrays, check_scatter_plan
-from app.kernels.numba_cpu import gather_kernel
 from app.kernels.numba_cpu.apply_updates import OPERATIONS, apply_updates, flip_of, kind_of, kind_size
-from app.kernels.numba_cpu.gather_kernel import CHUNK_OPTIONS, ENTRY_OPTIONS, REFUSED
-from app.kernels.numba_cpu.memory_intrinsics import LINE, memcpy, prefetch
-from app.kernels.numba_cpu.ndarray_abi import (
+from app.kernels.numba_cpu.array_header import (
     ArrayHeader,
     address,
     header,
@@ -37,40 +34,63 @@ from app.kernels.numba_cpu.ndarray_abi import (
     is_array,
     length,
 )
-from app.kernels.numba_cpu.shared_job import ARRAY_TYPE, end_of_chunk, first_of_chunk, record_job_at, stack_job
-from app.kernels.numba_cpu.shared_job import run as run_job
-from app.kernels.numba_cpu.split_over_threads import (
+from app.kernels.numba_cpu.chunked_job import end_of_chunk, first_of_chunk, record_job_at, shared_team, stack_job
+from app.kernels.numba_cpu.chunked_job import run as run_job
+from app.kernels.numba_cpu.compile_kernel import REFUSED, CompiledKernel, compile_kernel
+from app.kernels.numba_cpu.memory_intrinsics import LINE, memcpy, prefetch
+from app.kernels.numba_cpu.thread_team import (
     UNFINISHED,
     UnfinishedGather,
-    setting,
+    settings_of,
 )
-from app.kernels.numba_cpu.typed_memory import Items, record_at
-from app.kernels.numba_cpu.widen_indices import MAX_DEPTH
-from app.kernels.numba_cpu.write_rows import as_int64, int64_items, write_rows
-from app.llvm_intrinsics import Address, inner, int64, stack_words, ult
+from app.kernels.numba_cpu.typed_memory import MAX_DEPTH, Items, Sizes, dtype_of, record_of
+from app.kernels.numba_cpu.write_rows import IndexedJob, as_int64, int64_items, write_rows
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
 ROWS, STRETCHES, COLUMNS = range(3)
 """What the output is divided into."""
-_FIELDS: Final = (
-    "data", "output", "indices", "updates",  # addresses
-    "index_type",  # see `ndarray_abi.index_type`
-    "chunk",  # the address of `scatter_chunk`
-    "items", "item_size",  # of data and of the output
-    "tuples",  # updates
-    "depth", "wrap", "elements",
-    "rows", "row_bytes",  # of the output: slices, or single items
-    "operation", "kind", "width", "flip",  # see `apply_updates`
-    "axis_size", "axis_stride",  # of the one axis that an entry is a place of, and rows from one place to the next
-    "parts", "units", "unit_rows",  # ROWS, STRETCHES or COLUMNS; how many, of so many rows each
-    "shared",  # whether threads may share them
-    "piece",  # units that are copied and scattered into at a time
-)  # fmt: skip
-JOB: Final = np.dtype(
-    [*((name, np.int64) for name in _FIELDS), ("sizes", np.int64, MAX_DEPTH), ("strides", np.int64, MAX_DEPTH)]
-)
-"""A scatter. `sizes` are those of the indexed axes; of ScatterElements those of indices, and `strides` says how many
-items of the output there are from one to the next along each."""
+
+
+class ScatterJob(IndexedJob):
+    """A scatter. Of ScatterElements, `sizes` are those of indices."""
+
+    data: Address
+    output: Address
+    updates: Address
+    chunk: Address
+    """Of `scatter_chunk`."""
+    items: int
+    """Of data and of the output."""
+    item_size: int
+    tuples: int
+    """Updates."""
+    elements: bool
+    """Whether it is a ScatterElements."""
+    strides: Sizes
+    """Of ScatterElements: items of the output from one entry of indices to the next along each axis."""
+    rows: int
+    """Of the output: slices, or single items."""
+    row_bytes: int
+    operation: int
+    """See `apply_updates`, as for the next three."""
+    kind: int
+    width: int
+    flip: int
+    axis_size: int
+    """Of the one axis that an entry is a place of."""
+    axis_stride: int
+    """Rows from one of its places to the next."""
+    parts: int
+    """What the output is divided into: ROWS, STRETCHES or COLUMNS."""
+    units: int
+    """How many parts there are."""
+    unit_rows: int
+    """Rows of a part."""
+    shared: bool
+    """Whether threads may share the parts."""
+    piece: int
+    """Parts that are copied and scattered into at a time."""
+
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes of the output that are copied, and then scattered into, at a time: what a second cache holds. From larger
@@ -84,16 +104,8 @@ _PREFETCHED_OF_ROW: Final = 512
 _LEAST_SHARED_WORK: Final = 1000
 """Components and 16 bytes of output and of updates, some 0.4 µs: to ask for a helper takes as long by itself."""
 
-_job_at = record_at(JOB)
+_job_at: Final = record_of(ScatterJob)
 _stack_block: Final = stack_words(_BLOCK)
-
-
-def warm(progress: Callable[[str], None] | None = None) -> None:
-    """Compile, or load from the cache that `gather_kernel.configure` has named, all that the functions here use."""
-    started = perf_counter()
-    _ready()
-    if progress is not None:
-        progress(f"kernel of scatters ready after {perf_counter() - started:.2f} s")
 
 
 def run(
@@ -107,14 +119,13 @@ def run(
     updates: NDArray[Any],
 ) -> int:
     """See `app.kernels.Kernel.run`; `updates` is the one of its `further` arrays."""
-    entry, chunk = _ready()
+    kernel, team = compiled(), shared_team()
     if plan.kept is None:
-        object.__setattr__(plan, "kept", job_of_plan(plan, chunk))
-    team = gather_kernel.thread_team()
+        object.__setattr__(plan, "kept", job_of_plan(plan, kernel.chunk))
     if threads > 1:
-        gather_kernel.prepare(team, threads)
+        team.prepare(threads)
     job = plan.kept.copy()
-    first: int = entry(data, indices, out, updates, job, team.address, threads - 1, may_leave_unfinished)
+    first: int = kernel.run(data, indices, out, updates, job, team.address, threads - 1, may_leave_unfinished)
     if first == UNFINISHED:
         raise UnfinishedGather(team, (data, indices, out, updates, job))
     if first == REFUSED:
@@ -124,7 +135,7 @@ def run(
 
 
 def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> NDArray[np.int64]:
-    """The job of a plan without its arrays, as the items of a record of JOB.
+    """The job of a plan without its arrays, a `ScatterJob` as int64.
 
     Raises TypeError for a plan that is wrong.
     """
@@ -161,7 +172,7 @@ def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> ND
         "shared": parts != ROWS or row_bytes >= LINE or output_bytes >= LINE * plan.tuples,
         "piece": _piece(parts, units, unit_rows * row_bytes),
     }
-    job = np.zeros(1, JOB)
+    job = np.zeros(1, dtype_of(ScatterJob))
     try:
         for name, value in values.items():
             job[name] = value
@@ -196,21 +207,9 @@ def _piece(parts: int, units: int, unit_bytes: int) -> int:
 
 
 @cache
-def _compiled() -> tuple[Any, Any]:
-    """`_scatter` and `scatter_chunk`."""
-    integer = types.int64
-    compiler: Any = njit(**ENTRY_OPTIONS)
-    chunk, scatter = cfunc(integer(integer, integer), **CHUNK_OPTIONS)(scatter_chunk), compiler(_scatter)
-    scatter.compile((*(header,) * 5, integer, integer, types.boolean))
-    scatter.disable_compile()
-    return scatter, chunk
-
-
-@cache
-def _ready() -> tuple[Any, Address]:
-    """`_scatter` without the search for a signature that fits, and the address of `scatter_chunk`."""
-    scatter, chunk = _compiled()
-    return scatter.overloads[scatter.signatures[0]].entry_point, chunk.address
+def compiled() -> CompiledKernel:
+    """The compiled functions."""
+    return compile_kernel(_scatter, (*(header,) * 5, types.int64, types.int64, types.boolean), scatter_chunk)
 
 
 def _scatter(
@@ -228,11 +227,11 @@ def _scatter(
     If it `may_leave_unfinished`, perhaps UNFINISHED.
     """
     job = _job_at(address(job_array))
-    array_type = setting(team, ARRAY_TYPE)
+    array_type = settings_of(team).array_type
     job.index_type = index_type_if_usable(data, indices, out, job.item_size, array_type)
     if job.index_type == 0 or not is_array(updates, array_type) or not holds_carriers(updates, job.item_size):
         return REFUSED
-    components = job.tuples if job.elements != 0 else job.tuples * job.depth
+    components = job.tuples if job.elements else job.tuples * job.depth
     update_bytes = job.tuples * job.row_bytes
     if length(data) != job.items or length(out) != job.items or length(indices) != components:
         return REFUSED
@@ -240,7 +239,7 @@ def _scatter(
         return REFUSED
     job.data, job.output, job.indices, job.updates = address(data), address(out), address(indices), address(updates)
     work = 2 * job.tuples + (job.items * job.item_size + update_bytes) // 16
-    if job.shared == 0 or job.units < 2 or work < _LEAST_SHARED_WORK:
+    if not job.shared or job.units < 2 or work < _LEAST_SHARED_WORK:
         helpers = 0
     words = stack_job()
     shared = record_job_at(words)
@@ -298,7 +297,7 @@ def _apply(job: Any, first: int, behind: int, begin: int, end: int) -> int:
     while first < behind:
         count = min(behind - first, block_rows)
         rows = int64_items(block, count)
-        if job.depth > 1 and job.elements == 0:
+        if job.depth > 1 and not job.elements:
             bad = write_rows(job, first, count, rows)
             for t in range(count):
                 rows[t] -= begin
@@ -332,8 +331,8 @@ def _write_items(job: Any, first: int, begin: int, items: Items) -> int:
     Tuples of one component are as a single row of entries.
     """
     entries, done = as_int64(job, first, len(items), _stack_block()), 0
-    row = job.sizes[job.depth - 1] if job.elements != 0 else job.tuples
-    bounds = job.axis_size, job.axis_size if job.wrap != 0 else 0
+    row = job.sizes[job.depth - 1] if job.elements else job.tuples
+    bounds = job.axis_size, job.axis_size if job.wrap else 0
     while done < len(items):
         count = min(row - (first + done) % row, len(items) - done)
         places = job.axis_stride, _first_item(job, first + done) - begin, job.strides[job.depth - 1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from app.compilation.decorators import inner
 from app.kernels.numba_cpu.typed_memory import Items
-from app.llvm_intrinsics import inner
 
 DIGIT_BITS: Final = 11
 """Of a digit: the counts of 2,048 digits stay in the first cache."""

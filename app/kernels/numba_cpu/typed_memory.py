@@ -13,9 +13,13 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
-from app.llvm_intrinsics import Address, Builder, intrinsic, with_arguments
+from app.compilation.intrinsics import Address, Builder, intrinsic, with_arguments
 
 R = TypeVar("R")
+MAX_DEPTH: Final = 64
+"""Components of a tuple: the most axes that NumPy's arrays have (NPY_MAXDIMS of NumPy 2)."""
+Sizes = NDArray[np.int64]
+"""A field of a record: MAX_DEPTH numbers, one for each axis."""
 Items = NDArray[Any]
 """Of one axis, contiguous."""
 Table = NDArray[Any]
@@ -25,31 +29,38 @@ _arrays: Any = numba.np.arrayobj
 _cgutils: Any = numba.core.cgutils
 _from_dtype: Any = numba.from_dtype
 _INT64: Final = ir.IntType(64)
-
-
-def record_at(dtype: np.dtype[Any]) -> Callable[[Address], Any]:
-    """A function for compiled code: the record at an address, whose fields it reads and writes as `record.name`."""
-
-    def build(builder: Builder, address: Any) -> Any:
-        return builder.inttoptr(address, ir.ArrayType(ir.IntType(8), dtype.itemsize).as_pointer())
-
-    made: Callable[[Address], Any] = intrinsic(_from_dtype(dtype), (types.int64,), build)
-    return made
+_FIELD_TYPES: Final[dict[str, tuple[Any, ...]]] = {
+    "bool": (np.bool_,),
+    "float": (np.float64,),
+    "Sizes": (np.int64, MAX_DEPTH),
+}
+"""NumPy's types of the annotations of a record's class that do not stand for an int64."""
 
 
 def dtype_of(kind: type[Any]) -> np.dtype[Any]:
-    """NumPy's type of the record that a class describes by annotations, its bases' fields first: bool, else int64."""
-    annotations: dict[str, Any] = {}
+    """NumPy's type of the record that a class describes by annotations, its bases' fields first.
+
+    Those are `bool`, `float` (float64), `Sizes`, and int64 for all others.
+    """
+    annotations: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         annotations |= vars(base).get("__annotations__", {})
-    fields = [(name, np.bool_ if text == "bool" else np.int64) for name, text in annotations.items()]
-    return np.dtype(fields, align=True)
+    return np.dtype([(name, *_FIELD_TYPES.get(text, (np.int64,))) for name, text in annotations.items()], align=True)
 
 
-def record_of(kind: type[R]) -> Callable[[Address], R]:
-    """`record_at` for the record that a class describes, as which it is typed."""
-    found: Callable[[Address], R] = record_at(dtype_of(kind))
-    return found
+def record_of(kind: type[R], *, offset: int = 0) -> Callable[[Address], R]:
+    """A function for compiled code: the record of a class at an address plus `offset` bytes.
+
+    Compiled code reads and writes its fields as `record.name`.
+    """
+    dtype = dtype_of(kind)
+
+    def build(builder: Builder, address: Any) -> Any:
+        place = builder.add(address, _INT64(offset))
+        return builder.inttoptr(place, ir.ArrayType(ir.IntType(8), dtype.itemsize).as_pointer())
+
+    made: Callable[[Address], R] = intrinsic(_from_dtype(dtype), (types.int64,), build)
+    return made
 
 
 def items_at(dtype: Any) -> Callable[[Address, int], Items]:

@@ -9,8 +9,8 @@ import numba.extending
 from llvmlite import ir
 from numba import types
 
+from app.compilation.intrinsics import Address, Builder, intrinsic
 from app.kernels.numba_cpu.half_floats import bfloat16_of_float, float_of_bfloat16, float_of_half, half_of_float
-from app.llvm_intrinsics import Address, Builder, intrinsic
 
 Vector: TypeAlias = Any
 """Of so many lanes, float64 for items of that type, else float32."""

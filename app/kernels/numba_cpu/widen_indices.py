@@ -8,11 +8,10 @@ from typing import Any, Final
 from llvmlite import ir
 from numba import types
 
+from app.compilation.decorators import inlined
+from app.compilation.intrinsics import Address, Builder, intrinsic
 from app.kernels.numba_cpu.memory_intrinsics import store_item
-from app.llvm_intrinsics import Address, Builder, inlined, intrinsic
 
-MAX_DEPTH: Final = 64
-"""Components of a tuple: the most axes that NumPy's arrays have (NPY_MAXDIMS of NumPy 2)."""
 _HIGHEST: Final = (1 << 63) - 1
 _INT64: Final = ir.IntType(64)
 
@@ -55,7 +54,7 @@ _widen_uint64: Final = widen(64, signed=False)
 
 @inlined
 def widen_components(kind: int, source: Address, first: int, count: int, target: Address) -> None:
-    """The loop for the index type `kind` (see `ndarray_abi.index_type`)."""
+    """The loop for the index type `kind` (see `array_header.index_type`)."""
     if kind == -1:
         _widen_uint8(source, first, count, target)
     elif kind == 1:

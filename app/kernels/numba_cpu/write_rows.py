@@ -1,8 +1,4 @@
-"""The row of a table that each tuple of indices names, checked, for kernels that write there.
-
-Jobs are records with the fields `indices` (their address), `index_type`, `depth`, `sizes` of the indexed axes and
-`wrap`.
-"""
+"""The row of a table that each tuple of indices names, checked, for kernels that write there."""
 
 from __future__ import annotations
 
@@ -10,15 +6,30 @@ from typing import Any, Final
 
 import numpy as np
 
-from app.kernels.numba_cpu.typed_memory import Items, Table, items_at, table_at
-from app.kernels.numba_cpu.widen_indices import MAX_DEPTH, widen_components
-from app.llvm_intrinsics import Address, inner, stack_words
+from app.compilation.decorators import inner
+from app.compilation.intrinsics import Address, stack_words
+from app.kernels.numba_cpu.typed_memory import MAX_DEPTH, Items, Sizes, Table, items_at, table_at
+from app.kernels.numba_cpu.widen_indices import widen_components
 
 BLOCK: Final = 256
 """Most tuples that are checked at a time."""
 int64_items: Final = items_at(np.int64)
 _int64_table: Final = table_at(np.int64)
 _stack_block: Final = stack_words(BLOCK * MAX_DEPTH)
+
+
+class IndexedJob:
+    """The fields that say which rows the tuples of a job name."""
+
+    indices: Address
+    index_type: int
+    """See `array_header.index_type`."""
+    depth: int
+    """Components of a tuple."""
+    wrap: bool
+    """Negative components count from the end."""
+    sizes: Sizes
+    """Of the indexed axes."""
 
 
 @inner
@@ -38,14 +49,14 @@ def write_rows(job: Any, first: int, count: int, rows: Items) -> int:
         signs = 0
         for axis in range(depth):
             size = sizes[axis]
-            wrapped = size if job.wrap != 0 else 0
+            wrapped = size if job.wrap else 0
             for t in range(tuples):
                 index = components[t, axis]
                 index += (index >> 63) & wrapped
                 signs |= index | (size - 1 - index)  # negative if it is out of bounds
                 found[t] = found[t] * size + index
         if signs < 0:
-            return begin + _first_bad(components, sizes, job.wrap != 0)  # type: ignore[no-any-return]
+            return begin + _first_bad(components, sizes, job.wrap)  # type: ignore[no-any-return]
         done += tuples
     return -1
 

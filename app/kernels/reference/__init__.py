@@ -20,7 +20,7 @@ from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan, Plan
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
-__all__ = ["lookup", "name", "run", "run_other", "splits"]
+__all__ = ["lookup", "name", "run", "splits"]
 
 name = "numpy"
 splits = False
@@ -40,19 +40,6 @@ def run(
     if function is None:
         raise TypeError(f"no function for a {type(plan).__name__}")
     return function(plan, data, indices, out, **(further or {}))
-
-
-def run_other(
-    plan: Plan,
-    data: NDArray[Any],
-    indices: NDArray[Any],
-    out: NDArray[Any],
-    threads: int = 1,
-    may_leave_unfinished: bool = False,
-    **further: NDArray[Any],
-) -> int:
-    """`run` in the place of a function for one type of plan, which gets `further` as arguments."""
-    return run(plan, data, indices, out, further=further)
 
 
 _FUNCTIONS: Final[Mapping[type, Callable[..., int]]] = {

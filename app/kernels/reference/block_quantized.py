@@ -1,7 +1,7 @@
 """Block-quantized gather: rows of 4-bit or 8-bit values, dequantized as they are gathered.
 
-The rows are taken in portions that stay in the second cache. What dequantizes a portion is handed over: NumPy's
-`dequantize` here, which is the reference, or the loop that `numba_cpu.block_quantized_kernel` compiles.
+The rows are taken in portions that stay in the second cache. What dequantizes and rounds a portion is handed over:
+NumPy's `dequantize` and `narrow` here, which are the reference, or the loops of `numba_cpu.block_quantized_kernel`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ Dequantize = Callable[
 ]
 """Of the packed values [n, groups, bytes], zero points and scales [n, groups, blocks], the bits of a value and the
 values of a block to the output [n, groups, width]."""
+Narrow = Callable[[NDArray[np.float32], NDArray[Any]], None]
+"""Of values to items of the same shape, float16 or bfloat16."""
 _BYTES: Final = np.dtype(np.uint8)
 
 
@@ -40,6 +42,12 @@ def dequantize(
         out *= factors[..., blocks]
 
 
+def narrow(values: NDArray[np.float32], out: NDArray[Any]) -> None:
+    """Write the values to `out`, rounded half to even; what is too large becomes infinite."""
+    with np.errstate(over="ignore"):
+        out[...] = values
+
+
 def unpacked(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """The values in the bytes of the last axis: of two in a byte, the low half comes first."""
     if bits == 8:
@@ -56,6 +64,7 @@ def run(
     scales: NDArray[Any],
     zero_points: NDArray[Any] | None = None,
     dequantize: Dequantize = dequantize,
+    narrow: Narrow = narrow,
 ) -> int:
     """See `app.kernels.Kernel.run`: `data` and `zero_points` are bytes, `scales` and `out` carriers of plan.dtype."""
     _check_arrays(plan, data, indices, out, scales, zero_points)
@@ -80,8 +89,7 @@ def run(
         made = part if part.dtype == np.float32 else values[: len(rows)]
         dequantize(table[rows], offsets, factors[rows].astype(np.float32), plan.bits, plan.block_size, made)
         if made is not part:
-            with np.errstate(over="ignore"):  # what is too large becomes infinite
-                part[...] = made
+            narrow(made, part)
     return -1
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from app.llvm_intrinsics import Address, Builder, inlined, intrinsic
+from app.compilation.decorators import inlined
+from app.compilation.intrinsics import Address, Builder, intrinsic
 
 ArrayHeader: TypeAlias = object
 """What Python hands over as it is, an array if it is what it should be."""

@@ -21,10 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from app.kernels import ALWAYS_AHEAD, Unfinished
-from app.kernels.numba_cpu import gather_kernel, split_over_threads
+from app.kernels import Unfinished
+from app.kernels.numba_cpu import chunked_job, gather_kernel, thread_team
+from app.kernels.numba_cpu.atomics import nanoseconds
 from app.kernels.numba_cpu.memory_intrinsics import load_item, store_item
-from app.kernels.numba_cpu.split_over_threads import ThreadTeam
+from app.kernels.numba_cpu.thread_team import ThreadTeam
 from app.operators.gather_plan import GatherPlan
 from tests.conftest import samples
 from tests.kernels.loops import gather_by_loops
@@ -36,9 +37,9 @@ LONG = GatherPlan(1, 400_000, (50_000,), 1, 8, False, True)
 @pytest.fixture
 def team(compiled: Path) -> Iterator[ThreadTeam]:
     """The kernel's, which takes chunks as small as can be while the test runs."""
-    found = gather_kernel.thread_team()
+    found = chunked_job.shared_team()
     before = found.settings.copy()
-    found.settings[:2] = (1, 1 << 12)
+    found.settings["least_tuples"], found.settings["nontemporal_from"] = 1, 1 << 12
     yield found
     found.settings[:] = before
 
@@ -46,8 +47,8 @@ def team(compiled: Path) -> Iterator[ThreadTeam]:
 @pytest.fixture
 def other_team(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadTeam]:
     """One that the kernel has for as long as the test runs, and that has no helpers yet."""
-    entry, made = gather_kernel._ready.__wrapped__()
-    monkeypatch.setattr(gather_kernel, "_ready", lambda: (entry, made))
+    made = chunked_job.shared_team.__wrapped__()
+    monkeypatch.setattr(gather_kernel, "shared_team", lambda: made)
     yield made
     made.end()
 
@@ -118,11 +119,11 @@ def test_several_threads_gather_at_once_and_all_are_right(team: ThreadTeam) -> N
 
 def joined(team: ThreadTeam, threads: int) -> int:
     """How many helpers took part in the last gather, which was over so many threads."""
-    return int(team._items[split_over_threads._JOINED]) + threads - 1
+    return int(team._items[thread_team._JOINED]) + threads - 1
 
 
 def asleep(team: ThreadTeam) -> int:
-    return int(team._items[split_over_threads._ASLEEP])
+    return int(team._items[thread_team._ASLEEP])
 
 
 def wait_until_asleep(team: ThreadTeam) -> None:
@@ -144,17 +145,17 @@ def test_a_long_gather_wakes_helpers(other_team: ThreadTeam) -> None:
 
 
 def test_a_short_gather_wakes_nobody_unless_another_went_just_before(other_team: ThreadTeam) -> None:
-    other_team.settings[:2] = (1, 1 << 30)
+    other_team.settings["least_tuples"], other_team.settings["nontemporal_from"] = 1, 1 << 30
     case = make_case(GatherPlan(1, 2_000, (50,), 1, 8, False, True), random.Random(1))
     out = case.out()
     other_team.grow(1)
     wait_until_asleep(other_team)
-    other_team._items[split_over_threads._SPIN] = 0  # however close, it is not close enough
-    other_team._items[split_over_threads._JOINED] = -1
+    other_team._items[thread_team._SPIN] = 0  # however close, it is not close enough
+    other_team._items[thread_team._JOINED] = -1
     for _ in range(100):
         gather_kernel.run(case.plan, case.data, case.indices, out, 2)
     assert (asleep(other_team), joined(other_team, 2)) == (1, 0)
-    other_team._items[split_over_threads._SPIN] = 10**9
+    other_team._items[thread_team._SPIN] = 10**9
     most = 0
     for _ in range(10_000):
         gather_kernel.run(case.plan, case.data, case.indices, out, 2)
@@ -167,12 +168,12 @@ def test_a_short_gather_wakes_nobody_unless_another_went_just_before(other_team:
 def test_from_how_much_work_on_helpers_are_woken_is_tuned(other_team: ThreadTeam) -> None:
     case = make_case(GatherPlan(1, 50_000, (50_000,), 1, 8, False, True), random.Random(1))
     work = case.plan.index_items + case.plan.tuples + case.plan.output_bytes // 16
-    other_team._items[split_over_threads._SPIN] = 0
-    other_team._items[split_over_threads._JOINED] = -1
+    other_team._items[thread_team._SPIN] = 0
+    other_team._items[thread_team._JOINED] = -1
     other_team.grow(1)
     wait_until_asleep(other_team)
     for wake_from, woken in ((work, False), (work - 1, True)):
-        gather_kernel.tune(wake_from, ALWAYS_AHEAD)
+        other_team.settings["wake_from"] = wake_from
         most = 0
         for _ in checks_with(case, 2, 100):
             most = max(most, joined(other_team, 2))
@@ -180,10 +181,8 @@ def test_from_how_much_work_on_helpers_are_woken_is_tuned(other_team: ThreadTeam
         assert (most == 1) is woken
 
 
-@pytest.mark.parametrize("ahead_bytes", [0, 64, 1000, ALWAYS_AHEAD])
-def test_slices_are_the_same_whether_they_are_asked_for_ahead_or_not(team: ThreadTeam, ahead_bytes: int) -> None:
-    gather_kernel.tune(gather_kernel.USUAL_WAKE_FROM, ahead_bytes)
-    source = random.Random(ahead_bytes)
+def test_slices_of_data_that_no_cache_holds_are_asked_for_ahead_and_the_same(team: ThreadTeam) -> None:
+    source = random.Random(1)
     for width in (1, 3, 16, 63, 64, 65, 200, 1000, 1001):
         plan = GatherPlan(1, 900, (2 * gather_kernel.CACHED_BYTES // width,), width, 1, False, True)
         check_with(make_case(plan, source), 1)
@@ -194,7 +193,7 @@ def test_helpers_that_do_not_come_do_not_keep_an_owner_waiting(
     other_team: ThreadTeam, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(other_team, "grow", lambda _: None)
-    other_team._items[split_over_threads._HELPERS] = 3  # so many are said to be awake, and none is there
+    other_team._items[thread_team._HELPERS] = 3  # so many are said to be awake, and none is there
     check_with(make_case(LONG, random.Random(2), 1), 3)
     assert joined(other_team, 3) == 0
 
@@ -202,8 +201,8 @@ def test_helpers_that_do_not_come_do_not_keep_an_owner_waiting(
 def stop_a_helper(team: ThreadTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if one had gone in, and the system had taken its core from it."""
     monkeypatch.setattr(team, "grow", lambda _: None)
-    team._items[split_over_threads._HELPERS] = 1
-    team._items[split_over_threads._INSIDE] += 1
+    team._items[thread_team._HELPERS] = 1
+    team._items[thread_team._INSIDE] += 1
 
 
 @pytest.mark.parametrize("spoiled", [0, 3])
@@ -222,11 +221,11 @@ def test_an_owner_in_a_hurry_leaves_a_gather_whose_helper_was_stopped_and_anothe
         # Meanwhile others do without the team, and wait for nobody.
         check_with(make_case(LONG, random.Random(9), spoiled), 2, times=20)
         assert not waiting.done()
-        other_team._items[split_over_threads._INSIDE] -= 1
+        other_team._items[thread_team._INSIDE] -= 1
         assert waiting.result(60) == bad
     assert bad >= 0 or out.tobytes() == expected.tobytes()
     assert not other_team.unfinished
-    assert other_team._items[split_over_threads._OWNED] == 0
+    assert other_team._items[thread_team._OWNED] == 0
 
 
 def test_arrays_of_a_gather_that_was_left_stay_as_long_as_a_helper_may_write_to_them(
@@ -241,7 +240,7 @@ def test_arrays_of_a_gather_that_was_left_stay_as_long_as_a_helper_may_write_to_
     del room
     gc.collect()
     assert gone() is not None
-    other_team._items[split_over_threads._INSIDE] -= 1
+    other_team._items[thread_team._INSIDE] -= 1
     check_with(case, 2)  # nobody waited: the next gather frees the team
     gc.collect()
     assert gone() is None
@@ -257,7 +256,7 @@ def test_a_team_ends_once_the_gather_is_over_that_was_left(
         gather_kernel.run(LONG, case.data, case.indices, case.out(), 2, may_leave_unfinished=True)
     with ThreadPoolExecutor(1) as threads:
         ending = threads.submit(other_team.end)
-        other_team._items[split_over_threads._INSIDE] -= 1
+        other_team._items[thread_team._INSIDE] -= 1
         ending.result(60)
     assert not other_team.unfinished
 
@@ -277,20 +276,18 @@ def test_a_core_is_given_to_others_by_a_thread_between_chunks(
     def count() -> None:
         store_item(counter, 0, load_item(counter, 0) + 1)
 
-    original: Any = split_over_threads.give_way
-    counting = types.FunctionType(
-        original.py_func.__code__, {**vars(split_over_threads), "_sched_yield": count}, "counting"
-    )
+    original: Any = thread_team.give_way
+    counting = types.FunctionType(original.py_func.__code__, {**vars(thread_team), "sched_yield": count}, "counting")
     give_way = njit(nogil=True)(counting)
 
     @njit(nogil=True)
     def after(team: int, ns: int) -> tuple[int, int]:
         """Since when a thread has had its core for so long, and that after it may have given way before chunk 4."""
-        since = split_over_threads.nanoseconds() - ns
+        since = nanoseconds() - ns
         return since, give_way(team, 4, since)
 
-    other_team._items[split_over_threads._GIVES_WAY] = gives_way
-    other_team._items[split_over_threads._TAKEN] = taken
+    other_team._items[thread_team._GIVES_WAY] = gives_way
+    other_team._items[thread_team._TAKEN] = taken
     since, then = after(other_team.address, ns)
     assert counted[0] == times
     assert (then > since) == bool(times)
@@ -301,11 +298,11 @@ def test_threads_give_way_but_for_a_gather_that_the_event_loop_waits_for(
     other_team: ThreadTeam, may_leave_unfinished: bool
 ) -> None:
     other_team.grow(1)
-    other_team._items[split_over_threads._GIVES_WAY] = -1
+    other_team._items[thread_team._GIVES_WAY] = -1
     case = make_case(LONG, random.Random(1))
     with suppress(Unfinished):
         gather_kernel.run(LONG, case.data, case.indices, case.out(), 2, may_leave_unfinished=may_leave_unfinished)
-    assert other_team._items[split_over_threads._GIVES_WAY] == (not may_leave_unfinished)
+    assert other_team._items[thread_team._GIVES_WAY] == (not may_leave_unfinished)
 
 
 def test_a_signal_does_not_end_a_helpers_sleep_for_good(other_team: ThreadTeam) -> None:
@@ -348,9 +345,10 @@ def test_a_process_ends_whatever_its_helpers_do(compiled: Path) -> None:
         import sys, threading
         from pathlib import Path
         import numpy as np
-        from app.kernels.numba_cpu import gather_kernel as kernel
+        from app.kernels import numba_cpu as kernel
         from app.operators.gather_plan import GatherPlan
         kernel.configure(Path(sys.argv[1]))
+        kernel.warm()
         plan = GatherPlan(1, 400_000, (50,), 1, 8, False, True)
         data, indices, out = np.zeros(50, np.uint64), np.zeros(400_000, np.int64), np.zeros(400_000, np.uint64)
         def gather():
@@ -380,4 +378,4 @@ def test_no_semaphores_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Library)
     with pytest.raises(OSError, match="semaphores"):
-        ThreadTeam(lambda team: None, lambda team: None, lambda team: 0, ())
+        ThreadTeam(lambda team: None, lambda team: None, lambda team: 0)

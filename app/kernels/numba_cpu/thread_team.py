@@ -29,7 +29,7 @@ States of a helper:
 
 One gather at a time has the team; a thread that finds it owned does its whole gather alone.
 
-Every atomic operation is sequentially consistent (`_seq_cst` in its name). Two handshakes need that, for each side
+Every atomic operation is sequentially consistent (`atomics`). Two handshakes need that, for each side
 writes one word and then reads the other's, and under acquire and release alone both could read the old value: a helper
 adds to INSIDE and reads EPOCH while the owner raises EPOCH and reads INSIDE (else the owner could end a gather that a
 helper still writes), and the same with ASLEEP (else a helper could sleep through a job that counts on it). The rest
@@ -49,24 +49,31 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Lock, Thread
 from time import sleep
 from typing import Any, Final
 
-import numba.core.cgutils
 import numpy as np
-from llvmlite import ir
-from numba import types
+from numpy.typing import NDArray
 
+from app.compilation.decorators import inner
+from app.compilation.intrinsics import Address, Integers
 from app.kernels import Unfinished
-from app.kernels.numba_cpu.memory_intrinsics import item_pointer
-from app.llvm_intrinsics import Address, Builder, Integers, inner, intrinsic
-
-_cgutils: Any = numba.core.cgutils
-_int64: Final = types.int64
-_INT64: Final = ir.IntType(64)
+from app.kernels.numba_cpu.atomics import (
+    compare_exchange_seq_cst,
+    exchange_seq_cst,
+    fetch_add_seq_cst,
+    fetch_umin_seq_cst,
+    load_seq_cst,
+    nanoseconds,
+    pause,
+    sched_yield,
+    sem_post,
+    sem_wait,
+)
+from app.kernels.numba_cpu.copy_slices import NONTEMPORAL_BYTES
+from app.kernels.numba_cpu.typed_memory import dtype_of, record_of
 
 _APART_BYTES: Final = 128
 """No two words lie on one cache line of 64 bytes, or on two neighbours, which Intel's processors fetch together
@@ -96,7 +103,7 @@ that helpers had; _JOINED the helpers that joined, less those that may; _INSIDE 
 _ASLEEP those that watch again only when they are woken, on the C library's semaphore at _SEMAPHORE. _FIRST_BAD is the
 first bad component or -1, the largest when taken as unsigned; _LAST_END the clock when the last gather was over; _SPIN
 the nanoseconds for which a helper watches before it sleeps; _HELPERS how many there are; _GIVES_WAY whether those who
-take chunks of the job give way to other threads in between, 1 or 0; _SETTINGS the owners'."""
+take chunks of the job give way to other threads in between, 1 or 0; at _SETTINGS is a `TeamSettings`."""
 assert _APART >= 32 // 8  # a sem_t has 32 bytes (glibc, musl)
 JOB_WORDS: Final = 2 * _APART
 """int64 of the longest job."""
@@ -111,6 +118,9 @@ _PAUSES: Final = 1000
 is about to end."""
 _SHUT_DOWN: Final = -(1 << 62)
 """So far below 0 that no counting up of EPOCH comes back."""
+USUAL_WAKE_FROM: Final = 200_000
+"""`wake_from` until the machine is measured: some 80 µs on an EPYC."""
+_LEAST_TUPLES: Final = 256
 UNFINISHED: Final = -3
 """In place of a component: a helper has not given back its chunk."""
 _POLL_S: Final = 0.0005
@@ -118,60 +128,23 @@ _POLL_S: Final = 0.0005
 _TURN_NS: Final = 100_000
 """For so long a thread may have its core before it lets the system run others, which takes less than
 a microsecond where none waits."""
-_CLOCK_MONOTONIC: Final = 1
-"""Its number in Linux's <time.h>."""
 
 
-def _load(builder: Builder, team: Any, place: Any) -> Any:
-    return builder.load_atomic(item_pointer(builder, team, place), "seq_cst", 8)
+class TeamSettings:
+    """What compiled code reads of the machine and the process; its fields may be changed at any time."""
+
+    array_type: Address
+    """Of `numpy.ndarray`."""
+    wake_from: int
+    """Components, slices and 16 bytes of output, from which on a sleeping helper is worth waking."""
+    least_tuples: int
+    """Tuples that a chunk of a gather has at least."""
+    nontemporal_from: int
+    """Bytes of output, from which on a gather stores rows past the caches, which would not hold them."""
 
 
-def _read_modify_write(operation: str) -> Callable[[Address, int, int], int]:
-    def build(builder: Builder, team: Any, place: Any, value: Any) -> Any:
-        return builder.atomic_rmw(operation, item_pointer(builder, team, place), value, "seq_cst")
-
-    change: Callable[[Address, int, int], int] = intrinsic(_int64, (_int64,) * 3, build)
-    return change
-
-
-def _compare_exchange(builder: Builder, team: Any, place: Any, old: Any, new: Any) -> Any:
-    pointer = item_pointer(builder, team, place)
-    return builder.extract_value(builder.cmpxchg(pointer, old, new, "seq_cst", "seq_cst"), 1)
-
-
-def _clock(builder: Builder) -> Any:
-    pair, number = ir.ArrayType(_INT64, 2), ir.IntType(32)
-    room = _cgutils.alloca_once(builder, pair)
-    kind = ir.FunctionType(number, [number, room.type])
-    function = _cgutils.get_or_insert_function(builder.module, kind, "clock_gettime")
-    builder.call(function, [number(_CLOCK_MONOTONIC), room])
-    seconds, rest = (builder.extract_value(builder.load(room, typ=pair), at) for at in (0, 1))
-    return builder.add(builder.mul(seconds, _INT64(1_000_000_000)), rest)
-
-
-def _wait_a_moment(builder: Builder) -> None:
-    if os.uname().machine == "x86_64":
-        nothing = ir.FunctionType(ir.VoidType(), [])
-        builder.call(_cgutils.get_or_insert_function(builder.module, nothing, "llvm.x86.sse2.pause"), [])
-
-
-_load_seq_cst: Final[Callable[[Address, int], int]] = intrinsic(_int64, (_int64, _int64), _load)
-"""The int64 at that place of the team's memory."""
-_fetch_add_seq_cst: Final = _read_modify_write("add")
-_exchange_seq_cst: Final = _read_modify_write("xchg")
-_fetch_umin_seq_cst: Final = _read_modify_write("umin")
-"""Change the int64 at that place, and return what it was; the last one takes the smaller as unsigned."""
-_compare_exchange_seq_cst: Final[Callable[[Address, int, int, int], bool]] = intrinsic(
-    types.boolean, (_int64,) * 4, _compare_exchange
-)
-"""(team, place, old, new): set the int64 to `new` if it is `old`; whether it was."""
-nanoseconds: Final[Callable[[], int]] = intrinsic(_int64, (), _clock)
-"""Nanoseconds of a clock that only goes forward."""
-_pause: Final[Callable[[], None]] = intrinsic(types.none, (), _wait_a_moment)
-"""Let a core that only watches leave its means to others."""
-_sem_wait: Final[Any] = types.ExternalFunction("sem_wait", types.int32(_int64))
-_sem_post: Final[Any] = types.ExternalFunction("sem_post", types.int32(_int64))
-_sched_yield: Final[Any] = types.ExternalFunction("sched_yield", types.int32())
+settings_of: Final = record_of(TeamSettings, offset=8 * _SETTINGS)
+"""The settings of a team, by its address."""
 
 
 @inner
@@ -180,7 +153,7 @@ def is_worth_sharing(team: Address, long: bool) -> bool:
 
     To wake a core may take the owner as long as a short gather does.
     """
-    return long or _load_seq_cst(team, _ASLEEP) < _load_seq_cst(team, _HELPERS) or _in_series(team)
+    return long or load_seq_cst(team, _ASLEEP) < load_seq_cst(team, _HELPERS) or _in_series(team)
 
 
 @inner
@@ -189,15 +162,15 @@ def _in_series(team: Address) -> bool:
 
     That is much sooner than helpers fall asleep again: else each gather of a series might wake them once more.
     """
-    return nanoseconds() - _load_seq_cst(team, _LAST_END) < _load_seq_cst(team, _SPIN) // 5
+    return nanoseconds() - load_seq_cst(team, _LAST_END) < load_seq_cst(team, _SPIN) // 5
 
 
 @inner
 def acquire(team: Address) -> bool:
     """Whether the team was free and is there: then it is the caller's, who writes the job and publishes it."""
-    if _load_seq_cst(team, _EPOCH) < 0 or _load_seq_cst(team, _OWNED) != 0:
+    if load_seq_cst(team, _EPOCH) < 0 or load_seq_cst(team, _OWNED) != 0:
         return False
-    return _compare_exchange_seq_cst(team, _OWNED, 0, 1)
+    return compare_exchange_seq_cst(team, _OWNED, 0, 1)
 
 
 @inner
@@ -206,14 +179,14 @@ def publish(team: Address, helpers: int, long: bool, gives_way: bool) -> None:
 
     With `gives_way` other threads have their turn on each core between chunks (see `give_way`).
     """
-    _exchange_seq_cst(team, _GIVES_WAY, 1 if gives_way else 0)
-    _exchange_seq_cst(team, _TAKEN, 0)
-    _exchange_seq_cst(team, _TAKEN_BY_HELPERS, 0)
-    _exchange_seq_cst(team, _FIRST_BAD, -1)
-    _exchange_seq_cst(team, _JOINED, -helpers)
-    _fetch_add_seq_cst(team, _EPOCH, 1)
-    asleep = _load_seq_cst(team, _ASLEEP)
-    missing = helpers + asleep - _load_seq_cst(team, _HELPERS)
+    exchange_seq_cst(team, _GIVES_WAY, 1 if gives_way else 0)
+    exchange_seq_cst(team, _TAKEN, 0)
+    exchange_seq_cst(team, _TAKEN_BY_HELPERS, 0)
+    exchange_seq_cst(team, _FIRST_BAD, -1)
+    exchange_seq_cst(team, _JOINED, -helpers)
+    fetch_add_seq_cst(team, _EPOCH, 1)
+    asleep = load_seq_cst(team, _ASLEEP)
+    missing = helpers + asleep - load_seq_cst(team, _HELPERS)
     if asleep > 0 and missing > 0 and (long or _in_series(team)):
         _wake(team, missing)
 
@@ -221,7 +194,7 @@ def publish(team: Address, helpers: int, long: bool, gives_way: bool) -> None:
 @inner
 def record_end(team: Address) -> None:
     """A gather that helpers might have shared is over."""
-    _exchange_seq_cst(team, _LAST_END, nanoseconds())
+    exchange_seq_cst(team, _LAST_END, nanoseconds())
 
 
 @inner
@@ -229,17 +202,17 @@ def _wake(team: Address, most: int) -> None:
     """Wake two helpers or fewer; each of them wakes two more while there is room for them."""
     for _ in range(min(most, 2)):
         if _claim_sleeper(team):
-            _sem_post(team + 8 * _SEMAPHORE)
+            sem_post(team + 8 * _SEMAPHORE)
 
 
 @inner
 def _claim_sleeper(team: Address) -> bool:
     """Whether a helper was counted as asleep; it is no longer."""
-    asleep = _load_seq_cst(team, _ASLEEP)
+    asleep = load_seq_cst(team, _ASLEEP)
     while asleep > 0:
-        if _compare_exchange_seq_cst(team, _ASLEEP, asleep, asleep - 1):
+        if compare_exchange_seq_cst(team, _ASLEEP, asleep, asleep - 1):
             return True
-        asleep = _load_seq_cst(team, _ASLEEP)
+        asleep = load_seq_cst(team, _ASLEEP)
     return False
 
 
@@ -249,7 +222,7 @@ def close(team: Address, timeout_ns: int) -> int:
 
     After `timeout_ns`, unless that is negative, the gather is left as it is: UNFINISHED.
     """
-    _fetch_add_seq_cst(team, _EPOCH, 1)
+    fetch_add_seq_cst(team, _EPOCH, 1)
     return wait_for_helpers(team, timeout_ns)
 
 
@@ -258,23 +231,23 @@ def wait_for_helpers(team: Address, timeout_ns: int) -> int:
     """The rest of `close`, also for a gather that was left unfinished."""
     reads = 0
     ends = 0
-    while _load_seq_cst(team, _INSIDE) != 0:
+    while load_seq_cst(team, _INSIDE) != 0:
         if timeout_ns == 0:
             return UNFINISHED
         reads += 1
         if reads < _PAUSES:
-            _pause()
+            pause()
         else:
-            _sched_yield()  # the helper's core may be this one
+            sched_yield()  # the helper's core may be this one
             if timeout_ns >= 0:
                 now = nanoseconds()
                 if ends == 0:
                     ends = now + timeout_ns
                 elif now >= ends:
                     return UNFINISHED
-    bad = _load_seq_cst(team, _FIRST_BAD)
+    bad = load_seq_cst(team, _FIRST_BAD)
     record_end(team)
-    _exchange_seq_cst(team, _OWNED, 0)
+    exchange_seq_cst(team, _OWNED, 0)
     return bad
 
 
@@ -285,57 +258,57 @@ def join(team: Address, last: int) -> int:
     reads = 0
     slept = False
     while True:
-        epoch = _load_seq_cst(team, _EPOCH)
+        epoch = load_seq_cst(team, _EPOCH)
         if epoch < 0:
             return epoch
         if epoch & 1 and epoch != last:
             last = epoch
-            _fetch_add_seq_cst(team, _INSIDE, 1)
-            if _load_seq_cst(team, _EPOCH) == epoch:
-                room = -1 - _fetch_add_seq_cst(team, _JOINED, 1)
+            fetch_add_seq_cst(team, _INSIDE, 1)
+            if load_seq_cst(team, _EPOCH) == epoch:
+                room = -1 - fetch_add_seq_cst(team, _JOINED, 1)
                 if room >= 0:
                     if slept and room > 0:
                         _wake(team, room)
                     return epoch
-            _fetch_add_seq_cst(team, _INSIDE, -1)
+            fetch_add_seq_cst(team, _INSIDE, -1)
         reads += 1
         if reads % _READS_PER_CLOCK == 0:
             now = nanoseconds()
             if ends == 0:
-                ends = now + _load_seq_cst(team, _SPIN)
+                ends = now + load_seq_cst(team, _SPIN)
             elif now > ends:
                 _sleep(team, epoch)
                 slept = True
                 ends = 0
-        _pause()
+        pause()
 
 
 @inner
 def _sleep(team: Address, epoch: int) -> None:
     """Sleep until woken, unless there is another epoch by now."""
-    _fetch_add_seq_cst(team, _ASLEEP, 1)
+    fetch_add_seq_cst(team, _ASLEEP, 1)
     # Whoever has claimed this sleeper meanwhile is about to wake it: then there is a post to wait for all the same.
-    if _load_seq_cst(team, _EPOCH) != epoch and _claim_sleeper(team):
+    if load_seq_cst(team, _EPOCH) != epoch and _claim_sleeper(team):
         return
-    while _sem_wait(team + 8 * _SEMAPHORE) != 0:
+    while sem_wait(team + 8 * _SEMAPHORE) != 0:
         pass  # a signal
 
 
 @inner
 def leave(team: Address) -> None:
     """A helper reads nothing more of the job."""
-    _fetch_add_seq_cst(team, _INSIDE, -1)
+    fetch_add_seq_cst(team, _INSIDE, -1)
 
 
 @inner
 def shut_down(team: Address) -> None:
     """Let the helpers end, once nobody owns the team; from now on it cannot be acquired."""
-    while not _compare_exchange_seq_cst(team, _OWNED, 0, 1):
-        _sched_yield()
-    _exchange_seq_cst(team, _EPOCH, _SHUT_DOWN)
-    while _load_seq_cst(team, _ASLEEP) > 0:
+    while not compare_exchange_seq_cst(team, _OWNED, 0, 1):
+        sched_yield()
+    exchange_seq_cst(team, _EPOCH, _SHUT_DOWN)
+    while load_seq_cst(team, _ASLEEP) > 0:
         _wake(team, 2)
-    _exchange_seq_cst(team, _OWNED, 0)
+    exchange_seq_cst(team, _OWNED, 0)
 
 
 @inner
@@ -344,13 +317,13 @@ def take_chunk(team: Address, chunks: int) -> bool:
 
     So every core is likely to have the memory again that it had in the gather before.
     """
-    return _fetch_add_seq_cst(team, _TAKEN, 1) < chunks
+    return fetch_add_seq_cst(team, _TAKEN, 1) < chunks
 
 
 @inner
 def taken_by_helpers(team: Address) -> int:
     """How many chunks helpers had before: called once for each that a helper takes."""
-    return _fetch_add_seq_cst(team, _TAKEN_BY_HELPERS, 1)
+    return fetch_add_seq_cst(team, _TAKEN_BY_HELPERS, 1)
 
 
 @inner
@@ -362,32 +335,22 @@ def give_way(team: Address, chunks: int, since: int) -> int:
     a time slice of the system's: a millisecond and more. Where the event loop itself waits for the chunks, none gives
     way, nor does a thread for which none is left.
     """
-    if (
-        _load_seq_cst(team, _GIVES_WAY) == 0
-        or _load_seq_cst(team, _TAKEN) >= chunks
-        or nanoseconds() - since < _TURN_NS
-    ):
+    if load_seq_cst(team, _GIVES_WAY) == 0 or load_seq_cst(team, _TAKEN) >= chunks or nanoseconds() - since < _TURN_NS:
         return since
-    _sched_yield()
+    sched_yield()
     return nanoseconds()
 
 
 @inner
 def report_bad(team: Address, component: int) -> None:
     """The component is out of bounds."""
-    _fetch_umin_seq_cst(team, _FIRST_BAD, component)
+    fetch_umin_seq_cst(team, _FIRST_BAD, component)
 
 
 @inner
 def job_of(team: Address) -> Address:
     """Where the owner describes its gather, in JOB_WORDS int64."""
     return team + 8 * _JOB
-
-
-@inner
-def setting(team: Address, number: int) -> int:
-    """One of the owners' settings."""
-    return _load_seq_cst(team, _SETTINGS + number)
 
 
 class UnfinishedGather(Unfinished):
@@ -431,8 +394,8 @@ class ThreadTeam:
     """The memory at `address` and its helpers, threads that run `help_with(address)` until `shut_down(address)`.
 
     The three functions are compiled and run without the GIL; `poll_helpers` is `wait_for_helpers(address, 0)`.
-    `settings` are the owners', and may be changed. `unfinished` holds the gather that was left, while there is one,
-    and `helpers` is how many threads help.
+    `settings` is an array of one `TeamSettings`. `unfinished` holds the gather that was left, while there is one, and
+    `helpers` is how many threads help.
     """
 
     def __init__(
@@ -440,7 +403,6 @@ class ThreadTeam:
         help_with: Callable[[Address], object],
         shut_down: Callable[[Address], object],
         poll_helpers: Callable[[Address], int],
-        settings: Sequence[int],
     ) -> None:
         self._help_with = help_with
         self._shut_down = shut_down
@@ -455,11 +417,20 @@ class ThreadTeam:
         start = (self.address - self._memory.ctypes.data) // 8
         self._items = self._memory[start : start + _ITEMS]
         self._items[_SPIN] = _SPIN_NS
-        self.settings = self._items[_SETTINGS : _SETTINGS + len(settings)]
-        self.settings[:] = settings
+        dtype = dtype_of(TeamSettings)
+        self.settings: NDArray[Any] = self._items[_SETTINGS : _SETTINGS + dtype.itemsize // 8].view(dtype)
+        self.settings[:] = id(np.ndarray), USUAL_WAKE_FROM, _LEAST_TUPLES, NONTEMPORAL_BYTES
         if ctypes.CDLL(None).sem_init(ctypes.c_void_p(self.address + 8 * _SEMAPHORE), 0, 0) != 0:
             raise OSError("the C library has no semaphores")
         atexit.register(self.end)
+
+    def prepare(self, threads: int) -> None:
+        """Have helpers for so many threads, and be free again if the gather that was left is over."""
+        if threads - 1 > self.helpers:
+            self.grow(threads - 1)
+        if self.unfinished:
+            for left in tuple(self.unfinished):
+                left.free_team()
 
     def poll(self) -> int:
         """The first bad component, or -1, of the gather that was left, if it is over, else UNFINISHED."""

@@ -5,46 +5,45 @@ Each operator has a record of its own for its jobs, which begins with the fields
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
+from numba import types
+
+from app.compilation.decorators import inlined, inner
+from app.compilation.intrinsics import Address, stack_words
+from app.kernels.numba_cpu.atomics import nanoseconds
+from app.kernels.numba_cpu.compile_kernel import compile_entry
 from app.kernels.numba_cpu.memory_intrinsics import call_address, memcpy
-from app.kernels.numba_cpu.split_over_threads import (
+from app.kernels.numba_cpu.thread_team import (
     JOB_WORDS,
+    ThreadTeam,
     acquire,
     close,
     give_way,
     is_worth_sharing,
     job_of,
-    nanoseconds,
+    join,
+    leave,
     publish,
     record_end,
     report_bad,
-    setting,
+    settings_of,
+    shut_down,
     take_chunk,
     taken_by_helpers,
+    wait_for_helpers,
 )
 from app.kernels.numba_cpu.typed_memory import record_of
-from app.llvm_intrinsics import Address, inlined, inner, stack_words
 
 CHUNKS_PER_THREAD: Final = 4
 """So that all end together: a helper that the system puts aside keeps all waiting for one chunk."""
 
 
-# Settings of the team, by their places (`ThreadTeam.settings`).
-LEAST_TUPLES: Final = 0
-"""Tuples that a chunk has at least."""
-NONTEMPORAL_FROM: Final = 1
-"""Bytes of output, from which on it is stored past the caches, which would not hold it."""
-GATHER_CHUNK_ADDRESS: Final = 2
-"""Of `gather_chunk`."""
-ARRAY_TYPE: Final = 3
-"""The address of `numpy.ndarray`."""
-TIMEOUT: Final = 4
-"""Nanoseconds for which an owner waits before it leaves a gather unfinished: its event loop has other requests."""
-WAKE_FROM: Final = 5
-"""Components, slices and 16 bytes of output, from which on a sleeping helper is worth waking (`gather_kernel.tune`)."""
-AHEAD_BYTES: Final = 6
-"""The longest slices that are asked for ahead, in bytes (`gather_kernel.tune`)."""
+_TIMEOUT_NS: Final = 500_000
+"""For how long an owner waits before it leaves a gather unfinished: its event loop has other requests."""
+_HELP, _SHUT_DOWN, _POLL = range(3)
+"""What `_attend` is called for."""
 
 
 class Job:
@@ -105,20 +104,46 @@ def run(team: Address, job: Address, helpers: int, work: int, may_leave_unfinish
     """Do a job with up to so many helpers of the team: the first bad component, -1, or UNFINISHED.
 
     `job` is a `stack_job`, of which `run` sets the last fields. Sleeping helpers are woken if there is more `work` than
-    the team's WAKE_FROM, which counts components, slices and 16 bytes of output.
+    the team's `wake_from`, which counts components, slices and 16 bytes of output.
     """
     head = job_at(job)
-    long = work > setting(team, WAKE_FROM)
+    long = work > settings_of(team).wake_from
     if helpers > 0 and head.total > 0 and is_worth_sharing(team, long) and acquire(team):
         head.chunk_size = max(head.total // (CHUNKS_PER_THREAD * (helpers + 1)), head.chunk_size, 1)
         head.chunks = (head.total + head.chunk_size - 1) // head.chunk_size
         memcpy(job_of(team), job, 8 * JOB_WORDS)
         publish(team, helpers, long, not may_leave_unfinished)
         take_chunks(team, True)
-        return close(team, setting(team, TIMEOUT) if may_leave_unfinished else -1)
+        return close(team, _TIMEOUT_NS if may_leave_unfinished else -1)
     head.chunk_size = head.total
     head.chunks = 1
     bad = call_address(head.run_chunk, job, 0)
     if helpers > 0:
         record_end(team)
     return bad
+
+
+def _attend(team: Address, what: int) -> int:
+    """The life of a helper; or the end of all of theirs; or whether a gather that was left is over."""
+    if what == _SHUT_DOWN:
+        shut_down(team)
+        return 0
+    if what == _POLL:
+        return wait_for_helpers(team, 0)
+    epoch = join(team, 0)
+    while epoch >= 0:
+        take_chunks(team, False)
+        leave(team)
+        epoch = join(team, epoch)
+    return 0
+
+
+@cache
+def shared_team() -> ThreadTeam:
+    """The process's threads that help with jobs."""
+    attend = compile_entry(_attend, (types.int64, types.int64))
+    return ThreadTeam(
+        lambda team: attend(team, _HELP),
+        lambda team: attend(team, _SHUT_DOWN),
+        lambda team: attend(team, _POLL),
+    )
