@@ -73,6 +73,7 @@ def lookup(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], thread
 
 def warm(progress: Callable[[str], None] = lambda text: None) -> None:
     """Compile all functions, or load them from the cache; each is used from then on."""
+    shared_team()
     for plan, module in _MODULES.items():
         started = perf_counter()
         module.compiled()
