@@ -104,6 +104,7 @@ def test_a_full_disk_refuses_changes_and_loses_nothing(start: Start, disk: Small
     flags = ("--kernel", "numpy", "--store-dir", str(disk.place / "store"))
     with dying(start, *flags, command=disk.command()) as server, server.client() as client:
         held = Held(client)
+        (disk.seen / "filler").mkdir()  # later there is no room for it
         assert held.put("kept", 2 * MIB, 1)
         for number in range(5):
             assert held.scatter("kept", f"before-{number}")
