@@ -31,24 +31,13 @@ def plan_gather(
     batch_shape_mismatch, in this order, but that a batch_dims of more than the axis
     comes behind axis_out_of_range.
     """
+    check_rank(dialect, "data", data)
     if batch_dims:
-        check_rank(dialect, "data", data)
         axis, batch_dims = check_batch_dims(dialect, data, indices, batch_dims, axis, pointer)
         check_batch_shape(dialect, data, indices, batch_dims)
-    output_shape, axis = check_shapes(dialect, data, indices, axis, pointer, batch_dims)
-    return make_plan(dialect, data, indices, axis, batch_dims), output_shape, axis
-
-
-def check_shapes(
-    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str, batch_dims: int = 0
-) -> tuple[tuple[int, ...], int]:
-    """The output's shape, and the axis counted from the front. Raises rank_too_small or axis_out_of_range.
-
-    `batch_dims` has been checked.
-    """
-    check_rank(dialect, "data", data)
     axis = check_axis(dialect, data, axis, pointer)
-    return data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis + 1 :], axis
+    output_shape = data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis + 1 :]
+    return make_plan(dialect, data, indices, axis, batch_dims), output_shape, axis
 
 
 def make_plan(dialect: Dialect, data: Tensor, indices: Tensor, axis: int, batch_dims: int = 0) -> GatherPlan:

@@ -23,25 +23,14 @@ def plan_gathernd(
     Raises rank_too_small, batch_dims_out_of_range, batch_shape_mismatch or index_depth_out_of_range, in this
     order.
     """
-    output_shape = check_shapes(dialect, data, indices, batch_dims, pointer)
-    return make_plan(dialect, data, indices, batch_dims), output_shape, batch_dims
-
-
-def check_shapes(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int, pointer: str) -> tuple[int, ...]:
-    """The output's shape. Raises what `plan_gathernd` raises."""
     check_rank(dialect, "data", data)
     check_rank(dialect, "indices", indices)
     check_batch_dims(dialect, data, indices, batch_dims, pointer)
     check_batch_shape(dialect, data, indices, batch_dims)
     check_depth(dialect, data, indices, batch_dims)
-    return indices.shape[:-1] + data.shape[batch_dims + indices.shape[-1] :]
-
-
-def make_plan(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int) -> GatherPlan:
-    """The plan for shapes that have been checked."""
     shape, index_shape = data.shape, indices.shape
     inner = batch_dims + index_shape[-1]
-    return GatherPlan(
+    plan = GatherPlan(
         batches=prod(shape[:batch_dims]),
         tuples=prod(index_shape[batch_dims:-1]),
         dims=shape[batch_dims:inner],
@@ -50,6 +39,7 @@ def make_plan(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int) 
         broadcast_indices=False,
         wrap=dialect.wrap,
     )
+    return plan, index_shape[:-1] + shape[inner:], batch_dims
 
 
 def check_batch_dims(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int, pointer: str) -> None:

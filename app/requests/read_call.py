@@ -7,7 +7,6 @@ and the call. A further field is a line of the model (`app.requests.schemas`) an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING
 from dataclasses import fields as dataclass_fields
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -18,7 +17,7 @@ from app.errors import GatherError, Place
 from app.requests.envelope_cache import Validated
 from app.requests.fill_value import given_fill_value
 from app.requests.request import Origin, ReadArray, Request
-from app.requests.schemas.backward_request import backward_request, check_one_shape
+from app.requests.schemas.backward_request import check_one_shape
 from app.requests.schemas.dialect_fields import apply_dialect, further_batch_dims
 from app.requests.schemas.gather_request import NamedTensor, parameter_values
 from app.requests.schemas.gather_request import Tensor as Described
@@ -208,12 +207,7 @@ def _operator_arguments(row: Signature, fields: Any, origin: Origin, given: Coll
         batch_dims, mode = apply_dialect(row, fields, origin.fields)
         fill_value = given_fill_value(fields, mode, origin.field("fill_value"))
         arguments |= {"batch_dims": batch_dims, "out_of_bounds": mode, "fill_value": fill_value}
-    # What a call has anyway is left out: fewer arguments make a call sooner.
-    return {name: value for name, value in arguments.items() if name not in _USUAL or _USUAL[name] != value}
-
-
-_USUAL: Final = {field.name: field.default for field in dataclass_fields(Call) if field.default is not MISSING}
-"""The fields of a call that have a default, with that."""
+    return arguments
 
 
 def _operator_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> Call:
@@ -302,7 +296,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "gather": _OPERATOR,
     "scatter": _OPERATOR,
     "gradient": Family(
-        backward_request,
+        operator_request,
         _inputs,
         _gradient_arguments,
         lambda row, validated, tensors, limits: BackwardCall(**validated.arguments, **tensors),

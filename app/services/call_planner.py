@@ -18,6 +18,7 @@ from app.kernels.out_of_bounds import zero_item
 from app.operators.gather_plan import Plan
 from app.operators.registry import OPERATORS
 from app.operators.shape_rules import NO_TENSORS, check_dtypes, check_limits, output_type
+from app.tensors.backward_call import BackwardCall
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Call, FillValue
 from app.tensors.shape_limits import Limits
@@ -114,6 +115,11 @@ def decide(planned: Planned, call: Call, cold: bool, on_gpu: bool) -> Decision:
     decision = planned.decisions.get(facts)
     if decision is None:
         decision = planned.decisions[facts] = planned.chooser.decide(planned.plan, facts)
+    return offered(decision, call)
+
+
+def offered(decision: Decision, call: Call | BackwardCall) -> Decision:
+    """The decision itself. Raises device_unavailable if it refuses the device that the call asks for."""
     if decision.refused is not None:
         detail = f"{decision.refused}; use device auto or cpu"
         raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))

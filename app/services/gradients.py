@@ -17,6 +17,7 @@ from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
 from app.operators.backward_rules import Backward, check_backward_dtypes, check_coefficient
 from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import GRADIENTS
+from app.services.call_planner import offered
 from app.services.runner import Explanation, Runner
 from app.telemetry.served_request import ServedRequest
 from app.tensors.backward_call import BackwardCall
@@ -69,7 +70,9 @@ class Gradients(Runner):
     def prepare(self, call: BackwardCall, *, on_device: bool = False) -> PreparedGradient:
         """Resolve the shape, validate and choose; see `Service.run`. The values of the indices are not looked at."""
         data, planned = self._plan(call)
-        return PreparedGradient(call, data, planned, self._decide(call, planned.plan))
+        facts = Facts(call.device, f"{call.operator} runs on the CPU alone")
+        decision = offered(self.resources.chooser.decide(planned.plan, facts), call)
+        return PreparedGradient(call, data, planned, decision)
 
     async def start(self, prepared: PreparedGradient, request: ServedRequest) -> Answer:
         """Run what was prepared. What it allocates besides is charged to the request's memory first.
@@ -132,14 +135,6 @@ class Gradients(Runner):
         dialect = operator.dialects[call.dialect]
         check_backward_dtypes(dialect, data if resident is not None else None, call.indices, call.grad_output)
         return data, operator.plan(dialect, call, data, self.resources.limits)
-
-    def _decide(self, call: BackwardCall, plan: BackwardPlan) -> Decision:
-        """Where it runs. Raises device_unavailable."""
-        decision = self.resources.chooser.decide(plan, Facts(call.device, f"{call.operator} runs on the CPU alone"))
-        if decision.refused is not None:
-            detail = f"{decision.refused}; use device auto or cpu"
-            raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))
-        return decision
 
     async def _index_error(
         self, call: BackwardCall, data: Tensor, planned: Backward, request: ServedRequest

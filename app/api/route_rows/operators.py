@@ -21,7 +21,6 @@ from app.api.schemas import examples
 from app.api.schemas.answers import BackwardAnswer, GatherAnswer, LookupAnswer
 from app.errors import Code
 from app.operators.registry import ROWS, Gradient, Lookup, Operator
-from app.requests.schemas.backward_request import backward_request
 from app.requests.schemas.lookup_request import LookupRequest
 from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.query_fields import ExplainQuery, query_parameters
@@ -83,8 +82,8 @@ def _gradient(row: Gradient) -> Operation:
         row.operation,
         row.summary,
         (*_CODES, "device_unavailable", *row.codes),
-        tuple(query_parameters(backward_request(row.signature))),
-        body=backward_request(row.signature),
+        tuple(query_parameters(operator_request(row.signature))),
+        body=operator_request(row.signature),
         request=content(requests_of(shown), "A safetensors body with the tensors `indices` and `grad_output`."),
         answer=BackwardAnswer,
         answers=_answer(

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Annotated, Any, Final
 
-from pydantic import Field, create_model
+from pydantic import Field
 
 from app.errors import invalid_field
-from app.requests.schemas.dialect_fields import dialect_fields, parameter_note
-from app.requests.schemas.gather_request import Tensor, parameter_fields
+from app.requests.schemas.gather_request import Tensor
 from app.requests.schemas.members import (
     ABSENT,
     SIZES,
     JsonBool,
     JsonFinite,
-    JsonInteger,
     RequestModel,
     Shape,
     TensorName,
-    one_of,
 )
 from app.tensors.gather_call import Device, Encoding
 from app.tensors.operator_signature import Signature
@@ -66,22 +62,6 @@ def check_one_shape(request: BackwardRequest, prefix: str = "") -> None:
     )
 
 
-def _batch_dims_field(signature: Signature) -> dict[str, Any]:
-    """The field `batch_dims` beside the parameter, where a dialect has it."""
-    return {name: field for name, field in dialect_fields(signature, JsonInteger).items() if name == "batch_dims"}
-
-
-@lru_cache(8)
-def backward_request(signature: Signature) -> type[BackwardRequest]:
-    """The model of the JSON requests."""
-    name, text = signature.schema
-    return create_model(
-        name,
-        __base__=BackwardRequest,
-        __module__=__name__,
-        __doc__=text,
-        **parameter_fields(signature.parameters, parameter_note(signature)),
-        **_batch_dims_field(signature),
-        sparse=(JsonBool, Field(False, description=_SPARSE.format(signature.parameters[0].name))),
-        dialect=(one_of(signature.dialects), Field(signature.default_dialect, description="Whose rules hold.")),
-    )
+def sparse_field(signature: Signature) -> Any:
+    """The field `sparse` of the gradients of an operator."""
+    return JsonBool, Field(False, description=_SPARSE.format(signature.parameters[0].name))

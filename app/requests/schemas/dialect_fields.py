@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from app.errors import invalid_field
-from app.requests.schemas.members import ABSENT
+from app.requests.schemas.members import ABSENT, INT64, JsonInteger
 from app.tensors.gather_call import OutOfBounds
 from app.tensors.operator_signature import Signature
 
@@ -23,25 +23,22 @@ OUT_OF_BOUNDS_DESCRIPTION: Final = (
 )
 
 
-def apply_dialect(
-    signature: Signature, fields: Any, pointer: str = "", parameter: str = "parameter"
-) -> tuple[int, OutOfBounds]:
+def apply_dialect(signature: Signature, fields: Any, pointer: str) -> tuple[int, OutOfBounds]:
     """`batch_dims` beside the operator's own parameter, 0 if there is none, and what becomes of indices out of bounds.
 
-    `fields` are those of a valid gather, members of what stands at `pointer`; they have the operator's parameter by the
-    name `parameter`. Raises invalid_field.
+    `fields` are those of a valid gather, members of what stands at `pointer`. Raises invalid_field.
     """
     mode = fields.out_of_bounds
     if not signature.dialect_fields:
         return 0, mode
-    batch_dims = further_batch_dims(signature, fields, pointer, parameter)
+    batch_dims = further_batch_dims(signature, fields, pointer)
     if mode is ABSENT:
         own = signature.dialect_fields.get(fields.dialect)
         mode = "fill" if own is not None and own.fills else "error"
     return batch_dims, mode
 
 
-def further_batch_dims(signature: Signature, fields: Any, pointer: str = "", parameter: str = "parameter") -> int:
+def further_batch_dims(signature: Signature, fields: Any, pointer: str) -> int:
     """`batch_dims` beside the operator's own parameter, as `apply_dialect` has it. Raises invalid_field."""
     if not signature.dialect_fields:
         return 0
@@ -57,7 +54,7 @@ def further_batch_dims(signature: Signature, fields: Any, pointer: str = "", par
                 f"Leave out 'batch_dims', or use the dialect '{having}'.",
             )
         batch_dims = 0
-    if own is not None and own.needs_parameter and parameter not in fields.model_fields_set:
+    if own is not None and own.needs_parameter and "parameter" not in fields.model_fields_set:
         name = signature.parameters[0].name
         raise invalid_field(
             f"{pointer}/{name}",
@@ -67,17 +64,13 @@ def further_batch_dims(signature: Signature, fields: Any, pointer: str = "", par
     return 0 if batch_dims is ABSENT else int(batch_dims)
 
 
-def dialect_fields(signature: Signature, integer: Any) -> dict[str, Any]:
-    """The fields of a model that dialects of an operator differ in, with `integer` as the type of batch_dims.
-
-    There are none if they do not differ.
-    """
+def dialect_fields(signature: Signature) -> dict[str, Any]:
+    """The fields of a model that dialects of an operator differ in: none if they do not differ."""
     fields: dict[str, Any] = {}
     having = _with_batch_dims(signature)
     if having:
         described = f"In the dialect {' or '.join(having)} only: {_BATCH_DIMS} 0 if left out."
-        extra: Any = {"format": "int64"}
-        fields["batch_dims"] = integer, Field(ABSENT, description=described, json_schema_extra=extra)
+        fields["batch_dims"] = JsonInteger, Field(ABSENT, description=described, json_schema_extra=INT64)
     filling = [name for name, own in signature.dialect_fields.items() if own.fills]
     if filling:
         of = f"{' or '.join(filling)} of {signature.operator}"

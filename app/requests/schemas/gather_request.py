@@ -1,4 +1,4 @@
-"""The JSON of a gather: the model of each operator's requests, made from its signature.
+"""The JSON of a gather: the members that the requests of each operator have.
 
 The forms are chosen so that generated clients of statically typed languages compile: flat `values` of any scalar, one
 object with optional members in place of unions.
@@ -6,15 +6,15 @@ object with optional members in place of unions.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Annotated, Any, Final
 
-from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag, WithJsonSchema, create_model
+from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
-from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
+from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION
 from app.requests.schemas.members import (
     ABSENT,
+    INT64,
     JSON_VALUE,
     RESIDENT,
     DTypeName,
@@ -24,10 +24,9 @@ from app.requests.schemas.members import (
     Shape,
     TensorName,
     TextNumber,
-    one_of,
 )
 from app.tensors.gather_call import Device, Encoding, OutOfBounds, OutputDType
-from app.tensors.operator_signature import Parameter, Signature
+from app.tensors.operator_signature import Parameter
 
 _DTYPE: Final = "Element type."
 FILL_VALUE_DESCRIPTION: Final = (
@@ -104,25 +103,10 @@ class GatherRequest(RequestModel):
     output_dtype: OutputDType = Field(ABSENT, description=OUTPUT_DTYPE_DESCRIPTION)
 
 
-FIRST_PARAMETER: Final = "parameter"
-"""What models call the first parameter; further ones have their own names there too."""
-
-
-def parameter_fields(parameters: tuple[Parameter, ...], note: str = "") -> dict[str, Any]:
-    """The fields of a model for the parameters of an operator. `note` ends the description of the first."""
-    fields: dict[str, Any] = {}
-    for parameter in parameters:
-        name = parameter.name if fields else FIRST_PARAMETER
-        fields[name] = (
-            JsonInteger,
-            Field(
-                parameter.default,
-                alias=None if fields else parameter.name,
-                description=parameter.description + ("" if fields else note),
-                json_schema_extra={"format": "int64"},
-            ),
-        )
-    return fields
+def parameter_field(parameter: Parameter, note: str = "", alias: str | None = None) -> Any:
+    """The field of a model for a parameter of an operator; `note` ends its description."""
+    described = parameter.description + note
+    return JsonInteger, Field(parameter.default, alias=alias, description=described, json_schema_extra=INT64)
 
 
 def parameter_values(parameters: tuple[Parameter, ...], fields: Any) -> tuple[int, ...]:
@@ -130,28 +114,3 @@ def parameter_values(parameters: tuple[Parameter, ...], fields: Any) -> tuple[in
     if len(parameters) < 2:
         return (fields.parameter,) if parameters else ()
     return (fields.parameter, *(getattr(fields, parameter.name) for parameter in parameters[1:]))
-
-
-def further_inputs(signature: Signature) -> dict[str, Any]:
-    """The fields of a model for the inputs beside data and indices."""
-    fields: dict[str, Any] = {}
-    for name in signature.further:
-        may_be_resident = GivenData if name in signature.residents else Tensor
-        fields[name] = may_be_resident, Field(ABSENT if name in signature.optional else ...)
-    return fields
-
-
-@lru_cache(64)
-def gather_request(signature: Signature) -> type[GatherRequest]:
-    """The model of the requests of an operator."""
-    name, text = signature.schema
-    return create_model(
-        name,
-        __base__=GatherRequest,
-        __module__=__name__,
-        __doc__=text,
-        **parameter_fields(signature.parameters, parameter_note(signature)),
-        **dialect_fields(signature, JsonInteger),
-        **further_inputs(signature),
-        dialect=(one_of(signature.dialects), Field(signature.default_dialect, description="Whose rules hold.")),
-    )

@@ -15,7 +15,7 @@ from pydantic.types import FailFast, Strict
 
 from app.json_text.lossless_json import Number, integer
 from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
-from app.requests.schemas.gather_request import FILL_VALUE_DESCRIPTION
+from app.requests.schemas.gather_request import FILL_VALUE_DESCRIPTION, parameter_field
 from app.requests.schemas.members import (
     ABSENT,
     BOOLEAN,
@@ -208,19 +208,9 @@ def infer_request(*signatures: Signature) -> type[InferRequest]:
     for signature in signatures:
         for parameter in signature.parameters:
             notes[parameter] = notes.get(parameter) or parameter_note(signature)
-    own: dict[str, Any] = {
-        parameter.name: (
-            JsonInteger,
-            Field(
-                parameter.default,
-                description=parameter.description + note,
-                json_schema_extra={"format": "int64"},
-            ),
-        )
-        for parameter, note in notes.items()
-    }
+    own: dict[str, Any] = {parameter.name: parameter_field(parameter, note) for parameter, note in notes.items()}
     for signature in signatures:
-        own = dialect_fields(signature, JsonInteger) | own
+        own = dialect_fields(signature) | own
     for name in dict.fromkeys(name for signature in signatures for name in signature.named_beside.values()):
         described = f"{RESIDENT}, in place of the input {'data' if name == 'tensor' else name}."
         own[name] = TensorName, Field(ABSENT, description=described)

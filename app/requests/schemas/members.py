@@ -33,7 +33,7 @@ from app.tensors.tensor_name import REFERENCE_PATTERN
 
 ABSENT: Final[Any] = None
 """Stands for a member that was left out. None of a native request may be null, but for `OrNull`."""
-_INT64: Final[dict[str, JsonValue]] = {"format": "int64"}
+INT64: Final[dict[str, JsonValue]] = {"format": "int64"}
 
 
 RESIDENT: Final = "Name of a resident tensor, which stands for its current version, `NAME@7` for version 7, or an alias"
@@ -222,7 +222,7 @@ JsonFinite = Annotated[
 JsonBool = Annotated[bool, Strict(), BOOLEAN, FromText(_boolean_of_text, TRUE_OR_FALSE)]
 SIZES: Final = FromText(_sizes_of_text, SIZES_TEXT, {"type": "string"}, " Sizes with commas: `200000,64`.")
 JSON_VALUE: Final = FromText(JsonText, None, {"type": "string"}, " JSON text.")
-Size = Annotated[int, Strict(), Field(ge=0, json_schema_extra=_INT64)]
+Size = Annotated[int, Strict(), Field(ge=0, json_schema_extra=INT64)]
 Shape = Annotated[tuple[Size, ...], FailFast(), _OrNumbers(), LIST_OF_SIZES]
 JsonString = Annotated[str, Strict()]
 TensorName = Annotated[

@@ -1,13 +1,42 @@
-"""The model of the requests to any operator, by the kind that its signature says it is of."""
+"""The model of the requests to an operator or for a gradient: the members of its kind, and what its signature has."""
 
 from __future__ import annotations
 
-from app.requests.schemas.gather_request import gather_request
-from app.requests.schemas.members import RequestModel
-from app.requests.schemas.scatter_request import scatter_call_request
+from functools import lru_cache
+from typing import Any, Final
+
+from pydantic import Field, create_model
+
+from app.requests.schemas.backward_request import BackwardRequest, sparse_field
+from app.requests.schemas.dialect_fields import dialect_fields, parameter_note
+from app.requests.schemas.gather_request import GatherRequest, GivenData, Tensor, parameter_field
+from app.requests.schemas.members import ABSENT, RequestModel, one_of
+from app.requests.schemas.scatter_request import ScatterCallRequest
 from app.tensors.operator_signature import Signature
 
+_MEMBERS: Final[dict[str, type[RequestModel]]] = {
+    "gather": GatherRequest,
+    "scatter": ScatterCallRequest,
+    "gradient": BackwardRequest,
+}
 
+
+@lru_cache(64)
 def operator_request(signature: Signature) -> type[RequestModel]:
-    """The model of the requests to an operator."""
-    return gather_request(signature) if signature.kind == "gather" else scatter_call_request(signature)
+    """The model of the JSON requests: of the first parameter by the name `parameter`, with its own as the alias."""
+    base = _MEMBERS[signature.kind]
+    own: dict[str, Any] = {parameter.name: parameter_field(parameter) for parameter in signature.parameters[1:]}
+    own |= dialect_fields(signature)
+    if signature.parameters:
+        first = signature.parameters[0]
+        own = {"parameter": parameter_field(first, parameter_note(signature), alias=first.name)} | own
+    if signature.kind == "gather":
+        for name in signature.further:
+            may_be_resident = GivenData if name in signature.residents else Tensor
+            own[name] = may_be_resident, Field(ABSENT if name in signature.optional else ...)
+    if signature.kind == "gradient":
+        own.pop("out_of_bounds", None)
+        own["sparse"] = sparse_field(signature)
+    name, text = signature.schema
+    dialect = one_of(signature.dialects), Field(signature.default_dialect, description="Whose rules hold.")
+    return create_model(name, __base__=base, __module__=base.__module__, __doc__=text, **own, dialect=dialect)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
-from pydantic import Field, create_model
+from pydantic import Field
 
 from app.errors import invalid_field
-from app.requests.schemas.gather_request import GivenData, Tensor, parameter_fields
-from app.requests.schemas.members import RequestModel, one_of
+from app.requests.schemas.gather_request import GivenData, Tensor
+from app.requests.schemas.members import RequestModel
 from app.tensors.gather_call import Device, Encoding
 from app.tensors.operator_signature import Reduction, Signature
 
@@ -49,17 +48,3 @@ def check_reduction(signature: Signature, dialect: str, reduction: Reduction, po
             f"{dialect} has no reduction {reduction!r}; it has {', '.join(known)}",
             f"Use a dialect such as '{having}', which has {reduction!r}.",
         )
-
-
-@lru_cache(64)
-def scatter_call_request(signature: Signature) -> type[ScatterCallRequest]:
-    """The model of the requests of a scatter with an output."""
-    name, text = signature.schema
-    return create_model(
-        name,
-        __base__=ScatterCallRequest,
-        __module__=__name__,
-        __doc__=text,
-        **parameter_fields(signature.parameters),
-        dialect=(one_of(signature.dialects), Field(signature.default_dialect, description="Whose rules hold.")),
-    )
