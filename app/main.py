@@ -194,7 +194,7 @@ def create_app(
     background = BackgroundTasks(lambda name: metrics.counters.add(f"gathernd_background_failures|{name}"))
 
     def measure() -> None:
-        rates = machine_rates(kernel, settings.cache_dir, threads=threads)
+        rates = machine_rates(kernel, settings.cache_dir)
         service.chooser = replace(service.chooser, rates=rates)
         use_gpu(settings, service)
         if service.gpu is not None:

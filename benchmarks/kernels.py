@@ -54,7 +54,7 @@ class Ours:
         numba_cpu.warm()
         print(f"kernel compiled in {perf_counter() - started:.2f} s")
         self._pool = RequestThreadPool(threads, 8)
-        self._chooser = BackendChooser(threads=threads, rates=machine_rates(numba_cpu, cache_dir, threads=threads))
+        self._chooser = BackendChooser(threads=threads, rates=machine_rates(numba_cpu, cache_dir))
         self.loop = new_event_loop()
 
     def calls(self, line: Line, data: NDArray[Any], indices: NDArray[np.int64]) -> tuple[str, dict[str, Contender]]:

@@ -79,7 +79,6 @@ def _print_tables(chooser: BackendChooser, thresholds: Mapping[str, Mapping[str,
     table.add_column("", justify="right")
     for line in (
         ("a thread and back", f"{rates.hand_off_s * 1e6:.1f} µs"),
-        ("a helper that sleeps, for a split", f"{rates.wakeup_s * 1e6:.1f} µs"),
         ("a byte that is copied", f"{rates.byte_s * 1e9:.4f} ns"),
         ("an item of data in a cache", f"{rates.near_item_s * 1e9:.2f} ns"),
         ("an item of data in memory", f"{rates.far_item_s * 1e9:.2f} ns"),

@@ -61,7 +61,7 @@ def service_of(settings: Settings, *, refresh: bool) -> Service:
         loop_max_us=settings.loop_max_us,
         split_min_us=settings.split_min_us,
         threads=threads,
-        rates=machine_rates(kernel, settings.cache_dir, threads=threads, refresh=refresh),
+        rates=machine_rates(kernel, settings.cache_dir, refresh=refresh),
     )
     budget = Budget(settings.memory_budget // settings.workers)
     service = Service(settings.limits, EmptyStore(), kernel, RequestThreadPool(settings.threads, 0), chooser, budget)

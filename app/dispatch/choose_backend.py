@@ -41,6 +41,8 @@ _LOOP_BOUNDS_S: Final = (50e-6, 1500e-6)
 """Bounds of that time, since a hand-off measured on a busy machine says little."""
 _SPLIT_MIN_S: Final = 10e-6
 """To share a gather takes about a microsecond, which is too much for a shorter one."""
+_HELPER_S: Final = 20e-6
+"""One more helper is woken for each such part of a split: it comes 10 to 40 µs after it is woken (`thread_team`)."""
 NO_STRINGS: Final = "a GPU holds no strings"
 
 
@@ -71,19 +73,17 @@ def device_bytes(plan: Plan) -> int:
 class Rates:
     """Seconds on this machine, from `measured_rates`.
 
-    `hand_off_s` is the way to a thread of the pool and back, `wakeup_s` the waking of a helper for a split. One thread
-    takes `byte_s` for a byte that it copies from memory, and for an item picked at random `near_item_s` from data in a
-    core's cache and `far_item_s` from memory.
+    `hand_off_s` is the way to a thread of the pool and back. One thread takes `byte_s` for a byte that it copies from
+    memory, and for an item picked at random `near_item_s` from data in a core's cache and `far_item_s` from memory.
     """
 
     hand_off_s: float
-    wakeup_s: float
     byte_s: float
     near_item_s: float
     far_item_s: float
 
 
-TYPICAL: Final = Rates(hand_off_s=30e-6, wakeup_s=20e-6, byte_s=0.15e-9, near_item_s=1e-9, far_item_s=5e-9)
+TYPICAL: Final = Rates(hand_off_s=30e-6, byte_s=0.15e-9, near_item_s=1e-9, far_item_s=5e-9)
 """Until the machine is measured: a usual server."""
 
 
@@ -202,7 +202,7 @@ class BackendChooser:
         split_min_s = _SPLIT_MIN_S if self.split_min_us is None else self.split_min_us * 1e-6
         loop, split, helper = (
             Size(seconds // item_s, seconds // self.rates.byte_s)
-            for seconds in (self.loop_max_s, split_min_s, self.rates.wakeup_s)
+            for seconds in (self.loop_max_s, split_min_s, _HELPER_S)
         )
         return Thresholds(loop, split, Size(max(helper.items, 1), max(helper.bytes, 1)))
 

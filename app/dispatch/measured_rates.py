@@ -20,10 +20,9 @@ from itertools import cycle
 from math import inf, isfinite
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app import __version__, kernels
 from app.dispatch.choose_backend import Rates, Size
@@ -51,41 +50,23 @@ _ITEMS: Final = 1 << 16
 _ROWS: Final = 1 << 10
 _SHORT_ITEMS: Final = 1 << 13
 """Items of a gather that is handed off: it takes about as long as the shortest that is."""
-_SPLIT_ITEMS: Final = 60_000
-"""Items of a gather that is split, few enough to tell what it takes longer to wake helpers first."""
 _REPEATS: Final = 5
 _ROUNDS: Final = 25
-_PAUSE_S: Final = 0.0002
-"""After which helpers sleep."""
-_USUAL_WORK: Final = 225_000
-"""Work of 100,000 items: their components, slices and 16 bytes of output, as `TunableKernel.tune` counts it."""
-_USUAL_ITEMS: Final = 100_000
-_WAKE_FROM: Final = (50_000, 1_000_000)
 _FLOOR: Final = 1e-13  # seconds: a difference of two measured times may come out at zero or below
 _GPU_GAIN: Final = 0.9
 """A GPU has to take less than this part of the CPU's time."""
 _MOST_GPU_ITEMS: Final = 1 << 20
 
 
-@runtime_checkable
-class TunableKernel(Protocol):
-    """A kernel with settings that depend on the machine; its results do not depend on them."""
-
-    def tune(self, wake_from: int) -> None:
-        """Set the work, in components, slices and 16 bytes of output, from which on helpers that sleep are woken."""
-        ...
-
-
-def machine_rates(kernel: Kernel, cache_dir: Path, *, threads: int, refresh: bool = False) -> Rates:
+def machine_rates(kernel: Kernel, cache_dir: Path, *, refresh: bool = False) -> Rates:
     """Return the rates of this machine from the file in `cache_dir`, or measure them and write it.
 
-    A kernel that can be tuned is tuned by them. `threads` is how many the pool has. A cache that cannot be read or
-    written costs a measurement at each start and is logged.
+    A cache that cannot be read or written costs a measurement at each start and is logged.
     """
-    path = cache_dir / f"rates-{_fingerprint(kernel, threads)}.json"
+    path = cache_dir / f"rates-{_fingerprint(kernel)}.json"
     rates = None if refresh else _load(path)
     if rates is None:
-        rates = measure(kernel, threads)
+        rates = measure(kernel)
         try:
             cache_dir.mkdir(parents=True, exist_ok=True)
             aside = path.with_suffix(f".{os.getpid()}")
@@ -93,30 +74,28 @@ def machine_rates(kernel: Kernel, cache_dir: Path, *, threads: int, refresh: boo
             aside.replace(path)
         except OSError as error:
             logger.warning("the measured rates could not be kept in GATHERND_CACHE_DIR: %s", error.strerror)
-    if isinstance(kernel, TunableKernel):
-        # Helpers are woken for gathers that take one thread twice as long as to wake them.
-        wake_from = 2 * rates.wakeup_s / (_USUAL_ITEMS * rates.far_item_s) * _USUAL_WORK
-        low, high = _WAKE_FROM
-        kernel.tune(min(max(round(wake_from), low), high))
     return rates
 
 
-def measure(kernel: Kernel, threads: int) -> Rates:
-    """Time the kernel on items from a cache and from memory, on rows, in another thread, and with helpers asleep."""
+def measure(kernel: Kernel) -> Rates:
+    """Time the kernel on items from a cache and from memory, on rows, and in another thread."""
     source = np.random.default_rng(1)
-    data = np.ones(_FAR_BYTES, np.uint8)
+    data = np.ones(_FAR_BYTES // 4, np.uint32)
 
-    def gather(size: int, width: int, count: int, by: int = 1) -> Callable[[], int]:
-        return _KernelCall(kernel, data[:size], width, count, by, source)
+    def gather(size: int, width: int, count: int) -> Callable[[], int]:
+        """A gather of `count` slices of `width` bytes from the first `size` bytes of data."""
+        rows = size // width
+        plan = GatherPlan(1, count, (rows,), width // _ITEM, _ITEM, False, True)
+        # Each call has other indices: the slices of repeated ones would come out of the caches.
+        indices = cycle([source.integers(0, rows, count) for _ in range(_REPEATS + 1)])
+        out = np.zeros(plan.output_items, np.uint32)
+        return lambda: kernel.run(plan, data[: size // 4], next(indices), out)
 
     near, far = (_best(gather(size, _ITEM, _ITEMS)) / _ITEMS for size in (_NEAR_BYTES, _FAR_BYTES))
     byte = _best(gather(_FAR_BYTES, _ROW, _ROWS)) / (_ROW * _ROWS)
-    wakeup_s = _FLOOR
-    if threads > 1 and kernel.splits:
-        wakeup_s = max(_measure_wakeup(gather(_FAR_BYTES, _ITEM, _SPLIT_ITEMS, threads)) / (threads - 1), _FLOOR)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         hand_off_s = runner.run(_measure_hand_off(gather(_FAR_BYTES, 16 * _ITEM, _SHORT_ITEMS)))
-    return Rates(hand_off_s, wakeup_s, byte_s=byte, near_item_s=near, far_item_s=max(far, near))
+    return Rates(hand_off_s, byte_s=byte, near_item_s=near, far_item_s=max(far, near))
 
 
 def measure_gpu(device: Device, kernel: Kernel, threads: int, nbytes: int = _FAR_BYTES) -> Size:
@@ -146,33 +125,6 @@ def measure_gpu(device: Device, kernel: Kernel, threads: int, nbytes: int = _FAR
     return Size(least(_ITEM), least(_ROW) * _ROW)
 
 
-class _KernelCall:
-    """A gather of `count` slices of `width` bytes from `data` over so many threads.
-
-    The indices are random, and others in each call: the slices of repeated ones would come out of the caches.
-    """
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        data: NDArray[np.uint8],
-        width: int,
-        count: int,
-        threads: int,
-        source: np.random.Generator,
-    ) -> None:
-        rows = data.size // width
-        self._plan = GatherPlan(1, count, (rows,), width // _ITEM, _ITEM, False, True)
-        self._indices = cycle([source.integers(0, rows, count) for _ in range(_REPEATS + 1)])
-        self._data = data.view(np.uint32)
-        self._out = np.zeros(self._plan.output_items, np.uint32)
-        self._kernel = kernel
-        self._threads = threads
-
-    def __call__(self) -> int:
-        return self._kernel.run(self._plan, self._data, next(self._indices), self._out, self._threads)
-
-
 async def _measure_hand_off(work: Callable[[], Any]) -> float:
     """How many seconds longer `work` takes in a thread of the pool than in this one, by the medians of both.
 
@@ -189,19 +141,6 @@ async def _measure_hand_off(work: Callable[[], Any]) -> float:
                 in_pool.append(perf_counter() - started)
     pool.close()
     return max(float(np.median(in_pool)) - float(np.median(here)), _FLOOR)
-
-
-def _measure_wakeup(work: Callable[[], Any]) -> float:
-    """How many seconds longer a split takes if its helpers sleep, by the medians of both."""
-    awake, asleep = [], []
-    for _ in range(_ROUNDS):
-        work()
-        awake.append(_seconds(work))
-        until = perf_counter() + _PAUSE_S
-        while perf_counter() < until:  # this thread does not sleep
-            pass
-        asleep.append(_seconds(work))
-    return float(np.median(asleep) - np.median(awake))
 
 
 def _seconds(work: Callable[[], Any]) -> float:
@@ -228,11 +167,11 @@ def _load(path: Path) -> Rates | None:
     return rates if whole else None
 
 
-def _fingerprint(kernel: Kernel, threads: int) -> str:
+def _fingerprint(kernel: Kernel) -> str:
     """A digest of the machine, the software's versions and the kernels' sources, which change without the version."""
     names = (field.name for field in fields(Rates))
     versions = (__version__, np.__version__, version("numba"), platform.python_version())
-    parts = (cpu_model(), platform.machine(), str(os.cpu_count()), str(threads), kernel.name, *versions, *names)
+    parts = (cpu_model(), platform.machine(), str(os.cpu_count()), kernel.name, *versions, *names)
     digest = sha256("\n".join(parts).encode())
     for source in sorted(Path(kernels.__file__).parent.rglob("*")):
         if source.suffix in (".py", ".cu"):

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels.check_arrays import check_data, check_indices_and_output
+from app.kernels.check_arrays import check_data, check_indices_and_output, check_int64
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
 from app.tensors.dtypes import DTYPES
 
@@ -34,10 +33,12 @@ def check_backward_arrays(
         raise TypeError("a sparse gradient has one batch")
     check_data(plan, grad_output)
     check_indices_and_output(plan, indices, out)
-    _check_int64("scratch", scratch, plan.scratch_items, exact=False)
+    size = check_int64(scratch, "scratch", None).size
+    if size < plan.scratch_items:
+        raise TypeError(f"scratch has {size} items and the plan asks for {plan.scratch_items}")
     if plan.sparse:
-        _check_int64("places", places, plan.rows)
-        _check_int64("count", count, 1)
+        check_int64(places, "places", plan.rows)
+        check_int64(count, "count", 1)
     elif places is not None or count is not None:
         raise TypeError("places and count are for sparse gradients")
 
@@ -57,11 +58,3 @@ def sets_of(
             indices[first : first + part.index_items],
             out[written : written + part.output_items],
         )
-
-
-def _check_int64(role: str, array: object, items: int, *, exact: bool = True) -> None:
-    if type(array) is not np.ndarray or array.dtype != np.int64 or array.ndim != 1 or not array.flags.carray:
-        raise TypeError(f"{role} must be a writable array of int64")
-    found: NDArray[Any] = array
-    if found.size < items or (exact and found.size != items):
-        raise TypeError(f"{role} has {found.size} items and the plan asks for {items}")

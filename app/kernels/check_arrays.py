@@ -46,10 +46,7 @@ def check_fill(plan: GatherPlan, fill: object, replaced: object) -> None:
     if not can_fill(plan):
         raise TypeError("several batches use the same tuples")
     _check_carriers(plan, fill, "fill", plan.slice_items)
-    if type(replaced) is not np.ndarray or replaced.dtype != np.int64 or replaced.shape != (1,):
-        raise TypeError("replaced is no array of one int64")
-    if not replaced.flags.writeable or not replaced.flags.aligned:
-        raise TypeError("replaced cannot be written")
+    check_int64(replaced, "replaced", 1)
 
 
 def check_elements_arrays(plan: GatherElementsPlan, data: object, indices: object, out: object) -> None:
@@ -119,19 +116,32 @@ def check_indices_and_output(plan: Plan, indices: object, out: object) -> None:
 
 
 def _check_carriers(plan: Plan, array: object, role: str, items: int) -> NDArray[Any]:
+    return check_carriers(array, role, items, plan.item_size)
+
+
+def check_carriers(array: object, role: str, items: int | None, item_size: int) -> NDArray[Any]:
+    """The array, of carriers of `item_size` bytes and else as `check_array` asks. Raises TypeError."""
     found = check_array(array, role, items)
-    if found.dtype.kind not in _CARRIER_KINDS or found.itemsize != plan.item_size or not found.dtype.isnative:
-        raise TypeError(f"{role} of type {found.dtype}: the plan is for carriers of {plan.item_size} bytes")
+    if found.dtype.kind not in _CARRIER_KINDS or found.itemsize != item_size or not found.dtype.isnative:
+        raise TypeError(f"{role} of type {found.dtype}: the plan is for carriers of {item_size} bytes")
     return found
 
 
-def check_array(array: object, role: str, items: int) -> NDArray[Any]:
-    """The array, of one axis and so many items. Raises TypeError for anything else."""
+def check_int64(array: object, role: str, items: int | None) -> NDArray[np.int64]:
+    """The array, of int64 that can be written and else as `check_array` asks. Raises TypeError."""
+    found = check_array(array, role, items)
+    if found.dtype != np.int64 or not found.flags.carray:
+        raise TypeError(f"{role} must be a writable array of int64")
+    return found
+
+
+def check_array(array: object, role: str, items: int | None) -> NDArray[Any]:
+    """The array, of one axis and so many items (None: any number). Raises TypeError for anything else."""
     if type(array) is not np.ndarray:
         raise TypeError(f"{role} must be an array of NumPy's, not a {type(array).__name__}")
     if array.ndim != 1 or not array.flags.c_contiguous:
         raise TypeError(f"{role} must be contiguous and have one axis")
-    if array.size != items:
+    if items is not None and array.size != items:
         raise TypeError(f"{role} has {array.size} items and the plan asks for {items}")
     return array
 

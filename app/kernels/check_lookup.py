@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.kernels.check_arrays import check_array, check_carriers
 from app.operators.lookup import POOLED_DTYPES, FeaturePlan
 from app.tensors.dtypes import DTYPES
 
@@ -39,7 +40,7 @@ def check_lookup_arrays(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureAr
         raise TypeError(f"{len(plans)} features are planned and the arrays of {len(arrays)} are given")
     for plan, given in zip(plans, arrays, strict=True):
         _check_plan(plan)
-        _check_carriers("table", given.table, plan.item_size, plan.rows * plan.row_items)
+        check_carriers(given.table, "table", plan.rows * plan.row_items, plan.item_size)
         kind = _check_indices("indices", given.indices, plan.indices)
         if plan.pooling == "none":
             if given.offsets is not None:
@@ -49,10 +50,10 @@ def check_lookup_arrays(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureAr
         if plan.weighted != (given.weights is not None):
             raise TypeError("weights are given and not planned, or planned and not given")
         if given.weights is not None:
-            _check_carriers("weights", given.weights, plan.item_size, plan.indices)
+            check_carriers(given.weights, "weights", plan.indices, plan.item_size)
         if given.fill is not None:
-            _check_carriers("fill", given.fill, plan.item_size, plan.row_items)
-        if not _check_carriers("out", given.out, plan.item_size, None).flags.writeable:
+            check_carriers(given.fill, "fill", plan.row_items, plan.item_size)
+        if not check_carriers(given.out, "out", None, plan.item_size).flags.writeable:
             raise TypeError("the output is read-only")
         rows = plan.output_rows
         last = (rows - 1) * plan.stride + plan.column + plan.group * plan.row_bytes
@@ -75,27 +76,12 @@ def _check_plan(plan: FeaturePlan) -> None:
         raise TypeError("weights are for sums")
 
 
-def _check_carriers(role: str, array: object, item_size: int, items: int | None) -> NDArray[Any]:
-    found = _check_array(role, array, items)
-    if found.dtype.kind not in "uc" or found.itemsize != item_size or not found.dtype.isnative:
-        raise TypeError(f"{role} of type {found.dtype}: the plan is for carriers of {item_size} bytes")
-    return found
-
-
 def _check_indices(role: str, array: object, items: int) -> str:
     """The name of the type."""
-    found = _check_array(role, array, items)
+    found = check_array(array, role, items)
     if found.dtype not in (np.int32, np.int64) or not found.flags.aligned:
         raise TypeError(f"{role} of type {found.dtype}: they must be int32 or int64, aligned")
     return str(found.dtype)
-
-
-def _check_array(role: str, array: object, items: int | None) -> NDArray[Any]:
-    if type(array) is not np.ndarray or array.ndim != 1 or not array.flags.c_contiguous:
-        raise TypeError(f"{role} must be an array of NumPy's, contiguous and of one axis")
-    if items is not None and array.size != items:
-        raise TypeError(f"{role} has {array.size} items and the plan asks for {items}")
-    return array
 
 
 def rows_of(plan: FeaturePlan, out: NDArray[Any]) -> NDArray[Any]:

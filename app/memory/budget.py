@@ -164,17 +164,6 @@ class MemoryReservation(Memory):
                 budget.used -= back
                 self._held -= back
 
-    def return_to(self, held: int) -> None:
-        """Give back what was charged since it held so many bytes."""
-        budget = self._budget
-        with budget.lock:
-            for size, sign in ((self._held, -1), (held, 1)):
-                if size > SMALL_REQUEST_BYTES:
-                    budget.used += sign * size
-                elif size > budget.uncharged:
-                    budget.small_used += sign * size
-            self._held = held
-
     def admit(self, size: int) -> None:
         """Check that `size` bytes more can ever fit, and charge nothing. Raises payload_too_large."""
         if self._held + size > SMALL_REQUEST_BYTES:
@@ -182,7 +171,11 @@ class MemoryReservation(Memory):
 
     def release(self) -> None:
         """Give everything back; the reservation may be used again."""
-        if self._held <= self._budget.uncharged:  # as of most requests
-            self._held = 0
-        else:
-            self.return_to(0)
+        budget = self._budget
+        if self._held > budget.uncharged:  # unlike most requests
+            with budget.lock:
+                if self._held > SMALL_REQUEST_BYTES:
+                    budget.used -= self._held
+                else:
+                    budget.small_used -= self._held
+        self._held = 0

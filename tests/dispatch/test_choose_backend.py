@@ -62,7 +62,7 @@ def choosers() -> st.SearchStrategy[BackendChooser]:
         loop_max_us=microseconds,
         split_min_us=microseconds,
         force_route=st.none() | st.sampled_from(ROUTES),
-        rates=st.builds(Rates, st.floats(1e-6, 1e-3), st.floats(1e-13, 1e-4), rates, rates, rates),
+        rates=st.builds(Rates, st.floats(1e-6, 1e-3), rates, rates, rates),
         no_gpu=st.sampled_from((None, "there is none")),
         gpu_memory=st.sampled_from((1 << 10, 1 << 22, inf)),
         gpu_from=thresholds,
@@ -233,11 +233,9 @@ def test_one_thread_is_never_split_over() -> None:
     assert chosen(LARGE, BackendChooser(threads=1)) == "thread"
 
 
-def test_a_helper_that_takes_longer_to_wake_is_woken_for_more_work() -> None:
-    few, many = (
-        BackendChooser(threads=16, rates=replace(TYPICAL, wakeup_s=seconds)).decide(LARGE).choice.parts
-        for seconds in (1e-3, 1e-6)
-    )
+def test_the_longer_a_gather_takes_the_more_threads_share_it() -> None:
+    short, long = (GatherPlan(1, rows, (200_000,), 64, 4, False, True) for rows in (2_000, 500_000))
+    few, many = (BackendChooser(threads=16).decide(plan).choice.parts for plan in (short, long))
     assert 2 <= few < many == 16
 
 

@@ -20,8 +20,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Measuring is replaced; the list has an entry for each time it was done."""
     times: list[int] = []
 
-    def stand_in(kernel: Any, threads: int) -> Rates:
-        times.append(threads)
+    def stand_in(kernel: Any) -> Rates:
+        times.append(1)
         return replace(TYPICAL, byte_s=float(len(times)))
 
     monkeypatch.setattr(measured_rates, "measure", stand_in)
@@ -29,32 +29,31 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_measurement_is_whole() -> None:
-    found = measure(reference, 2)
+    found = measure(reference)
     assert min(astuple(found)) > 0
     assert found.near_item_s <= found.far_item_s
 
 
 def test_a_second_start_reads_what_the_first_measured(tmp_path: Path, measured: list[int]) -> None:
-    first = machine_rates(reference, tmp_path / "new", threads=2)
-    assert machine_rates(reference, tmp_path / "new", threads=2) == first
-    assert measured == [2]
+    first = machine_rates(reference, tmp_path / "new")
+    assert machine_rates(reference, tmp_path / "new") == first
+    assert len(measured) == 1
     assert [path.suffix for path in (tmp_path / "new").iterdir()] == [".json"]
 
 
 def test_refresh_measures_again_and_keeps_that(tmp_path: Path, measured: list[int]) -> None:
-    machine_rates(reference, tmp_path, threads=2)
-    assert machine_rates(reference, tmp_path, threads=2, refresh=True).byte_s == 2
-    assert machine_rates(reference, tmp_path, threads=2).byte_s == 2
+    machine_rates(reference, tmp_path)
+    assert machine_rates(reference, tmp_path, refresh=True).byte_s == 2
+    assert machine_rates(reference, tmp_path).byte_s == 2
 
 
 def test_another_machine_does_not_use_this_ones_figures(
     tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine_rates(reference, tmp_path, threads=2)
-    machine_rates(reference, tmp_path, threads=3)
+    machine_rates(reference, tmp_path)
     monkeypatch.setattr(measured_rates, "cpu_model", lambda: "another")
-    machine_rates(reference, tmp_path, threads=2)
-    assert len(measured) == 3
+    machine_rates(reference, tmp_path)
+    assert len(measured) == 2
 
 
 def test_another_kernel_does_not_use_this_ones_figures(
@@ -65,16 +64,16 @@ def test_another_kernel_does_not_use_this_ones_figures(
     monkeypatch.setattr(kernels, "__file__", str(sources / "__init__.py"))
     for text in ("one", "one", "another"):
         (sources / "gather.cu").write_text(text)
-        machine_rates(reference, tmp_path / "cache", threads=2)
+        machine_rates(reference, tmp_path / "cache")
     assert len(measured) == 2
 
 
 def test_another_version_with_other_rates_has_a_file_of_its_own(
     tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine_rates(reference, tmp_path, threads=2)
+    machine_rates(reference, tmp_path)
     monkeypatch.setattr(measured_rates, "fields", lambda of: fields(of)[1:])
-    machine_rates(reference, tmp_path, threads=2)
+    machine_rates(reference, tmp_path)
     assert len(measured) == len([*tmp_path.iterdir()]) == 2
 
 
@@ -86,7 +85,7 @@ def test_another_version_with_other_rates_has_a_file_of_its_own(
     ],
 )
 def test_a_damaged_file_is_measured_again(tmp_path: Path, measured: list[int], content: str) -> None:
-    machine_rates(reference, tmp_path, threads=2)
+    machine_rates(reference, tmp_path)
     (path,) = tmp_path.iterdir()
     whole = json.loads(path.read_text())
     spoiled = {
@@ -100,8 +99,8 @@ def test_a_damaged_file_is_measured_again(tmp_path: Path, measured: list[int], c
         "free": {**whole, "far_item_s": 0.0},
     }
     path.write_text(json.dumps(spoiled[content]) if content in spoiled else content)
-    assert machine_rates(reference, tmp_path, threads=2).byte_s == 2
-    assert machine_rates(reference, tmp_path, threads=2).byte_s == 2
+    assert machine_rates(reference, tmp_path).byte_s == 2
+    assert machine_rates(reference, tmp_path).byte_s == 2
     assert len(measured) == 2
 
 
@@ -110,36 +109,5 @@ def test_a_folder_that_cannot_be_written_is_logged_and_does_no_harm(
 ) -> None:
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING, "gathernd"):
-        assert machine_rates(reference, tmp_path / "file", threads=2).byte_s == 1
+        assert machine_rates(reference, tmp_path / "file").byte_s == 1
     assert "could not be kept" in caplog.text
-
-
-class TunedKernel:
-    """A kernel with settings."""
-
-    name = "tuned"
-    splits = False
-
-    def __init__(self) -> None:
-        self.wake_from = 0
-
-    def tune(self, wake_from: int) -> None:
-        self.wake_from = wake_from
-
-    def run(self, *arguments: Any, **further: Any) -> int:
-        return -1
-
-
-def test_the_longer_helpers_take_to_wake_the_more_work_wakes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = TunedKernel()
-    found = []
-    for wakeup_s in (60e-6, 120e-6):
-        monkeypatch.setattr(measured_rates, "measure", lambda kernel, threads, s=wakeup_s: replace(TYPICAL, wakeup_s=s))
-        machine_rates(kernel, tmp_path, threads=2, refresh=True)
-        found.append(kernel.wake_from)
-    assert found[1] == pytest.approx(2 * found[0], rel=0.01)
-    first, kernel.wake_from = kernel.wake_from, 0
-    machine_rates(kernel, tmp_path, threads=2)  # from the file
-    assert kernel.wake_from == first != 0

@@ -248,7 +248,7 @@ class Fuzz:
         """The kernel by one thread or, now and then, by several."""
         threads = 1
         if self._kernel.splits:
-            self._kernel.tune(source.choice((0, USUAL_WAKE_FROM)))
+            shared_team().settings["wake_from"] = source.choice((0, USUAL_WAKE_FROM))
             if source.random() < 0.1:
                 threads = source.randint(2, 4)
         first: int = self._kernel.run(plan, data, indices, out, threads, **_further(plan, updates))

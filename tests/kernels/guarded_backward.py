@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from app.kernels.numba_cpu.chunked_job import shared_team
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
@@ -133,7 +134,7 @@ def main(arguments: list[str]) -> None:
     if rest:
         kernel.configure(Path(rest[0]))
         kernel.warm()
-        kernel.tune(0)  # helpers are woken for every case
+        shared_team().settings["wake_from"] = 0  # helpers are woken for every case
     source, chance = random.Random(seed), np.random.default_rng(int(seed))
     for number in range(int(cases)):
         wrong = case(kernel, source, chance, short=number % 3 == 2)

@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.kernels import Kernel, numba_cpu
+from app.kernels import Kernel
+from app.kernels.numba_cpu.chunked_job import shared_team
 from app.kernels.numba_cpu.thread_team import USUAL_WAKE_FROM
 from app.kernels.reference import backward as backward_reference
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
@@ -272,9 +273,9 @@ def test_zeros_take_the_sign_of_the_coefficient(kernel: Kernel) -> None:
 @pytest.fixture
 def always_shared(compiled: None) -> Iterator[None]:
     """Helpers that sleep are woken for every case."""
-    numba_cpu.tune(0)
+    shared_team().settings["wake_from"] = 0
     yield
-    numba_cpu.tune(USUAL_WAKE_FROM)
+    shared_team().settings["wake_from"] = USUAL_WAKE_FROM
 
 
 def run_between_others(

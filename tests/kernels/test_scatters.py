@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.kernels import Kernel, numba_cpu
+from app.kernels.numba_cpu.chunked_job import shared_team
 from app.kernels.numba_cpu.thread_team import USUAL_WAKE_FROM
 from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
 from app.operators.scatter_elements import plan_scatter_elements
@@ -193,9 +194,9 @@ def test_any_number_of_threads_gives_the_same_bits_where_updates_collide(
 @pytest.fixture
 def always_shared(compiled: None) -> Iterator[None]:
     """However little there is to do, helpers that sleep are woken."""
-    numba_cpu.tune(0)
+    shared_team().settings["wake_from"] = 0
     yield
-    numba_cpu.tune(USUAL_WAKE_FROM)
+    shared_team().settings["wake_from"] = USUAL_WAKE_FROM
 
 
 @for_each("reduction", REDUCTIONS)

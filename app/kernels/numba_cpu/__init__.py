@@ -31,7 +31,7 @@ from app.operators.gather_plan import GatherPlan, Plan
 from app.operators.lookup import FeaturePlan
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
-__all__ = ["configure", "lookup", "name", "run", "splits", "tune", "warm"]
+__all__ = ["configure", "lookup", "name", "run", "splits", "warm"]
 
 name = "numba"
 splits = True
@@ -79,8 +79,3 @@ def warm(progress: Callable[[str], None] = lambda text: None) -> None:
         module.compiled()
         _compiled[plan] = module.run
         progress(f"kernel for {plan.__name__} ready after {perf_counter() - started:.2f} s")
-
-
-def tune(wake_from: int) -> None:
-    """Set from how much work on helpers are woken, which depends on the machine (`measured_rates`)."""
-    shared_team().settings["wake_from"] = wake_from

@@ -118,8 +118,8 @@ _PAUSES: Final = 1000
 is about to end."""
 _SHUT_DOWN: Final = -(1 << 62)
 """So far below 0 that no counting up of EPOCH comes back."""
-USUAL_WAKE_FROM: Final = 200_000
-"""`wake_from` until the machine is measured: some 80 µs on an EPYC."""
+USUAL_WAKE_FROM: Final = 50_000
+"""The usual `wake_from`: some 20 µs of work on an EPYC, as long as a helper takes to come."""
 _LEAST_TUPLES: Final = 256
 UNFINISHED: Final = -3
 """In place of a component: a helper has not given back its chunk."""
