@@ -67,8 +67,8 @@ class BodyReadLimit:
         self.budget = budget
         self.body_reads = body_reads
         self.queue_timeout = queue_timeout
-        self.waiting: deque[_WaitingBody] = deque()
-        self._reading: dict[IncomingBody, _BodyRead] = {}
+        self.waiting: deque[_Body] = deque()
+        self._reading: dict[IncomingBody, _Body] = {}
         self._unanswered: dict[MemoryReservation, int] = {}  # bytes of the body and of an answer as long
         self._ticking = False
         self._ticks = 0
@@ -85,10 +85,11 @@ class BodyReadLimit:
         Raises overloaded where that takes longer than `queue_timeout` seconds, deadline_exceeded where it takes longer
         than `patience`, ClientGone where its client goes first.
         """
-        waiting = _WaitingBody(body, size)
+        waiting = _Body(body, size)
         behind = self.waiting and not waiting.small
+        waiting.look()
         if not behind and self._free() > 0 and (waiting.small or self._fits(waiting, self._planned())):
-            self._reading[body] = _BodyRead(waiting)
+            self._reading[body] = waiting
             return
         body.ask_for_it()  # to see whether it comes
         waiting.future = asyncio.get_running_loop().create_future()
@@ -129,24 +130,24 @@ class BodyReadLimit:
 
     def _free(self) -> int:
         """How many more bodies may be read."""
-        return self.body_reads - sum(read.brisk for read in self._reading.values())
+        return self.body_reads - sum(body.brisk for body in self._reading.values())
 
     def _planned(self) -> int:
         """Bytes of the budget that are held, or soon will be, of brisk bodies and of answers."""
         for reservation in [each for each in self._unanswered if not each.held]:  # their requests have ended
             del self._unanswered[reservation]
         answers = sum(max(0, both - reservation.held) for reservation, both in self._unanswered.items())
-        coming = sum(max(0, read.counted - _charged(body.received)) for body, read in self._reading.items())
+        coming = sum(max(0, body.counted - _charged(body.incoming.received)) for body in self._reading.values())
         return self.budget.used + answers + coming
 
-    def _fits(self, waiting: _WaitingBody, planned: int) -> bool:
+    def _fits(self, waiting: _Body, planned: int) -> bool:
         """Whether a body and its answer fit beside what is `planned`.
 
         Room for the body is enough, since its answer may be short, where no other body is brisk and all that is held is
         for answers, and it has waited for half of its time, for the clients of those answers read slowly; or where the
         two can never fit together.
         """
-        total, both = self.budget.total, waiting.needs()
+        total, both = self.budget.total, waiting.counted
         if both == 0 or planned + both <= total:
             return True
         if planned > self.budget.used or planned + both // 2 > total:
@@ -162,88 +163,83 @@ class BodyReadLimit:
                 return
             if waiting.future.done():
                 continue  # its client has gone
-            blocked = blocked or not self._fits(waiting, planned)
             if blocked and not waiting.small:
                 continue
-            read = self._reading[waiting.body] = _BodyRead(waiting)
-            planned += read.counted
+            waiting.look()
+            if not self._fits(waiting, planned):
+                blocked = True
+                continue
+            self._reading[waiting.incoming] = waiting
+            planned += waiting.counted
             self.waiting.remove(waiting)
             waiting.future.set_result(None)
-            free -= read.brisk
+            free -= waiting.brisk
 
     def _tick(self) -> None:
         self._ticking = False
         for _ in range(min(len(self.waiting), _CHECKED_PER_TICK)):
             waiting = self.waiting[self._next_check % len(self.waiting)]
             self._next_check += 1
-            if waiting.body.client_has_gone():
+            if waiting.incoming.client_has_gone():
                 waiting.abandon()
         if not self.waiting:
             return
         self._ticks += 1
         if self._ticks % JUDGED_AFTER == 0:
-            for body, read in self._reading.items():
-                read.judge(body.received, self.budget.total // self.body_reads)
+            for body in self._reading.values():
+                body.judge(self.budget.total // self.body_reads)
         self._admit()
         if self.waiting:
             self._ticking = True
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
 
-class _WaitingBody:
-    """A body before it is read: `both` are its bytes and those of an answer as long, 0 where they are unknown or of the
-    budget for `small` requests. Its reader awaits `future`.
+class _Body:
+    """A body that waits to be read, or is being read. Room is kept for `counted` bytes of it while it is `brisk`.
+
+    `both` are its bytes and those of an answer as long, 0 where they are unknown or of the budget for `small` requests.
+    Its reader awaits `future` if it has to wait.
     """
 
-    __slots__ = ("begun", "body", "both", "future", "small")
+    __slots__ = ("before", "begun", "both", "brisk", "counted", "future", "incoming", "small")
 
     future: asyncio.Future[None]
 
-    def __init__(self, body: IncomingBody, size: int | None) -> None:
+    def __init__(self, incoming: IncomingBody, size: int | None) -> None:
+        self.before: int | None = None  # bytes that had come when it was judged while it was read; None before
         self.begun = monotonic()
-        self.body = body
+        self.incoming = incoming
         self.small = _is_small(size)
         self.both = 0 if size is None or self.small else 2 * size
+        self.brisk = False
+        self.counted = 0
 
     def waited(self) -> float:
         """For how many seconds it has waited."""
         return monotonic() - self.begun
 
-    def is_brisk(self) -> bool:
-        """Whether it comes, or has just begun to."""
-        return self.waited() < GRACE_S or self.body.received + self.body.unread() >= ACTIVE_BYTES
-
-    def needs(self) -> int:
-        """The room that it needs: none where its sender only claims to send."""
-        return self.both if self.is_brisk() else 0
-
-    def abandon(self) -> None:
-        """The client has gone: raise ClientGone to the reader."""
-        if not self.future.done():
-            self.future.set_exception(ClientGone())
-
-
-class _BodyRead:
-    """A body that is being read. Room is kept for `counted` bytes, of itself and its answer, while it is `brisk`."""
-
-    __slots__ = ("before", "both", "brisk", "counted")
-
-    def __init__(self, waiting: _WaitingBody) -> None:
-        self.both = waiting.both
-        self.brisk = waiting.is_brisk()
+    def look(self) -> None:
+        """Find whether it comes, or has just begun to, before it is read: else its sender only claims to send."""
+        come = self.incoming.received + self.incoming.unread()
+        self.brisk = self.waited() < GRACE_S or come >= ACTIVE_BYTES
         self.counted = self.both if self.brisk else 0
-        self.before: int | None = None  # bytes that had come when it was judged; None before
 
-    def judge(self, received: int, least: int) -> None:
-        """Find whether it is brisk, and how many bytes count then: at least `least`, if it is as long.
+    def judge(self, least: int) -> None:
+        """Find whether it is brisk while it is read, and how many bytes count: at least `least`, if it is as long.
 
         One that has been read for less than JUDGED_AFTER ticks stays as it was.
         """
+        received = self.incoming.received
         if self.before is not None:
             brought = received - self.before
             self.brisk = brought >= JUDGED_AFTER * ACTIVE_BYTES
             self.counted = min(self.both, max(least, 2 * (received + _AHEAD * brought))) if self.brisk else 0
         self.before = received
+
+    def abandon(self) -> None:
+        """The client has gone: raise ClientGone to the reader."""
+        if not self.future.done():
+            self.future.set_exception(ClientGone())
 
 
 def _is_small(size: int | None) -> bool:

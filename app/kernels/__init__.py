@@ -62,8 +62,8 @@ class Kernel(Protocol):
         ...
 
 
-class LookupKernel(Protocol):
-    """What a kernel module of the CPU offers for lookups."""
+class CpuKernel(Kernel, Protocol):
+    """What a kernel module of the CPU offers: lookups, too."""
 
     def lookup(self, plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:
         """Look up all features into their outputs: -1, or what is wrong first, and then the outputs are undefined.

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from app.kernels import Kernel, LookupKernel
-
-
-class CpuKernel(Kernel, LookupKernel, Protocol):
-    """A kernel module of the CPU."""
+from app.kernels import CpuKernel
 
 
 def kernel_named(name: str) -> CpuKernel:

@@ -16,8 +16,7 @@ from app.dispatch.consistent_reads import RunInLockThread, attempts, default_thr
 from app.dispatch.gpu_gathers import Gpu
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
-from app.kernels import Kernel, LookupKernel
-from app.kernels.kernel_by_name import CpuKernel
+from app.kernels import CpuKernel, Kernel
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import MAX_KEPT_BYTES
 from app.memory.output_buffer_pool import OutputBufferPool
@@ -45,7 +44,7 @@ class CallResources:
         self.limits = limits
         self.store = store
         self.kernel: Kernel = kernel
-        self.lookup_kernel: LookupKernel = kernel
+        self.lookup_kernel = kernel
         self.pool = pool
         self.chooser = chooser
         self.budget = budget

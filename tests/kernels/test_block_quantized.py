@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from app.kernels import reference
-from app.kernels.kernel_by_name import CpuKernel, kernel_named
+from app.kernels import CpuKernel, reference
+from app.kernels.kernel_by_name import kernel_named
 from app.operators.gather_block_quantized import BlockQuantizedPlan
 from app.tensors.dtypes import DTYPES
 from tests.parity.block_quantized import dequantized

@@ -66,7 +66,7 @@ def run(
 
 
 def lookup(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:
-    """See `app.kernels.LookupKernel.lookup`."""
+    """See `app.kernels.CpuKernel.lookup`."""
     function: Callable[..., int] = _compiled.get(FeaturePlan, reference.lookup)
     return function(plans, arrays, threads)
 

@@ -77,7 +77,7 @@ _job_at: Final = record_of(LookupJob)
 
 
 def run(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:
-    """See `app.kernels.LookupKernel.lookup`."""
+    """See `app.kernels.CpuKernel.lookup`."""
     kernel, team = compiled(), shared_team()
     if threads > 1:
         team.prepare(threads)

@@ -17,7 +17,7 @@ _BLOCK_ITEMS: Final = 1 << 17
 
 
 def lookup(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:
-    """See `app.kernels.Kernel.lookup`."""
+    """See `app.kernels.CpuKernel.lookup`."""
     check_lookup_arrays(plans, arrays)
     for number, (plan, given) in enumerate(zip(plans, arrays, strict=True)):
         if plan.pooling != "none" and not _are_offsets(given.offsets, plan.indices):

@@ -211,10 +211,7 @@ def pages_of(records: Sequence[Record]) -> NDArray[np.int64]:
         begin = record.rows.astype(np.int64) * width
         first, last = begin // PAGE, (begin + width - 1) // PAGE
         found.append(first)
-        longest = int((last - first).max())
-        if longest == 1:
-            found.append(last)
-        elif longest:
+        if (last > first).any():
             spans = last - first + 1
             starts = np.cumsum(spans) - spans
             found.append(np.repeat(first - starts, spans) + np.arange(int(spans.sum())))

@@ -25,6 +25,7 @@ from app.store.files.tensor_file import BLOCK, PAGE, BlockChecksums, Description
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.frame_format import HEAD
+from app.tensors.little_endian_items import BOOL_HINT, UTF8_HINT, first_no_bool
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
@@ -148,15 +149,10 @@ class Upload:
 
     def _check_bools(self, piece: Buffer) -> None:
         octets = np.frombuffer(piece, np.uint8)
-        if len(octets) and int(octets.max()) > 1:
-            bad = int(np.argmax(octets > 1))
-            where = coordinates(self._written + bad, self.shape)
-            raise GatherError(
-                "value_not_representable",
-                "a bool is one byte, 0 or 1",
-                places=[Place(BODY, where, int(octets[bad]))],
-                hint="Send each bool as one byte, 0 or 1.",
-            )
+        bad = first_no_bool(octets)
+        if bad >= 0:
+            place = Place(BODY, coordinates(self._written + bad, self.shape), int(octets[bad]))
+            raise GatherError("value_not_representable", "a bool is one byte, 0 or 1", places=[place], hint=BOOL_HINT)
 
     def _wrong_count(self, what: str) -> GatherError:
         return GatherError(
@@ -319,9 +315,7 @@ class _FramedStrings:
                 places=places,
                 facts={"limit": "string_bytes", "maximum": self._max_bytes},
             )
-        return GatherError(
-            "value_not_representable", "a string is not UTF-8", places=places, hint="Send each string in UTF-8."
-        )
+        return GatherError("value_not_representable", "a string is not UTF-8", places=places, hint=UTF8_HINT)
 
     def finish(self) -> None:
         """The stream has ended. Raises element_count_mismatch."""
