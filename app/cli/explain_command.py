@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, cast, get_args
 
+import numpy as np
 import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.explained_by_shapes import Asked, AskedFeature, explained_backward, explained_call, explained_lookup
+from app.api.schemas.explain_answer import explanation_body
 from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with, size_text
 from app.errors import GatherError
 from app.errors.hints import hint_of
+from app.memory.budget import MemoryReservation
 from app.operators.registry import GRADIENTS, OPERATORS, ROWS
-from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Device
-from app.tensors.lookup_call import LOOKUP, POOLINGS, Pooling
+from app.services.runner import AnyCall
+from app.store import EmptyStore, Resident
+from app.tensors.backward_call import BackwardCall
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.gather_call import DEVICES, Call, Device
+from app.tensors.lookup_call import LOOKUP, POOLINGS, Feature, LookupCall, Pooling
 from app.tensors.operator_signature import BackwardName, OperatorName, Reduction, Signature
+from app.tensors.tensor import Tensor
 
 OPS: Final = tuple(ROWS)
 _BAGS: Final = POOLINGS[1:]
@@ -91,41 +97,49 @@ def explain(
     _check_one_of("data-dtype", data_dtype, DTYPES)
     _check_one_of("indices-dtype", indices_dtype, DTYPES)
     _check_one_of("pooling", pooling, _BAGS)
-    features = [_feature(text) for text in feature or ()]
+    _check_one_of("device", device, DEVICES)
+    dtype, indices_type = DTYPES[data_dtype], DTYPES[indices_dtype]
+    call: AnyCall
     if op == LOOKUP:
-        if not features or data_shape is not None or indices_shape is not None:
+        if not feature or data_shape is not None or indices_shape is not None:
             raise typer.BadParameter("--op lookup takes --feature, and no --data-shape and --indices-shape")
         if dialect is not None or device == "gpu" or resident or batch_dims or axis:
             raise typer.BadParameter("lookups have one dialect, rows along axis 0, and run on the CPU")
-        asked = None
+        features = [
+            _feature(text, indices_type, cast(Pooling, pooling), f"/features/{number}")
+            for number, text in enumerate(feature)
+        ]
+        call = LookupCall(features, concat)
     else:
-        if features:
+        if feature:
             raise typer.BadParameter("--feature belongs to --op lookup")
         if data_shape is None or indices_shape is None:
             raise typer.BadParameter(f"--op {op} takes --data-shape and --indices-shape")
         given = {"batch_dims": batch_dims, "axis": axis} | dict(map(_number, parameter or ()))
-        asked = Asked(
-            _shape(data_shape),
-            _shape(indices_shape),
-            data_dtype,
-            indices_dtype,
-            *_parameters(op, dialect, given, reduction),
-            _device(device),
-            _inputs(op, input_ or ()),
+        parameters, beside, dialect = _parameters(op, dialect, given, reduction)
+        gather = Call(
+            GRADIENTS[cast(BackwardName, op)].gather if op in GRADIENTS else cast(OperatorName, op),
+            _by_shape(dtype, _shape(data_shape), "/data"),
+            _by_shape(indices_type, _shape(indices_shape), "/indices"),
+            parameters,
+            dialect,
+            cast(Device, device),
+            further=_inputs(op, input_ or ()),
+            reduction=cast(Reduction, reduction),
+            batch_dims=beside,
         )
+        call = _gradient(cast(BackwardName, op), gather, sparse) if op in GRADIENTS else _with_updates(gather)
     if sparse and op not in GRADIENTS:
         raise typer.BadParameter(f"--sparse belongs to --op {' or '.join(GRADIENTS)}")
     service = service_of(settings_with(cache_dir), refresh=False)
+    service.store = _TablesByShape(dtype)
     try:
-        if asked is None:
-            body = explained_lookup(service, features, data_dtype, indices_dtype, cast(Pooling, pooling), concat)
-        elif op in GRADIENTS:
-            body = explained_backward(service, cast(BackwardName, op), asked, sparse)
-        else:
-            body = explained_call(service, cast(OperatorName, op), asked, cast(Reduction, reduction), resident)
+        body = explanation_body(service.explain(call, MemoryReservation(service.budget), on_device=resident))
     except GatherError as error:
         typer.echo(f"gathernd: {error.code}: {error.detail}\n{hint_of(error, 0)}", err=True)
         raise typer.Exit(1) from None
+    if op == LOOKUP:
+        del body["features"]  # the ETags of what would be read
     if as_json:
         typer.echo(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode())
     else:
@@ -160,9 +174,9 @@ def _number(text: str) -> tuple[str, int]:
         raise typer.BadParameter(f"{text!r} is no NAME=NUMBER, such as bits=8") from None
 
 
-def _inputs(op: str, texts: Sequence[str]) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-    """The inputs of texts such as scales=float16:200000,2, by name, with their types and shapes."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+def _inputs(op: str, texts: Sequence[str]) -> Mapping[str, Tensor]:
+    """The inputs of texts such as scales=float16:200000,2, by name."""
+    found: dict[str, Tensor] = {}
     for text in texts:
         name, _, described = text.partition("=")
         dtype, colon, shape = described.partition(":")
@@ -170,7 +184,7 @@ def _inputs(op: str, texts: Sequence[str]) -> Mapping[str, tuple[str, tuple[int,
             raise typer.BadParameter(f"{text!r} is no NAME=DTYPE:SHAPE, such as scales=float16:200000,2")
         _check_one_of("input", name, _further(op))
         _check_one_of("input", dtype, DTYPES)
-        found[name] = dtype, _shape(shape)
+        found[name] = _by_shape(DTYPES[dtype], _shape(shape), f"/{name}")
     missing = [name for name in _further(op) if name not in found and name not in OPERATORS[op].signature.optional]
     if missing:
         raise typer.BadParameter(f"--op {op} takes --input {missing[0]}=DTYPE:SHAPE")
@@ -183,18 +197,60 @@ def _further(op: str) -> Sequence[str]:
     return signature.further if signature.kind == "gather" else ()
 
 
-def _device(text: str) -> Device:
-    _check_one_of("device", text, get_args(Device))
-    return cast(Device, text)
-
-
-def _feature(text: str) -> AskedFeature:
-    """The feature of a text such as 200000,64:27392:128."""
+def _feature(text: str, dtype: DType, pooling: Pooling, pointer: str) -> Feature:
+    """The feature of a text such as 200000,64:27392:128; without bags it is not pooled."""
     table, colon, rest = text.partition(":")
     indices, pooled, bags = rest.partition(":")
     if not colon or (pooled and not bags.isdecimal()):
         raise typer.BadParameter(f"{text!r} is no TABLE:INDICES or TABLE:INDICES:BAGS, such as 200000,64:256")
-    return AskedFeature(_shape(table), _shape(indices), int(bags) if pooled else None)
+    return Feature(
+        ",".join(map(str, _shape(table))),
+        _by_shape(dtype, _shape(indices), f"{pointer}/indices"),
+        _by_shape(dtype, (int(bags),), f"{pointer}/offsets") if pooled else None,
+        pooling=pooling if pooled else "none",
+        pointer=pointer,
+    )
+
+
+class _TablesByShape(EmptyStore):
+    """A store with a tensor of every shape, under the shape as a name."""
+
+    def __init__(self, dtype: DType) -> None:
+        self._dtype = dtype
+
+    def get(self, reference: str) -> Resident:
+        """The tensor of the shape that a text such as 200000,64 gives."""
+        return Resident(_by_shape(self._dtype, _shape(reference), ""), "")
+
+
+def _with_updates(call: Call) -> Call:
+    """A call that has, if it is a scatter's, updates of the shape that they must have."""
+    if OPERATORS[call.operator].signature.kind == "scatter":
+        assert isinstance(call.data, Tensor)
+        shape = call.indices.shape
+        if call.operator == "scatternd":
+            shape = (*shape[:-1], *call.data.shape[shape[-1] :]) if shape else ()
+        call.further = {"updates": _by_shape(call.data.dtype, shape, "/updates")}
+    return call
+
+
+def _gradient(op: BackwardName, call: Call, sparse: bool) -> BackwardCall:
+    """The gradient of a gather, with a `grad_output` of the shape that it must have."""
+    assert isinstance(call.data, Tensor)
+    try:
+        _, shape, _ = OPERATORS[call.operator].plan(GRADIENTS[op].dialects[call.dialect], call, call.data, {})
+    except GatherError:
+        shape = ()  # what is wrong comes before the shape of grad_output
+    grad_output = _by_shape(call.data.dtype, shape, "/grad_output")
+    return BackwardCall(
+        op, call.indices, grad_output, call.data.shape, call.parameters, 1.0, sparse, call.dialect, call.device,
+        batch_dims=call.batch_dims,
+    )  # fmt: skip
+
+
+def _by_shape(dtype: DType, shape: tuple[int, ...], pointer: str) -> Tensor:
+    """A tensor of which types and shapes alone are looked at."""
+    return Tensor(dtype, shape, np.empty(0, dtype.numpy), shape_pointer=pointer, dtype_pointer=pointer)
 
 
 def _check_one_of(name: str, value: str, known: Any) -> None:
