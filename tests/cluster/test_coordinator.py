@@ -203,7 +203,7 @@ def test_a_version_is_published_only_over_the_one_that_it_expects() -> None:
         asked = replace(publish(content_id, known=known), expected=expected)
         one.tell(asked)
         sent = [message for node, stamp in placed.items()
-                for _, message in one.hold(node, stamp, KEY._replace(content_id=content_id))]  # fmt: skip
+                for _, message in one.hold(node, stamp, replace(KEY, content_id=content_id))]  # fmt: skip
         answer = sent[-1]
         if expected == "c1":
             assert isinstance(answer, Published)
@@ -432,7 +432,7 @@ def test_a_replacement_waits_until_what_it_needs_room_of_is_dropped() -> None:
         one.hear(*one.counts)
         for node in one.counts:
             one.counts[node] += 1
-            held = tuple(found._replace(size=size) for found in one.held[node].values())
+            held = tuple(replace(found, size=size) for found in one.held[node].values())
             one.tell(Inventory(node, f"{node}:80", 1, one.counts[node], 40, held))
 
     def put(content_id: str) -> list[str]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar
 
 from app.cluster.coordinator.messages import Change, RangeKey
-from app.cluster.shard_map import AliasTimes, Replica, RowRange, ShardedTable, ShardedVersion, ShardMap, shard_tensor
+from app.cluster.shard_map import AliasTimes, Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import check_new_name, split_reference
@@ -156,7 +156,7 @@ def publish(
         content.content_id,
         DTYPES[content.dtype],
         content.shape,
-        tuple(RowRange(key.start, key.stop, shard_tensor(*key), own) for key, own in replicas.items()),
+        tuple(RowRange(key.start, key.stop, key.tensor, own) for key, own in replicas.items()),
         content.created,
         content.sha256,
         content.size,
@@ -203,7 +203,7 @@ def move_replica(state: ClusterState, key: RangeKey, old: str, new: Replica) -> 
 
     def moved(version: ShardedVersion, one: RowRange) -> RowRange:
         nodes = [replica.node for replica in one.replicas]
-        if (version.content_id, one.start, one.stop) != key or new.node in nodes or old not in nodes:
+        if RangeKey(version.content_id, one.start, one.stop) != key or new.node in nodes or old not in nodes:
             return one
         return replace(one, replicas=tuple(new if replica.node == old else replica for replica in one.replicas))
 

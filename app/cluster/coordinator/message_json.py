@@ -8,17 +8,18 @@ written back, so that an older coordinator loses nothing that a newer one has wr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from functools import cache
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from dataclasses import fields, replace
+from typing import Any, Final, get_args
 
 import orjson
+from pydantic import TypeAdapter
 
 from app.cluster.coordinator.cluster_state import ClusterState
 from app.cluster.coordinator.messages import Message
-from app.cluster.shard_map import ShardMap
 
-MESSAGES: Final[Mapping[str, type]] = {made.__name__: made for made in get_args(Message)}
+_MESSAGES: Final[Mapping[str, TypeAdapter[Any]]] = {made.__name__: TypeAdapter(made) for made in get_args(Message)}
+_RECORD: Final = TypeAdapter(ClusterState)
+_MEMBERS: Final = {one.name for one in fields(ClusterState)} - {"unknown"}
 
 
 class BadMessage(ValueError):
@@ -26,85 +27,44 @@ class BadMessage(ValueError):
 
 
 def message_to_json(message: Message) -> bytes:
-    """One message. Rows are written as JSON has them: where they travel by themselves they are to be None."""
-    return orjson.dumps({"message": type(message).__name__, **_members(message)})
+    """One message."""
+    name = type(message).__name__
+    return orjson.dumps({"message": name, **_members(_MESSAGES[name], message)})
 
 
 def message_from_json(text: bytes) -> Message:
     """The message that JSON says. Raises BadMessage."""
     try:
-        document = orjson.loads(text)
-        made = MESSAGES[document.pop("message")]
-        return _read(made, document)  # type: ignore[no-any-return]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        found: Message = _read(_MESSAGES[orjson.loads(text)["message"]], text)
+    except (ValueError, KeyError, TypeError) as error:
         raise BadMessage(f"no message of the protocol: {error}") from None
+    return found
 
 
 def record_to_json(state: ClusterState) -> bytes:
     """One record of the coordinator."""
-    document = _members(state)
-    unknown = document.pop("unknown")
-    return orjson.dumps({**unknown, **document})
+    members = _members(_RECORD, replace(state, unknown={})) | {"draining": sorted(state.draining)}
+    del members["unknown"]
+    return orjson.dumps({**state.unknown, **members})
 
 
 def record_from_json(text: bytes) -> ClusterState:
     """The record that JSON says; members that are not known are kept. Raises BadMessage."""
     try:
         document = orjson.loads(text)
-        known = {one.name for one in fields(ClusterState)} - {"unknown"}
-        unknown = {name: value for name, value in document.items() if name not in known}
-        own = {name: value for name, value in document.items() if name in known}
-        return _read(ClusterState, {**own, "unknown": unknown})  # type: ignore[no-any-return]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        unknown = {name: document.pop(name) for name in document.keys() - _MEMBERS}
+        found: ClusterState = _read(_RECORD, orjson.dumps({**document, "unknown": unknown}))
+    except (ValueError, AttributeError) as error:
         raise BadMessage(f"no record of a coordinator: {error}") from None
+    return found
 
 
-# Values by their declared types
+def _members(adapter: TypeAdapter[Any], one: Any) -> dict[str, Any]:
+    """The members of a message or record; those that are None are left out, as in a shard map."""
+    found: dict[str, Any] = adapter.dump_python(one, mode="json", exclude_none=True)
+    return found
 
 
-def _members(one: Any) -> dict[str, Any]:
-    return {name: _plain(getattr(one, name)) for name in _hints(one.__class__)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, ShardMap):
-        return orjson.loads(value.to_json())
-    if is_dataclass(value) or hasattr(value, "_fields"):
-        return _members(value)
-    if isinstance(value, frozenset):
-        return sorted(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value
-
-
-@cache
-def _hints(made: Any) -> Mapping[str, Any]:
-    names = [one.name for one in fields(made)] if is_dataclass(made) else made._fields
-    found = get_type_hints(made)
-    return {name: found[name] for name in names}
-
-
-def _read(wanted: Any, value: Any) -> Any:
-    """A value of the declared type `wanted`. Raises ValueError, KeyError or TypeError."""
-    if wanted is ShardMap:
-        return ShardMap.from_json(orjson.dumps(value), strict=False)
-    if is_dataclass(wanted) or hasattr(wanted, "_fields"):
-        hints = _hints(wanted)
-        return wanted(**{name: _read(hints[name], one) for name, one in value.items() if name in hints})
-    origin, own = get_origin(wanted), get_args(wanted)
-    if origin is Mapping or origin is dict:
-        return {key: _read(own[1], one) for key, one in value.items()}
-    if origin is frozenset:
-        return frozenset(_read(own[0], one) for one in value)
-    if origin is tuple:
-        return tuple(_read(own[0], one) for one in value)
-    if origin is Literal:
-        if value not in own:
-            raise ValueError(f"{value!r} is none of {own}")
-        return value
-    if wanted in (int, str) and type(value) is not wanted:
-        raise TypeError(f"{value!r} is not of type {wanted.__name__}")
-    return value
+def _read(adapter: TypeAdapter[Any], text: bytes) -> Any:
+    """The value that JSON says. Raises pydantic's ValidationError, which is a ValueError."""
+    return adapter.validate_json(text, strict=True, extra="ignore")

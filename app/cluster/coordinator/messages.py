@@ -12,12 +12,13 @@ by the routes of the service on each machine.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
-from app.cluster.shard_map import ShardMap
+from app.cluster.shard_map import ShardMap, shard_tensor
 
 
-class Stamp(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Stamp:
     """The place of a coordinator's order among all orders: the coordinator's term, then its number within it.
 
     A term is of one coordinator alone, so that no two orders have the same stamp.
@@ -27,15 +28,22 @@ class Stamp(NamedTuple):
     number: int
 
 
-class RangeKey(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class RangeKey:
     """What a shard may hold: rows `start` to `stop` - 1 of one content. Two ranges with equal keys have equal rows."""
 
     content_id: str
     start: int
     stop: int
 
+    @property
+    def tensor(self) -> str:
+        """The name under which shards hold it."""
+        return shard_tensor(self.content_id, self.start, self.stop)
 
-class HeldRange(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class HeldRange:
     """A range as a shard lists it: the stamp of the last order to hold it, and whether it is whole and durable.
 
     `size` is the bytes that it takes.
@@ -152,7 +160,8 @@ class Publish:
     """Where the rows, which the router writes, may be read again when no replica is left: URL or URL#TENSOR."""
 
 
-class Target(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Target:
     """A shard that is to get a range of a new version, and the stamp with which to write it."""
 
     key: RangeKey

@@ -110,7 +110,7 @@ class Publications:
             known.asked = replace(known.asked, expected=asked.expected)
         created = max(asked.created, known.asked.created)
         known.asked = replace(known.asked, sha256=asked.sha256 or known.asked.sha256, created=created)
-        targets = (one._replace(address=nodes.address(one.node)) for one in known.targets.values())
+        targets = (replace(one, address=nodes.address(one.node)) for one in known.targets.values())
         yield Send(sender, Placed(asked.content_id, tuple(targets)))
         yield from self._orders(known, nodes)
 

@@ -25,7 +25,6 @@ from app.cluster.coordinator.messages import Drop, Held, Hold, Message, NotHeld,
 from app.cluster.shard.held_ranges import UNSTAMPED, Copy, HeldRanges, Remove, SetStamp, ShardAction
 from app.cluster.shard.read_again import read_again
 from app.cluster.shard.shard_http import ShardClient, ShardFailed
-from app.cluster.shard_map import shard_tensor
 from app.imports.source_urls import AllowedSources
 from app.store.files.whole_file import write_whole_file
 
@@ -48,20 +47,21 @@ class StampFile:
 
     def set(self, key: RangeKey, stamp: Stamp) -> None:
         """Write the stamp of a range."""
-        self.stamps[shard_tensor(*key)] = stamp
+        self.stamps[key.tensor] = stamp
         self._write()
 
     def forget(self, key: RangeKey) -> None:
         """A range is gone."""
-        if self.stamps.pop(shard_tensor(*key), None) is not None:
+        if self.stamps.pop(key.tensor, None) is not None:
             self._write()
 
     def get(self, key: RangeKey) -> Stamp:
         """The stamp of a range; the lowest of all where it has none."""
-        return self.stamps.get(shard_tensor(*key), UNSTAMPED)
+        return self.stamps.get(key.tensor, UNSTAMPED)
 
     def _write(self) -> None:
-        write_whole_file(self._path, orjson.dumps({name: list(stamp) for name, stamp in self.stamps.items()}))
+        stamps = {name: (stamp.term, stamp.number) for name, stamp in self.stamps.items()}
+        write_whole_file(self._path, orjson.dumps(stamps))
 
 
 def next_start(path: Path) -> int:
@@ -199,7 +199,7 @@ class ShardAgent:
             try:
                 done = self._carry_out_one(action)
             except (OSError, ShardFailed) as error:
-                logger.warning("shard %s: %s of %s: %s", self.node, type(action).__name__, shard_tensor(*key), error)
+                logger.warning("shard %s: %s of %s: %s", self.node, type(action).__name__, key.tensor, error)
                 if isinstance(action, Copy):
                     with self._lock:
                         self._held.not_copied(action)

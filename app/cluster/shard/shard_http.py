@@ -1,7 +1,7 @@
 """What is asked of a shard beside its rows: to take a range, give it whole, list what it has and remove it.
 
 These are the service's own routes of tensors, asked with blocking sockets, on threads. A range is the tensor
-`shard_map.shard_tensor` at the shard.
+`RangeKey.tensor` at the shard.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import orjson
 from app.api.route_table import path_of
 from app.cluster.coordinator.messages import RangeKey
 from app.cluster.shard.held_ranges import StoredRange
-from app.cluster.shard_map import shard_tensor
 from app.tensors.buffer_type import Buffer
 
 RAW: Final = "application/octet-stream"
@@ -79,19 +78,19 @@ class ShardClient:
 
     def remove(self, key: RangeKey) -> None:
         """Remove a range, if it is there."""
-        with _Asked(self, "DELETE", path_of("deleteTensor", name=shard_tensor(*key))) as answer:
+        with _Asked(self, "DELETE", path_of("deleteTensor", name=key.tensor)) as answer:
             if answer.status != 404:
                 _json(answer, 204)
 
     def copy_from(self, source: ShardClient, key: RangeKey) -> str:
         """Take a range from another shard: the digest of its rows, which is that of the content taken."""
-        with _Asked(source, "GET", path_of("tensorContent", name=shard_tensor(*key)), {"Accept": RAW}) as answer:
+        with _Asked(source, "GET", path_of("tensorContent", name=key.tensor), {"Accept": RAW}) as answer:
             if answer.status != 200:
                 _json(answer, 200)
             dtype, shape = answer.headers["X-Gathernd-Dtype"], answer.headers["X-Gathernd-Shape"]
             length = answer.headers["Content-Length"]
             if length is None or dtype is None or shape is None:
-                raise ShardFailed(f"{source.address} does not say what {shard_tensor(*key)} is")
+                raise ShardFailed(f"{source.address} does not say what {key.tensor} is")
             writer = RangeWriter(self, key, dtype, shape, int(length))
             try:
                 left = int(length)
@@ -127,7 +126,7 @@ class RangeWriter:
         """`shape` as the query has it, sizes with commas; `size` in bytes."""
         self._shard = shard
         self._connection = shard.connect()
-        self._name = shard_tensor(*key)
+        self._name = key.tensor
         try:
             self._connection.putrequest(
                 "PUT", f"{path_of('putTensor', name=self._name)}?dtype={dtype}&shape={shape}&keep=1"
