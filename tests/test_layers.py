@@ -97,6 +97,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "app.formats.oip.infer_document",
         "app.store.import_records",
         "app.cluster.shard_map",
+        "app.cluster.coordinator.message_json",
     ),
     "pydantic_core": ("app.requests.schemas.",),
     "httpx": ("app.imports.",),
