@@ -55,10 +55,10 @@ def _adder(number: FloatKind) -> Adder:
     @inner
     def add(target: Address, source: Address, width: int, rows: Items, begin: int, end: int) -> bool:
         """Add each slice to its row, where that is one of [begin, end). Returns whether a sum has become a NaN."""
-        named, count = end - begin, len(rows)
+        row_count, count = end - begin, len(rows)
         if width == 1:
-            return add_items(single_sums_of(target, named), single_slices_of(source, count), rows, begin)
-        return add_rows(sums_of(target, named, width), slices_of(source, count, width), rows, begin)
+            return add_items(single_sums_of(target, row_count), single_slices_of(source, count), rows, begin)
+        return add_rows(sums_of(target, row_count, width), slices_of(source, count, width), rows, begin)
 
     return add
 

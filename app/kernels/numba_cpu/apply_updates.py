@@ -115,7 +115,7 @@ def _rounded(number: FloatKind, combine: Combine) -> Combine:
 
 
 Loop = Callable[[Any, Address, Address, Items, int], None]
-"""(job, target, source, named, rows): see `apply_updates`."""
+"""(job, target, source, row_numbers, row_count): see `apply_updates`."""
 
 
 @inner
@@ -159,12 +159,12 @@ def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> 
                     output[row, column] = combine(output[row, column], updates[t, column], flip)
 
     @inner
-    def loop(job: Any, target: Address, source: Address, named: Items, rows: int) -> None:
-        count, width = len(named), job.width
+    def loop(job: Any, target: Address, source: Address, row_numbers: Items, row_count: int) -> None:
+        count, width = len(row_numbers), job.width
         if width != 1:
-            loop_rows(table_of(target, rows, width), table_of(source, count, width), named, job.flip)
+            loop_rows(table_of(target, row_count, width), table_of(source, count, width), row_numbers, job.flip)
         else:
-            loop_items(items_of(target, rows), items_of(source, count), named, job.flip)
+            loop_items(items_of(target, row_count), items_of(source, count), row_numbers, job.flip)
 
     return loop
 
@@ -174,15 +174,15 @@ def _by_size(combine: Combine) -> Loop:
     of_1, of_2, of_4, of_8 = (_loop(number, combine) for number in (np.int8, np.int16, np.int32, np.int64))
 
     @inner
-    def apply(job: Any, target: Address, source: Address, named: Items, rows: int) -> None:
+    def apply(job: Any, target: Address, source: Address, row_numbers: Items, row_count: int) -> None:
         if job.kind == 1:
-            of_1(job, target, source, named, rows)
+            of_1(job, target, source, row_numbers, row_count)
         elif job.kind == 2:
-            of_2(job, target, source, named, rows)
+            of_2(job, target, source, row_numbers, row_count)
         elif job.kind == 4:
-            of_4(job, target, source, named, rows)
+            of_4(job, target, source, row_numbers, row_count)
         else:
-            of_8(job, target, source, named, rows)
+            of_8(job, target, source, row_numbers, row_count)
 
     return apply
 
@@ -192,11 +192,11 @@ def _by_type(of_integers: Combine, loop_of: Callable[[FloatKind], Loop]) -> Loop
     integers, floats = _by_size(of_integers), by_float_kind(loop_of)
 
     @inner
-    def apply(job: Any, target: Address, source: Address, named: Items, rows: int) -> None:
+    def apply(job: Any, target: Address, source: Address, row_numbers: Items, row_count: int) -> None:
         if job.kind < FLOAT16:
-            integers(job, target, source, named, rows)
+            integers(job, target, source, row_numbers, row_count)
         else:
-            floats(job.kind, job, target, source, named, rows)
+            floats(job.kind, job, target, source, row_numbers, row_count)
 
     return apply
 
@@ -217,13 +217,13 @@ _extreme_by_type: Final = _by_type(_extreme_integer, _extreme_loop)
 
 
 @inner
-def apply_updates(job: Any, target: Address, source: Address, named: Items, rows: int) -> None:
-    """Apply the updates at `source` to the rows that are `named`, if they are among the `rows` at `target`."""
+def apply_updates(job: Any, target: Address, source: Address, row_numbers: Items, row_count: int) -> None:
+    """Apply the updates at `source` to rows `row_numbers` of the `row_count` at `target`; other rows are left out."""
     if job.operation == REPLACE:
-        _replace_by_size(job, target, source, named, rows)
+        _replace_by_size(job, target, source, row_numbers, row_count)
     elif job.operation == ADD:
-        _add_by_type(job, target, source, named, rows)
+        _add_by_type(job, target, source, row_numbers, row_count)
     elif job.operation == MULTIPLY:
-        _multiply_by_type(job, target, source, named, rows)
+        _multiply_by_type(job, target, source, row_numbers, row_count)
     else:
-        _extreme_by_type(job, target, source, named, rows)
+        _extreme_by_type(job, target, source, row_numbers, row_count)

@@ -38,9 +38,9 @@ class BackwardJob(IndexedJob):
     result: Address
     sums: Address
     named: Address
-    """Of the row that each tuple names."""
-    chunk: Address
-    """Of `backward_chunk`."""
+    """The numbers of the rows that the tuples name."""
+    run_chunk: Address
+    """The address of `backward_chunk`."""
     batches: int
     tuples: int
     """Of a batch, or of all batches if these are `broadcast`."""
@@ -101,7 +101,7 @@ def job_of_plan(plan: BackwardPlan, chunk: Address) -> NDArray[Any]:
         raise TypeError(f"the plan has {plan.depth} axes")
     kind = KINDS[plan.float_type]
     values = {
-        "chunk": chunk,
+        "run_chunk": chunk,
         "batches": plan.batches,
         "tuples": plan.tuples,
         "broadcast": plan.broadcast_indices,
@@ -166,17 +166,17 @@ def _backward(
     # Each chunk looks at all tuples: of short slices that takes as long as to add them.
     if row_bytes < LINE and rows * row_bytes < slices * LINE:
         helpers = 0
-    words = stack_job()
-    shared = record_job_at(words)
-    shared.run_chunk, shared.total, shared.chunk_size, shared.record = job.chunk, rows, 1, address(job_array)
-    return run_job(team, words, helpers, work, False)
+    job_address = stack_job()
+    head = record_job_at(job_address)
+    head.run_chunk, head.total, head.chunk_size, head.record = job.run_chunk, rows, 1, address(job_array)
+    return run_job(team, job_address, helpers, work, False)
 
 
-def backward_chunk(words: Address, number: int) -> int:
+def backward_chunk(job_address: Address, number: int) -> int:
     """Write the rows of chunk `number` of a gradient: -1."""
-    job = _job_at(record_job_at(words).record)
-    low = first_of_chunk(words, number)
-    high = end_of_chunk(words, number)
+    job = _job_at(record_job_at(job_address).record)
+    low = first_of_chunk(job_address, number)
+    high = end_of_chunk(job_address, number)
     row_bytes = job.width * job.sum_size
     clear(job.sums + low * row_bytes, (high - low) * row_bytes)
     has_nan = False
@@ -184,6 +184,6 @@ def backward_chunk(words: Address, number: int) -> int:
         first, begin = 0 if job.broadcast else batch * job.tuples, batch * job.rows
         named = int64_items(job.named + 8 * first, job.tuples)
         has_nan |= add_slices(job, batch, named, low - begin, high - begin)
-    if has_nan or job.finishes:
+    if has_nan or job.finishes:  # every NaN of a result has the same bits
         finish_rows(job, low, high)
     return -1

@@ -60,7 +60,7 @@ class Job:
 
 
 class RecordJob(Job):
-    """A job whose other fields are a record elsewhere."""
+    """A job whose other fields are a record elsewhere: one that is longer than the JOB_WORDS that helpers are given."""
 
     record: Address
 

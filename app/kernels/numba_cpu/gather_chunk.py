@@ -82,8 +82,9 @@ gather_job_at: Final = record_of(GatherJob)
 def gather_chunk(job_address: Address, number: int) -> int:
     """Gather chunk `number` of a job: its first bad component, or -1.
 
-    A block has whole batches, as many in each block, or is a part of one batch. So `bases`, how far from the batch of
-    the first tuple of a block the batch of each of its tuples begins, are the same for all blocks.
+    A block is part of one batch, or as long as several whole batches, wherever in a batch it begins. So `bases`, how
+    far from the batch of the first tuple of a block the batch of each of its tuples begins, are the same for all
+    blocks: for batches of 3 tuples and blocks of 6 that begin at a second tuple, (0, 0, 1, 1, 1, 2) * stride.
     """
     job = gather_job_at(job_address)
     first, end = first_of_chunk(job_address, number), end_of_chunk(job_address, number)
@@ -107,7 +108,9 @@ def gather_chunk(job_address: Address, number: int) -> int:
         count = min(most, end - done)
         if not several:
             count = min(count, tuples - place)
-        if several and job.batches_per_set == 0 and done > first:  # the same tuples as in the block before
+        if (
+            several and job.batches_per_set == 0 and done > first
+        ):  # the same tuples as in the block before; never with `fill`
             for t in range(count):
                 store_item(addresses, t, load_item(addresses, t) + most // tuples * stride)
         else:
@@ -225,7 +228,7 @@ def _address_writer(depth: int) -> Callable[[Address, Address, int, Address, Add
             number = 0
             for axis in range(depth):  # LLVM writes it out: the depth is a constant
                 size = load_invariant(sizes, axis)
-                index = load_invariant(components, depth * t + axis)
+                index = load_item(components, depth * t + axis)
                 index += (index >> 63) & (size if wrap else 0)
                 signs |= index | (size - 1 - index)
                 number = number * size + index
@@ -266,7 +269,7 @@ def _write_block(
         size = load_item(job.sizes, axis)
         added = size if job.wrap else 0
         for t in range(count):
-            index = load_invariant(components, depth * t + axis)
+            index = load_item(components, depth * t + axis)
             index += (index >> 63) & added
             signs |= index | (size - 1 - index)
             store_item(addresses, t, load_item(addresses, t) * size + index)

@@ -57,8 +57,8 @@ class ScatterJob(IndexedJob):
     data: Address
     output: Address
     updates: Address
-    chunk: Address
-    """Of `scatter_chunk`."""
+    run_chunk: Address
+    """The address of `scatter_chunk`."""
     items: int
     """Of data and of the output."""
     item_size: int
@@ -86,8 +86,8 @@ class ScatterJob(IndexedJob):
     """How many parts there are."""
     unit_rows: int
     """Rows of a part."""
-    shared: bool
-    """Whether threads may share the parts."""
+    worth_sharing: bool
+    """Whether it is worth it that threads share the parts: each chunk of ROWS looks at all updates."""
     piece: int
     """Parts that are copied and scattered into at a time."""
 
@@ -151,7 +151,7 @@ def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> ND
     parts, units, unit_rows = _division(plan)
     output_bytes = rows * row_bytes
     values = {
-        "chunk": chunk,
+        "run_chunk": chunk,
         "items": plan.data_items,
         "item_size": plan.item_size,
         "tuples": plan.tuples,
@@ -169,7 +169,7 @@ def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> ND
         "parts": parts,
         "units": units,
         "unit_rows": unit_rows,
-        "shared": parts != ROWS or row_bytes >= LINE or output_bytes >= LINE * plan.tuples,
+        "worth_sharing": parts != ROWS or row_bytes >= LINE or output_bytes >= LINE * plan.tuples,
         "piece": _piece(parts, units, unit_rows * row_bytes),
     }
     job = np.zeros(1, dtype_of(ScatterJob))
@@ -239,39 +239,35 @@ def _scatter(
         return REFUSED
     job.data, job.output, job.indices, job.updates = address(data), address(out), address(indices), address(updates)
     work = 2 * job.tuples + (job.items * job.item_size + update_bytes) // 16
-    if not job.shared or job.units < 2 or work < _LEAST_SHARED_WORK:
+    if not job.worth_sharing or job.units < 2 or work < _LEAST_SHARED_WORK:
         helpers = 0
-    words = stack_job()
-    shared = record_job_at(words)
-    shared.run_chunk, shared.total, shared.chunk_size, shared.record = job.chunk, job.units, 1, address(job_array)
-    return run_job(team, words, helpers, work, may_leave_unfinished)
+    job_address = stack_job()
+    head = record_job_at(job_address)
+    head.run_chunk, head.total, head.chunk_size, head.record = job.run_chunk, job.units, 1, address(job_array)
+    return run_job(team, job_address, helpers, work, may_leave_unfinished)
 
 
-def scatter_chunk(words: Address, number: int) -> int:
+def scatter_chunk(job_address: Address, number: int) -> int:
     """Chunk `number` of a scatter: its first bad component, or -1."""
-    job = _job_at(record_job_at(words).record)
-    low = first_of_chunk(words, number)
-    end = end_of_chunk(words, number)
-    bad = -1
-    while True:
+    job = _job_at(record_job_at(job_address).record)
+    low = first_of_chunk(job_address, number)
+    end = end_of_chunk(job_address, number)
+    if job.parts == COLUMNS:
+        return _scatter_columns(job, low, end)
+    while True:  # once for an output without rows, too: its updates are checked
         high = min(low + job.piece, end)
-        if job.parts == COLUMNS:
-            found = _scatter_columns(job, low, high)
-            if found >= 0 and (bad < 0 or found < bad):
-                bad = found
-        else:
-            begin, stop = low * job.unit_rows, high * job.unit_rows
-            memcpy(job.output + begin * job.row_bytes, job.data + begin * job.row_bytes, (stop - begin) * job.row_bytes)
-            first, behind = 0, job.tuples
-            if job.parts == STRETCHES:
-                places = job.sizes[0]
-                first, behind = min(low, places) * (behind // places), min(high, places) * (behind // places)
-            bad = _apply(job, first, behind, begin, stop)
-            if bad >= 0:
-                return bad
+        begin, stop = low * job.unit_rows, high * job.unit_rows
+        memcpy(job.output + begin * job.row_bytes, job.data + begin * job.row_bytes, (stop - begin) * job.row_bytes)
+        first, behind = 0, job.tuples
+        if job.parts == STRETCHES:
+            places = job.sizes[0]
+            first, behind = min(low, places) * (behind // places), min(high, places) * (behind // places)
+        bad = _apply(job, first, behind, begin, stop)
+        if bad >= 0:
+            return bad
         low = high
         if low >= end:
-            return bad
+            return -1
 
 
 @inner
@@ -314,11 +310,11 @@ def _apply(job: Any, first: int, behind: int, begin: int, end: int) -> int:
 
 
 @inner
-def _prefetch_rows(target: Address, named: Items, rows: int, row_bytes: int) -> None:
-    """Ask for the rows that are named, if they are among the `rows` at `target`."""
-    for t in range(len(named)):
-        if ult(named[t], rows):
-            row = target + named[t] * row_bytes
+def _prefetch_rows(target: Address, row_numbers: Items, row_count: int, row_bytes: int) -> None:
+    """Ask for rows `row_numbers` of the `row_count` at `target`; other rows are left out."""
+    for t in range(len(row_numbers)):
+        if ult(row_numbers[t], row_count):
+            row = target + row_numbers[t] * row_bytes
             prefetch(row)
             for at in range(LINE, min(row_bytes, _PREFETCHED_OF_ROW), LINE):
                 prefetch(row + at)
@@ -365,7 +361,10 @@ def _write_places(entries: Items, bounds: tuple[int, int], places: tuple[int, in
 
 @inner
 def _first_item(job: Any, number: int) -> int:
-    """The item of the output that entry `number` of ScatterElements names if it is 0."""
+    """The item of the output that entry `number` of ScatterElements names if it is 0.
+
+    It is 0 for ScatterND, whose job has no strides. Numba's error model is NumPy's: a size of 0 raises nothing.
+    """
     item = 0
     for back in range(job.depth):
         axis = job.depth - 1 - back
