@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from app.api.v2_model_lookup import Models, counted_as
 from app.errors import GatherError
 from app.formats.oip.infer_answer import VERSION
-from app.formats.oip.infer_document import AnyModel, AskedInference
+from app.formats.oip.infer_document import AskedInference, Model
 from app.memory.budget import Memory
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.served_request import ServedRequest
@@ -25,10 +25,10 @@ Written = TypeVar("Written")
 class InferFormat(Generic[Message, Written]):
     """How a transport's requests are read, and their answers written; what is long is done by a thread of the pool."""
 
-    is_long: Callable[[Message, AnyModel], bool]
-    read: Callable[[Message, AnyModel, Limits, Memory], AskedInference]
+    is_long: Callable[[Message, Model], bool]
+    read: Callable[[Message, Model, Limits, Memory], AskedInference]
     is_long_answer: Callable[[Answer, AskedInference], bool]
-    write: Callable[[Answer, AnyModel, AskedInference, Memory], Written]
+    write: Callable[[Answer, Model, AskedInference, Memory], Written]
 
 
 class Inference:
@@ -43,7 +43,7 @@ class Inference:
         self,
         kind: InferFormat[Message, Written],
         message: Message,
-        model: AnyModel,
+        model: Model,
         version: str | None,
         request: ServedRequest,
     ) -> tuple[Answer, Written]:
@@ -80,6 +80,6 @@ class Inference:
         models.statistics.of(counted_as(model.name, answer.data_version or VERSION)).succeeded(request, arrived)
         return answer, written
 
-    def count_failure(self, model: AnyModel, request: ServedRequest) -> None:
+    def count_failure(self, model: Model, request: ServedRequest) -> None:
         """Count a request to a model that failed."""
         self.models.statistics.of(self.models.counted_now(model)).failed(request.start)

@@ -12,7 +12,7 @@ from typing import Final
 from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 from app.formats.oip.infer_answer import VERSION, check_writable
-from app.formats.oip.infer_document import LOOKUP_MODEL, LookupModel, Model
+from app.formats.oip.infer_document import LOOKUP_MODEL, Model
 from app.near_name import instead_of, near_name
 from app.operators.registry import OPERATORS
 from app.services.service import Service
@@ -36,14 +36,14 @@ class Models:
     def __init__(self, service: Service, statistics: Statistics) -> None:
         self.service = service
         self.statistics = statistics
-        self._known: BoundedCache[str, Model | LookupModel] = BoundedCache(_REMEMBERED)  # by reference
+        self._known: BoundedCache[str, Model] = BoundedCache(_REMEMBERED)  # by reference
 
-    def find(self, name: str, version: str | None = None) -> tuple[Model | LookupModel, Resident | None]:
+    def find(self, name: str, version: str | None = None) -> tuple[Model, Resident | None]:
         """The model, and the resident tensor that it is; without a version the current one.
 
         Raises model_not_found, tensor_damaged, and unsupported_dtype for a tensor that the protocol cannot carry.
         """
-        model: Model | LookupModel | None = LOOKUP_MODEL if name == LOOKUP else _MODELS.get(name)
+        model: Model | None = LOOKUP_MODEL if name == LOOKUP else _MODELS.get(name)
         if model is not None:
             if version not in (None, VERSION):
                 raise self.not_found(name, version)
@@ -107,7 +107,7 @@ class Models:
         hint = None if near is None else f"{instead_of(name, near)}."
         return GatherError("model_not_found", f"no model is named {name!r}", hint=hint)
 
-    def find_quickly(self, name: str, version: str | None = None) -> Model | LookupModel:
+    def find_quickly(self, name: str, version: str | None = None) -> Model:
         """As `find`, without asking the store for a tensor that was there before; if it has gone, the gather fails."""
         return (self._known.get(name) if version is None else None) or self.find(name, version)[0]
 
@@ -125,9 +125,9 @@ class Models:
         first = None if newest is None else -newest
         return [counted_as(name, version) for name in names for version in self.versions(name)[first:]]
 
-    def counted_now(self, model: Model | LookupModel) -> str:
+    def counted_now(self, model: Model) -> str:
         """What they call the version that a model has now."""
-        resolved = self.service.store.resolve(model.reference) if isinstance(model, Model) and model.resident else None
+        resolved = self.service.store.resolve(model.reference) if model.resident else None
         return counted_as(model.name, VERSION if resolved is None else str(split_reference(resolved)[1]))
 
 

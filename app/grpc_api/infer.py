@@ -9,7 +9,7 @@ from app.api.inference import Inference, InferFormat
 from app.formats.grpc.infer_answer import write_grpc_answer
 from app.formats.grpc.infer_request import LONG_REST, ParsedMessage, parse, read_grpc_request
 from app.formats.grpc.message_fields import split
-from app.formats.oip.infer_document import AnyModel, AskedInference
+from app.formats.oip.infer_document import AskedInference, Model
 from app.grpc_api.rpc_request import RpcRequest
 from app.tensors.gather_call import Answer
 from app.tensors.lookup_call import ARRAYS
@@ -58,7 +58,7 @@ class RpcInference:
         return written
 
 
-def _is_long(parsed: ParsedMessage, model: AnyModel) -> bool:
+def _is_long(parsed: ParsedMessage, model: Model) -> bool:
     del model
     return len(parsed.split.rest) > LONG_REST or sum(map(len, parsed.split.raws)) > _LARGE_INPUT
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from app.formats.oip.infer_document import LookupModel, Model
+from app.formats.oip.infer_document import Model
 from app.operators.lookup import INDEX_DTYPES
 from app.operators.registry import OPERATORS
 from app.store import Resident
@@ -22,13 +22,11 @@ list of numbers is one tuple.
 _OF_TUPLES: Final = ("gathernd", "scatternd")
 
 
-def _tensors(
-    model: Model | LookupModel, resident: Resident | None
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _tensors(model: Model, resident: Resident | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Inputs and outputs of a model for its metadata."""
     every = {"datatypes": list(BY_OIP)}
     data = {"name": "data", "datatype": ANY_DATATYPE, "shape": ANY_SHAPE, "parameters": every}
-    if isinstance(model, LookupModel):
+    if model.is_lookup:
         int32_64 = {"datatypes": [DTYPES[name].oip for name in INDEX_DTYPES]}
         positions = [
             {"name": f"0.{name}", "datatype": "INT64", "shape": ANY_SHAPE, "parameters": int32_64}
@@ -50,16 +48,16 @@ def _tensors(
     return inputs, [output]
 
 
-def model_metadata(model: Model | LookupModel, resident: Resident | None, versions: list[str]) -> dict[str, Any]:
+def model_metadata(model: Model, resident: Resident | None, versions: list[str]) -> dict[str, Any]:
     """The metadata of a model, which has these versions."""
     inputs, outputs = _tensors(model, resident)
     return {"name": model.name, "versions": versions, "platform": PLATFORM, "inputs": inputs, "outputs": outputs}
 
 
-def model_config(model: Model | LookupModel, resident: Resident | None) -> dict[str, Any]:
+def model_config(model: Model, resident: Resident | None) -> dict[str, Any]:
     """The configuration of a model in the words of Triton's model configuration."""
     inputs, outputs = _tensors(model, resident)
-    if isinstance(model, LookupModel):
+    if model.is_lookup:
         return _config(model.name, inputs, outputs, {})
     signature = model.signature
     defaults = {parameter.name: str(parameter.default) for parameter in signature.parameters}

@@ -14,7 +14,7 @@ from app.formats.grpc.message_fields import varint
 from app.formats.grpc.messages.classes import ModelInferResponse
 from app.formats.json.write_answer import answer_fields
 from app.formats.oip.infer_answer import VERSION, check_lookup_writable, check_writable
-from app.formats.oip.infer_document import AnyModel, AskedInference, LookupModel
+from app.formats.oip.infer_document import AskedInference, Model
 from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import OUTPUT, Answer
@@ -35,13 +35,13 @@ _Described = tuple[str, str, tuple[int, ...]]
 
 
 def write_grpc_answer(
-    answer: Answer, model: AnyModel, asked: AskedInference, memory: Memory, *, stream: bool = False
+    answer: Answer, model: Model, asked: AskedInference, memory: Memory, *, stream: bool = False
 ) -> bytes:
     """The message of an answer; with `stream` a ModelStreamInferResponse. `memory` is charged with it.
 
     Raises unsupported_dtype, output_too_large, and what charging raises.
     """
-    if isinstance(model, LookupModel):
+    if model.is_lookup:
         return _write_lookup(answer, asked, memory, stream)
     output = answer.output
     check_writable(output.dtype)

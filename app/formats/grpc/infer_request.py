@@ -18,7 +18,6 @@ from app.formats.grpc.message_fields import InferMessage, malformed
 from app.formats.grpc.messages.classes import ModelInferRequest
 from app.formats.grpc.typed_contents import typed_items
 from app.formats.oip.infer_document import (
-    AnyModel,
     AskedInference,
     Input,
     Model,
@@ -80,7 +79,7 @@ def _message(rest: bytes) -> Any:
 _remembered_message = lru_cache(256)(_message)
 
 
-def read_grpc_request(parsed: ParsedMessage, model: AnyModel, limits: Limits, memory: Memory) -> AskedInference:
+def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memory: Memory) -> AskedInference:
     """What a request asks for; refused in the same order as over REST."""
     split, message = parsed
     raws, inputs = split.raws, message.inputs
@@ -97,7 +96,7 @@ def read_grpc_request(parsed: ParsedMessage, model: AnyModel, limits: Limits, me
 
     # Of more inputs than the model has, the first one that it has not, or has already, is refused; so is an output.
     most_inputs, most_outputs = len(model.inputs) + 1, 2
-    if not isinstance(model, Model):
+    if model.is_lookup:
         most_inputs, most_outputs = len(inputs), limits.features + 1
         memory.charge(_INPUT_BYTES * most_inputs)
     is_short = raws and len(split.rest) <= _REMEMBERED

@@ -8,7 +8,7 @@ import orjson
 
 from app.errors import GatherError
 from app.formats.json.write_answer import answer_fields
-from app.formats.oip.infer_document import AnyModel, AskedInference
+from app.formats.oip.infer_document import AskedInference, Model
 from app.json_text.write_values import is_long, values_text
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
@@ -48,13 +48,13 @@ def is_long_answer(answer: Answer, asked: AskedInference) -> bool:
 
 
 def write_answer(
-    answer: Answer, model: AnyModel, asked: AskedInference, memory: Memory = UNCOUNTED
+    answer: Answer, model: Model, asked: AskedInference, memory: Memory = UNCOUNTED
 ) -> tuple[list[Buffer], int | None]:
     """The body of the answer in pieces, and the size of its JSON if binary items follow.
 
     `memory` is charged with what is made. Raises unsupported_dtype, and what charging raises.
     """
-    if model.name == LOOKUP:
+    if model.is_lookup:
         return _write_lookup(answer, asked, memory)
     output = answer.output
     check_writable(output.dtype)

@@ -53,13 +53,18 @@ def _route(signature: Signature, reference: str) -> object:
 
 
 class Model:
-    """A model as its requests see it: an operator, or one on the resident tensor that `reference` names.
+    """A model as its requests see it: an operator, one on the resident tensor that `reference` names, or `lookup`.
 
     `inputs` are the names of its inputs, `foreign` those of parameters that only other models have, `request` and
-    `input` are the models of its requests and of an input. `route` is what the cache of envelopes knows it by.
+    `input` are the models of its requests and of an input. `route` is what the cache of envelopes knows it by. The
+    model `lookup` has as many inputs as a request has, `0.indices`, `0.offsets`, `1.indices` and so on; all else of a
+    lookup is the JSON text of its parameter `lookup`.
     """
 
-    __slots__ = ("foreign", "input", "inputs", "name", "own", "reference", "request", "resident", "route", "signature")
+    __slots__ = (
+        *("foreign", "input", "inputs", "is_lookup", "name", "own"),
+        *("reference", "request", "resident", "route", "signature"),
+    )
 
     def __init__(self, name: str, signature: Signature, resident: bool = False, reference: str | None = None) -> None:
         self.name = name
@@ -68,30 +73,16 @@ class Model:
         self.resident = resident
         self.inputs = tuple(name for name in signature.inputs if name != "data") if resident else signature.inputs
         self.route = _route(signature, self.reference if resident else "")
-        self.own = ("dialect", "device", *signature.own_fields)
-        self.foreign = tuple(name for name in (*OWN_FIELDS, LOOKUP) if name not in signature.own_fields)
+        self.is_lookup = signature.kind == "lookup"
+        self.own = (LOOKUP,) if self.is_lookup else ("dialect", "device", *signature.own_fields)
+        self.foreign = tuple(name for name in (*OWN_FIELDS, LOOKUP, "dialect", "device") if name not in self.own)
         self.request: type[InferRequest] = InferRequest if resident else OperatorInferRequest
+        if self.is_lookup:
+            self.request = LookupInferRequest
         self.input: type[InferInput] = InferInput if resident else OperatorInput
 
 
-class LookupModel:
-    """The model `lookup`, which has as many inputs as a request has: `0.indices`, `0.offsets`, `1.indices` and so on.
-
-    All else of a lookup is the JSON text of the parameter `lookup`.
-    """
-
-    name: Final = LOOKUP
-    signature: Final = LOOKUP_SIGNATURE
-    resident: Final = False
-    inputs: Final = ()
-    foreign: Final = (*OWN_FIELDS, "dialect", "device")
-    request: Final = LookupInferRequest
-    input: Final = OperatorInput
-    route: Final = LOOKUP
-
-
-AnyModel = Model | LookupModel
-LOOKUP_MODEL: Final = LookupModel()
+LOOKUP_MODEL: Final = Model(LOOKUP, LOOKUP_SIGNATURE)
 
 
 class Input(NamedTuple):
@@ -155,7 +146,7 @@ Arrays = dict[str, ReadArray]
 
 def read_document(
     document: Any,
-    model: AnyModel,
+    model: Model,
     items: Callable[[Input], ReadArray],
     limits: Limits,
     memory: Memory,
@@ -180,13 +171,13 @@ def read_document(
         _check_own_parameters(given, model)
     elif faults is not None:
         faults.raise_first("parameters")
-    if isinstance(model, Model):
+    if not model.is_lookup:
         validated = _validate_parameters(given or {}, model, arrays, limits)
         names, outputs = tuple((name, name) for name in model.inputs if name in arrays), [OUTPUT]
     if faults is not None:
         faults.raise_first("parameters")
         raise faults.first()
-    if isinstance(model, LookupModel):
+    if model.is_lookup:
         validated, names = _validate_lookup(fields.parameters.lookup, inputs, limits, memory)
         features = len(validated.fields.features)
         outputs = [OUTPUT] if validated.fields.concat else [f"{number}.{OUTPUT}" for number in range(features)]
@@ -199,17 +190,17 @@ def read_document(
     return InferDocument(inputs, validated, names, fields.id, asked, binary, timeout), arrays
 
 
-def read_items(document: InferDocument, arrays: Arrays, model: AnyModel, limits: Limits) -> AskedInference:
+def read_items(document: InferDocument, arrays: Arrays, model: Model, limits: Limits) -> AskedInference:
     """Read the items and make the call. Raises what `read_arrays` raises."""
     _, validated, names, identifier, outputs, binary, timeout = document
     tensors = read_arrays({name: arrays[own] for name, own in names})
     call = make_call(model.signature, validated, tensors, limits)
-    if outputs and isinstance(model, Model):
+    if outputs and not model.is_lookup:
         binary = outputs[OUTPUT]
     return AskedInference(call, identifier, outputs, binary, timeout)
 
 
-def raw_document(model: AnyModel) -> Any:
+def raw_document(model: Model) -> Any:
     """What a body without JSON says: int64 index tuples of length 1, and an answer in binary. Raises malformed_request
     for a model of several inputs.
     """
@@ -221,7 +212,7 @@ def raw_document(model: AnyModel) -> Any:
 
 def _read_inputs(
     given: Sequence[Any],
-    model: AnyModel,
+    model: Model,
     fields: Any,
     faults: InvalidFields | None,
     items: Callable[[Input], ReadArray],
@@ -236,7 +227,7 @@ def _read_inputs(
     for number, one in enumerate(given):
         if faults is not None:
             faults.raise_first("inputs", number, "name")
-        if isinstance(model, Model) and type(one) is dict:
+        if not model.is_lookup and type(one) is dict:
             _check_name(number, one["name"], given, model)
         if faults is not None:
             faults.raise_first("inputs", number)
@@ -259,9 +250,9 @@ def _read_inputs(
     return tuple(found), arrays
 
 
-def _not_needed(model: AnyModel, parameters: Any) -> set[str]:
+def _not_needed(model: Model, parameters: Any) -> set[str]:
     """The inputs that a request may leave out, and those in whose place a parameter names a resident tensor."""
-    if isinstance(model, LookupModel):
+    if model.is_lookup:
         return set()
     given = parameters if type(parameters) is dict else {}
     named = model.signature.named_beside
@@ -281,11 +272,11 @@ def _check_name(number: int, name: str, given: Sequence[Any], model: Model) -> N
         raise invalid_field(f"/inputs/{number}/name", f"{shown!a} is not an input of {model.name}: {known}", hint)
 
 
-def _check_own_parameters(parameters: Mapping[str, Any], model: AnyModel) -> None:
+def _check_own_parameters(parameters: Mapping[str, Any], model: Model) -> None:
     """Raises invalid_field for a parameter that only other models have; unknown ones are ignored."""
     for name in model.foreign:
         if name in parameters:
-            if isinstance(model, Model):
+            if not model.is_lookup:
                 hint = f"Leave out {name!r}, since the model {model.name} has {model.signature.own_fields[0]}."
             elif name in READING_FIELDS:
                 hint = f"Write {name!r} in the JSON text of the parameter 'lookup', beside 'features'."

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from app.errors import GatherError, invalid_field
 from app.formats.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON, LONG_LOOKUP
 from app.formats.oip.infer_document import (
-    AnyModel,
     Arrays,
     AskedInference,
     InferDocument,
@@ -78,16 +77,16 @@ class KnownDocument(NamedTuple):
     places: tuple[tuple[int, int], ...]
 
 
-def is_long(body: Buffer, json_size: int | None, model: AnyModel) -> bool:
+def is_long(body: Buffer, json_size: int | None, model: Model) -> bool:
     """Whether reading the body takes so long that it is not for the event loop."""
-    long_text = LONG_JSON if isinstance(model, Model) else LONG_LOOKUP
+    long_text = LONG_LOOKUP if model.is_lookup else LONG_JSON
     if json_size is None:
         return len(body) > long_text
     return json_size > min(long_text, LONG_HEADER) or len(body) > LONG_BINARY
 
 
 def read_body(
-    body: Buffer, json_size: int | None, model: AnyModel, limits: Limits, memory: Memory = UNCOUNTED
+    body: Buffer, json_size: int | None, model: Model, limits: Limits, memory: Memory = UNCOUNTED
 ) -> AskedInference:
     """What an infer request asks for. The JSON is the first `json_size` bytes of `body`, all of it for None.
 
@@ -112,7 +111,7 @@ def read_body(
         raise
 
 
-def _read(text: memoryview, behind: memoryview, model: AnyModel, limits: Limits, memory: Memory) -> AskedInference:
+def _read(text: memoryview, behind: memoryview, model: Model, limits: Limits, memory: Memory) -> AskedInference:
     whole = bytes(text) if behind and len(text) <= _REMEMBERED else b""
     validated = envelopes.get((model.route, whole)) if whole else None
     if validated is not None:
@@ -152,7 +151,7 @@ def _arrays(document: InferDocument, items: _Items) -> Arrays:
 
 
 def _keep(
-    model: AnyModel, key: bytes, document: InferDocument, names: Sequence[bytes], variables: Sequence[bytes]
+    model: Model, key: bytes, document: InferDocument, names: Sequence[bytes], variables: Sequence[bytes]
 ) -> None:
     """Keep a document, if it is plain which of its variables is what: each input has its own."""
     shapes = [number for number, name in enumerate(names) if name.startswith(_SHAPE)]
@@ -195,9 +194,9 @@ def _renewed(known: KnownDocument, variables: Sequence[bytes]) -> InferDocument:
     return document._replace(inputs=tuple(inputs), identifier=identifier)
 
 
-def _find_arrays(text: Buffer, model: AnyModel, limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
+def _find_arrays(text: Buffer, model: Model, limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
     """The arrays in the JSON, and how many bytes all else may take. Raises limit_exceeded."""
-    if isinstance(model, Model):
+    if not model.is_lookup:
         found = find_arrays(view_of(text), INPUT_DEPTH, MOST_ARRAYS)
         if found.closed and found.arrays > MOST_ARRAYS:
             raise GatherError(
@@ -212,7 +211,7 @@ def _find_arrays(text: Buffer, model: AnyModel, limits: Limits, memory: Memory) 
     return find_arrays(view_of(text), INPUT_DEPTH, most), MAX_FEATURE_BYTES * limits.features
 
 
-def _read_raw(body: Buffer, model: AnyModel, limits: Limits, memory: Memory) -> AskedInference:
+def _read_raw(body: Buffer, model: Model, limits: Limits, memory: Memory) -> AskedInference:
     """A body without JSON."""
     parsed = raw_document(model)
     count, rest = divmod(len(body), 8)
