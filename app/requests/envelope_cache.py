@@ -56,3 +56,8 @@ class EnvelopeCache(dict[tuple[Any, bytes], Validated]):
 
 
 envelopes: Final = EnvelopeCache()
+
+
+def has_plain_shape(described: Any) -> bool:
+    """Tell whether the sizes of a shape are written so that any JSON library reads them as they are meant."""
+    return all(type(size) is int and size < 1 << 63 for size in described.get("shape") or ())

@@ -8,11 +8,12 @@ not JSON is refused as that, wherever else it is wrong.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from app.errors import GatherError, invalid_field
@@ -33,7 +34,7 @@ from app.json_text.grammar import FramingFault, check_framing
 from app.json_text.read_base64 import base64_bytes
 from app.json_text.read_values import Values, values_of
 from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
-from app.requests.envelope_cache import LONGEST, Validated, envelopes
+from app.requests.envelope_cache import LONGEST, Validated, envelopes, has_plain_shape
 from app.requests.read_call import make_call, read_arrays, settle, validate
 from app.requests.request import JSON_BODY, ReadArray, Request
 from app.requests.schemas.members import ABSENT
@@ -50,8 +51,8 @@ _LEAST_ARRAY: Final = 10
 """Bytes of the shortest member that holds an array."""
 _ITEMS: Final = "the values of the tensors"
 _SIZE: Final = rb"(?:0|[1-9][0-9]{0,17})"
-_SHAPE: Final = re.compile(rb'("shape": ?\[)((?:%b(?:, ?%b)*+)?)(?=\])' % (_SIZE, _SIZE))
-"""A shape as most JSON is written: what stands before its sizes, and these."""
+_SHAPE: Final = re.compile(rb'("shape": ?\[)(?:%b(?:, ?%b)*+)?(?=\])' % (_SIZE, _SIZE))
+"""A shape as most JSON is written; the group is what stands before its sizes."""
 
 
 def read_request(
@@ -114,72 +115,59 @@ def _find_features(view: NDArray[np.uint8], limits: Limits, memory: Memory) -> t
     return found, MAX_FEATURE_BYTES * limits.features
 
 
-def _without_sizes(text: bytes) -> tuple[bytes, list[bytes]]:
-    """An envelope without the sizes in its shapes, marked as that, and these, as text."""
-    parts = _SHAPE.split(text)
-    sizes = parts[2::3]
-    del parts[2::3]
-    return b"\0" + b"".join(parts), sizes
+def _without_sizes(text: bytes) -> bytes:
+    """An envelope without the sizes in its shapes, marked as that."""
+    return b"\0" + b"".join(_SHAPE.split(text))
 
 
 def _with_sizes_as_now(row: Signature, text: bytes) -> Validated | None:
     """What is known of an envelope that came before with other sizes in its shapes."""
-    if len(text) > LONGEST:
-        return None
-    key, sizes = _without_sizes(text)
-    known = envelopes.get((row, key))
+    known = envelopes.get((row, _without_sizes(text))) if len(text) <= LONGEST else None
     if known is None:
         return None
-    now = [
-        (name, one if one.size < 0 else one.of_shape(name, tuple(map(int, filter(None, sizes[one.size].split(b","))))))
-        for name, one in known.ready
-    ]
-    known = known._replace(ready=now)
+    now = _described(orjson.loads(text))
+    known = known._replace(ready=[(name, one.of_shape(name, _shape(now[name]))) for name, one in known.ready])
     envelopes.keep(row, text, known)
     return known
 
 
+def _shape(described: Mapping[str, Any]) -> Any:
+    return tuple(described["shape"]) if "shape" in described else ABSENT
+
+
 def _keep(row: Signature, text: bytes, validated: Validated, document: Any) -> None:
-    """Keep what was validated: by the envelope, and by the envelope without the sizes of its shapes, if it is plain
-    which of them is that of which array.
-    """
+    """Keep what was validated, by the envelope with the sizes of its shapes and without them."""
     arrays = [
         (name, _Described(one.dtype, None, one.values, one.base64).of_shape(name, one.shape))
         for name, one in validated.arrays
     ]
-    envelopes.keep(row, text, validated._replace(ready=arrays))
-    key, sizes = _without_sizes(text)
-    with_shape = [name for name, described in _described(document) if "shape" in described]
-    if len(with_shape) == len(sizes) == key.count(b'"shape"'):
-        numbers = {name: number for number, name in enumerate(with_shape)}
-        arrays = [(name, one._replace(size=numbers.get(name, -1))) for name, one in arrays]
-        envelopes.keep(row, key, validated._replace(ready=arrays))
+    validated = validated._replace(ready=arrays)
+    envelopes.keep(row, text, validated)
+    described = _described(document)
+    if all(has_plain_shape(described[name]) for name, _ in arrays):
+        envelopes.keep(row, _without_sizes(text), validated)
 
 
-def _described(document: Any) -> Iterator[tuple[str, Any]]:
-    """The objects that describe arrays, in the order in which the body has them."""
-    for name, value in document.items():
-        if type(value) is dict:
-            yield name, value
-        elif name == "features":
-            for number, feature in enumerate(value):
-                for member, own in feature.items():
-                    if type(own) is dict:
-                        yield f"features/{number}/{member}", own
+def _described(document: Any) -> Mapping[str, Any]:
+    """The objects that describe arrays, by the names of these."""
+    if "features" not in document:
+        found: Mapping[str, Any] = document
+        return found
+    return {
+        f"features/{number}/{name}": feature[name]
+        for number, feature in enumerate(document["features"])
+        for name in ARRAYS
+        if name in feature
+    }
 
 
 class _Described(NamedTuple):
-    """The description of an array in a known envelope.
-
-    `size` is the number of its shape among those that were cut out of the envelope, -1 if it is not among them;
-    `reader` reads its values.
-    """
+    """The description of an array in a known envelope; `reader` reads its values."""
 
     dtype: str
     shape: Any
     values: Any
     base64: Any
-    size: int = -1
     reader: Values | None = None
 
     def of_shape(self, name: str, shape: Any) -> _Described:

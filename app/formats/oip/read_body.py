@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final
+
+import orjson
 
 from app.errors import GatherError, invalid_field
 from app.formats.body_formats import LONG_BINARY, LONG_HEADER, LONG_JSON, LONG_LOOKUP
@@ -41,7 +43,7 @@ from app.json_text.envelope import (
 )
 from app.json_text.find_arrays import ArrayPlace, FoundArrays, find_arrays
 from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
-from app.requests.envelope_cache import LONGEST, envelopes
+from app.requests.envelope_cache import LONGEST, envelopes, has_plain_shape
 from app.requests.request import ReadArray
 from app.tensors.buffer_type import Buffer
 from app.tensors.little_endian_items import view_of
@@ -56,25 +58,13 @@ _SIZE: Final = rb"(?:0|[1-9][0-9]{0,17})"
 _SPACE: Final = rb"[ \t\n\r]*+"
 _VARIABLE: Final = re.compile(
     rb'("(?:shape"S:S\[|binary_data_size"S:|id"S:S"))'
-    rb'((?<=\[)S(?:N(?:S,SN)*+)?(?=S\])|(?<=:)SN(?=S[,}])|(?<=")[^"\\\x00-\x1f]*+(?="))'.replace(b"S", _SPACE).replace(
-        b"N", _SIZE
-    )
-)
+    rb'(?:(?<=\[)S(?:N(?:S,SN)*+)?(?=S\])|(?<=:)SN(?=S[,}])|(?<=")[^"\\\x00-\x1f]*+(?="))'
+    .replace(b"S", _SPACE).replace(b"N", _SIZE)
+)  # fmt: skip
 """What differs between the requests of a caller: sizes of a shape, a size in bytes, and the id, behind their names."""
 _check_framing: Final = partial(grammar.check_framing, bare=True)
-_SHAPE, _BYTES, _ID = b'"shape"', b'"binary_data_size"', b'"id"'
 _REMEMBERED: Final = 1 << 10
 """Bytes of the longest JSON that is known as a whole, if it has no items."""
-
-
-class KnownDocument(NamedTuple):
-    """A document that came before, and which of its variables is its id, and the shape and size of each input; -1 for
-    none.
-    """
-
-    document: InferDocument
-    identifier: int
-    places: tuple[tuple[int, int], ...]
 
 
 def is_long(body: Buffer, json_size: int | None, model: Model) -> bool:
@@ -122,23 +112,22 @@ def _read(text: memoryview, behind: memoryview, model: Model, limits: Limits, me
         raise malformed("the JSON of the request is not JSON: quotes or brackets do not close")
     envelope = cut_arrays(text, found, _ITEMS, memory, most)
     items = _Items(text, found.places, behind, memory)
-    parts = _VARIABLE.split(envelope) if len(envelope) <= LONGEST else []
-    variables = parts[2::3]
-    del parts[2::3]
-    key = b"".join(parts)
+    key = b"".join(_VARIABLE.split(envelope)) if len(envelope) <= LONGEST else b""
     validated = envelopes.get((model.route, key)) if key else None
-    if validated is not None:
-        document = _renewed(validated.ready, variables)
-        return read_items(document, _arrays(document, items), model, limits)
+    renewed = None if validated is None else _renewed(validated.ready, envelope)
+    if renewed is not None:
+        return read_items(renewed, _arrays(renewed, items), model, limits)
     parsed = parse_envelope(envelope, text, found, _check_framing, memory, most)
     document, arrays = read_document(parsed, model, items.find, limits, memory)
     if items.count != found.arrays or count_members(parsed) != found.members:
         # A key that is given twice, or items among what is ignored, which nobody else looks at.
         _check_framing(text, memory)
     elif key:
-        _keep(model, key, document, parts[1::2], variables)
+        validated = document.validated._replace(ready=document)
+        if all(map(_is_plain, parsed["inputs"])):
+            envelopes.keep(model.route, key, validated)
         if whole and all(one.size is not None for one in document.inputs):
-            envelopes.keep(model.route, whole, document.validated._replace(ready=document))
+            envelopes.keep(model.route, whole, validated)
     items.check_end()
     return read_items(document, arrays, model, limits)
 
@@ -150,48 +139,27 @@ def _arrays(document: InferDocument, items: _Items) -> Arrays:
     return found
 
 
-def _keep(
-    model: Model, key: bytes, document: InferDocument, names: Sequence[bytes], variables: Sequence[bytes]
-) -> None:
-    """Keep a document, if it is plain which of its variables is what: each input has its own."""
-    shapes = [number for number, name in enumerate(names) if name.startswith(_SHAPE)]
-    sizes = [number for number, name in enumerate(names) if name.startswith(_BYTES)]
-    ids = [number for number, name in enumerate(names) if name.startswith(_ID)]
-    given = [] if document.identifier is None else [document.identifier.encode()]
-    if (
-        len(shapes) == sum(one.shape is not None for one in document.inputs) == key.count(_SHAPE)
-        and len(sizes) == sum(one.size is not None for one in document.inputs) == key.count(_BYTES)
-        and len(ids) == key.count(_ID)
-        and [variables[number] for number in ids] == given
-    ):
-        next_shape, next_size = iter(shapes), iter(sizes)
-        places = tuple(
-            (-1 if one.shape is None else next(next_shape), -1 if one.size is None else next(next_size))
-            for one in document.inputs
-        )
-        known = KnownDocument(document, ids[0] if ids else -1, places)
-        envelopes.keep(model.route, key, document.validated._replace(ready=known))
+def _is_plain(given: Any) -> bool:
+    """Tell whether `_renewed` reads the numbers of an input as they are meant."""
+    size = (given.get("parameters") or {}).get("binary_data_size")
+    return has_plain_shape(given) and (size is None or (type(size) is int and size < 1 << 63))
 
 
-def _renewed(known: KnownDocument, variables: Sequence[bytes]) -> InferDocument:
-    """A document that is known, with the variables of another request. Raises malformed_request."""
-    document, at, places = known
-    identifier = None
-    if at >= 0:
-        try:
-            identifier = variables[at].decode()
-        except UnicodeDecodeError:
-            raise malformed("the id is not UTF-8") from None
+def _renewed(known: InferDocument, envelope: bytes) -> InferDocument | None:
+    """A known document with the id, the shapes and the sizes of another request. None if its id is not Unicode."""
+    try:
+        given = orjson.loads(envelope)
+    except orjson.JSONDecodeError:
+        return None
     inputs = []
-    for one, (shape_at, size_at) in zip(document.inputs, places, strict=True):
+    for one, now in zip(known.inputs, given["inputs"], strict=True):
         number, name, datatype, dtype, shape, size, data = one
-        if shape_at >= 0:
-            sizes = variables[shape_at]
-            shape = tuple(map(int, sizes.split(b","))) if sizes and not sizes.isspace() else ()
-        if size_at >= 0:
-            size = int(variables[size_at])
+        if shape is not None:
+            shape = tuple(now["shape"])
+        if size is not None:
+            size = now["parameters"]["binary_data_size"]
         inputs.append(Input(number, name, datatype, dtype, shape, size, data))
-    return document._replace(inputs=tuple(inputs), identifier=identifier)
+    return known._replace(inputs=tuple(inputs), identifier=given.get("id"))
 
 
 def _find_arrays(text: Buffer, model: Model, limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
