@@ -25,7 +25,9 @@ from app.tensors.tensor_name import split_reference
 _REMEMBERED: Final = 1 << 12
 _LISTED: Final = 3
 """Versions that an error lists, the newest."""
-_MODELS: Final[Mapping[str, Model]] = {name: Model(name, row.signature) for name, row in OPERATORS.items()}
+_MODELS: Final[Mapping[str, Model]] = {name: Model(name, row.signature) for name, row in OPERATORS.items()} | {
+    LOOKUP: LOOKUP_MODEL
+}
 _RESIDENT: Final = OPERATORS["gathernd"].signature
 """What a resident tensor is as a model."""
 
@@ -43,7 +45,7 @@ class Models:
 
         Raises model_not_found, tensor_damaged, and unsupported_dtype for a tensor that the protocol cannot carry.
         """
-        model: Model | None = LOOKUP_MODEL if name == LOOKUP else _MODELS.get(name)
+        model = _MODELS.get(name)
         if model is not None:
             if version not in (None, VERSION):
                 raise self.not_found(name, version)
@@ -85,7 +87,7 @@ class Models:
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model, the oldest first; none where there is no such model."""
-        if name == LOOKUP or name in _MODELS:
+        if name in _MODELS:
             return [VERSION]
         store = self.service.store
         own, number = split_reference(name)
@@ -117,8 +119,8 @@ class Models:
 
     def names(self) -> list[str]:
         """The names of all models."""
-        own, store = (*_MODELS, LOOKUP), self.service.store
-        return [*own, *(name for name in (*store.names(), *store.alias_names()) if name not in own)]
+        store = self.service.store
+        return [*_MODELS, *(name for name in (*store.names(), *store.alias_names()) if name not in _MODELS)]
 
     def counted(self, names: list[str], newest: int | None = None) -> list[str]:
         """What the statistics call the versions of these models, or the `newest` so many of each."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from app.requests.schemas.members import BASE64, VALUES, DTypeName, Size, tidy
+from app.requests.schemas.members import BASE64, INT64, VALUES, DTypeName, Size, tidy
 from app.tensors.lookup_call import Pooling
 from app.tensors.operator_signature import BackwardName, OperatorName
 
-_INT64: Final[dict[str, JsonValue]] = {"format": "int64"}
 Values = Annotated[list[Any], Field(description=VALUES)]
 Base64 = Annotated[str, Field(description=BASE64)]
 
@@ -31,7 +30,6 @@ class OutputTensor(OpenModel):
     base64: Base64 | SkipJsonSchema[None] = None
 
 
-_Bytes = Annotated[int, Field(ge=0, json_schema_extra=_INT64)]
 Route = Literal["loop", "thread", "split", "gpu"]
 
 
@@ -40,17 +38,17 @@ class ExplainedTensor(OpenModel):
 
     dtype: DTypeName
     shape: list[Size]
-    bytes: _Bytes | None = Field(description="Bytes of its items; null for strings.")
+    bytes: Size | None = Field(description="Bytes of its items; null for strings.")
     tensor: str | SkipJsonSchema[None] = None
 
 
 class ExplainedPlan(OpenModel):
     """What the operator comes down to: data as [batches, dims, slice], indices as [batches or 1, tuples, len(dims)]."""
 
-    batches: _Bytes
-    tuples: _Bytes
+    batches: Size
+    tuples: Size
     dims: list[Size]
-    slice_items: _Bytes
+    slice_items: Size
     item_size: int = Field(
         description="Bytes of an item; of strings it is where they begin that is gathered, 8 bytes each."
     )
@@ -61,8 +59,8 @@ class ExplainedPlan(OpenModel):
 class ExplainedSize(OpenModel):
     """The size of a gather, or a threshold in it."""
 
-    items: _Bytes | None = Field(description="Items that are picked; null in a threshold that no number reaches.")
-    bytes: _Bytes | None = Field(description="Bytes that are copied; null in a threshold that no number reaches.")
+    items: Size | None = Field(description="Items that are picked; null in a threshold that no number reaches.")
+    bytes: Size | None = Field(description="Bytes that are copied; null in a threshold that no number reaches.")
 
 
 class ExplainedRoute(OpenModel):
@@ -97,7 +95,7 @@ class Explanation(OpenModel):
     data: ExplainedTensor
     indices: ExplainedTensor
     updates: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Of a scatter.")
-    output_bytes: _Bytes | None = Field(description="Bytes of the output's items; null for strings.")
+    output_bytes: Size | None = Field(description="Bytes of the output's items; null for strings.")
     plan: ExplainedPlan
     size: ExplainedSize
     routes: list[ExplainedRoute] = Field(description="In the order of preference: the first open one is taken.")
@@ -224,7 +222,7 @@ class PlaceBody(OpenModel):
     value: Any = Field(None, description="The wrong value; integers beyond 64 bits as text.")
     axis: Size | SkipJsonSchema[None] = Field(None, description="Axis of data.")
     size: Size | SkipJsonSchema[None] = Field(None, description="Size of that axis.")
-    allowed: list[Annotated[int, Field(json_schema_extra=_INT64)]] | None = Field(
+    allowed: list[Annotated[int, Field(json_schema_extra=INT64)]] | None = Field(
         None, description="Lowest and highest value allowed; null on an axis of size 0."
     )
     offset: Size | SkipJsonSchema[None] = Field(

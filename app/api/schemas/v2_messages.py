@@ -15,7 +15,6 @@ from app.api.schemas.answers import OpenModel, Problem
 from app.requests.schemas.infer_request import Datatype
 from app.requests.schemas.members import Size
 
-Count = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
 Parameters = Annotated[
     dict[str, Any] | SkipJsonSchema[None],
     Field(None, description="Further settings by name: numbers, strings, true and false."),
@@ -104,8 +103,8 @@ class IndexEntry(OpenModel):
 class Duration(OpenModel):
     """How often something was done and how long that took altogether."""
 
-    count: Count
-    ns: Count
+    count: Size
+    ns: Size
 
 
 class InferStatistics(OpenModel):
@@ -124,7 +123,7 @@ class InferStatistics(OpenModel):
 class BatchStatistics(OpenModel):
     """The times of the requests of one batch size, which here is always 1."""
 
-    batch_size: Count
+    batch_size: Size
     compute_input: Duration
     compute_infer: Duration
     compute_output: Duration
@@ -135,9 +134,9 @@ class ModelStatisticsBody(OpenModel):
 
     name: str
     version: str
-    last_inference: Count = Field(description="Milliseconds since 1970; 0 for never.")
-    inference_count: Count
-    execution_count: Count
+    last_inference: Size = Field(description="Milliseconds since 1970; 0 for never.")
+    inference_count: Size
+    execution_count: Size
     inference_stats: InferStatistics
     response_stats: dict[str, Any]
     batch_stats: list[BatchStatistics]

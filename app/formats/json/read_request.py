@@ -174,7 +174,7 @@ class _Described(NamedTuple):
         """The description of the array `name` with this shape."""
         dtype = DTYPES.get(self.dtype)
         reader = None if dtype is None or self.values is ABSENT else values_of(name, dtype, shape)
-        return self._replace(shape=shape, reader=reader)
+        return _Described(self.dtype, shape, self.values, self.base64, reader)
 
 
 class _Arrays:
