@@ -12,25 +12,28 @@ data.shape[:a] + indices.shape[b:] + data.shape[a+1:].
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
 from app.operators.gather_plan import GatherPlan
 from app.operators.gathernd import check_batch_shape
-from app.operators.shape_rules import check_axis, check_rank, shorten
+from app.operators.shape_rules import NO_TENSORS, check_axis, check_rank, shorten
+from app.tensors.backward_call import BackwardCall
+from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 
 
 def plan_gather(
-    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str, batch_dims: int = 0
+    dialect: Dialect, call: Call | BackwardCall, data: Tensor, further: Mapping[str, Tensor] = NO_TENSORS
 ) -> tuple[GatherPlan, tuple[int, ...], int]:
     """Check rank, axis and batch_dims; return the plan, the output shape and the axis counted from the front.
 
-    `pointer` is that of the axis. Raises rank_too_small, batch_dims_out_of_range, axis_out_of_range or
-    batch_shape_mismatch, in this order, but that a batch_dims of more than the axis
-    comes behind axis_out_of_range.
+    Raises rank_too_small, batch_dims_out_of_range, axis_out_of_range or batch_shape_mismatch, in this order, but that a
+    batch_dims of more than the axis comes behind axis_out_of_range.
     """
+    indices, (axis,), batch_dims, pointer = call.indices, call.parameters, call.batch_dims, call.pointer("axis")
     check_rank(dialect, "data", data)
     if batch_dims:
         axis, batch_dims = check_batch_dims(dialect, data, indices, batch_dims, axis, pointer)

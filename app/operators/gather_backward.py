@@ -24,8 +24,8 @@ def plan_gather_backward(dialect: Dialect, call: BackwardCall, data: Tensor, lim
     Raises what `plan_gather` raises but for the limits, invalid_field where a `sparse` gradient is not along
     axis 0, updates_shape_mismatch, limit_exceeded and output_too_large, in this order.
     """
-    indices, grad_output, batch_dims, (axis,) = call.indices, call.grad_output, call.batch_dims, call.parameters
-    gather, output_shape, axis = plan_gather(dialect, data, indices, axis, call.pointer("axis"), batch_dims)
+    indices, grad_output = call.indices, call.grad_output
+    gather, output_shape, axis = plan_gather(dialect, call, data)
     check_sparse(call.sparse, axis, "axis", call.pointer("sparse"))
     check_grad_output_shape(dialect, data, grad_output, output_shape, limits)
     plan = BackwardPlan(gather, float_type(data.dtype), call.sparse, call.lda_coeff)

@@ -20,7 +20,7 @@ from typing import Final
 from app.errors import GatherError, Place, invalid_field
 from app.operators.dialects import Dialect
 from app.operators.gather_plan import OneBatchPlan
-from app.operators.shape_rules import shorten
+from app.operators.shape_rules import check_wanted_shape, shorten
 from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 
@@ -147,9 +147,9 @@ def plan_gather_block_quantized(
         item_size=scales.dtype.carrier.itemsize,
         wrap=dialect.wrap,
     )
-    _check_shape(dialect, "scales", scales, (*data.shape[:-1], plan.blocks))
+    check_wanted_shape(dialect, "scales", scales, (*data.shape[:-1], plan.blocks))
     if zero_points is not None:
-        _check_shape(dialect, "zero_points", zero_points, (*data.shape[:-1], plan.zero_point_bytes))
+        check_wanted_shape(dialect, "zero_points", zero_points, (*data.shape[:-1], plan.zero_point_bytes))
     return plan, (*call.indices.shape, *data.shape[1:-1], width), 0
 
 
@@ -174,16 +174,4 @@ def _check_axis(dialect: Dialect, call: Call, name: str, axis: int, rank: int, w
             places=[Place(call.pointer(name), value=axis, allowed=(wanted, wanted))],
             rule=dialect.rules["axis_out_of_range"],
             hint=f"Write {wanted} at {call.pointer(name)}.",
-        )
-
-
-def _check_shape(dialect: Dialect, name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
-    """Raise updates_shape_mismatch unless scales or zero points have the shape that data and block_size ask for."""
-    if tensor.shape != wanted:
-        raise GatherError(
-            "updates_shape_mismatch",
-            f"{name} has shape {list(tensor.shape)} and must have {list(wanted)}",
-            pointer=tensor.shape_pointer,
-            rule=dialect.rules["updates_shape_mismatch"],
-            hint=f"Send {name} of shape {list(wanted)}.",
         )

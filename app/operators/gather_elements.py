@@ -6,13 +6,15 @@ With r = rank(data) = rank(indices) and an axis a of data: output.shape = indice
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
 from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
 from app.operators.gather_plan import SingleIndexPlan
-from app.operators.shape_rules import check_axis, check_rank
+from app.operators.shape_rules import NO_TENSORS, check_axis, check_rank
+from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 
 
@@ -67,15 +69,16 @@ class GatherElementsPlan(SingleIndexPlan):
 
 
 def plan_gather_elements(
-    dialect: Dialect, data: Tensor, indices: Tensor, axis: int, pointer: str
+    dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor] = NO_TENSORS
 ) -> tuple[GatherElementsPlan, tuple[int, ...], int]:
     """Check ranks, axis and shapes; return the plan, the output shape and the axis counted from the front.
 
     Raises rank_too_small, rank_mismatch, axis_out_of_range or indices_shape_mismatch, in this order.
     """
+    indices = call.indices
     check_rank(dialect, "data", data)
     check_same_rank(dialect, data, indices)
-    axis = check_axis(dialect, data, axis, pointer)
+    axis = check_axis(dialect, data, call.parameters[0], call.pointer("axis"))
     check_indices_shape(dialect, data, indices, axis)
     shape = data.shape
     sizes, strides, axis_stride = places_in_data(shape, indices.shape, axis)

@@ -6,26 +6,30 @@ output.shape = indices.shape[:-1] + data.shape[b+k:].
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
 from app.operators.gather_plan import GatherPlan
-from app.operators.shape_rules import check_rank, shorten
+from app.operators.shape_rules import NO_TENSORS, check_rank, shorten
+from app.tensors.backward_call import BackwardCall
+from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 
 
 def plan_gathernd(
-    dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int, pointer: str
+    dialect: Dialect, call: Call | BackwardCall, data: Tensor, further: Mapping[str, Tensor] = NO_TENSORS
 ) -> tuple[GatherPlan, tuple[int, ...], int]:
     """Check the shapes; return the plan, the output shape and the data axis of the first index component (b).
 
     Raises rank_too_small, batch_dims_out_of_range, batch_shape_mismatch or index_depth_out_of_range, in this
     order.
     """
+    indices, (batch_dims,) = call.indices, call.parameters
     check_rank(dialect, "data", data)
     check_rank(dialect, "indices", indices)
-    check_batch_dims(dialect, data, indices, batch_dims, pointer)
+    check_batch_dims(dialect, data, indices, batch_dims, call.pointer("batch_dims"))
     check_batch_shape(dialect, data, indices, batch_dims)
     check_depth(dialect, data, indices, batch_dims)
     shape, index_shape = data.shape, indices.shape

@@ -26,7 +26,7 @@ def plan_gathernd_backward(dialect: Dialect, call: BackwardCall, data: Tensor, l
     """
     indices, grad_output, (batch_dims,) = call.indices, call.grad_output, call.parameters
     check_sparse(call.sparse, batch_dims, "batch_dims", call.pointer("sparse"))
-    gather, output_shape, _ = plan_gathernd(dialect, data, indices, batch_dims, call.pointer("batch_dims"))
+    gather, output_shape, _ = plan_gathernd(dialect, call, data)
     check_grad_output_shape(dialect, data, grad_output, output_shape, limits)
     plan = BackwardPlan(gather, float_type(data.dtype), call.sparse, call.lda_coeff)
     check_backward_limits(data, indices, grad_output, plan, limits)

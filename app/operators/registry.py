@@ -55,10 +55,6 @@ Planned = tuple[Plan, tuple[int, ...], int]
 Planner = Callable[[Dialect, Call, Tensor, Mapping[str, Tensor]], Planned]
 """Of a dialect, a call, its data and its further inputs. Raises the operator's errors on types and shapes, but for the
 types of data and indices, which `check_dtypes` has looked at."""
-GatherPlanner = Callable[[Dialect, Tensor, Tensor, int, str], Planned]
-"""Of a dialect, data, indices, the only parameter and the pointer to it."""
-
-
 BackwardPlanner = Callable[[Dialect, BackwardCall, Tensor, Limits], Backward]
 """Of a dialect, a call, and the gather's data, whose items are not read. Raises the errors of shapes and limits."""
 LookupPlanner = Callable[[LookupCall, Sequence[Tensor], Limits], LookupPlan]
@@ -156,22 +152,12 @@ def _texts(name: str, dialects: Iterable[str]) -> tuple[str, ...]:
     return (*((f"ONNX {title} {numbers}",) if onnx else ()), *others)
 
 
-def _gather(plan: GatherPlanner, parameter: Parameter) -> Planner:
-    """The planner of an operator of one parameter and without further inputs."""
-    name = parameter.name
-    return lambda dialect, call, data, _: plan(dialect, data, call.indices, call.parameters[0], call.pointer(name))
-
-
-def _plan_gather(dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]) -> Planned:
-    return plan_gather(dialect, data, call.indices, call.parameters[0], call.pointer("axis"), call.batch_dims)
-
-
 _ROWS: Final[tuple[Operator, ...]] = (
     _row(
         "gathernd",
         (BATCH_DIMS,),
         GATHERND,
-        _gather(plan_gathernd, BATCH_DIMS),
+        plan_gathernd,
         summary="Gather slices by index tuples (GatherND)",
         schema=(
             "GatherNDRequest",
@@ -182,7 +168,7 @@ _ROWS: Final[tuple[Operator, ...]] = (
         "gather",
         (AXIS,),
         GATHER,
-        _plan_gather,
+        plan_gather,
         summary="Gather slices along an axis (Gather)",
         schema=("GatherRequest", "A Gather: each entry of `indices` picks a slice of `data` along `axis`."),
     ),
@@ -190,7 +176,7 @@ _ROWS: Final[tuple[Operator, ...]] = (
         "gather_elements",
         (AXIS,),
         GATHER_ELEMENTS,
-        _gather(plan_gather_elements, AXIS),
+        plan_gather_elements,
         summary="Gather single elements along an axis (GatherElements)",
         schema=(
             "GatherElementsRequest",

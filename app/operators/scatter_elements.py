@@ -15,8 +15,8 @@ from app.operators.scatter_plan import ScatterElementsPlan
 from app.operators.shape_rules import (
     check_axis,
     check_rank,
-    check_updates_shape,
     check_updates_type,
+    check_wanted_shape,
 )
 from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
@@ -36,7 +36,7 @@ def plan_scatter_elements(
     check_same_rank(dialect, data, indices)
     axis = check_axis(dialect, data, call.parameters[0], call.pointer("axis"))
     check_indices_shape(dialect, data, indices, axis)
-    check_updates_shape(dialect, updates, indices.shape)
+    check_wanted_shape(dialect, "updates", updates, indices.shape)
     sizes, strides, axis_stride = places_in_data(data.shape, indices.shape, axis)
     plan = ScatterElementsPlan(
         sizes=sizes,

@@ -20,8 +20,8 @@ from app.operators.index_out_of_bounds import index_error
 from app.operators.scatter_plan import ScatterNDPlan
 from app.operators.shape_rules import (
     check_rank,
-    check_updates_shape,
     check_updates_type,
+    check_wanted_shape,
 )
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Call
@@ -46,7 +46,7 @@ def plan_scatternd(
     check_rank(dialect, "indices", indices)
     depth = _checked_depth(dialect, data.shape, indices)
     shape = data.shape
-    check_updates_shape(dialect, updates, (*indices.shape[:-1], *shape[depth:]))
+    check_wanted_shape(dialect, "updates", updates, (*indices.shape[:-1], *shape[depth:]))
     plan = ScatterNDPlan(
         tuples=prod(indices.shape[:-1]),
         dims=shape[:depth],
@@ -87,7 +87,7 @@ def plan_scatter(dtype: DType, shape: Sequence[int], call: ScatterCall) -> Scatt
     check_rank(dialect, "the tensor", data)
     check_rank(dialect, "indices", indices)
     depth = _checked_depth(dialect, shape, indices)
-    check_updates_shape(dialect, call.updates, (*indices.shape[:-1], *shape[depth:]))
+    check_wanted_shape(dialect, "updates", call.updates, (*indices.shape[:-1], *shape[depth:]))
     return ScatterPlan(_rows(shape, indices, depth), prod(shape[depth:]))
 
 

@@ -126,15 +126,15 @@ def check_updates_type(
         )
 
 
-def check_updates_shape(dialect: Dialect, updates: Tensor, wanted: tuple[int, ...]) -> None:
-    """Raises updates_shape_mismatch unless updates have the shape that they must have."""
-    if updates.shape != wanted:
+def check_wanted_shape(dialect: Dialect, name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
+    """Raise updates_shape_mismatch unless updates, scales or zero points have the shape that they must have."""
+    if tensor.shape != wanted:
         raise GatherError(
             "updates_shape_mismatch",
-            f"updates has shape {list(updates.shape)} and must have {list(wanted)}",
-            pointer=updates.shape_pointer,
+            f"{name} has shape {list(tensor.shape)} and must have {list(wanted)}",
+            pointer=tensor.shape_pointer,
             rule=dialect.rules["updates_shape_mismatch"],
-            hint=f"Send updates of shape {list(wanted)}.",
+            hint=f"Send {name} of shape {list(wanted)}.",
         )
 
 

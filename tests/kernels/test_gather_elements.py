@@ -19,6 +19,7 @@ from app.kernels import Kernel
 from app.operators.dialects import GATHER_ELEMENTS
 from app.operators.gather_elements import GatherElementsPlan, plan_gather_elements
 from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 from tests.conftest import samples
 from tests.for_each import for_each
@@ -40,7 +41,8 @@ def plan_of(
 ) -> GatherElementsPlan:
     nothing = np.zeros(0, np.int64)
     data, indices = Tensor(DTYPES[CARRIED[item_size]], shape, nothing), Tensor(DTYPES["int64"], index_shape, nothing)
-    plan, _, _ = plan_gather_elements(GATHER_ELEMENTS["onnx-13"], data, indices, axis, "/axis")
+    call = Call("gather_elements", data, indices, (axis,), "onnx-13")
+    plan, _, _ = plan_gather_elements(GATHER_ELEMENTS["onnx-13"], call, data)
     return plan if wrap else replace(plan, wrap=False)
 
 

@@ -14,6 +14,7 @@ from app.operators.dialects import GATHER_ELEMENTS
 from app.operators.gather_elements import GatherElementsPlan, plan_gather_elements
 from app.operators.shape_rules import check_limits
 from app.tensors.dtypes import DTYPES
+from app.tensors.gather_call import Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
@@ -36,7 +37,7 @@ def planned(
     shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int = 0, limits: Limits = LIMITS
 ) -> tuple[GatherElementsPlan, tuple[int, ...], int]:
     data, indices = tensor(*shape), tensor(*index_shape, dtype="int64", role="indices")
-    found = plan_gather_elements(ONNX_13, data, indices, axis, "/axis")
+    found = plan_gather_elements(ONNX_13, Call("gather_elements", data, indices, (axis,), "onnx-13"), data)
     check_limits({"data": data, "indices": indices}, found[1], data.dtype, limits)
     return found
 
