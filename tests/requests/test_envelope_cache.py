@@ -53,6 +53,7 @@ def test_random_requests_are_read_alike_with_and_without_the_cache() -> None:
         ', "out_of_bounds": "fill", "fill_value": {"shape": [1]}',
         ', "out_of_bounds": "fill", "fill_value": "x\\"shape"',
         ', "out_of_bounds": "fill", "fill_value": [{"shape": [2]}, 3]',
+        ', "out_of_bounds": "fill", "fill_value": [[1], 1e999]',
     ],
 )
 @pytest.mark.parametrize("shape", ["[1.0]", "[1]", "[ 1 ]", "[1,1]"])

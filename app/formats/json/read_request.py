@@ -125,7 +125,10 @@ def _with_sizes_as_now(row: Signature, text: bytes) -> Validated | None:
     known = envelopes.get((row, _without_sizes(text))) if len(text) <= LONGEST else None
     if known is None:
         return None
-    now = _described(orjson.loads(text))
+    try:
+        now = _described(orjson.loads(text))
+    except orjson.JSONDecodeError:  # a number beyond binary64 or a lone surrogate, which are read exactly
+        return None
     known = known._replace(ready=[(name, one.of_shape(name, _shape(now[name]))) for name, one in known.ready])
     envelopes.keep(row, text, known)
     return known
