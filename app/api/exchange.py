@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from app.api.accept_header import media_weights, preferred
 from app.api.asgi_request import RequestContext
 from app.api.request_body import check_json_type, inflate_in, read_body
 from app.api.schemas.explain_answer import explanation_body
 from app.formats.body_formats import JSON, Codec, formats_of
+from app.services.runner import AnyCall
 from app.services.service import Service
 from app.surrogate_safe_json import dump
 from app.tensors.gather_call import Answer, Call
@@ -94,14 +95,6 @@ class Exchange:
         if not media_weights(accept or b"").get(JSON):
             codec.check_writable(output.dtype, call.dtype_pointer(number))
         return self.json
-
-
-class AnyCall(Protocol):
-    """A request to an operator, a gradient or a lookup."""
-
-    def dtype_pointer(self, number: int) -> str:
-        """Where the request has what gives output `number` its type."""
-        ...
 
 
 def format_of(content_type: bytes | None, formats: Mapping[bytes, Codec]) -> Codec:

@@ -29,8 +29,7 @@ from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app.cluster.coordinator.cluster_options import ClusterOptions
-from app.cluster.coordinator.message_exchange import MessageExchange
-from app.cluster.coordinator.run_coordinator import KEPT
+from app.cluster.coordinator.run_coordinator import KEPT, CoordinatorRunner
 from app.cluster.shard.shard_agent import ShardAgent
 from app.cluster.shard.shard_http import ShardClient
 from app.cluster.shard.shard_process import ShardProcess, ShardSettings, capacity_of
@@ -111,12 +110,12 @@ class CoordinatorActor:
         run_at_rays_niceness()
         self._options = ClusterOptions(**options)
         self._key = key
-        self._exchange: MessageExchange | None = None
+        self._runner: CoordinatorRunner | None = None
         self._task: asyncio.Task[None] | None = None
         self._tending: asyncio.Task[None] | None = None
 
     async def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float = 0.0) -> list[bytes]:
-        """See `MessageExchange.exchange`."""
+        """See `CoordinatorRunner.exchange`."""
         return await self._running().exchange(sender, texts, wait_s)
 
     async def key(self) -> str | None:
@@ -135,8 +134,8 @@ class CoordinatorActor:
         """Start shards on machines that come; those that were drained are left alone."""
         while True:
             await asyncio.sleep(TEND_S)
-            assert self._exchange is not None
-            drained = self._exchange.runner.coordinator.state.draining
+            assert self._runner is not None
+            drained = self._runner.coordinator.state.draining
             try:
                 spec = await asyncio.to_thread(shards_wanted)
                 if spec is not None:
@@ -146,17 +145,17 @@ class CoordinatorActor:
             except Exception:
                 logger.exception("shards that may be missing are not started yet")
 
-    def _running(self) -> MessageExchange:
-        if self._exchange is None:
+    def _running(self) -> CoordinatorRunner:
+        if self._runner is None:
             self._tending = asyncio.create_task(self._tend())
-            self._exchange = MessageExchange(uuid4().hex, self._options, HeadRecords())
-            self._task = asyncio.create_task(self._exchange.runner.run())
+            self._runner = CoordinatorRunner(uuid4().hex, self._options, HeadRecords())
+            self._task = asyncio.create_task(self._runner.run())
         assert self._task is not None
         if self._task.done():
             if not self._task.cancelled() and (error := self._task.exception()) is not None:
                 logger.error("the coordinator has failed", exc_info=error)
             os._exit(1)  # an actor that ends by itself in Ray's way is not started again
-        return self._exchange
+        return self._runner
 
 
 def start_coordinator(options: ClusterOptions, key: str | None = None, **actor_options: Any) -> Any:
@@ -178,7 +177,7 @@ class ActorLink:
     """The link to the coordinator by calls of its actor; see `coordinator_link.CoordinatorLink`."""
 
     def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float) -> list[bytes]:
-        """See `MessageExchange.exchange`. Raises OSError."""
+        """See `CoordinatorRunner.exchange`. Raises OSError."""
         found: list[bytes] = self._call("exchange", wait_s, sender, list(texts), wait_s)
         return found
 

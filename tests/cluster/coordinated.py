@@ -19,7 +19,7 @@ from threading import Event, Thread
 from typing import Any
 
 from app.cluster.coordinator.cluster_options import ClusterOptions
-from app.cluster.coordinator.message_exchange import MessageExchange
+from app.cluster.coordinator.run_coordinator import CoordinatorRunner
 from app.cluster.process_link import serve_link
 from app.cluster.shard.shard_agent import ShardAgent
 from app.imports.source_urls import AllowedSources, parse_prefix
@@ -40,7 +40,7 @@ class RunningCoordinator:
         self.loop = asyncio.new_event_loop()
         self.thread = Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.exchanging: MessageExchange | None = None
+        self.exchanging: CoordinatorRunner | None = None
         self.task: asyncio.Task[None] | None = None
         self.starts = 0
         self.begin()
@@ -50,8 +50,8 @@ class RunningCoordinator:
         self.starts += 1
 
         async def start() -> None:
-            self.exchanging = MessageExchange(f"coordinator-{self.starts}", self.options, self.records, TICK_S)
-            self.task = asyncio.create_task(self.exchanging.runner.run())
+            self.exchanging = CoordinatorRunner(f"coordinator-{self.starts}", self.options, self.records, TICK_S)
+            self.task = asyncio.create_task(self.exchanging.run())
 
         asyncio.run_coroutine_threadsafe(start(), self.loop).result(10)
 

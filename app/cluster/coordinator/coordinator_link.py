@@ -13,7 +13,7 @@ class CoordinatorLink(Protocol):
     """Safe for several threads. An address is whatever name its messages are to wait under."""
 
     def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float) -> list[bytes]:
-        """See `message_exchange.MessageExchange.exchange`. Raises OSError where the coordinator cannot be reached."""
+        """See `run_coordinator.CoordinatorRunner.exchange`. Raises OSError where the coordinator cannot be reached."""
         ...
 
     def close(self) -> None:

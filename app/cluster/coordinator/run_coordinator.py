@@ -1,21 +1,41 @@
-"""Runs a coordinator: a clock, its records, and whoever carries its messages. Nothing here decides anything."""
+"""Runs a coordinator: a clock, its records, and the messages that wait for others. Nothing here decides anything.
+
+Whoever calls hands its messages over and takes its own along: so a coordinator calls nobody, and one kind of call
+carries the whole protocol. Messages that nobody fetches are dropped, the oldest first: the protocol takes any message
+for one that may be lost.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
+from app.cluster.coordinator.cluster_options import ClusterOptions
 from app.cluster.coordinator.cluster_state import ClusterState
+from app.cluster.coordinator.cluster_status import status_of
 from app.cluster.coordinator.coordinator import Coordinator, CoordinatorAction, CreateRecord, FindRecord, ReadLatest
-from app.cluster.coordinator.message_json import record_from_json, record_to_json
+from app.cluster.coordinator.message_json import (
+    BadMessage,
+    message_from_json,
+    message_to_json,
+    record_from_json,
+    record_to_json,
+)
 from app.cluster.coordinator.messages import Message, Send
 from app.cluster.shard_map import ShardMap
 
 TICK_S: Final = 1.0
 KEPT: Final = 16
 """So many of the newest records keep their content; older ones are emptied, and keep their numbers."""
+MAX_WAITING: Final = 1000
+"""Messages that wait for one address."""
+FORGOTTEN_AFTER_S: Final = 60.0
+"""An address that has not called for so long has no messages kept."""
 _log = logging.getLogger(__name__)
 
 
@@ -35,21 +55,49 @@ class Records(Protocol):
         ...
 
 
-class CoordinatorRunner:
-    """One coordinator. `send` takes an address and a message and does not wait; what it cannot deliver is lost."""
+@dataclass(slots=True)
+class _Box:
+    called_at: float
+    waiting: deque[Message] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __init__(
-        self, coordinator: Coordinator, records: Records, send: Callable[[str, Message], None], tick_s: float = TICK_S
-    ) -> None:
-        self.coordinator = coordinator
+
+class CoordinatorRunner:
+    """One coordinator behind one call, `exchange`."""
+
+    def __init__(self, identity: str, options: ClusterOptions, records: Records, tick_s: float = TICK_S) -> None:
+        self.coordinator = Coordinator(identity, options)
         self._records = records
-        self._send = send
         self._tick_s = tick_s
+        self._boxes: dict[str, _Box] = {}
         self._asked: asyncio.Queue[ReadLatest | CreateRecord | FindRecord] = asyncio.Queue()
 
-    def receive(self, sender: str, message: Message) -> None:
-        """A message has come."""
-        self._do(self.coordinator.receive(sender, message, self._now()))
+    async def exchange(self, sender: str, texts: Sequence[bytes], wait_s: float = 0.0) -> list[bytes]:
+        """Receive messages of `sender`, and what waits for it; where nothing does, wait up to `wait_s` seconds for it.
+
+        A text that is no message is left out and logged.
+        """
+        now = self._now()
+        for address in [one for one, box in self._boxes.items() if now - box.called_at > FORGOTTEN_AFTER_S]:
+            del self._boxes[address]
+        box = self._boxes.setdefault(sender, _Box(now))
+        box.called_at = now
+        for text in texts:
+            try:
+                self._do(self.coordinator.receive(sender, message_from_json(text), now))
+            except BadMessage as error:
+                _log.warning("%s sent what is no message: %s", sender, error)
+        if not box.waiting and wait_s > 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(box.filled.wait(), wait_s)
+        box.filled.clear()
+        found = [message_to_json(message) for message in box.waiting]
+        box.waiting.clear()
+        return found
+
+    def status(self) -> Mapping[str, Any]:
+        """The cluster as its coordinator knows it; see `cluster_status.status_of`."""
+        return status_of(self.coordinator)
 
     async def run(self) -> None:
         """Run until another coordinator takes over, or until it is cancelled."""
@@ -70,9 +118,15 @@ class CoordinatorRunner:
     def _do(self, actions: list[CoordinatorAction]) -> None:
         for action in actions:
             if isinstance(action, Send):
-                self._send(action.to, action.message)
+                self._post(action.to, action.message)
             else:
                 self._asked.put_nowait(action)
+
+    def _post(self, to: str, message: Message) -> None:
+        box = self._boxes.get(to)
+        if box is not None:
+            box.waiting.append(message)
+            box.filled.set()
 
     async def _answer_records(self) -> None:
         """One after the other; what fails is asked for again at the next tick."""
