@@ -1,4 +1,4 @@
-"""How many versions of resident tensors are damaged, counted at intervals for the gauge of that name."""
+"""Counts the damaged versions of resident tensors at intervals, for the gauge `gathernd_resident_tensors_damaged`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class DamagedCount:
 
 
 async def count_damaged(store: LocalStore, damaged: DamagedCount) -> None:
-    """Count the damaged versions every DAMAGE_INTERVAL_S, more rarely where there are many. Runs until it is cancelled.
+    """Count the damaged versions again and again, until cancelled.
 
-    It reads the first page of each tensor's file, a few at a time, and then pauses DAMAGE_PAUSE_RATIO times the
-    processor time that this took.
+    A count reads the first page of each tensor's file, a few files at a time. The pause after it is DAMAGE_INTERVAL_S,
+    or DAMAGE_PAUSE_RATIO times the processor time of the count if that is longer (many tensors).
     """
 
     def look(after: str | None) -> tuple[int, str | None, float]:

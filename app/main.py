@@ -69,9 +69,9 @@ def split_threads(settings: Settings) -> int:
 
 
 def use_gpu(settings: Settings, service: Service) -> None:
-    """Find and measure a GPU for the service; without one `no_gpu` says why.
+    """Find and measure a GPU for the service; if it has none, `service.chooser.no_gpu` says why.
 
-    Raises NoDevice where the settings require one.
+    Raises NoDevice if the settings require a GPU and none can be used.
     """
     try:
         device = gpu_discovery.find_gpu(settings.device, settings.workers, settings.gpu_memory)

@@ -1,4 +1,4 @@
-"""The server from settings: its options, the order of its start, and one process or a supervisor of several."""
+"""Starts the server from its settings: builds its options and runs one process or a supervisor of several."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _reserve_grpc(settings: Settings, tls: Tls | None) -> list[socket.socket]:
 
 
 def _unix_socket(settings: Settings, name: str, removed_at_the_end: ExitStack) -> UnixSocket | None:
-    """The Unix socket that a setting names, which is not at its path yet. Raises CannotListen."""
+    """Prepare the Unix socket that setting `name` gives; it gets its path later. None if unset. Raises CannotListen."""
     path = getattr(settings, name)
     if path is None:
         return None

@@ -1,6 +1,6 @@
 """The settings: environment variables GATHERND_* and equal flags of `gathernd serve`, built once and passed down.
 
-Only `app.main` and `app.cli` read this module. docs/reference/settings.md is held equal to it by a test.
+Other modules are given what they need of it. A test keeps docs/reference/settings.md equal to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""If-Match and If-None-Match (RFC 9110, 13.1): from header fields to the ETags that are compared, and 304."""
+"""Reads If-Match and If-None-Match (RFC 9110, 13.1), compares their ETags, and answers 304."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BARE: Final = re.compile("[A-Za-z0-9._-]{1,80}")
 
 
 def read_conditions(headers: Mapping[bytes, bytes]) -> Conditions:
-    """The conditions of a request. Raises invalid_field for what is no list of entity tags.
+    """Read the conditions of a request. Raises invalid_field if a field is neither `*` nor a list of entity tags.
 
     The ETags of this service are strong. If-None-Match compares weakly, so that `W/"x"` there means `"x"`; If-Match
     compares strongly, so that a weak tag there matches nothing.

@@ -1,4 +1,4 @@
-"""One exchange of the Open Inference from the parts of a request to those of its answer, by REST and gRPC."""
+"""Answers one request of the Open Inference Protocol, from its parts to the parts of the answer, by REST and gRPC."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ class Inference:
         return answer, written
 
     def count_failure(self, model: Model, request: ServedRequest) -> None:
-        """Count a request to a model that failed."""
+        """Count a failed request to a model."""
         self.models.statistics.of(self.models.counted_now(model)).failed(request.start)

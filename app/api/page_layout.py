@@ -1,4 +1,4 @@
-"""The frame of the pages that are made here, which look like the front page, and the page of a path that is unknown."""
+"""The frame of generated pages, which look like the front page, and the page for an unknown path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE_FIELDS: Final = (
 
 
 def page(title: str, body: str, root: str) -> str:
-    """A page with the look of the front page; `root` leads to where that is."""
+    """Return a page that looks like the front page; `root` is the URL of the front page."""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -1,11 +1,11 @@
 """The table of routes: which paths there are, what each method of a path does, and what a caller needs for it.
 
-The rows are in `app.api.route_rows`. Whatever has to know a path reads it here: the ASGI application, which looks up
-a request's handler, the rules of API keys, OpenAPI, the labels of metrics, logs and traces, and what the server does
-for health checks. No other module of `app/` has a path in it.
+The rows are in `app.api.route_rows`. Every part that needs a path reads it here: the ASGI application (to find a
+request's handler), the rules of API keys, OpenAPI, the labels of metrics, logs and traces, and the server's health
+checks. No other module of `app/` has a path in it.
 
-Paths are compared decoded, segment by segment: an encoded slash separates nothing (see `asgi_request.decoded_path`).
-A slash at the end and the case of letters count.
+Paths are decoded and compared segment by segment: an encoded slash is part of its segment (see
+`asgi_request.decoded_path`). A slash at the end and the case of letters count.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RouteTable:
             self.add(route)
 
     def add(self, route: Route) -> None:
-        """Find `route` too, after those that are there; one without braces is found before all with braces."""
+        """Add `route` behind the existing ones. Routes without braces are found before routes with braces."""
         segments = route.template.split("/")
         if "{" in route.template:
             self._by_size.setdefault(len(segments), []).append((route, segments))
@@ -79,7 +79,7 @@ class RouteTable:
         return next((route for start, route in _OTHER_BELOW.items() if path.startswith(start)), _OTHER), ()
 
     def near(self, path: str) -> str | None:
-        """The path of a route that `path`, which is none, probably means: its own segments stand in the braces."""
+        """Return the known path that an unknown `path` probably means, with the segments of `path` in the braces."""
         given = path.strip("/").split("/")
         filled = (_filled(segments, given) for _, segments in self._by_size.get(len(given) + 1, ()))
         return near_name(path, [*self._by_path, *filter(None, filled)])

@@ -1,6 +1,6 @@
-"""The body of an upload on its way from the socket to the store: read on the event loop, worked on by a thread.
+"""Carries the body of an upload from the socket to the store: the event loop reads it, a thread processes it.
 
-While the thread checks, hashes and writes one piece, the next one arrives; no more than two are ever in memory.
+While the thread checks, hashes and writes one piece, the next one arrives; at most two pieces are in memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`gathernd calibrate`: measures the rates of this machine, and shows from which size on each route is taken."""
+"""`gathernd calibrate`: measures the rates of this machine, and shows the smallest gather that takes each route."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command("calibrate")
 def calibrate(cache_dir: CacheDir = None, as_json: Json = False) -> None:
-    """Measure this machine again, keep that for the service, and show it. Best on a machine that is idle otherwise."""
+    """Measure this machine again, save the rates for the service, and show them. Best on an otherwise idle machine."""
     settings = settings_with(cache_dir)
     chooser = service_of(settings, refresh=True).chooser
     thresholds = {

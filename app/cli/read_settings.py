@@ -1,4 +1,4 @@
-"""The settings as a command reads them: what is wrong with one is said in a line, in place of a traceback."""
+"""Reads the settings for a command, and reports each wrong one in a line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_settings(**given: Any) -> Settings:
 
 
 def tell_misspelt_variables(environment: Iterable[str]) -> None:
-    """Print a line about each name of a variable that is none of a setting, and much like one that is."""
+    """Print a line about each variable whose name looks like a misspelled name of a setting."""
     for variable in environment:
         name = variable.removeprefix(_PREFIX)
         if variable.startswith(_PREFIX) and variable not in SETTING_NAMES and not _OF_OTHERS.fullmatch(name):

@@ -1,7 +1,7 @@
-"""A link to the coordinator that runs in a process of its own, which is started again when it ends.
+"""Runs the link to the coordinator in a process of its own, and starts that process again when it ends.
 
-So what the link's library does when its cluster is gone (Ray ends the process) never touches the service. Requests and
-answers are frames on the process's standard input and output: four bytes of length, then JSON.
+This keeps the link's library out of the service: when its cluster is gone, Ray ends the process that it runs in.
+Requests and answers are frames on the process's standard input and output: four bytes of length, then JSON.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ProcessLink:
                 self._pending.pop(number, None)
 
     def _write(self, process: subprocess.Popen[bytes], document: Any, timeout: float) -> None:
-        """Hand a request over. Raises TimeoutError where others are at it for so long, and OSError."""
+        """Write a request. Raises TimeoutError if other writers block it for `timeout` seconds, and OSError."""
         if not self._writing.acquire(timeout=max(0.0, timeout)):
             raise TimeoutError
         try:
@@ -120,7 +120,7 @@ class ProcessLink:
             self._writing.release()
 
     def _kill_if_silent(self, process: subprocess.Popen[bytes]) -> None:
-        """One that hangs would answer nothing ever again: the next call starts another one."""
+        """Kill the process if it has been silent for too long; the next call starts another one."""
         with self._lock:
             since = self._silent_since
             is_silent = since is not None and time.monotonic() - since >= SILENCES * ANSWER_S

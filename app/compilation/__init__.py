@@ -1,1 +1,1 @@
-"""Support for code that Numba compiles, and for the plain functions that it takes over from."""
+"""Support for code that Numba compiles, and for the plain functions that the compiled code replaces."""

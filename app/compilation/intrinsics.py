@@ -1,8 +1,8 @@
-"""LLVM's instructions as functions for compiled code, where Numba's own integers and arrays have none or a slow one.
+"""LLVM's instructions as functions for compiled code, for operations that Numba lacks or does slowly.
 
-All integers here are int64, for Numba makes a float of int64 and uint64 together; the functions that take one as
-unsigned say so, by LLVM's names (`ult`, `udiv`, `lshr`). Addresses are int64 and nothing checks them: whoever calls has
-made sure that the bytes are there.
+All integers are int64, because Numba turns an operation on int64 and uint64 into a float. Functions that read an
+argument as unsigned have LLVM's names for that (`ult`, `udiv`, `lshr`). Addresses are int64 and unchecked: the caller
+ensures that the bytes exist.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def signed(bits: int) -> int:
 
 
 def eight(byte: int) -> int:
-    """The word of eight times this byte, as an int64."""
+    """Return the int64 whose eight bytes all equal `byte`."""
     return signed(byte * 0x0101010101010101)
 
 
@@ -67,7 +67,7 @@ _int64: Final = types.int64
 
 
 def stack_words(words: int) -> Callable[[], Address]:
-    """An intrinsic for the address of so many int64 that a function has until it returns.
+    """Return an intrinsic that gives the address of `words` int64, which the calling function has until it returns.
 
     They are not cleared: unused ones cost nothing.
     """

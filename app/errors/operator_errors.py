@@ -106,8 +106,8 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
         "INVALID_ARGUMENT",
         "Element count mismatch",
         meaning=(
-            "The number of values or bytes is not what shape and dtype ask for, or the lists nest otherwise than "
-            "shape says. Ragged lists are refused even where the total would fit."
+            "The number of values or bytes does not match shape and dtype, or the nesting of the lists does not match "
+            "shape. Ragged lists are refused even if their total fits."
         ),
         mend=(
             "Send exactly as many values as the product of the shape, flat in row-major order or nested as shape says."

@@ -11,8 +11,8 @@ from typing import Any
 class Example:
     """A command that gets the error from a service on 127.0.0.1:8080, and what the answer says. A test runs it.
 
-    `members` are those of the answer beside `detail` and `hint`; None is the hint that the row makes of them. `about`
-    says what the command needs, if that is not plain.
+    `members` are the answer's members other than `detail` and `hint`. If `hint` is None, the row makes the hint from
+    these members. `about` says what the command needs, if that is not plain.
     """
 
     command: str

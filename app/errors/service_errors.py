@@ -110,9 +110,9 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         "UNIMPLEMENTED",
         "Not implemented",
         meaning=(
-            "The inference protocol has this and the service does not offer it: shared memory, classification of an "
-            "output, and changing log and trace settings; or a table in row ranges, which is immutable, would be "
-            "changed."
+            "The service does not offer this part of the inference protocol (shared memory, classification of an "
+            "output, changing log and trace settings), or the request changes a table in row ranges, which is "
+            "immutable."
         ),
         mend="Send the tensors in the request; an operator sets the log level when the service starts.",
         hints=("Leave this part of the protocol out, and send the tensors in the request itself.",),
@@ -141,9 +141,9 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         "UNAVAILABLE",
         "Import failed",
         meaning=(
-            "The file at the URL of an import could not be read: its server does not answer, refuses, or cuts the "
-            "connection; the file changed meanwhile, does not match its checksum, or is no sound npy or safetensors "
-            "file; its host has an address that is not public. Nothing was changed."
+            "The service could not import the file at the URL: its server does not answer, refuses, or cuts the "
+            "connection; the file changed meanwhile, does not match its checksum, or is not a valid npy or safetensors "
+            "file; or its host has an address that is not public. Nothing was changed."
         ),
         mend=(
             "Check the URL from the machine of the service, and send the request again; or download the file and "

@@ -68,9 +68,9 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         "PERMISSION_DENIED",
         "Forbidden",
         meaning=(
-            "The request is understood and refused: the key lacks the scope, the Host or Origin header is foreign to "
-            "a service on a loopback address or with GATHERND_ALLOWED_HOSTS, tensors may not be changed without keys "
-            "off loopback, or an import is of a URL that GATHERND_IMPORT_FROM does not allow."
+            "The request is understood and refused: the key lacks the scope; a service on a loopback address, or with "
+            "GATHERND_ALLOWED_HOSTS, does not accept the Host or Origin header; a service without keys takes changes "
+            "of tensors over loopback only; or GATHERND_IMPORT_FROM does not allow the URL of an import."
         ),
         mend=(
             "Use a key with the needed scope; call the service by its own name, or add the name to "
@@ -92,7 +92,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         404,
         "UNIMPLEMENTED",
         "Not found",
-        meaning="No route has this path, or there is no import of this id, or none any more.",
+        meaning="No route has this path, or no import has this id, or the import with this id is no longer kept.",
         mend=(
             "See /docs for the routes. The operators are POST /gathernd, POST /gather, POST /gather_elements, POST "
             "/scatternd and POST /scatter_elements."
@@ -198,8 +198,8 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         "ALREADY_EXISTS",
         "Name conflict",
         meaning=(
-            "Tensors and aliases share their names, and this one is of the other kind: the name of an alias for an "
-            "upload or the removal of a tensor, or that of a tensor for an alias."
+            "Tensors and aliases share one set of names. The request uploads or removes a tensor under the name of an "
+            "alias, or sets an alias under the name of a tensor."
         ),
         mend="Use another name, or the routes of the kind that it is: GET /aliases lists the aliases.",
         hints=("Use another name; GET /aliases lists those of aliases, and GET /tensors those of tensors.",),
@@ -241,7 +241,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         "FAILED_PRECONDITION",
         "Precondition failed",
         meaning="If-Match or If-None-Match does not hold for the tensor, or the alias, as it is now.",
-        mend="Read the current ETag, decide again, and send that one.",
+        mend="Read the current ETag, decide again, and send that ETag.",
         hints=("Read the ETag with GET, decide again, and send that one in If-Match.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/tensors/items -X DELETE -H 'If-Match: \"4e07408562bedb8b-3\"'",

@@ -1,7 +1,8 @@
 """ScatterND, GatherND's inverse: the rules on its shapes, and which slices it writes.
 
-With r = rank(data), k = indices.shape[-1]: updates.shape = indices.shape[:-1] + data.shape[k:]. Where the text leaves
-the order open, it is row-major here: of two updates of one slice the later one wins, and reductions take them in turn.
+With r = rank(data), k = indices.shape[-1]: updates.shape = indices.shape[:-1] + data.shape[k:]. If the text
+leaves the order of updates open, this code uses row-major order: if two updates address one slice, the later one wins,
+and reductions apply them in that order.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _INTO_RESIDENT: Final = SCATTERND["onnx-18"]
 def plan_scatternd(
     dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]
 ) -> tuple[ScatterNDPlan, tuple[int, ...], int]:
-    """Check updates' type and the shapes; return the plan, the output shape and the axis of the first component, 0.
+    """Check the type of updates and all shapes; return the plan, the output shape and 0, the first component's axis.
 
     Raises unsupported_dtype, rank_too_small, index_depth_out_of_range, and
     updates_shape_mismatch, in this order.

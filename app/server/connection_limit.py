@@ -1,9 +1,9 @@
-"""How many connections a process has open at once, and what becomes of one more.
+"""Limits how many connections a process has open at once.
 
-The connection that has been idle the longest is closed for it. Where none is idle the new one is refused (503), once
-the header of its request has come, so that the refusal is the answer to a request. No more than SPARE connections wait
-for that at a time; further ones are refused at once or, before a TLS handshake, just closed. Health and metrics are
-answered all the same.
+A new connection beyond the limit closes the one that has been idle the longest. If none is idle, the new one is refused
+(503) once the header of its request has come, so that the refusal answers a request. At most SPARE connections wait for
+their refusal at a time; further ones are refused at once or, before a TLS handshake, just closed. Requests for health
+and metrics are always answered.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Unix sockets that the service listens on: files whose mode and owner say who may connect.
 
-A socket is made in a folder that only this user may enter, gets its mode and owner there, and is moved to its place
-once it takes connections: nobody connects before the mode holds, and of two services that start at once one sees the
-other's. The file that a killed service has left is replaced; where somebody listens, and at a file that is no socket,
-the start is refused.
+A socket is made in a folder that only this user may enter, gets its mode and owner there, and moves to its path once it
+takes connections. So nobody connects before the mode is set, and if two services start at once, one sees the other's
+socket. A start replaces the file that a killed service has left. It is refused if somebody listens at the path, or if
+the path holds a file of another kind.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Permissions:
     owner: str | None
 
     def ids(self) -> tuple[int, int]:
-        """The numbers of user and group, -1 for one that stays. Raises CannotListen for a name that there is not."""
+        """Return the ids of user and group, -1 for one to keep. Raises CannotListen if a name is unknown."""
         user, _, group = (self.owner or "").partition(":")
         return _number(user, "user"), _number(group, "group")
 

@@ -1,4 +1,4 @@
-"""Requests are counted here, each once and at once, in the memory that other processes read.
+"""Counts each request once, as soon as it is over, in memory that other processes read.
 
 The name of a cell (see `shared_counters`) is the metric's name and its labels, joined by "|".
 """
@@ -41,14 +41,16 @@ _SCRAPE_DELAY_S: Final = 0.02
 
 
 class Metrics(Collector):
-    """Counts requests, has those that failed written to `log`, or all that `log` takes, and with `tracing` exports a
-    span of each. `template` says under which route template a path is counted, "other" for what is no route.
+    """Counts requests, logs them, and exports a span of each if `tracing` is given.
 
-    `gauges` are read in every process and summed; another process's are as old as its `publish`. `common` are those
-    that are the same whichever process is asked; it may block, and is called in a thread. `unsummed` are such ones that
-    are read one by one. `key_label` says what people call the key with a SHA-256, for the log.
+    `log` gets the requests that failed, or all if it takes all. `template` maps a path to the route template under
+    which it is counted, "other" for an unknown path.
 
-    A gather is counted by one call, which adds to its cells by their addresses (see `increments`).
+    `gauges` are read in every process and summed; those of another process are as old as its last `publish`. `common`
+    returns the gauges that are the same in every process; it may block, so a thread calls it. `unsummed` are gauges of
+    the same kind, each with a function of its own. `key_label` maps the SHA-256 of a key to the key's label in the log.
+
+    One call counts a gather: it adds to the gather's cells by their addresses (see `increments`).
     """
 
     def __init__(
@@ -216,7 +218,7 @@ class Metrics(Collector):
         return place
 
     def _tensor_label(self, name: str) -> str:
-        """The label under which lookups in the tensor `name` are counted, "" for none; numbers of versions are none."""
+        """Return the label that counts lookups in the tensor `name`, without its version; "" if `name` is empty."""
         name = name.partition("@")[0]
         if name and name not in self._tensors:
             if len(self._tensors) >= MOST_TENSORS:

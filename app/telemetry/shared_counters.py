@@ -111,7 +111,7 @@ class Counters:
         self.header[SlotHeader.PID] = os.getpid()
 
     def cell(self, name: str) -> int:
-        """The cell of this name, added if it is not there; one that nobody reads, once all are taken."""
+        """Return the cell of this name, adding it if missing; a cell that nobody reads if all are taken."""
         found = self._cells.get(name)
         if found is not None:
             return found
@@ -177,7 +177,7 @@ class Counters:
         return {slot.number: slot.header[SlotHeader.PID] for slot in self._slots if slot.header[SlotHeader.PID]}
 
     def labels(self, name: str) -> set[str]:
-        """The labels under which this process's slot counts a metric of one label."""
+        """Return the label values that this process's slot has for `name`, a metric with one label."""
         return {cell.partition("|")[2] for cell in self._cells if cell.startswith(f"{name}|")}
 
     def accepting(self) -> list[int]:

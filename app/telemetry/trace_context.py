@@ -1,4 +1,4 @@
-"""The W3C Trace Context that a caller sends with a request, and that requests to other services for its sake repeat."""
+"""Reads the W3C Trace Context of a caller's request, and passes it on with the requests that this one causes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def trace_id_of(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def handed_on(headers: Mapping[bytes, bytes], request_id: str | None) -> bytes:
-    """The header lines with which a request to another service, for the sake of one with `headers`, says so.
+    """Return the header lines that pass the caller's request id and trace on to another service.
 
-    `request_id` is the id that the caller gave, if it is a valid one.
+    `headers` are those of the caller's request; `request_id` is the id in it, None if it has no valid one.
     """
     lines = b"" if request_id is None else b"x-request-id: %b\r\n" % request_id.encode()
     if trace_id_of(headers) is not None:

@@ -1,8 +1,8 @@
 """The one table of element types: the name of a type in each format, and how its items are held.
 
 `numpy` is the dtype of the array that holds the items; strings, which are objects for NumPy, are held as
-`PackedStrings`. `carrier` is the dtype of the same size that kernels see, so that a kernel is compiled for five item
-sizes and not for every type; of strings it is where they begin that is gathered, 8 bytes each.
+`PackedStrings`. `carrier` is the dtype of the same size that kernels see: kernels are compiled for five item sizes
+instead of every type. For strings a kernel gathers where each string begins, 8 bytes each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Kind = Literal["bool", "int", "uint", "float", "complex", "string"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type: `item_size` in bytes (0 for string); None where a format lacks the type.
+    """One element type. `item_size` is in bytes (0 for string); a format that lacks the type has None for its name.
 
     `npy` is the code in npy files, without the byte order. `arithmetic` says whether items are added and compared:
     by the reductions of scatters, and for floats by pooled lookups and gradients.

@@ -1,4 +1,4 @@
-"""A request, read and typed but not yet judged: what `requests` makes of a document and `services` carries out."""
+"""A request after parsing and before validation: `app.requests` builds it from a document, `app.services` runs it."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Answer:
 
     @property
     def output(self) -> Tensor:
-        """The only output of an operator that has one."""
+        """The output of an operator that has exactly one."""
         return self.outputs[OUTPUT]
 
     @property

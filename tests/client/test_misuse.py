@@ -26,7 +26,7 @@ from tests.for_each import for_each
         ([{"items": [1]}], r"feature 0 has the fields \['items'\]: take tensor, indices, offsets"),
         ([{"tensor": "items"}], "tensor and indices are needed"),
         ([("items",)], "feature 0 has 1 fields: take tensor"),
-        ([("items", [1], [0], None, None, "sum", 7)], "feature 0 has 7 fields"),
+        ([("items", [1], [0], None, None, "sum", False, 8)], "feature 0 has 8 fields"),
         ([7], "not a int"),
     ],
 )

@@ -142,8 +142,7 @@ def test_compiled_code_is_kept_and_found_again(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
 from app import compile_request_functions
-folder = compile_request_functions.configure(Path({str(tmp_path)!r}))
-print(compile_request_functions.is_cached(folder))
+compile_request_functions.configure(Path({str(tmp_path)!r}))
 compile_request_functions.warm()
 print(sum(sum(function.compiled.stats.cache_hits.values()) for function in compile_request_functions.FUNCTIONS))
 """
@@ -151,6 +150,6 @@ print(sum(sum(function.compiled.stats.cache_hits.values()) for function in compi
         subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
         for _ in range(2)
     ]
-    assert hits == [["False", "0"], ["True", str(len(compile_request_functions.FUNCTIONS))]]
+    assert hits == [["0"], [str(len(compile_request_functions.FUNCTIONS))]]
     (folder,) = tmp_path.iterdir()
     assert folder.name.startswith("codec-")

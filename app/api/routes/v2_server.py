@@ -1,6 +1,6 @@
-"""What the inference protocol asks of the server as a whole: metadata, health and settings.
+"""The inference protocol's routes for the server as a whole: metadata, health and settings.
 
-Log and trace settings can be read; changing them, and shared memory, are answered 501 with the reason.
+Log and trace settings can be read. A request to change them, or for shared memory, gets 501 with the reason.
 """
 
 from __future__ import annotations

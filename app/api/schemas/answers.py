@@ -1,4 +1,4 @@
-"""What operators, gradients and lookups answer, and errors, as OpenAPI and generated clients see them."""
+"""Schemas of the answers of operators, gradients and lookups, and of errors, for OpenAPI and generated clients."""
 
 from __future__ import annotations
 

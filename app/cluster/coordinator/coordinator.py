@@ -1,15 +1,16 @@
 """The coordinator's side of the protocol, without I/O: the map, and the orders that make it true.
 
-Who drives it calls `start`, then `receive`, `tick` every second, and `created`, `exists` and `latest` with what became
-of the records; it does the actions that these return. Nothing is said to anybody before the record that it follows
-from is durable. Of two coordinators at once only the one that began last can make records, and the other one stops.
+The driver calls `start`, then `receive` for each message and `tick` every second. Each call returns actions; the driver
+performs them and reports what became of the records with `created`, `exists` and `latest`. The coordinator sends no
+message before the record behind it is durable. If two coordinators run at once, only the one that began last can
+create records; the other one stops.
 
-    ReadLatest      read the record with the highest number: `latest`
-    CreateRecord    create a record, unless one with its number exists: `created`, or `exists` with that one
-    FindRecord      look whether a record with this number exists: `exists`, if so
+    ReadLatest      read the record with the highest number, report it with `latest`
+    CreateRecord    create a record, report `created`; if one with its number exists, report that one with `exists`
+    FindRecord      look for the record with this number, report it with `exists` if it is there
     Send            send a message
 
-Clocks are only compared with themselves: `now` is in seconds, from any beginning.
+`now` is in seconds since an arbitrary moment: the coordinator compares it only with earlier values of its own clock.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ _NO_STATE: Final = ClusterState()
 
 
 class Coordinator:
-    """One coordinator; `identity` is its own and no other's, also of one that ran before it."""
+    """One coordinator; `identity` is unique among all coordinators, earlier ones included."""
 
     def __init__(self, identity: str, options: ClusterOptions, release: str = __version__) -> None:
         """`release` is the version of the service that it is of."""
@@ -131,7 +132,7 @@ class Coordinator:
         return sent + self._commit()
 
     def exists(self, record: ClusterState, now: float) -> list[CoordinatorAction]:
-        """A record with a number that this one wanted, or looked for, is there: its own, or that of another one."""
+        """Take a record whose number this coordinator wanted or looked for; it or another coordinator made it."""
         if self.stopped or record.generation <= self.state.generation:
             return []
         if record.coordinator == self._identity:
@@ -272,7 +273,7 @@ class Coordinator:
         ]
 
     def _wanted(self) -> set[tuple[str, RangeKey]]:
-        """The ranges of the map and those that are being made for it, with their machines."""
+        """Return (machine, range) pairs: those in the map, and those being copied or written for it."""
         wanted = self.copies.wanted() | self.publications.wanted()
         for one in self.state.listed:
             wanted.update((node, one.key) for node in one.nodes)

@@ -5,8 +5,8 @@
     router -> coordinator    MapRequest, Publish, Change
     coordinator -> router    MapAnswer, Placed, Published, Changed, Refused
 
-The protocol is described in docs/cluster-protocol.md. Rows are in none of them: routers and shards write and read them
-by the routes of the service on each machine.
+docs/cluster-protocol.md describes the protocol. Messages carry no rows: routers and shards read and write rows through
+the routes of the service on each machine.
 """
 
 from __future__ import annotations
@@ -135,9 +135,10 @@ class MapAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Asks where the rows of a new version go, and, repeated, whether it is published. One content id, one upload.
+    """Asks where the rows of a new version go; sent again, whether it is published. Each upload has one content id.
 
-    `known` is the generation of the map that the router had when it sent this first: a late repetition is told by it.
+    `known` is the generation of the router's map when it first sent this; the coordinator recognizes a late repetition
+    by it.
     """
 
     content_id: str

@@ -1,4 +1,4 @@
-"""What a coordinator knows of the machines: from their shards' inventories, and from how long ago they came."""
+"""What a coordinator knows about the machines, from their shards' inventories and the age of these."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class NodeViews:
             known.held[message.key] = HeldRange(message.key, message.stamp, whole=True, size=size)
 
     def pass_time(self, now: float) -> None:
-        """It is `now`."""
+        """Advance the clock to `now`."""
         self._now = max(self._now, now)
 
     @property
     def may_lack_some(self) -> bool:
-        """Whether it began so lately that machines may live of which nothing has been heard."""
+        """Return True if the coordinator began so lately that living machines may not have reported yet."""
         return self._now - self._began < HEARD_AFTER
 
     @property

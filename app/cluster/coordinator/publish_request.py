@@ -1,10 +1,10 @@
 """A router's side of publishing a version, without I/O: where the rows go, and whether it is published.
 
-The driver sends `asked` to the coordinator again and again, gives `receive` what comes back, and looks at `outcome`. A
-content id is published once, however often it is asked for. Repetitions are equal to the first one: with a newer
-`known` a late one would be published once more, after the version was superseded and removed.
+The driver sends `asked` to the coordinator repeatedly, gives each answer to `receive`, and reads `outcome`. However
+often it asks, a content id is published once. Every repetition equals the first request: if a late one carried a newer
+`known`, it would publish the version again after it was superseded and removed.
 
-If it is refused with `stale_map`, the driver fetches the map and begins another request, with another content id.
+If the coordinator refuses with `stale_map`, the driver fetches the map and begins a new request with a new content id.
 """
 
 from __future__ import annotations

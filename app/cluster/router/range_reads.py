@@ -1,12 +1,12 @@
-"""How the router reads the ranges of one version that a request needs, without I/O: which shard is asked when.
+"""Decides which shard the router asks, and when, for the ranges of one version that a request needs; without I/O.
 
-All ranges are asked side by side. A replica that refuses, breaks off, is late or does not have the range is passed over
-at once for the next one. When all replicas of a range have been tried the map is fetched, since the range may have
-moved, and they are tried again, three times in all. Every read names the content, so that whichever shard answers has
-the rows of this version: an answer is of one version, or there is none.
+The router asks for all ranges in parallel. If a replica refuses, breaks off, is late or lacks the range, it asks the
+next one at once. When it has tried all replicas of a range, it fetches the map, since the range may have moved, and
+tries them again, three rounds in all. Every read names the content, so any shard that answers sends rows of this
+version: a request gets rows of one version or an error.
 
-The driver does the actions and reports with `answered`, `failed`, `no_range`, `fetched` and `woken`; it looks at
-`outcome` after each. What comes for an ask that is over is not heeded.
+The driver performs the actions and reports with `answered`, `failed`, `no_range`, `fetched` and `woken`; it reads
+`outcome` after each report. A report about a read that has ended is ignored.
 
     AskReplica  ask a shard for the rows of a range, and report a failure at `late_at`
     FetchMap    fetch the map, once, and report what the newest one is now

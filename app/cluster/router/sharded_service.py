@@ -1,4 +1,4 @@
-"""What a service that routes has beside the parts of others: the map, from a file or a coordinator, and the shards."""
+"""The parts that only a routing service has: the map, from a file or a coordinator, and the shards."""
 
 from __future__ import annotations
 

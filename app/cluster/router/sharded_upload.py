@@ -1,8 +1,8 @@
-"""Uploads to a table in row ranges, checked and hashed here as on one machine; the rows go on to the shards.
+"""Uploads a table in row ranges: checks and hashes it here, as one machine would, and sends the rows to the shards.
 
-`StreamedUpload` sends rows on as they arrive, in bounded memory. Strings, of which only the whole says where each range
-ends, and arrays in column-major order, whose rows are whole at the very end, are a `SpooledUpload`: they are written to
-a file of the router's store first, in row-major order, and sent from there.
+`StreamedUpload` sends rows on as they arrive, in bounded memory. `SpooledUpload` first writes the items to a file of
+the router's store, in row-major order, and sends them from there. It is for strings, since only the whole array says
+where each range ends, and for arrays in column-major order, whose rows are complete only at the very end.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class SpooledUpload(ShardedUpload):
         return np.memmap(self._file.path, np.int64, "r", found.offsets_at, (found.item_count,))
 
     def abandon(self) -> None:
-        """Leave nothing."""
+        """Remove the spooled file, and end the upload to the shards."""
         try:
             self._file.abandon()
         finally:

@@ -54,7 +54,7 @@ class ShardClient:
         self._timeout = timeout
 
     def readiness(self) -> bool | None:
-        """Whether it serves; None where it does not even answer."""
+        """Return True if the shard is ready, False if it answers that it is not, None if it does not answer."""
         try:
             with _Asked(self, "GET", path_of("readyz")) as answer:
                 return answer.status == 200

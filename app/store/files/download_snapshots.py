@@ -1,15 +1,15 @@
-"""Snapshots: a content at one version, for a download that takes longer than scatters can be kept waiting.
+"""Keeps one version of a content for a download, which may take longer than a scatter can wait.
 
-Where the file system can share blocks between files (reflink), a snapshot is a copy that takes no space. Elsewhere it
-is a file beside the content: before a scatter changes pages it copies them there, once each; the reader takes those
-pages from there and all others from the content itself.
+If the file system can share blocks between files (reflink), a snapshot is a copy that takes no space. Otherwise it is a
+file beside the content: before a scatter changes a page it copies the page there, once; the reader takes copied pages
+from the snapshot and all others from the content itself.
 
     <content id>.<random>   one byte for each page of the items, 1 where the page was copied; then the pages, each in
                             its own place. The file is sparse, and has its full length from the start. It is truncated
                             to nothing where the disk had no room for a page: the scatter goes on, the download ends.
 
-The reader holds a lock (flock) on the file as long as it reads, so that files of dead readers are recognised. The word
-SNAPSHOTS of the content says whether there may be such files, so that other scatters need not look for any.
+The reader holds a lock (flock) on the file as long as it reads, so that files of dead readers are recognized. The word
+SNAPSHOTS of the content says whether such files may exist; if not, a scatter does not look for any.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ class Snapshot:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that was read is of one version.
+        """Return True if everything that was read is of one version.
 
-        It is not where a service that started has removed the file, so that scatters found nowhere to copy pages to.
-        That can meet only a reader that is not of the service's process group.
+        False if a service removed the file when it started, so that scatters had nowhere to copy pages to. This happens
+        only to a reader outside the service's process group.
         """
         return self._fd < 0 or self._is_clone or os.fstat(self._fd).st_nlink > 0
 

@@ -55,7 +55,7 @@ def file_system_of(folder: Path) -> str | None:
 
 
 def check_processor(processes: int) -> None:
-    """Raises Unsuitable where several processes could not see each other's changes of a tensor in their order."""
+    """Raise Unsuitable if several processes could see each other's changes of a tensor out of order."""
     fenced = memory_barrier.register()
     if processes > 1 and not fenced and platform.machine() not in _ORDERED:
         raise Unsuitable(

@@ -1,4 +1,4 @@
-"""Comparing contents with their checksums, in the background: a start looks at sizes and headers alone."""
+"""Compares contents with their checksums in the background; a start checks only sizes and headers."""
 
 from __future__ import annotations
 
@@ -68,9 +68,10 @@ class Verifier:
             os.close(fd)
 
     def _was_changed(self, row: Row, fd: int, description: Description, block: int, changed: _ChangedBlocks) -> bool:
-        """Whether a block with a wrong checksum was changed by a scatter since the last checkpoint; else mark damage.
+        """Return True if a scatter explains the block's wrong checksum; otherwise mark the tensor as damaged.
 
-        The tensor's lock is held only while the new part of the log and this block are read.
+        It does if it changed the block since the last checkpoint. The tensor's lock is held only while the new part of
+        the log and this block are read.
         """
         with self._group.locks.tensor(row.name):
             if self._index.find(row.reference) != row:
