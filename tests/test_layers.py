@@ -41,7 +41,7 @@ BELOW: dict[str, set[str]] = {
     "cluster": {"api", "json_text", "security"},
     "services": {"dispatch", "store", "telemetry", "bounded_cache"},
     "server": {"security", "telemetry", "memory"},
-    "security": {"errors"},
+    "security": {"errors", "bounded_cache"},
     "telemetry": {"memory", "surrogate_safe_json", "bounded_cache", "compilation"},
     "dispatch": {"kernels", "telemetry"},
     "kernels": {"operators", "compilation", "bounded_cache"},
