@@ -41,7 +41,6 @@ from app.tensors import (
     compiled_utf8,
     dtypes,
     float_rounding,
-    frame_format,
     string_frames,
 )
 
@@ -90,7 +89,7 @@ _SOURCES: Final = (
     metric_definitions,
     request_id,
     increments,
-    frame_format,
+    string_frames,
     compiled_utf8,
     constants,
     dtypes,

@@ -6,15 +6,22 @@ It imports the packages of the extra `grpc`, so that a service without gRPC leav
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
 
+from app.grpc_api.call_limits import FIRST_WINDOW
 from app.grpc_api.calls import Calls
-from app.grpc_api.calls_under_way import divided
-from app.grpc_api.control import control_calls
+from app.grpc_api.calls_under_way import CallsUnderWay, divided
+from app.grpc_api.health_and_model_calls import call_handlers
 from app.grpc_api.infer import RpcInference
-from app.grpc_api.listener import GrpcListener, GrpcOptions
+from app.grpc_api.listener import GrpcListener
 from app.grpc_api.unsent_answers import UnsentAnswers
 from app.main import Application
 from app.server.unix_sockets import UnixSocket
+from app.settings import Settings
+
+_LEAST_PENDING: Final = 96
+_MOST_PENDING: Final = 3000
+"""Calls that have come and not begun; the most is gRPC's default. Beyond a third of them it refuses some."""
 
 
 def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixSocket | None = None) -> GrpcListener:
@@ -25,35 +32,56 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
     most_calls, public_calls = divided(budget // limit)
     most_calls = min(most_calls, settings.max_requests)
     unread_bytes = budget // 8
-    readiness = app.readiness
     calls = Calls(
         RpcInference(app.inference),
-        dict(control_calls(app.models, readiness)),
+        call_handlers(app.models, app.readiness),
         authorizer=app.authorizer,
-        readiness=readiness,
+        readiness=app.readiness,
         metrics=app.metrics,
         admission=app.admission,
         deadline=settings.deadline,
-        most_calls=most_calls,
-        public_calls=public_calls,
-        unread_bytes=unread_bytes,
+        under_way=CallsUnderWay(most_calls, public_calls, unread_bytes),
         max_message_bytes=limit,
         unsent=UnsentAnswers(settings.answer_timeout, settings.min_answer_rate),
     )
-    return GrpcListener(
-        calls,
-        GrpcOptions(
-            addresses=addresses,
-            unix_socket=unix_socket,
-            max_message_bytes=limit,
-            max_metadata_bytes=settings.max_header_bytes,
-            most_streams=most_calls + public_calls,
-            unread_bytes=unread_bytes,
-            max_connections=settings.grpc_max_connections,
-            handshake_timeout=settings.header_timeout,
-            keepalive=settings.grpc_keepalive,
-            keepalive_timeout=settings.grpc_keepalive_timeout,
-            max_connection_age=settings.grpc_max_connection_age,
-            age_grace=settings.drain_timeout,
-        ),
-    )
+    options = _channel_options(settings, limit, most_calls + public_calls, unread_bytes)
+    return GrpcListener(calls, options, addresses, unix_socket)
+
+
+def _channel_options(
+    settings: Settings, max_message_bytes: int, most_streams: int, unread_bytes: int
+) -> list[tuple[str, Any]]:
+    """The options of gRPC's server."""
+    pending = max(_LEAST_PENDING, min(unread_bytes // FIRST_WINDOW, _MOST_PENDING))
+    found: list[tuple[str, Any]] = [
+        ("grpc.so_reuseport", 1),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        # gRPC would inflate a message whole before it looks at its size: `Calls` inflates within the limit.
+        ("grpc.per_message_decompression", 0),
+        ("grpc.max_metadata_size", int(settings.max_header_bytes)),
+        ("grpc.absolute_max_metadata_size", int(settings.max_header_bytes)),
+        # gRPC would let a fast sender bring megabytes of each message that nobody has asked for yet.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.server.max_pending_requests", pending // 3),
+        ("grpc.server.max_pending_requests_hard_limit", pending),
+        ("grpc.max_concurrent_streams", most_streams),
+        ("grpc.max_allowed_incoming_connections", settings.grpc_max_connections),
+        ("grpc.server_handshake_timeout_ms", _milliseconds(settings.header_timeout)),
+        ("grpc.keepalive_time_ms", _milliseconds(settings.grpc_keepalive)),
+        ("grpc.keepalive_timeout_ms", _milliseconds(settings.grpc_keepalive_timeout)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Pings are not counted: a connection that sends too many is to be closed once it has read its answers, and
+        # until then each further ping took a kilobyte. Uncounted, gRPC stops reading where too many answers wait.
+        ("grpc.http2.max_ping_strikes", 0),
+    ]
+    if settings.grpc_max_connection_age is not None:
+        found += [
+            ("grpc.max_connection_age_ms", _milliseconds(settings.grpc_max_connection_age)),
+            ("grpc.max_connection_age_grace_ms", _milliseconds(settings.drain_timeout)),
+        ]
+    return found
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, min(round(seconds * 1000), 2**31 - 1))

@@ -17,17 +17,18 @@ from typing import get_args
 
 from starlette.applications import Starlette
 
-from app import count_damaged_tensors, periodic_tasks, service_gauges, warmup
+from app import periodic_tasks, service_gauges, warmup
 from app.api.asgi_app import AsgiApp
 from app.api.cors import CrossOrigin
 from app.api.disk_threads import DiskThreads
 from app.api.inference import Inference
-from app.api.route_table import READINESS, template
+from app.api.route_table import READINESS, SHARD_TABLE, TABLE, RouteTable, template
 from app.api.v2_model_lookup import Models
-from app.cluster.process_link import KeyedLink
+from app.cluster.catalogue.etcd import Database, DatabaseAddress, is_database
+from app.cluster.router.catalogue_service import CatalogueService
 from app.cluster.router.router import Router
 from app.cluster.router.router_files import RouterFiles
-from app.cluster.router.sharded_service import CoordinatedService, ShardedService, is_ray, ray_link
+from app.cluster.router.sharded_service import ShardedService
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
 from app.dispatch.choose_backend import BackendChooser
@@ -46,12 +47,13 @@ from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.file_watcher import LastGood
 from app.security.host_header_check import HostHeaderCheck, is_loopback_name
 from app.server import request_header_cache
-from app.server.application_interface import FurtherListener
 from app.server.readiness import Readiness
 from app.server.restarting_tasks import BackgroundTasks
+from app.server.served_application import FurtherListener
 from app.server.unix_sockets import is_private
 from app.services.service import Service
 from app.settings import Settings
+from app.shard_from_settings import Shard, cluster_key_of
 from app.store import LocalStore, Quota
 from app.store.import_records import State
 from app.telemetry.model_statistics import Statistics
@@ -94,6 +96,7 @@ class Application(AsgiApp):
     settings: Settings
     service: Service
     store: LocalStore
+    shard: Shard | None
     background: BackgroundTasks
     models: Models
     inference: Inference
@@ -112,20 +115,20 @@ def create_app(
     *,
     store_token: str | None = None,
     last_good: LastGood | None = None,
-    coordinator: KeyedLink | None = None,
 ) -> Application:
     """Build the service. Kernels are compiled once the server has started, before /readyz says yes.
 
     A worker gets from its parent the `counters` that all workers share, the token of the process group that owns the
-    store, and the files of keys and of a router as they were when last good. `coordinator` takes the place of
-    GATHERND_CLUSTER. Raises BadKeysFile, BadShardMap and NoTracing.
+    store, and the files of keys and of a router as they were when last good. Raises BadKeysFile, BadShardMap and
+    NoTracing.
 
     It is long because each statement makes one part out of those before it: the order can be read in one place.
     """
     readiness = Readiness("kernels")
     log = RequestLog(settings.log_rate, READINESS, access=settings.access_log)
     tracing = start_tracing(settings.otlp_endpoint)
-    metrics = Metrics(counters, log, _template(settings), tracing)
+    routes = SHARD_TABLE if settings.shard else TABLE
+    metrics = Metrics(counters, log, _template(settings, routes), tracing)
     total = settings.memory_budget // settings.workers
     budget = Budget(total, settings.max_requests, FreedMemoryLimit(total // 8))
     pool = RequestThreadPool(settings.threads, settings.max_queue, settings.queue_timeout)
@@ -151,20 +154,21 @@ def create_app(
         metrics.counters.values[import_cells[state]] += 1
         metrics.counters.values[imported_bytes] += size
 
-    sharded: ShardedService | CoordinatedService | None = None
-    if coordinator is not None or settings.cluster is not None:
+    sharded: ShardedService | CatalogueService | None = None
+    if settings.cluster is not None and not settings.shard:
         files = router_files(settings, last_good)
         late_after, keep = settings.shard_timeout, settings.keep_versions
         if files.shard_map is not None:
             sharded = ShardedService(files.shard_map, late_after, files)
         else:
-            link = coordinator or ray_link(str(settings.cluster))
-            sharded = CoordinatedService(link, late_after, limits, keep, store.upload, files, metrics.counters)
-    tables = None if sharded is None else sharded.routed.tables
+            database = Database(DatabaseAddress.parse(settings.cluster), files.tls)
+            sharded = CatalogueService(database, late_after, limits, keep, store.upload, files, metrics.counters)
+    tables = None if sharded is None else sharded.tables
     disk_threads = DiskThreads()
+    allowed = AllowedSources([parse_prefix(text) for text in settings.import_from])
     imports = ImportJobs(
         store,
-        AllowedSources([parse_prefix(text) for text in settings.import_from]),
+        allowed,
         budget,
         max_bytes=settings.max_upload_bytes,
         at_once=settings.max_imports,
@@ -177,8 +181,8 @@ def create_app(
     if sharded is None:
         service = Service(limits, store, kernel, pool, chooser, budget)
     else:
-        service = router = Router(limits, sharded.routed.tables, kernel, pool, chooser, budget)
-        router.fetcher = sharded.routed.fetcher
+        service = router = Router(limits, sharded.tables, kernel, pool, chooser, budget)
+        router.fetcher = sharded.fetcher
         if tracing is not None:
             router.fetcher.handed_on = tracing.handed_on
     service.run_in_lock_thread = disk_threads.change
@@ -189,8 +193,8 @@ def create_app(
         loopback=is_local(settings),
         last_good=last_good,
         on_change=request_header_cache.clear,
+        cluster_key=cluster_key_of(settings),
     )
-    damaged = count_damaged_tensors.DamagedCount()
     background = BackgroundTasks(lambda name: metrics.counters.add(f"gathernd_background_failures|{name}"))
 
     def measure() -> None:
@@ -218,6 +222,8 @@ def create_app(
             return None
         return compile_and_measure
 
+    shard = Shard(settings, store, disk_threads, allowed, readiness) if settings.shard else None
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await asyncio.to_thread(store.open)
@@ -227,13 +233,14 @@ def create_app(
         background.start("verify", lambda: periodic_tasks.verify(store, stop))
         background.start("publish", lambda: periodic_tasks.publish(metrics))
         background.start("memory", lambda: periodic_tasks.give_back_memory(metrics, service))
-        background.start("damage", lambda: count_damaged_tensors.count_damaged(store, damaged))
+        background.start("damage", lambda: periodic_tasks.count_damaged(store, metrics))
         if isinstance(authorizer, KeyAuthorizer):
             background.start("keys", authorizer.watch)
+        if shard is not None:
+            shard.begin(stop)
         if sharded is not None:
             background.start("map", sharded.watch)
-            background.start("probe", sharded.routed.shards.probe)
-            background.start("shards", lambda: sharded.routed.count(metrics.counters.add))
+            background.start("shards", lambda: sharded.count(metrics.counters.add))
         try:
             yield
         finally:
@@ -241,7 +248,7 @@ def create_app(
             await asyncio.to_thread(imports.close)
             await background.close()
             if sharded is not None:
-                sharded.close()
+                await sharded.close()
             metrics.publish()
             metrics.changes.sweep(stopping=True)
             if tracing is not None:
@@ -256,10 +263,13 @@ def create_app(
     metrics.gauges.update(service_gauges.process_gauges(service, settings))
     if isinstance(authorizer, KeyAuthorizer):
         metrics.key_label = authorizer.label
-    metrics.common = lambda: service_gauges.common_gauges(store, settings, damaged.tensors, tables)
+    metrics.common = lambda: service_gauges.common_gauges(store, settings, tables)
+    handlers = handlers_of(service, inference, store, tables, imports, disk_threads, readiness, metrics, settings)
+    if shard is not None:
+        handlers |= shard.handlers
     app = Application(
         Starlette(lifespan=lifespan),
-        handlers_of(service, inference, store, tables, imports, disk_threads, readiness, metrics, settings),
+        handlers,
         host_check=HostHeaderCheck(settings.host, settings.allowed_hosts, settings.cors_origins),
         cross_origin=CrossOrigin(settings.cors_origins) if settings.cors_origins else None,
         authorizer=authorizer,
@@ -267,10 +277,13 @@ def create_app(
         metrics=metrics,
         admission=Admission(budget, pool, settings.max_requests),
         deadline=settings.deadline,
+        routes=routes,
+        node=settings.node if settings.shard else None,
     )
     app.settings = settings
     app.service = service
     app.store = store
+    app.shard = shard
     app.background = background
     app.models = models
     app.inference = inference
@@ -280,7 +293,9 @@ def create_app(
 
 def router_files(settings: Settings, last_good: LastGood | None = None) -> RouterFiles:
     """The files of a service that routes; the key's only beside a map's. Raises BadShardMap."""
-    if settings.cluster is None or is_ray(settings.cluster):
+    if settings.cluster is not None and is_database(settings.cluster):
+        DatabaseAddress.parse(settings.cluster)  # before any worker starts
+    if settings.cluster is None or is_database(settings.cluster):
         return RouterFiles(None, None, settings.cluster_ca, last_good)
     return RouterFiles(Path(settings.cluster), settings.cluster_key_file, settings.cluster_ca, last_good)
 
@@ -292,14 +307,14 @@ def is_local(settings: Settings) -> bool:
     return private and is_loopback_name(settings.host)
 
 
-def _template(settings: Settings) -> Callable[[str], str]:
+def _template(settings: Settings, routes: RouteTable) -> Callable[[str], str]:
     """Under which label a path is counted, those of calls of gRPC too where it is served."""
     if not settings.serves_grpc:
-        return template
+        return lambda path: template(path, routes)
     check_grpc()
     from app.grpc_api import rpc_table  # noqa: PLC0415
 
-    return lambda path: rpc_table.template(path) or template(path)
+    return lambda path: rpc_table.template(path) or template(path, routes)
 
 
 async def _prepare(work: Callable[[], Callable[[], None] | None], readiness: Readiness) -> None:

@@ -1,9 +1,12 @@
-"""What the service does at intervals: tidying the store, verifying it once, publishing gauges, giving memory back."""
+"""What the service does at intervals: tidying the store, verifying it once, counting its damaged versions, publishing
+gauges, giving memory back.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from threading import Event
+from time import thread_time
 from typing import Final
 
 from app.errors import GatherError
@@ -13,6 +16,10 @@ from app.services.service import Service
 from app.store import LocalStore
 from app.telemetry.request_metrics import Metrics
 
+DAMAGE_INTERVAL_S: Final = 30.0
+DAMAGE_PAUSE_RATIO: Final = 100
+_DAMAGE_PAGE: Final = 100
+"""Tensors whose files are read before other work gets a turn."""
 _IDLE_INTERVALS: Final = 3
 """A service is idle after so many intervals without work."""
 _IDLE_REQUESTS: Final = 10
@@ -45,6 +52,34 @@ async def sweep(store: LocalStore, service: Service, interval: float = 0.5) -> N
 async def verify(store: LocalStore, stop: Event) -> None:
     """Compare contents with their checksums, until that is done or `stop` is set."""
     await in_thread(store.verify, stop)
+
+
+async def count_damaged(store: LocalStore, metrics: Metrics) -> None:
+    """Count the damaged versions of resident tensors for their gauge again and again, until cancelled.
+
+    A count reads the first page of each tensor's file, a few files at a time. The pause after it is DAMAGE_INTERVAL_S,
+    or DAMAGE_PAUSE_RATIO times the processor time of the count if that is longer (many tensors).
+    """
+
+    def look(after: str | None) -> tuple[int, str | None, float]:
+        begun = thread_time()
+        page, further = store.page(_DAMAGE_PAGE, after)
+        found = sum(version.damaged for tensor in page for version in (tensor, *store.older_versions(tensor)))
+        return found, further, thread_time() - begun
+
+    damaged = 0
+    metrics.unsummed["gathernd_resident_tensors_damaged"] = lambda: damaged
+    while True:
+        found, after, worked = 0, None, 0.0
+        while True:
+            more, after, seconds = await in_thread(look, after)
+            found += more
+            worked += seconds
+            if after is None:
+                break
+            await asyncio.sleep(0.1)
+        damaged = found
+        await asyncio.sleep(max(DAMAGE_INTERVAL_S, DAMAGE_PAUSE_RATIO * worked))
 
 
 async def publish(metrics: Metrics, interval: float = 0.25) -> None:

@@ -9,18 +9,16 @@ from app.api.asgi_request import Handler, RequestContext
 from app.api.disk_threads import DiskThreads
 from app.api.exchange import BodyLimits, Exchange
 from app.api.inference import Inference
-from app.api.routes import error_pages, v2_server
+from app.api.routes import error_pages, pages, v2_server
 from app.api.routes.aliases import AliasesRoute
-from app.api.routes.health import HealthRoutes
+from app.api.routes.health import answer_with, write_metrics
 from app.api.routes.imports import ImportsRoute
-from app.api.routes.pages import PageRoutes
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
 from app.api.routes.tensors_scatter import ScatterRoute
 from app.api.routes.v2_infer import InferRoute
 from app.api.routes.v2_models import ModelRoutes
-from app.api.routes.v2_repository import RepositoryRoutes
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
@@ -59,6 +57,7 @@ def handlers_of(
         "listTensors": tensors.list,
         "getTensor": with_name(tensors.metadata),
         "putTensor": with_name(tensors.put),
+        "setReplicas": with_name(tensors.set_replicas),
         "deleteTensor": with_name(tensors.delete),
         "tensorContent": with_name(ContentRoute(store, disk_threads)),
         "scatterTensor": with_name(ScatterRoute(store, service.limits, disk_threads, readiness, sizes)),
@@ -67,6 +66,7 @@ def handlers_of(
         "getImport": of_imports.get,
         "endImport": of_imports.delete,
         "listAliases": aliases.list,
+        "putAliases": aliases.put_all,
         "getAlias": aliases.get,
         "putAlias": aliases.put,
         "deleteAlias": aliases.delete,
@@ -81,37 +81,34 @@ def _body_limits(settings: Settings) -> BodyLimits:
 
 
 def _of_health_and_pages(readiness: Readiness, metrics: Metrics) -> dict[str, Handler]:
-    health, pages = HealthRoutes(readiness, metrics), PageRoutes()
     return {
-        "livez": health.live,
-        "readyz": health.ready,
-        "metrics": health.write_metrics,
-        "openapi": pages.openapi,
-        "frontPage": pages.front,
-        "pageAsset": pages.asset,
-        "favicon": pages.favicon,
-        "docs": pages.docs,
-        "docsAsset": pages.docs_asset,
+        "livez": answer_with({"status": "live"}),
+        "readyz": answer_with({"status": "ready"}, readiness),
+        "metrics": write_metrics(metrics),
+        "openapi": pages.send_openapi,
+        "frontPage": pages.send_front_page,
+        "pageAsset": pages.send_asset,
+        "favicon": pages.send_favicon,
+        "docs": pages.send_docs,
+        "docsAsset": pages.send_docs_asset,
         "errors": error_pages.send_catalogue,
         "errorPage": error_pages.send_error_page,
     }
 
 
 def _of_inference_protocol(inference: Inference, readiness: Readiness, settings: Settings) -> dict[str, Handler]:
-    server = v2_server.ServerRoutes(readiness)
     models = ModelRoutes(inference.models, readiness)
-    repository = RepositoryRoutes(inference.models, readiness)
     infer = InferRoute(inference, _body_limits(settings))
-    trace_settings = v2_server.answer_with(v2_server.TRACE_SETTINGS)
+    trace_settings = answer_with(v2_server.TRACE_SETTINGS)
     handlers: dict[str, Handler] = {
-        "serverMetadata": server.metadata,
-        "serverLive": server.live,
-        "serverReady": server.ready,
+        "serverMetadata": answer_with(v2_server.METADATA),
+        "serverLive": answer_with({"live": True}),
+        "serverReady": answer_with({"ready": True}, readiness),
         "statistics": models.statistics_of_all,
-        "repositoryIndex": repository.index,
-        "repositoryLoad": repository.change,
-        "repositoryUnload": repository.change,
-        "getLogSettings": v2_server.answer_with(v2_server.log_settings(settings.log_level)),
+        "repositoryIndex": models.index,
+        "repositoryLoad": models.load,
+        "repositoryUnload": models.load,
+        "getLogSettings": answer_with(v2_server.log_settings(settings.log_level)),
         "updateLogSettings": v2_server.refuse_settings,
         "getTraceSettings": trace_settings,
         "updateTraceSettings": v2_server.refuse_settings,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import logging.config
 import socket
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from app.api.error_responses import render_error
 from app.api.route_table import HEALTH, path_of
@@ -20,13 +19,14 @@ from app.security.authorizer import KeyAuthorizer, make_authorizer
 from app.security.file_watcher import FileWatcher
 from app.server import listening_sockets, worker_process
 from app.server import serve as server
-from app.server.exit_codes import NOT_AVAILABLE, STARTUP_FAILURE
-from app.server.server_options import ServerOptions
+from app.server.exit_codes import STARTUP_FAILURE
+from app.server.served_application import ServerOptions
 from app.server.supervisor import Supervisor
 from app.server.tls import BadTls, Tls
 from app.server.unix_sockets import Permissions, UnixSocket
 from app.server.worker_process import WorkerStart
 from app.settings import Settings
+from app.shard_from_settings import advertised, cluster_key_of
 from app.store import LocalStore, StoreRefused
 from app.telemetry import logs
 from app.telemetry.shared_counters import join
@@ -56,30 +56,27 @@ def server_options(settings: Settings) -> ServerOptions:
 
 
 def open_store(store: LocalStore) -> None:
-    """Claim the store for this process and those that it starts; where that cannot be, say why and end with 1."""
+    """Claim the store for this process and those that it starts. Raises StoreRefused."""
     try:
         store.open()
-    except StoreRefused as refusal:
-        _end(str(refusal))
     except OSError as error:
-        _end(f"the store {store.folder} cannot be used: {error.strerror}; GATHERND_STORE_DIR sets another one")
-
-
-def _end(reason: str) -> NoReturn:
-    sys.stderr.write(f"gathernd: {reason}\n")
-    raise SystemExit(NOT_AVAILABLE) from None
+        raise StoreRefused(
+            f"the store {store.folder} cannot be used: {error.strerror}; GATHERND_STORE_DIR sets another one"
+        ) from None
 
 
 def serve(settings: Settings, app: Application) -> None:
     """Serve with one process, this one.
 
-    What can be refused is refused before anything is made: the files of TLS, then the port, then the store, for which
-    this ends the process. Raises BadTls and CannotListen.
+    What can be refused is refused before anything is made: the files of TLS, then the port, then the store. Raises
+    BadTls, CannotListen and StoreRefused.
     """
     options = server_options(settings)
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
     tls = None if options.tls is None else Tls(options.tls)
     listeners = _bind(settings)
+    if app.shard is not None:
+        app.shard.address = advertised(settings, lambda: _port(listeners))
     reserved = _reserve_grpc(settings, tls)
     with app.removed_at_the_end as removed_at_the_end:
         own, grpc = (_unix_socket(settings, name, removed_at_the_end) for name in ("uds", "grpc_uds"))
@@ -96,14 +93,18 @@ def serve_workers(settings: Settings) -> int:
 
     What can be refused is refused before anything is made: the files of TLS, keys and a router, then the port, then the
     store, which is claimed here and used by the workers under this claim. Raises BadKeysFile, BadShardMap, BadTls,
-    NoTracing and CannotListen; ends the process where the store cannot be had.
+    NoTracing, CannotListen and StoreRefused.
     """
     options = server_options(settings)
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
     tls = None if options.tls is None else Tls(options.tls)
     is_wanted(settings.otlp_endpoint)
-    watchers: list[FileWatcher[Any]] = [] if settings.cluster is None else router_files(settings).watchers
-    authorizer = make_authorizer(settings.api_keys_file, loopback=is_local(settings))
+    watchers: list[FileWatcher[Any]] = (
+        [] if settings.cluster is None or settings.shard else router_files(settings).watchers
+    )
+    authorizer = make_authorizer(
+        settings.api_keys_file, loopback=is_local(settings), cluster_key=cluster_key_of(settings)
+    )
     listeners = _bind(settings)
     reserved = _reserve_grpc(settings, tls)
     addresses = listening_sockets.addresses(reserved)
@@ -118,6 +119,8 @@ def serve_workers(settings: Settings) -> int:
         if tls is not None:
             watchers.append(tls.watcher)
         handed_on = worker_settings(settings)
+        if settings.shard:
+            handed_on["advertise"] = advertised(settings, lambda: _port(listeners))
         token = store.group.token
         return Supervisor(options, listeners, WORKER_PROGRAM, handed_on, token, watchers, addresses).run()
 
@@ -132,6 +135,12 @@ def worker_settings(settings: Settings) -> dict[str, Any]:
 def _bind(settings: Settings) -> list[socket.socket]:
     """The sockets of HTTP on TCP. Raises CannotListen."""
     return listening_sockets.bind(settings.host, settings.port) if settings.serves_tcp else []
+
+
+def _port(listeners: Sequence[socket.socket]) -> int:
+    """The port of HTTP."""
+    port: int = listeners[0].getsockname()[1]
+    return port
 
 
 def _reserve_grpc(settings: Settings, tls: Tls | None) -> list[socket.socket]:

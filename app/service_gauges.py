@@ -29,9 +29,7 @@ def process_gauges(service: Service, settings: Settings) -> dict[str, Callable[[
     }
 
 
-def common_gauges(
-    store: LocalStore, settings: Settings, damaged: int, tables: ShardedTensors | None = None
-) -> dict[str, float]:
+def common_gauges(store: LocalStore, settings: Settings, tables: ShardedTensors | None = None) -> dict[str, float]:
     """The gauges of the store and the settings, which are the same in every process; of `tables` in place of tensors,
     where they are in row ranges.
     """
@@ -45,7 +43,6 @@ def common_gauges(
         "gathernd_resident_tensors": tensors if tables is None else tables.usage()[0],
         "gathernd_resident_versions": found.version_count(),
         "gathernd_aliases": len(found.alias_names()),
-        "gathernd_resident_tensors_damaged": damaged,
         "gathernd_resident_bytes": size if tables is None else tables.usage()[1],
         "gathernd_resident_tensors_limit": settings.max_tensors,
         "gathernd_resident_bytes_free": free,

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 import resource
+import socket
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self, get_args
 
@@ -23,6 +25,8 @@ from app.tensors.shape_limits import Limits
 _ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9._-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?")
 
+ADDRESS: Final = r"^(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"
+_ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (compared, not listened on)
 _CONNECTIONS = 10_000
 _OWN_FILES = 128
 """Files that are no connections and no uploads: the store's, listeners, libraries."""
@@ -35,14 +39,17 @@ def _files_of_process() -> int:
     return _UNLIMITED if most == resource.RLIM_INFINITY else most
 
 
-def _size(text: str) -> ByteSize:
+def size_of(text: str) -> ByteSize:
+    """The number of bytes that a text says, as 1000 or 1GiB. Raises ValueError."""
     return ByteSize(ByteSize._validate(text, None))  # type: ignore[arg-type]
 
 
 class Settings(BaseSettings):
     """Every setting of the service, with its default. Sizes take plain bytes or a unit (64MiB)."""
 
-    model_config = SettingsConfigDict(env_prefix="GATHERND_", extra="ignore", cli_kebab_case=True, frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="GATHERND_", extra="ignore", cli_kebab_case=True, cli_implicit_flags=True, frozen=True
+    )
 
     host: str = Field(
         "127.0.0.1", description="Address to listen on, or a name, for all of its addresses; `::` takes IPv4 too."
@@ -95,10 +102,10 @@ class Settings(BaseSettings):
         default_factory=lambda: user_cache_path("gathernd"),
         description="Folder of compiled kernels and the measured rates (default: a per-user cache folder).",
     )
-    max_json_bytes: ByteSize = Field(_size("64MiB"), ge=1, description="Largest JSON body, as sent and as inflated.")
-    max_body_bytes: ByteSize = Field(_size("1GiB"), ge=1, description="Largest binary body, as sent and as inflated.")
-    max_output_bytes: ByteSize = Field(_size("1GiB"), ge=1, description="Largest output, in bytes of its items.")
-    max_upload_bytes: ByteSize = Field(_size("64GiB"), ge=1, description="Largest upload of a resident tensor.")
+    max_json_bytes: ByteSize = Field(size_of("64MiB"), ge=1, description="Largest JSON body, as sent and as inflated.")
+    max_body_bytes: ByteSize = Field(size_of("1GiB"), ge=1, description="Largest binary body, as sent and as inflated.")
+    max_output_bytes: ByteSize = Field(size_of("1GiB"), ge=1, description="Largest output, in bytes of its items.")
+    max_upload_bytes: ByteSize = Field(size_of("64GiB"), ge=1, description="Largest upload of a resident tensor.")
     max_store_bytes: ByteSize | None = Field(
         None, ge=1, description="Most bytes of all resident tensors together (default: what the disk holds)."
     )
@@ -123,9 +130,29 @@ class Settings(BaseSettings):
     )
     cluster: str | None = Field(
         None,
-        description="A Ray cluster (`auto`, or `ray://HOST:PORT`) on which `gathernd cluster start` ran, or a file "
-        "with a map of shards: the service's tables are then in row ranges on the services that the map names, which "
-        "are asked for their rows. A changed map is in force within a second.",
+        description="The cluster whose tables this service routes to: `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` "
+        "(`etcds://` over TLS), where its catalogue is, or a file with a map of shards. A changed file is in force "
+        "within a second.",
+    )
+    shard: bool = Field(
+        False,
+        description="Whether this service is a shard of the cluster at `etcd://`: it registers itself and holds the "
+        "segments of tables that a reconciler has it pull. Its callers need the cluster's key.",
+    )
+    node: str = Field(
+        default_factory=socket.gethostname,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="Name of the shard in its cluster, which goes with its store (default: the host's name).",
+    )
+    zone: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]{0,64}$",
+        description="What fails together with the shard, such as a rack: copies of rows are put into several zones.",
+    )
+    advertise: str | None = Field(
+        None,
+        pattern=ADDRESS,
+        description="HOST:PORT by which routers and other shards reach the shard (default: what it listens on).",
     )
     cluster_key_file: Path | None = Field(
         None,
@@ -150,12 +177,12 @@ class Settings(BaseSettings):
     max_rank: int = Field(32, ge=1, le=64, description="Largest rank of data, indices and output.")
     max_dimension: int = Field(2**63 - 1, ge=1, description="Largest size of one dimension.")
     max_elements: int = Field(2**33, ge=1, description="Most elements of data, indices or output.")
-    max_string_bytes: ByteSize = Field(_size("16MiB"), ge=1, description="Longest string element, in UTF-8 bytes.")
+    max_string_bytes: ByteSize = Field(size_of("16MiB"), ge=1, description="Longest string element, in UTF-8 bytes.")
     max_features: int = Field(1024, ge=1, le=65536, description="Most features of a lookup.")
-    max_header_bytes: ByteSize = Field(_size("64KiB"), ge=1024, description="Most bytes of a request's header.")
+    max_header_bytes: ByteSize = Field(size_of("64KiB"), ge=1024, description="Most bytes of a request's header.")
     max_header_fields: int = Field(100, ge=8, description="Most header fields of a request.")
     grpc_max_message_bytes: ByteSize = Field(
-        _size("16MiB"),
+        size_of("16MiB"),
         ge=1024,
         description="Largest message of a gRPC call, as sent and as inflated. A message is in memory before it can be "
         "charged: as many calls may be under way at once as messages of this size fit MEMORY_BUDGET.",
@@ -283,14 +310,7 @@ class Settings(BaseSettings):
     @property
     def limits(self) -> Limits:
         """The limits on tensors."""
-        return Limits(
-            rank=self.max_rank,
-            dimension=self.max_dimension,
-            elements=self.max_elements,
-            output_bytes=self.max_output_bytes,
-            string_bytes=self.max_string_bytes,
-            features=self.max_features,
-        )
+        return Limits(**{limit.name: getattr(self, f"max_{limit.name}") for limit in fields(Limits)})
 
     @property
     def serves_tcp(self) -> bool:
@@ -323,6 +343,14 @@ class Settings(BaseSettings):
             raise _refusal("grpc_port", self.grpc_port, f"{self.grpc_port} is the port of HTTP, GATHERND_PORT")
         if self.uds is not None and self.grpc_uds is not None and self.uds.resolve() == self.grpc_uds.resolve():
             raise _refusal("grpc_uds", self.grpc_uds, f"{self.grpc_uds} is the socket of HTTP, GATHERND_UDS")
+        return self
+
+    @model_validator(mode="after")
+    def _shard_is_reached(self) -> Self:
+        if self.shard and not (self.cluster or "").startswith(("etcd://", "etcds://")):
+            raise _refusal("shard", True, "needs GATHERND_CLUSTER, as in etcd://10.0.0.1:2379")
+        if self.shard and self.advertise is None and (not self.serves_tcp or self.host in _ALL_ADDRESSES):
+            raise _refusal("advertise", None, "is needed, since others cannot reach the shard by what it listens on")
         return self
 
     @field_validator("max_connections", "grpc_max_connections")

@@ -158,6 +158,17 @@ def write_map(path: Path, ports: list[int]) -> None:
     path.write_text(json.dumps({"tables": {"items": {"versions": [version]}}}))
 
 
+async def look_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> float:
+    """Look rows up on an open connection: the milliseconds until all of them have come."""
+    begun = time.perf_counter()
+    writer.write(header_of(body) + body)
+    answer = await reader.readuntil(b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    at = answer.index(b"content-length: ") + 16
+    await reader.readexactly(int(answer[at : answer.index(b"\r", at)]))
+    return (time.perf_counter() - begun) * 1e3
+
+
 def lookups(port: int, bodies: list[bytes], count: int) -> tuple[list[float], float]:
     """The milliseconds of `count` lookups, one after the other, and the service's processor time of each, in µs."""
     before = common.processor_time(port)
@@ -165,15 +176,7 @@ def lookups(port: int, bodies: list[bytes], count: int) -> tuple[list[float], fl
 
     async def run() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for number in range(count):
-            body = bodies[number % len(bodies)]
-            begun = time.perf_counter()
-            writer.write(header_of(body) + body)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            assert answer.startswith(b"HTTP/1.1 200"), answer
-            at = answer.index(b"content-length: ") + 16
-            await reader.readexactly(int(answer[at : answer.index(b"\r", at)]))
-            times.append((time.perf_counter() - begun) * 1e3)
+        times.extend([await look_up(reader, writer, bodies[number % len(bodies)]) for number in range(count)])
         writer.close()
 
     asyncio.run(run())

@@ -2,8 +2,8 @@
 
 python -m benchmarks.cluster_balance [--rows 10000000] [--zipf 1.05] [--machines 64] [--cores 16] [--gigabits 25] ...
 
-First the balance. Rows are asked for with Zipf's law; ranges are cut and placed as the coordinator does it
-(`app/cluster/coordinator/node_choice.py`), and replicas of a range are asked by turns. Two orders of the rows:
+First the balance. Rows are asked for with Zipf's law; ranges are cut and placed as routers do it
+(`app/cluster/catalogue/node_choice.py`), and replicas of a range are asked by turns. Two orders of the rows:
 `scattered`, where popular rows lie anywhere, as with ids by hash or by date of sign-up, and `sorted`, where the most
 popular come first, the worst that can be. A shard's work for a request is a part for being asked at all and a part for
 each row, so that a range with popular rows has many rows more than another one, but hardly more asks.
@@ -13,9 +13,6 @@ constants are options; their defaults are microseconds of one core of an AMD EPY
 what `benchmarks/cluster.py` measured on 2026-11-25 with 16 lookups at a time, all processes on two cores. The router
 took 205, 352 and 598 µs for 256 rows over 1, 4 and 8 ranges, and 531 for 1,024 rows over 4; each of their shards 106,
 121, 151 and 139. Every machine is taken to run a shard and a router, and to give half of its cores to each.
-
-Last for how many machines the coordinator's actor has time. No request goes through it, but each shard and each process
-of a router calls it twice a second; it answers as many calls as `cluster.py --ray` made of one actor, one at a time.
 """
 
 from __future__ import annotations
@@ -27,12 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.cluster.coordinator.cluster_state import range_bounds
-from app.cluster.coordinator.node_choice import place_ranges
+from app.cluster.catalogue.node_choice import place_ranges
+from app.cluster.catalogue.transitions import segment_bounds
 
 Shares = NDArray[np.float64]
-CALLS_A_SECOND = 2.0
-"""Of the coordinator, by each shard (`shard_agent.py`) and each process of a router (`sharded_service.py`)."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ def zipf_shares(rows: int, exponent: float) -> Shares:
 
 def range_shares(shares: Shares, ranges: int) -> Shares:
     """Which share of all asked rows each range has."""
-    starts = [start for start, _ in range_bounds(len(shares), ranges)]
+    starts = [start for start, _ in segment_bounds(len(shares), ranges)]
     return np.add.reduceat(shares, starts)
 
 
@@ -118,11 +113,6 @@ def bounds(
     return Bounds(own / busiest, machines * own / router, machines * gigabits * 1e9 / 8 / sent)
 
 
-def most_machines(head_calls: float, router_processes: int) -> int:
-    """Machines with a shard and a router of so many processes, which call an actor that answers so many calls."""
-    return int(head_calls / (CALLS_A_SECOND * (1 + router_processes)))
-
-
 def balance_lines(shares: Shares, machines: int, rows_per_request: int, costs: Costs) -> list[str]:
     """A line for each number of ranges and replicas: the busiest machine over the mean."""
     orders = {"scattered": np.random.default_rng(18).permutation(shares), "sorted": shares}
@@ -171,7 +161,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--gigabits", type=float, default=25.0, help="of each machine's link, each way")
     parser.add_argument("--row-bytes", type=int, default=256)
     parser.add_argument("--rows-per-request", type=int, default=256, help="of the first table")
-    parser.add_argument("--head-calls", type=float, default=805.0, help="that the coordinator answers, a second")
     parser.add_argument("--router-processes", type=int, default=1, help="of each machine: gathernd serve --workers")
     for name, default in vars(Costs()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=default, help="microseconds")
@@ -184,9 +173,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"\n{options.machines} machines of {options.cores} cores, {options.gigabits:g} Gbit/s;")
     print(f"rows of {options.row_bytes} bytes; requests a second that each part carries by itself\n")
     print("\n".join(capacity_lines(shares, options, costs)))
-    calls = options.machines * CALLS_A_SECOND * (1 + options.router_processes)
-    print(f"\nThe coordinator: {calls:,.0f} of {options.head_calls:,.0f} calls a second, which would be the bound of")
-    print(f"{most_machines(options.head_calls, options.router_processes):,} machines")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from platformdirs import user_cache_path
 from app import warmup
 from app.kernels import numba_cpu, reference
 from app.kernels.check_lookup import FeatureArrays
-from app.operators.lookup import FeaturePlan
+from app.operators.lookup_plan import FeaturePlan
 from benchmarks import common
 
 BAGS = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)

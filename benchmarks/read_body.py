@@ -17,7 +17,7 @@ from app.formats.oip.read_body import read_body
 from app.formats.safetensors.read_request import read_request as read_safetensors
 from app.memory.budget import UNCOUNTED, Memory
 from app.operators.registry import GRADIENTS, OPERATORS
-from app.requests.query_string import read_query
+from app.requests.split_query_string import read_query
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
@@ -83,11 +83,11 @@ _READERS: Final[Mapping[Codec, Callable[[Body, Limits, Memory], object]]] = {
     "scatter": lambda body, limits, memory: read_request(body.content, b"", TABLE_SCATTER, limits, memory),
     "backward": lambda body, limits, memory: read_request(body.content, body.query, _BACKWARD, limits, memory),
     "lookup": lambda body, limits, memory: read_request(body.content, body.query, LOOKUP_SIGNATURE, limits, memory),
-    "v2": lambda body, limits, memory: read_body(body.content, body.json_size, MODEL, limits, memory),
+    "v2": lambda body, limits, memory: read_body((body.content, body.json_size), MODEL, limits, memory),
     "v2 elements": lambda body, limits, memory: read_body(
-        body.content, body.json_size, _MODEL_OF_ELEMENTS, limits, memory
+        (body.content, body.json_size), _MODEL_OF_ELEMENTS, limits, memory
     ),
-    "v2 lookup": lambda body, limits, memory: read_body(body.content, body.json_size, LOOKUP_MODEL, limits, memory),
+    "v2 lookup": lambda body, limits, memory: read_body((body.content, body.json_size), LOOKUP_MODEL, limits, memory),
     "safetensors": lambda body, limits, memory: read_safetensors(body.content, body.query, _GATHER, limits, memory),
     "safetensors elements": lambda body, limits, memory: read_safetensors(
         body.content, body.query, _ELEMENTS, limits, memory

@@ -44,10 +44,8 @@ class Line:
             return ScatterNDPlan(
                 prod(self.indices[:-1]), self.data[:k], prod(self.data[k:]), size, True, self.dtype, self.reduction
             )
-        sizes, strides, step = places_in_data(self.data, self.indices, self.axis)
-        return ScatterElementsPlan(
-            sizes, strides, self.data[self.axis], step, prod(self.data), size, True, self.dtype, self.reduction
-        )
+        places = places_in_data(self.data, self.indices, self.axis)
+        return ScatterElementsPlan(*places, size, True, self.dtype, self.reduction)
 
     @property
     def updates(self) -> tuple[int, ...]:

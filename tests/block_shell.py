@@ -44,6 +44,6 @@ class Shell:
         """End the shell and the services that it started, which must drain within half a minute."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=60)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from typer.main import get_command
 
 from gathernd_cli.command_line import CommandsOnDemand, app
 
 
-def command_names() -> set[str]:
+@cache
+def command_names() -> frozenset[str]:
     """The names of all commands, the client's and the service's; a group of commands is one."""
     group = get_command(app)
     assert isinstance(group, CommandsOnDemand)
-    return set(group.list_commands(None))
+    return frozenset(group.list_commands(None))

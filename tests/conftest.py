@@ -27,6 +27,9 @@ from hypothesis import HealthCheck, settings
 
 SOAK = int(os.environ.get("GATHERND_SOAK") or 0)
 TEST_ALL = bool(SOAK) or os.environ.get("GATHERND_TEST_ALL") == "1"
+# Its import costs as much as pytest's own, and its tests seconds of each process that collects them.
+pytest_plugins = ["schemathesis.pytest.plugin"] if TEST_ALL else []
+collect_ignore = [] if TEST_ALL else ["http/test_schemathesis.py"]
 MISSING = ("needs the Debian package", "needs the environment")  # as tests/needs.py words it
 WARMED = {"warmed", "kernel", "every_server"}
 """Fixtures that wait until all that tests share is compiled; the last two ask for `warmed` as they run."""
@@ -53,8 +56,8 @@ settings.load_profile("soak" if SOAK else "sample")
 
 
 def samples(count: int) -> int:
-    """How many samples of `count` to take: a sixteenth in `make test`, all in `make test-all`, more in a soak."""
-    return count * SOAK if SOAK else count if TEST_ALL else max(count // 16, 1)
+    """How many samples of `count` to take: a sixteenth in `make test`, a third in `make test-all`, more in a soak."""
+    return count * SOAK if SOAK else max(count // (3 if TEST_ALL else 16), 1)
 
 
 def slow_but_for(kept: Iterable[object], values: Iterable[object]) -> list[Any]:

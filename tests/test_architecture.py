@@ -20,12 +20,11 @@ from pydantic import ByteSize
 
 from app.compile_request_functions import FUNCTIONS
 from app.main import Application, create_app
-from app.server.http1_connection import Http1Connection
 from app.server.write_batch import flush
 from app.settings import Settings
 from tests.for_each import for_each
 from tests.parsed import parsed
-from tests.server.connections import connect, until
+from tests.server.connections import configured, connect, until
 
 ROOT = Path(__file__).parents[1]
 SECTION = re.compile(r"## From the socket to the kernel\n(.*?)\n## ", re.DOTALL)
@@ -166,11 +165,11 @@ def test_the_calls_on_the_way_are_made_in_their_order(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(store_dir=tmp_path / "store", kernel="numpy", memory_budget=ByteSize(1 << 28))
-    monkeypatch.setattr(Http1Connection, "settings", settings, raising=False)
     for function in FUNCTIONS:  # which other tests may have compiled, and then they are not seen
         monkeypatch.setattr(function.used, "run", function.used.plain)
     app = create_app(settings)
     app.readiness.done("kernels")
-    found = asyncio.run(WAYS[way](app))
+    with configured(settings):
+        found = asyncio.run(WAYS[way](app))
     expected = [(stand_in(path), name) for path, name in listed()[way]]
     assert [one for one in found if one in expected] == expected

@@ -14,7 +14,7 @@ from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import reference
 from app.memory.budget import Budget
 from app.services.service import Service
-from app.store import EmptyStore
+from app.store import Store
 from app.tensors.backward_call import BackwardCall
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
@@ -35,7 +35,7 @@ def test_many_places_of_a_sparse_gradient_become_tuples_in_a_thread_of_the_pool(
 
     pool = RequestThreadPool(2, 8)
     chooser = BackendChooser(threads=1, force_route="loop")
-    service = Service(Limits(), EmptyStore(), reference, pool, chooser, Budget(2**30))
+    service = Service(Limits(), Store(), reference, pool, chooser, Budget(2**30))
     indices = np.stack([np.arange(tuples), np.arange(tuples) % 3], 1)
     call = BackwardCall(
         "gathernd_backward",

@@ -7,11 +7,11 @@ import itertools
 import re
 from pathlib import Path
 
-import pytest
-
+from app.cluster.reconciler.metrics import SERIES as RECONCILER_SERIES
 from app.settings import SETTING_NAMES
 from app.telemetry.metric_definitions import COUNTERS, GAUGES, REQUEST_SECONDS
 from tests.commands import command_names
+from tests.for_each import for_each
 from tests.markdown_blocks import blocks, table
 from tests.parsed import parsed
 
@@ -35,7 +35,7 @@ OTHER_VARIABLES = {"GATHERND_SOAK", "GATHERND_URL", "GATHERND_API_KEY", "GATHERN
 """Of the tests, and of the client."""
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@for_each("document", DOCUMENTS)
 def test_every_file_that_a_document_names_is_there_and_has_what_it_says(document: str) -> None:
     for path, name in _PATH.findall((ROOT / document).read_text()):
         assert (ROOT / path).exists(), path
@@ -54,7 +54,7 @@ def test_architecture_and_contributing_name_files() -> None:
         assert len(_PATH.findall((ROOT / document).read_text())) > 20
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@for_each("document", DOCUMENTS)
 def test_every_target_command_setting_and_metric_that_a_document_names_is_there(document: str) -> None:
     text = (ROOT / document).read_text()
     makefile = (ROOT / "Makefile").read_text()
@@ -63,11 +63,11 @@ def test_every_target_command_setting_and_metric_that_a_document_names_is_there(
     in_bash = [name for block in blocks(ROOT / document) for name in _COMMAND_IN_BASH.findall(block.code)]
     assert {*_COMMAND.findall(text), *in_bash} <= command_names()
     assert set(_SETTING.findall(text)) <= {*SETTING_NAMES, *OTHER_VARIABLES}
-    metrics = {f"{name}_total" for name in COUNTERS} | set(GAUGES) | {REQUEST_SECONDS[0]}
+    metrics = {f"{name}_total" for name in COUNTERS} | set(GAUGES) | {REQUEST_SECONDS[0]} | RECONCILER_SERIES
     assert set(_METRIC.findall(text)) <= metrics
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@for_each("document", DOCUMENTS)
 def test_every_link_of_a_document_leads_to_a_file(document: str) -> None:
     for target in _LINK.findall((ROOT / document).read_text()):
         assert ((ROOT / document).parent / target).exists(), target

@@ -16,7 +16,7 @@ from app.kernels import reference
 from app.memory.budget import Budget
 from app.services.lookups import Lookups
 from app.services.service import Service
-from app.store import EmptyStore, Resident, Store
+from app.store import Resident, Store
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
 from app.tensors.lookup_call import Feature, LookupCall
@@ -25,7 +25,7 @@ from app.tensors.tensor import Tensor
 from tests.served import served
 
 
-class _OneTable(EmptyStore):
+class _OneTable(Store):
     """A store of one tensor, whatever the name."""
 
     def __init__(self, table: Tensor) -> None:

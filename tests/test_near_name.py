@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from app.near_name import MOST_CHARACTERS, MOST_NAMES, instead_of, near_name, shorten
+from tests.for_each import for_each
 
 FIELDS = ("batch_dims", "data", "device", "dialect", "indices", "output_encoding")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "names", "near"),
     [
         ("itmes", ("items", "users"), "items"),

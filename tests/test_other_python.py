@@ -51,4 +51,4 @@ def test_tests_pass_with_another_python(python: Path) -> None:
 
 def test_types_are_right_with_another_python(python: Path) -> None:
     """NumPy's types, which differ with its version, are those of that environment."""
-    run(python, "-m", "mypy", "--strict")
+    run(python, "-m", "mypy", "--strict", "app", "clients/python")

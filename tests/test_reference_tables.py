@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from app.api.route_table import ROUTES
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE
 from app.operators.dialects import Dialect
 from app.operators.registry import OPERATORS
 from app.security.authorizer import Access, needed_scope

@@ -21,7 +21,7 @@ from app.kernels import Unfinished, reference
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import Plan
 from app.services.service import Service
-from app.store import EmptyStore
+from app.store import Store
 from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Call
@@ -37,7 +37,7 @@ RANDOM = np.random.default_rng(1).integers(0, ROWS, 5_000)
 
 def service(budget: int = 2**30, **chooser: Any) -> Service:
     return Service(
-        Limits(), EmptyStore(), reference, RequestThreadPool(2, 8), BackendChooser(threads=2, **chooser), Budget(budget)
+        Limits(), Store(), reference, RequestThreadPool(2, 8), BackendChooser(threads=2, **chooser), Budget(budget)
     )
 
 

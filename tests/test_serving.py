@@ -21,7 +21,7 @@ from app.server_from_settings import WORKER_PROGRAM, worker_settings
 from app.settings import Settings
 from app.telemetry.shared_counters import CounterGroup
 from benchmarks.common import free_port
-from tests.http.server import GATHERND
+from tests.http.server import GATHERND, run_program
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def test_a_start_that_cannot_succeed_says_why_in_one_line_and_leaves_nothing(
     with prepared(fault, tmp_path) as (flags, messages):
         command = [GATHERND, "serve", "--port", "0", "--workers", workers, *folders, *flags]
         variables = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=variables)
+        done = run_program(command, variables=variables)
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("gathernd: ")
     assert len(done.stderr.splitlines()) == 1
@@ -93,7 +93,8 @@ def test_a_worker_is_handed_the_settings_as_they_are(monkeypatch: pytest.MonkeyP
     last_good = {"keys file": {str(tmp_path / "keys"): keys}}
     start = WorkerStart(worker_settings(settings), [3, 4], 5, 6, 7, first=True, store_token="t", last_good=last_good)
     assert len(keys) > 1 << 20
-    read = WorkerStart.read(start.write())
+    with start.write() as file:
+        read = WorkerStart.read(os.dup(file.fileno()))
     monkeypatch.setenv("GATHERND_PORT", "no number")
     monkeypatch.setenv("GATHERND_MAX_TENSORS", "5")
     assert Settings(**read.settings) == settings
@@ -119,12 +120,12 @@ def test_a_worker_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None
         start = WorkerStart(
             settings.model_dump(mode="json"), [], theirs.fileno(), group.fd, 1, first=True, store_token="t"
         )
-        fd = start.write()
-        done = subprocess.run(
-            [sys.executable, "-c", WORKER_PROGRAM, str(fd)],
-            pass_fds=(fd, start.channel, start.counters), capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        os.close(fd)
+        with start.write() as file:
+            done = subprocess.run(
+                [sys.executable, "-c", WORKER_PROGRAM, str(file.fileno())],
+                pass_fds=(file.fileno(), start.channel, start.counters),
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
     assert done.returncode == STARTUP_FAILURE
     line = json.loads(done.stderr)
     assert (line["level"], line["logger"]) == ("error", "gathernd")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
@@ -9,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings import Settings
+from tests.http.server import run_program
 
 PATHS = [
     name for name, field in Settings.model_fields.items() if Path in (field.annotation, *get_args(field.annotation))
@@ -25,7 +25,7 @@ def test_a_path_that_is_given_is_not_empty(name: str, monkeypatch: pytest.Monkey
 
 def test_a_setting_that_is_refused_is_named_with_the_reason_alone() -> None:
     command = [sys.executable, "-m", "app.cli", "serve", "--store-dir", ""]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = run_program(command)
     assert (done.returncode, done.stderr) == (
         2,
         "gathernd: --store-dir (GATHERND_STORE_DIR): is empty: give a path, or leave it out\n",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from app.api.unknown_length_body import UnknownLengthBody
+from app.api.request_body import UnknownLengthBody
 
 
 def peak_of(run: Callable[[], object]) -> int:

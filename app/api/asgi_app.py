@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from starlette.types import ASGIApp
@@ -16,13 +17,13 @@ from starlette.types import ASGIApp
 from app.api.asgi_request import Field, Handler, Receive, RequestContext, RouteMatch, Scope, Send
 from app.api.caller_deadline import TIMEOUT, seconds_of, with_deadline
 from app.api.cors import CrossOrigin, is_preflight
+from app.api.meant_shard import check_meant
 from app.api.route_rows.operation import CONTROL, GATHER
-from app.api.route_table import TABLE
+from app.api.route_table import TABLE, RouteTable
 from app.api.wrong_path_hints import hint_for_method, hint_for_path
 from app.dispatch.admission_control import Admission
 from app.dispatch.request_thread_pool import ClientGone
-from app.errors import GatherError
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE, GatherError
 from app.memory.budget import Budget
 from app.memory.error_tracebacks import drop_tracebacks
 from app.security.authorizer import Access, Authorizer, needed_scope
@@ -39,7 +40,8 @@ class AsgiApp:
     """Hands each request to the handler of its operation (see `route_table`).
 
     `handlers` has a handler for each operation; `lifespan` is an application that starts and ends the service.
-    `cross_origin` is None if no page of another site may call.
+    `cross_origin` is None if no page of another site may call. `routes` may be more than those that all services have.
+    `node` is the name of a service that is a shard of a cluster.
     """
 
     def __init__(
@@ -54,8 +56,12 @@ class AsgiApp:
         metrics: Metrics,
         admission: Admission,
         deadline: float,
+        routes: RouteTable = TABLE,
+        node: str | None = None,
     ) -> None:
         self.lifespan = lifespan
+        self.routes = routes
+        self.node = node
         self.handlers = handlers
         self.host_check = host_check
         self.cross_origin = cross_origin
@@ -88,7 +94,7 @@ class AsgiApp:
             if authorizer is not None and match.keys_version is not authorizer.keys_version:
                 authorizer.check(context.method, match.route.access, match.credential)
                 if context.exchange.route_match is not None:
-                    context.exchange.route_match = match._replace(keys_version=authorizer.keys_version)
+                    context.exchange.route_match = replace(match, keys_version=authorizer.keys_version)
             plane = match.plane
             if plane is not CONTROL:
                 if plane is GATHER and self.readiness.waiting_for:
@@ -125,12 +131,12 @@ class AsgiApp:
                 await context.send_error(GatherError("internal", "the service failed; its log has the request_id"))
         finally:
             context.memory.release()
-            if context.change is not None:
-                self.metrics.changed(context, context.change)
+            for change in context.changes:
+                self.metrics.changed(context, change)
             self.metrics.count(context, code or context.code)
 
     def _check_fields(self, context: RequestContext) -> None:
-        """Raises malformed_request and forbidden for header fields that no request may have."""
+        """Raises malformed_request, forbidden and precondition_failed for header fields that no request may have."""
         if context.repeated is not None:
             raise GatherError(
                 "malformed_request",
@@ -144,6 +150,8 @@ class AsgiApp:
                 hint="Send the header field Host.",
             )
         self.host_check.check(context.headers)
+        if self.node is not None:
+            check_meant(context.headers, self.node)
 
     def _match(self, context: RequestContext) -> RouteMatch:
         """Check the header's fields, and find what answers the request.
@@ -160,7 +168,7 @@ class AsgiApp:
                 fields = cross_origin.fields(method, headers.get(b"origin"))
                 context.exchange.add_fields(fields)
         self._check_fields(context)
-        route, parameters = TABLE.find(context.path)
+        route, parameters = self.routes.find(context.path)
         operation = route.operation(method)
         if needed_scope(method, route.access) == "tensors":
             self.host_check.check_change(headers)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from app.api.error_responses import render_error
@@ -18,19 +19,18 @@ from app.bounded_cache import BoundedCache
 from app.dispatch.admission_control import Admission
 from app.errors import Code, GatherError
 from app.memory.budget import MemoryReservation
-from app.requests.query_string import read_query
+from app.requests.split_query_string import read_query
 from app.security.api_keys import key_digest
 from app.server import tls
 from app.server.header_fields import SECRETS, combined, repeated_single
 from app.server.http_exchange import HttpExchange
-from app.telemetry.change_log import Change
 from app.telemetry.increments import HEADER_TEMPLATE
 from app.telemetry.request_id import COUNTER
 from app.telemetry.request_metrics import Metrics
 from app.telemetry.served_request import ServedRequest
+from app.telemetry.tensor_change_log import Change
 from app.tensors.buffer_type import Buffer
 
-Piece = bytes | bytearray
 Field = tuple[bytes, bytes]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -49,7 +49,8 @@ _LINES: Final[BoundedCache[tuple[Field, ...], bytes]] = BoundedCache(256)
 """Header fields of answers as lines: gathers from one table repeat theirs."""
 
 
-class RouteMatch(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class RouteMatch:
     """What was found of a header; a gather's holds for each request with the same header.
 
     `handler` answers it, on the plane `plane`, which is the control plane for what is refused. `parameters` are the
@@ -72,34 +73,24 @@ class RequestContext(ServedRequest):
 
     `credential` is the SHA-256 of the key that came with it, b"" for a field Authorization of another form, None where
     there was none; the field itself is in neither `headers` nor `scope`. `repeated` is a field that is no list and
-    occurs more than once. `route_match` is set once the route is found. A route sets `change` to what it has changed,
-    before it answers: the log then has a line, whether or not the answer reaches the caller.
+    occurs more than once. `route_match` is set once the route is found. A route sets `changes` to what it has changed,
+    before it answers: the log then has a line of each, whether or not the answer reaches the caller.
     """
 
-    __slots__ = (
-        "admission",
-        "change",
-        "code",
-        "credential",
-        "exchange",
-        "headers",
-        "metrics",
-        "query",
-        "receive",
-        "repeated",
-        "route_match",
-        "scope",
-        "sender",
-        "started",
-    )
+    exchange: HttpExchange
+    headers: dict[bytes, bytes]
+    started = False
+    repeated: bytes | None = None
+    credential: bytes | None = None
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, admission: Admission, deadline: float, metrics: Metrics
     ) -> None:
-        self.exchange: HttpExchange = scope["extensions"]["gathernd"]
+        self.exchange = exchange = scope["extensions"]["gathernd"]
+        self.code: Code | None = None
+        self.changes: Sequence[Change] = ()
         now = perf_counter()
-        super().__init__(now, now + deadline, MemoryReservation(admission.budget), self.exchange)
-        self.scope: Scope = scope
+        super().__init__(now, now + deadline, MemoryReservation(admission.budget), exchange)
         self.receive = receive
         self.sender = send
         self.admission = admission
@@ -107,12 +98,8 @@ class RequestContext(ServedRequest):
         self.method = scope["method"]
         self.path = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.started = False
-        self.code: Code | None = None
-        self.change: Change | None = None
-        self.route_match: RouteMatch | None = self.exchange.route_match
         self.number = next(COUNTER)
-        self.headers: dict[bytes, bytes]
+        self.route_match: RouteMatch | None = exchange.route_match
         if self.route_match is None:
             self._read_header(scope["headers"])
         else:
@@ -121,8 +108,6 @@ class RequestContext(ServedRequest):
     def _read_header(self, sent: Sequence[tuple[bytes, bytes]]) -> None:
         """Read the fields of a header that is not in the cache of headers, less those that hold secrets."""
         self.headers = headers = dict(sent)
-        self.repeated: bytes | None = None
-        self.credential: bytes | None = None
         if len(headers) != len(sent):
             self.headers = headers = combined(sent)
             self.repeated = repeated_single(sent)
@@ -132,11 +117,16 @@ class RequestContext(ServedRequest):
                 self.credential = key_digest(authorization)
             self.headers = headers = {name: value for name, value in headers.items() if name not in SECRETS}
             self.scope["headers"] = [field for field in sent if field[0] not in SECRETS]
-            self.exchange.secret = True
         raw = self.scope["raw_path"]
         if b"%" in raw:
             self.path = self.scope["path"] = decoded_path(raw)
         self.identify()
+
+    @property
+    def scope(self) -> Scope:
+        """Its ASGI scope."""
+        scope: Scope = self.exchange.scope  # type: ignore[assignment]
+        return scope
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -160,16 +150,27 @@ class RequestContext(ServedRequest):
         declared = self.headers.get(b"content-length")
         return int(declared) if declared is not None and declared.isdigit() else None
 
-    def fields(self, content_type: bytes, size: int) -> bytes:
-        """The header lines of an answer of `size` bytes, which is written next; most gathers are counted here."""
+    def send_at_once(
+        self, status: int, content_type: bytes, pieces: Sequence[Buffer], extra: tuple[Field, ...] = ()
+    ) -> bool:
+        """Answer with a short body, unless its client must first read what it already has: False then."""
+        exchange, size = self.exchange, sum(map(len, pieces))
+        if size > AT_ONCE or self.method == "HEAD" or _CLOSE in extra or not exchange.ready():
+            return False
+        self.started = True
+        self.status = status
         if self.gathered and self.given_id is None and self.code is None and self.metrics.answered(self, size):
-            return b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, size, HEADER_TEMPLATE)
-        return b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nserver-timing: %b\r\n" % (
-            content_type,
-            size,
-            self.request_id.encode(),
-            self.server_timing(),
-        )
+            own = HEADER_TEMPLATE  # most gathers, which are counted by that
+        else:
+            own = b"x-request-id: %b\r\nserver-timing: %b\r\n" % (self.request_id.encode(), self.server_timing())
+        fields = b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, size, own)
+        if extra:
+            lines = _LINES.get(extra)
+            if lines is None:
+                lines = _LINES[extra] = b"".join(b"%b: %b\r\n" % field for field in extra)
+            fields += lines
+        exchange.respond(status, fields, pieces, size)
+        return True
 
     async def send(self, status: int, content_type: bytes, body: bytes | Sequence[Buffer], *extra: Field) -> None:
         """Answer with a whole body, whose pieces are handed on, never copied.
@@ -178,19 +179,9 @@ class RequestContext(ServedRequest):
         memory, however slowly the client reads.
         """
         pieces = (body,) if isinstance(body, bytes) else body
-        size = sum(map(len, pieces))
-        self.started = True
-        self.status = status
-        exchange = self.exchange
-        if size <= AT_ONCE and self.method != "HEAD" and _CLOSE not in extra and exchange.ready():
-            fields = self.fields(content_type, size)
-            if extra:
-                lines = _LINES.get(extra)
-                if lines is None:
-                    lines = _LINES[extra] = b"".join(b"%b: %b\r\n" % field for field in extra)
-                fields += lines
-            exchange.respond(status, fields, pieces, size)
+        if self.send_at_once(status, content_type, pieces, extra):
             return
+        size = sum(map(len, pieces))
         self.admission.body_reads.begin_answer(self.memory)
         await self.begin_answer(status, (b"content-type", content_type), (b"content-length", b"%d" % size), *extra)
         if size <= AT_ONCE:

@@ -24,10 +24,15 @@ def read_conditions(headers: Mapping[bytes, bytes]) -> Conditions:
     The ETags of this service are strong. If-None-Match compares weakly, so that `W/"x"` there means `"x"`; If-Match
     compares strongly, so that a weak tag there matches nothing.
     """
-    match, none_match = _tags(headers, "if-match"), _tags(headers, "if-none-match")
-    if none_match is not None:
-        none_match = tuple(tag.removeprefix("W/") for tag in none_match)
-    return Conditions(match, none_match)
+    return _conditions(headers.get(b"if-match"), headers.get(b"if-none-match"), None)
+
+
+def conditions_in_body(match: str | None, none_match: str | None, pointer: str) -> Conditions:
+    """The conditions that the members `if_match` and `if_none_match` of an object at `pointer` are.
+
+    They are written as the fields of a header are. Raises invalid_field.
+    """
+    return _conditions(match, none_match, pointer)
 
 
 def etag_field(etag: str) -> Field:
@@ -53,34 +58,49 @@ async def is_unchanged(context: RequestContext, etag: str, *further: Field, kind
     return False
 
 
-def _tags(headers: Mapping[bytes, bytes], name: str) -> tuple[str, ...] | None:
+def _conditions(match: bytes | str | None, none_match: bytes | str | None, pointer: str | None) -> Conditions:
+    """What both fields say: of a header, or of the object at `pointer` in a body."""
+    of_match, of_none_match = _tags(match, "if-match", pointer), _tags(none_match, "if-none-match", pointer)
+    if of_none_match is not None:
+        of_none_match = tuple(tag.removeprefix("W/") for tag in of_none_match)
+    return Conditions(of_match, of_none_match, pointer)
+
+
+def _tags(field: bytes | str | None, name: str, pointer: str | None) -> tuple[str, ...] | None:
     """The entity tags of a field, ("*",) where one of them is `*`; None where there is no such field."""
-    field = headers.get(name.encode())
     if field is None:
         return None
-    text = field.decode("latin-1")
+    text = field if isinstance(field, str) else field.decode("latin-1")
     tags: list[str] = []
     place = 0
     while place < len(text):
         member = _MEMBER.match(text, place)
         if member is None:
-            raise _malformed(name, text)
+            raise _malformed(name, text, pointer)
         if member[1] is not None:
             tags.append(member[1])
             if len(tags) > _MOST_TAGS:
-                raise invalid_field(
-                    f"/{name}",
-                    f"{name.title()} lists more than {_MOST_TAGS} ETags",
-                    f"Send at most {_MOST_TAGS} ETags in {name.title()}.",
-                )
+                where, shown = _named(name, pointer)
+                detail = f"{shown} lists more than {_MOST_TAGS} ETags"
+                raise invalid_field(where, detail, f"Send at most {_MOST_TAGS} ETags in {shown}.")
         place = member.end()
     if not tags:
-        raise _malformed(name, text)
+        raise _malformed(name, text, pointer)
     return ("*",) if "*" in tags else tuple(tags)
 
 
-def _malformed(name: str, text: str) -> GatherError:
-    hint = f"Send the ETag in {name.title()} with its double quotes, as the answer of GET has it in the field ETag."
+def _named(name: str, pointer: str | None) -> tuple[str, str]:
+    """The pointer of a field, and how a caller writes its name."""
+    if pointer is None:
+        return f"/{name}", name.title()
+    member = name.replace("-", "_")
+    return f"{pointer}/{member}", member
+
+
+def _malformed(name: str, text: str, pointer: str | None) -> GatherError:
+    where, shown = _named(name, pointer)
+    hint = f"Send the ETag in {shown} with its double quotes, as the answer of GET has it in the field ETag."
     if _BARE.fullmatch(text):
-        hint = f"Send '{name.title()}: \"{text}\"' with the double quotes, which are part of an ETag."
-    return invalid_field(f"/{name}", f'{name.title()} must be * or a list of ETags, as in "a", "b"', hint)
+        sent = f"'{shown}: \"{text}\"'" if pointer is None else f'"{shown}": "\\"{text}\\""'
+        hint = f"Send {sent} with the double quotes, which are part of an ETag."
+    return invalid_field(where, f'{shown} must be * or a list of ETags, as in "a", "b"', hint)

@@ -18,8 +18,6 @@ STEP: Final = 1 << 18
 """Most bytes that are inflated at once: zlib holds them twice."""
 _SENT: Final = 1 << 16
 """Most bytes that are given to zlib at once: what one call leaves of them is copied for the next."""
-_FIRST_SENT: Final = 1 << 8
-"""Most bytes of a stream that zlib is given first, then twice as many each time: it copies what is behind the end."""
 _MAGIC: Final = b"\x1f\x8b"
 """What a member of gzip begins with (RFC 1952, 2.3.1)."""
 _FREE_MEMBERS: Final = 1 << 14
@@ -54,18 +52,15 @@ class Inflater:
         view = memoryview(self._start + bytes(data) if self._start else data)
         self._start = b""
         place = 0
-        most = _SENT
         while place < len(view):
             if self._stream is None:
                 if len(view) - place < 2:
                     self._start = bytes(view[place:])
                     return
                 self._begin(bytes(view[place : place + 2]))
-                most = _FIRST_SENT
-            sent = view[place : place + most]
+            sent = view[place : place + _SENT]
             yield from self._inflate(sent)
             place += len(sent) - len(self._stream.unused_data)
-            most = min(2 * most, _SENT)
             if self._stream.eof:
                 self._stream = None
 

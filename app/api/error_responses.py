@@ -9,11 +9,10 @@ from typing import Any, Final
 from app.api.accept_header import prefers_page
 from app.api.page_layout import PAGE_FIELDS, not_found_page
 from app.api.route_table import is_protocol
-from app.errors import Code, GatherError, Place, Rule
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE, Code, GatherError, Place, Rule
 from app.errors.hints import hint_of
 from app.formats import body_formats
-from app.server.refusal_response import RenderedError
+from app.server.raw_error_response import RenderedError
 from app.surrogate_safe_json import dump
 
 PROBLEM_JSON: Final = b"application/problem+json"

@@ -7,13 +7,13 @@ fields, so that it belongs to the API; what a call means is the service's, how i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
-from typing import NamedTuple
 
 from app.api.accept_header import media_weights, preferred
 from app.api.asgi_request import RequestContext
-from app.api.request_body import check_json_type, inflate_in, read_body
+from app.api.request_body import check_json_type, inflate_in, read_body, whole_body
 from app.api.schemas.explain_answer import explanation_body
 from app.formats.body_formats import JSON, Codec, formats_of
 from app.services.runner import AnyCall
@@ -24,7 +24,8 @@ from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
 
 
-class BodyLimits(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class BodyLimits:
     """The longest bodies that are read, in bytes: of JSON and of binary formats."""
 
     json: int
@@ -48,7 +49,9 @@ class Exchange:
         content_type = headers.get(b"content-type")
         codec = self.json if content_type is None else formats.get(content_type) or format_of(content_type, formats)
         limit = self.body_limits.binary if codec.binary else self.body_limits.json
-        body = await read_body(context, limit)
+        body = whole_body(context, limit)
+        if body is None:
+            body = await read_body(context, limit)
         if b"content-encoding" in headers:
             body = await inflate_in(service.pool, context, body, limit)
         if len(body) <= codec.short_body or not codec.is_long_body(body):
@@ -85,7 +88,8 @@ class Exchange:
         else:
             content = answered.write(answer, encoding, context.memory)
         facts = headers_of(answer) if answered.binary else ()
-        await context.send(200, answered.media_type, content, *facts)
+        if not context.send_at_once(200, answered.media_type, content, facts):
+            await context.send(200, answered.media_type, content, *facts)
 
     def _other_format(self, codec: Codec, call: AnyCall, number: int, output: Tensor, accept: bytes | None) -> Codec:
         """JSON, which has every type, where `codec` lacks that of output `number`.

@@ -16,8 +16,7 @@ from app.api.route_rows.operation import CONTROL, Described, Operation, Route
 from app.api.route_table import OPERATIONS
 from app.api.schemas.answers import Problem
 from app.api.schemas.v2_messages import ProtocolError
-from app.errors import CODES, Code
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE, CODES, Code
 from app.operators.registry import OPERATORS
 from app.security.authorizer import Access
 

@@ -1,8 +1,11 @@
-"""The body of a request: read within its limit, charged to the memory budget, inflated; and JSON's media type."""
+"""The body of a request: read within its limit, charged to the memory budget, inflated; and JSON's media type.
+
+The length of a body that is compressed, or sent in chunks, is known only at its end: `UnknownLengthBody` grows with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
 from time import monotonic, perf_counter
 from typing import Any, Final
@@ -13,7 +16,6 @@ from app.api.asgi_request import RequestContext
 from app.api.caller_deadline import TIMEOUT
 from app.api.content_codings import inflater
 from app.api.error_responses import JSON
-from app.api.unknown_length_body import BODY_BYTES, UnknownLengthBody, too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES
 from app.dispatch.request_thread_pool import ClientGone, RequestThreadPool
 from app.errors import GatherError
@@ -23,10 +25,34 @@ from app.memory.budget import Memory
 from app.near_name import near_name
 from app.tensors.buffer_type import Buffer
 
+BODY_BYTES: Final = "body_bytes"
+_LIMITED: Final = {
+    BODY_BYTES: "body",
+    "json_bytes": "JSON of the request",
+    "message_bytes": "message",
+    "small_body_bytes": "body",
+    "upload_bytes": "upload",
+}
+"""What each limit on bytes is for, by its name."""
+_DOUBLED: Final = 1 << 20
+_MOST: Final = 1 << 22
 _MOST_JSON: Final = 1 << 14
 """Most bytes of a JSON body without arrays."""
 _FORM: Final = b"application/x-www-form-urlencoded"
 _MEND: Final = "Send 'Content-Type: application/json' with JSON in UTF-8, with curl by -H."
+
+
+def whole_body(context: RequestContext, limit: int, name: str = BODY_BYTES) -> Buffer | None:
+    """The body, if it has come in one piece with its header, as most have; charged to the budget.
+
+    Raises what `read_body` raises.
+    """
+    body = context.exchange.whole_body()
+    if body is not None:
+        if len(body) > limit:
+            raise too_large(limit, name)
+        context.memory.charge(len(body))
+    return body
 
 
 async def read_body(context: RequestContext, limit: int, lead: int = 0, name: str = BODY_BYTES) -> Buffer:
@@ -36,10 +62,8 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
     the body is known are aligned and need no copy. Raises payload_too_large above `limit` bytes, the limit of this
     `name` (before reading, if the length is declared), overloaded, and ClientGone.
     """
-    if (body := context.exchange.whole_body()) is not None:
-        if len(body) > limit:
-            raise too_large(limit, name)
-        context.memory.charge(len(body))
+    body = whole_body(context, limit, name)
+    if body is not None:
         return body
     declared = context.content_length()
     if declared is not None and declared > limit:
@@ -70,9 +94,7 @@ async def _receive(context: RequestContext, declared: int | None, limit: int, le
     """The body as it arrives, into memory of the declared size or into a growing block."""
     if TIMEOUT in context.headers:
         context.exchange.deadline = monotonic() + context.deadline - perf_counter()
-    message = await context.receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGone
+    message = await _next_piece(context)
     first: bytes = message["body"]
     if len(first) > limit:
         raise too_large(limit, name)
@@ -89,10 +111,69 @@ async def _receive(context: RequestContext, declared: int | None, limit: int, le
         return view
     grown = UnknownLengthBody(context.memory, limit, lead, name)
     grown.add(first)
-    del first, message
-    if not await context.exchange.collect(grown.add):
-        raise ClientGone
+    while message["more_body"]:
+        message = await _next_piece(context)
+        grown.add(message["body"])
     return grown.finish()
+
+
+async def _next_piece(context: RequestContext) -> Mapping[str, Any]:
+    """ASGI's next message with a piece of the body. Raises ClientGone."""
+    message = await context.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message
+
+
+class UnknownLengthBody:
+    """Bytes that are added piece by piece, in one block of memory of which `memory` is told before it grows.
+
+    It holds `limit` bytes at most, the limit of this `name`, behind `lead` bytes that the body does not have.
+    """
+
+    def __init__(self, memory: Memory, limit: int, lead: int = 0, name: str = BODY_BYTES) -> None:
+        self._memory = memory
+        self._limit = limit
+        self._name = name
+        self._lead = lead
+        self._block = np.empty(lead, np.uint8)
+        self._size = lead
+
+    def add(self, piece: bytes | bytearray) -> None:
+        """The next bytes. Raises payload_too_large above the limit, and what charging raises."""
+        end = self._size + len(piece)
+        room = self._block.size
+        if end > room:
+            most = self._limit + self._lead
+            if end > most:
+                raise too_large(self._limit, self._name)
+            # Twice as much each time, then an eighth more, so that moving it takes a time linear in its size.
+            ahead = room if room < _DOUBLED else min(max(_DOUBLED, room // 8), _MOST)
+            grown = min(max(end, room + ahead), most)
+            self._memory.charge(grown - room)
+            self._resize(grown)
+        self._block.data[self._size : end] = piece
+        self._size = end
+
+    def finish(self) -> memoryview:
+        """The body, which is complete; what was taken beyond it is given back."""
+        room = self._block.size
+        self._resize(self._size)
+        self._memory.adjust(room, self._size)
+        return self._block.data[self._lead :]
+
+    def _resize(self, size: int) -> None:  # by itself, since tests do not trace its memory with NumPy 2.5
+        # Views of the block are handed out only by `finish`, so that nobody can look at what has moved.
+        self._block.resize(size, refcheck=False)
+
+
+def too_large(maximum: int, name: str = BODY_BYTES) -> GatherError:
+    """The refusal of a body of more than `maximum` bytes, by the limit of this name."""
+    return GatherError(
+        "payload_too_large",
+        f"the {_LIMITED[name]} is larger than the limit of {maximum} bytes",
+        facts={"limit": name, "maximum": maximum},
+    )
 
 
 async def inflate_in(
@@ -120,12 +201,15 @@ def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int
     return grown.finish()
 
 
-async def read_json(context: RequestContext) -> Any:
-    """The document of a small JSON body, which has no arrays. Raises what `read_body` and `inflate` raise."""
-    body = await read_body(context, _MOST_JSON, name="small_body_bytes")
+async def read_json(context: RequestContext, most: int = _MOST_JSON) -> Any:
+    """The document of a JSON body of at most `most` bytes, which has no arrays.
+
+    Raises what `read_body` and `inflate` raise.
+    """
+    body = await read_body(context, most, name="small_body_bytes")
     encoding = context.headers.get(b"content-encoding")
     if encoding is not None:
-        body = inflate(body, encoding, _MOST_JSON, context.memory, name="small_body_bytes")
+        body = inflate(body, encoding, most, context.memory, name="small_body_bytes")
     check_framing(body, context.memory)
     return lossless_json.loads(bytes(body).decode())
 

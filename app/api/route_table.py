@@ -19,6 +19,7 @@ from app.api.route_rows.imports import IMPORT_ROUTES
 from app.api.route_rows.inference_protocol import INFERENCE_PROTOCOL
 from app.api.route_rows.operation import CONTROL, Route
 from app.api.route_rows.operators import OPERATOR_ROUTES
+from app.api.route_rows.shard_segments import SHARD_ROUTES
 from app.api.route_rows.tensors import TENSOR_ROUTES
 from app.near_name import near_name
 from app.security.authorizer import Access
@@ -112,6 +113,8 @@ def _parameters(route: Route, segments: list[str], given: list[str]) -> tuple[st
 
 
 TABLE: Final = RouteTable(ROUTES)
+SHARD_TABLE: Final = RouteTable((*ROUTES, *SHARD_ROUTES))
+"""The routes of a service that is started with `--shard`."""
 OPERATIONS: Final[Mapping[str, tuple[str, Route]]] = {
     operation.name: (method, route) for route in ROUTES for method, operation in route.operations.items()
 }
@@ -120,14 +123,19 @@ HEALTH: Final = frozenset(route.template for route in ROUTES if route.health is 
 READINESS: Final = frozenset(route.template for route in ROUTES if route.health == "ready")
 
 
+_TEMPLATES: Final = {
+    operation.name: route.template for route in (*ROUTES, *SHARD_ROUTES) for operation in route.operations.values()
+}
+
+
 def path_of(operation: str, **segments: str) -> str:
     """The path of an operation, its braces filled from `segments`, which need no encoding."""
-    return OPERATIONS[operation][1].template.format(**segments)
+    return _TEMPLATES[operation].format(**segments)
 
 
-def template(path: str) -> str:
+def template(path: str, routes: RouteTable = TABLE) -> str:
     """The template of a path, "other" for one that is no route."""
-    return TABLE.find(path)[0].template
+    return routes.find(path)[0].template
 
 
 def is_protocol(path: str) -> bool:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
-from importlib.resources.abc import Traversable
 from pathlib import PurePath
 from typing import Final, NamedTuple, Self
 
 from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import etag_field, read_conditions
 from app.api.page_layout import PAGE_FIELDS
-from app.errors import GatherError
 
 _TYPES: Final[Mapping[str, bytes]] = {
     ".css": b"text/css; charset=utf-8",
@@ -45,19 +43,3 @@ class StaticFile(NamedTuple):
             await context.send_empty(304, *fields)
         else:
             await context.send(200, self.media_type, self.body, *fields)
-
-
-class StaticFiles:
-    """Files by name, each read when it is first asked for; other names are not found."""
-
-    def __init__(self, files: Iterable[Traversable]) -> None:
-        self._places = {file.name: file for file in files}
-        self._read: dict[str, StaticFile] = {}
-
-    async def send(self, name: str, context: RequestContext) -> None:
-        """Answer with the file of this name. Raises not_found and invalid_field."""
-        if name not in self._places:
-            raise GatherError("not_found", f"no file of the pages is named {name!r}")
-        if name not in self._read:
-            self._read[name] = StaticFile.of(self._places[name].read_bytes(), name)
-        await self._read[name].send(context)

@@ -15,13 +15,16 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any, Final
 
+import numpy as np
+
 from app.api.asgi_request import RequestContext
 from app.api.content_codings import inflater
-from app.api.unknown_length_body import too_large
+from app.api.request_body import too_large
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError, invalid_field
 from app.formats.npy import Start
 from app.store.files.write_uploaded_tensor import Upload
+from app.tensors.buffer_type import Buffer
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes of the body that are worked on at once."""
@@ -52,14 +55,14 @@ class UploadReceiver:
         self._wanted_digest = read_digest(digest)
         self._digest = hashlib.sha256() if self._wanted_digest is not None else None
 
-    def take(self, piece: bytes | bytearray) -> None:
+    def take(self, piece: Buffer) -> None:
         """The next bytes of the body. Raises GatherError and OSError."""
         if self._digest is not None:
             self._digest.update(piece)
         for part in (piece,) if self._inflater is None else self._inflater.pieces(piece):
             self._size += len(part)
             if self._size > self._limit:
-                raise upload_too_large(self._limit)
+                raise too_large(self._limit, "upload_bytes")
             if self.upload is not None:
                 self.upload.write(part)
                 continue
@@ -98,32 +101,15 @@ class UploadReceiver:
 
 
 async def receive(context: RequestContext, receiver: UploadReceiver, threads: Executor) -> Upload:
-    """Read the body of `context` into `receiver`. Raises GatherError, OSError and ClientGone, and cleans up then.
-
-    The first piece is charged as it comes, so that an upload that only announces its body holds nothing.
-    """
-    charge = context.memory.charge
-    charged = 0
+    """Read the body of `context` into `receiver`. Raises GatherError, OSError and ClientGone, and cleans up then."""
     loop = asyncio.get_running_loop()
     working: asyncio.Future[Any] | None = None
+    pieces = _Pieces(context)
     try:
-        piece = bytearray()
-        more = True
-        while more:
-            message = await context.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            piece += message["body"]
-            more = message["more_body"]
-            wanted = MEMORY_BYTES if len(piece) >= PIECE_BYTES or not more else len(piece)
-            if wanted > charged:
-                charge(wanted - charged)
-                charged = wanted
-            if len(piece) >= PIECE_BYTES or not more:
-                if working is not None:
-                    await asyncio.shield(working)
-                working = loop.run_in_executor(threads, receiver.take, piece)
-                piece = bytearray()
+        while (piece := await pieces.read()) is not None:
+            if working is not None:
+                await asyncio.shield(working)
+            working = loop.run_in_executor(threads, receiver.take, piece)
         if working is not None:
             await asyncio.shield(working)
         working = loop.run_in_executor(threads, receiver.end)
@@ -138,9 +124,53 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
         raise
 
 
-def upload_too_large(maximum: int) -> GatherError:
-    """The refusal of an upload of more than `maximum` bytes."""
-    return too_large(maximum, "upload_bytes")
+class _Pieces:
+    """The body of an upload in pieces of PIECE_BYTES.
+
+    The first piece is charged as it comes, so that an upload that only announces its body holds nothing.
+    """
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._left = context.content_length()
+        """Bytes that are still to come; None if the header does not say."""
+        self._charged = 0
+        self._ended = False
+
+    async def read(self) -> Buffer | None:
+        """The next piece; None behind the last one. Raises ClientGone, and what charging raises."""
+        if self._ended:
+            return None
+        piece = await (self._read_sent() if self._left is None else self._read_declared(self._left))
+        self._charge(MEMORY_BYTES - self._charged)
+        return piece
+
+    async def _read_declared(self, left: int) -> Buffer:
+        """A piece of a body of known length, which is read straight into its place."""
+        piece = np.empty(min(left, PIECE_BYTES), np.uint8).data
+        if not await self._context.exchange.read_into(piece, self._charge):
+            raise ClientGone
+        self._left = left - len(piece)
+        self._ended = not self._left
+        return piece
+
+    async def _read_sent(self) -> Buffer:
+        """A piece of a body that is sent in chunks."""
+        piece = bytearray()
+        while len(piece) < PIECE_BYTES and not self._ended:
+            message = await self._context.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece += message["body"]
+            self._ended = not message["more_body"]
+            self._charge(len(message["body"]))
+        return piece
+
+    def _charge(self, size: int) -> None:
+        wanted = min(size, MEMORY_BYTES - self._charged)
+        if wanted > 0:
+            self._context.memory.charge(wanted)
+            self._charged += wanted
 
 
 def read_digest(field: bytes | None) -> bytes | None:

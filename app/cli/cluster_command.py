@@ -1,32 +1,36 @@
-"""`gathernd cluster start|status|drain|stop`: tables in row ranges on the machines of a Ray cluster."""
+"""`gathernd cluster …`: tables in row ranges on several machines, with a catalogue in etcd."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from gathernd_cli.tables import Column, human_bytes, print_rows
+from gathernd_cli.tables import Column, Field, human_bytes, print_fields, print_rows
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
     from types import ModuleType
 
+    from app.cluster.catalogue.client import CatalogueClient
     from app.cluster.shard_tls import ShardTls
 
 Found = TypeVar("Found")
 NODE_COLUMNS: Final = (
-    Column("node"), Column("address"), Column("state"), Column("ranges", right=True),
+    Column("node"), Column("address"), Column("zone"), Column("state"), Column("ranges", right=True),
     Column("bytes", human_bytes, right=True), Column("capacity", human_bytes, right=True),
 )  # fmt: skip
 RANGE_COLUMNS: Final = (
@@ -35,13 +39,43 @@ RANGE_COLUMNS: Final = (
 _LOOK_S: Final = 0.5
 
 app = typer.Typer(
-    help="Serve tables in row ranges from the machines of a Ray cluster (extra `cluster`).",
+    help="Serve tables in row ranges from several machines, whose catalogue is in etcd.",
     no_args_is_help=True,
     add_completion=False,
 )
 
+Cluster = Annotated[
+    str, typer.Option(envvar="GATHERND_CLUSTER", help="The catalogue: etcd://HOST:PORT, or etcds:// over TLS.")
+]
+Authorities = Annotated[
+    Path | None,
+    typer.Option(envvar="GATHERND_CLUSTER_CA", help="Authorities (PEM) of shards that serve TLS, and of etcds://."),
+]
 Address = Annotated[
-    str, typer.Option("--ray", envvar="RAY_ADDRESS", help="The Ray cluster: auto, HOST:PORT of its head, or ray://…")
+    str,
+    typer.Option(
+        "--ray", envvar="RAY_ADDRESS", help="The Ray cluster that this machine is in: auto, or HOST:PORT of its head."
+    ),
+]
+
+
+def _size(text: str) -> int:
+    from app.settings import size_of  # noqa: PLC0415
+
+    try:
+        size: int = size_of(text)
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise typer.BadParameter(f"{text!r} is not a number of bytes, as in 1GiB")
+    return size
+
+
+Ranges = Annotated[int | None, typer.Option(min=1, help="Into how many row ranges a new version is cut (at first: 4).")]
+Replicas = Annotated[int | None, typer.Option(min=1, help="On how many shards each range is (at first: 2).")]
+SegmentBytes = Annotated[
+    int | None,
+    typer.Option(parser=_size, metavar="SIZE", help="A larger range is cut in two, as 1GiB (at first: 16GiB)."),
 ]
 
 
@@ -50,30 +84,39 @@ def _fail(reason: str) -> typer.Exit:
     return typer.Exit(1)
 
 
+@contextmanager
+def _catalogue(cluster: str, authorities: Path | None) -> Iterator[CatalogueClient]:
+    """A client of the catalogue. What goes wrong there ends the command with exit code 1."""
+    from app.cluster.catalogue.client import CatalogueClient  # noqa: PLC0415
+    from app.cluster.catalogue.etcd import BadAddress, open_database  # noqa: PLC0415
+    from app.errors import GatherError  # noqa: PLC0415
+
+    try:
+        database = open_database(cluster, authorities)
+        try:
+            yield CatalogueClient(database)
+        finally:
+            database.close()
+    except (BadAddress, OSError) as error:
+        raise _fail(str(error)) from None
+    except GatherError as problem:
+        raise _fail(problem.detail) from None
+
+
 def _tls_files(certificate: Path | None, key: Path | None, authorities: Path | None) -> ShardTls | None:
     """The files that shards serve TLS with, None without. A certificate goes with authorities, and a key with both."""
     from app.cluster.shard_tls import ShardTls  # noqa: PLC0415
 
-    if certificate is None and key is None and authorities is None:
+    if certificate is None and key is None:
         return None
     if certificate is None or authorities is None:
-        raise _fail("TLS needs --tls-cert and --tls-ca, files that are on each machine")
+        raise _fail("TLS needs --tls-cert and --cluster-ca, files that are on each machine")
     paths = ("" if path is None else str(path.absolute()) for path in (certificate, key, authorities))
     return ShardTls(*paths)
 
 
-def _check_prefixes(prefixes: Sequence[str]) -> None:
-    from app.imports.source_urls import BadUrl, parse_prefix  # noqa: PLC0415
-
-    for text in prefixes:
-        try:
-            parse_prefix(text)
-        except BadUrl as problem:
-            raise _fail(f"{text!r} is no prefix of URLs: {problem}") from None
-
-
 def _on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
-    """What `work` returns with the module `app.cluster.placement`, connected. Errors end the command with exit code 1.
+    """What `work` returns with the module `app.cluster.ray_launcher`, connected. Errors end the command with code 1.
 
     It runs in a process of its own, whose standard output is standard error: Ray prints there, and ends the process
     that it runs in where its node of the Ray cluster is gone, with any exit code.
@@ -88,11 +131,11 @@ def _on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
 
 
 def _connected(address: str, work: Callable[[ModuleType], Found]) -> Found:
-    from app.cluster import placement  # noqa: PLC0415  (imports Ray)
+    from app.cluster import ray_launcher  # noqa: PLC0415  (imports Ray)
 
     try:
-        placement.connect(address)
-        return work(placement)
+        ray_launcher.connect(address)
+        return work(ray_launcher)
     except OSError as error:
         raise _fail(str(error)) from None
 
@@ -105,21 +148,35 @@ def _until(look: Callable[[], bool], seconds: float, what: str) -> None:
         time.sleep(_LOOK_S)
 
 
-def _change(link: Any, what: Literal["drain", "undrain"], node: str) -> None:
-    from app.cluster.coordinator.coordinator_client import CoordinatorClient, StaleMap  # noqa: PLC0415
-    from app.errors import GatherError  # noqa: PLC0415
+@app.command("init")
+def cluster_init(
+    cluster: Cluster,
+    ranges: Ranges = None,
+    replicas: Replicas = None,
+    segment_bytes: SegmentBytes = None,
+    cluster_ca: Authorities = None,
+) -> None:
+    """Write the options of a cluster, and a key that its shards are asked with; later: change those that are given."""
+    with _catalogue(cluster, cluster_ca) as client:
+        typer.echo(_init(client, ranges=ranges, replicas=replicas, segment_bytes=segment_bytes))
 
-    try:
-        CoordinatorClient(link, lambda _: None).change(what, node, "", link.status()["generation"])
-    except (GatherError, StaleMap) as error:
-        raise _fail(str(error)) from None
+
+def _init(client: CatalogueClient, **options: int | None) -> str:
+    from app.cluster.catalogue.records import Options  # noqa: PLC0415
+    from app.cluster.catalogue.transitions import set_options  # noqa: PLC0415
+
+    given = {name: value for name, value in options.items() if value is not None}
+    new = Options(key=f"gathernd_{secrets.token_urlsafe(32)}", cluster=secrets.token_hex(16))
+    found = client.transact(partial(set_options, new=new, given=given)).options
+    return f"new versions are cut into {found.ranges} ranges with {found.replicas} replicas"
 
 
 @app.command("start")
 def cluster_start(
+    cluster: Cluster,
     ray: Address = "auto",
-    ranges: Annotated[int, typer.Option(min=1, help="Into how many row ranges a new version is cut.")] = 4,
-    replicas: Annotated[int, typer.Option(min=1, help="On how many machines each range is.")] = 2,
+    ranges: Ranges = None,
+    replicas: Replicas = None,
     shards: Annotated[
         int | None, typer.Option(min=1, help="How many shards there are to be; one for each machine by default.")
     ] = None,
@@ -138,78 +195,73 @@ def cluster_start(
     tls_key: Annotated[
         Path | None, typer.Option(help="The certificate's key on each machine; it may stand in the same file.")
     ] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="Authorities (PEM) on each machine, by which shards verify one another.")
-    ] = None,
-    import_from: Annotated[
-        list[str] | None,
-        typer.Option(help="Prefix of URLs, as in GATHERND_IMPORT_FROM, from which shards read again what they lost."),
-    ] = None,
+    cluster_ca: Authorities = None,
+    metrics: Annotated[str, typer.Option(help="HOST:PORT at which the reconciler serves its metrics.")] = "",
     wait: Annotated[float, typer.Option(help="Seconds to wait until all shards serve.")] = 300.0,
 ) -> None:
-    """Start a coordinator, and shards on all machines that have none.
+    """Have Ray run a reconciler, and a shard on each of its machines, also on those that come later.
 
-    The coordinator starts shards on machines that come later; one that was drained is taken back by another start.
-    `gathernd serve --cluster auto` on any machine of the Ray cluster is a router. A coordinator that runs keeps its
-    ranges and replicas.
+    A cluster that runs keeps its shards, and the options that are not given. Routers are started by themselves, as
+    `gathernd serve --cluster etcd://…`.
     """
-    tls = _tls_files(tls_cert, tls_key, tls_ca)
-    _check_prefixes(import_from or ())
-    flags = tuple(part for one in flag or () for part in one.split("=", 1))
-    given = (shards, str(data_dir.absolute()), shard_bytes, flags, tls, tuple(import_from or ()))
-    typer.echo(_on_ray(ray, partial(_start, ranges, replicas, given, wait)))
+    tls = _tls_files(tls_cert, tls_key, cluster_ca)
+    with _catalogue(cluster, cluster_ca) as client:
+        typer.echo(_init(client, ranges=ranges, replicas=replicas))
+    given: dict[str, Any] = {
+        "cluster": cluster,
+        "folder": str(data_dir.absolute()),
+        "count": shards,
+        "max_bytes": shard_bytes,
+        "flags": tuple(flag or ()),
+        "tls": tls,
+        "metrics": metrics,
+    }
+    expected = _on_ray(ray, partial(_launch, given))
+    with _catalogue(cluster, cluster_ca) as client:
+        _until(lambda: len(client.refresh().alive) >= expected, wait, f"not all of {expected} shards serve")
+        typer.echo(f"{len(client.catalogue.alive)} shards serve")
 
 
-def _start(ranges: int, replicas: int, given: tuple[Any, ...], wait: float, placement: Any) -> str:
-    from app.cluster.coordinator.cluster_options import ClusterOptions  # noqa: PLC0415
-
-    link = placement.ActorLink()
-    wanted = ClusterOptions(ranges=ranges, replicas=replicas)
-    placement.start_coordinator(wanted, f"gathernd_{secrets.token_urlsafe(32)}")
-    running = link.options()
-    if (running.ranges, running.replicas) != (ranges, replicas):
-        typer.echo(
-            f"gathernd: the coordinator that runs cuts into {running.ranges} ranges with {running.replicas} "
-            "replicas, and goes on so",
-            err=True,
-        )
-    spec = placement.ShardsWanted(*given)
-    placement.want_shards(spec)
-    made = placement.start_shards(spec, link.key())
-    for name in {*made} & {*link.status()["draining"]}:  # of a machine that comes back
-        _change(link, "undrain", name)
-
-    def all_serve() -> bool:
-        heard = {node["node"] for node in link.status()["nodes"] if node["state"] != "lost"}
-        return heard.issuperset(placement.shard_actors())
-
-    _until(all_serve, wait, "not all shards serve")
-    return f"{len(made)} shards started, {len(placement.shard_actors())} serve"
+def _launch(given: Mapping[str, Any], launcher: Any) -> int:
+    """Start all: how many shards there are to be."""
+    launcher.launch_all(launcher.Launch(**given))
+    count: int = len(launcher.alive_machines()) if given["count"] is None else given["count"]
+    return count
 
 
 @app.command("status")
 def cluster_status(
-    ray: Address = "auto",
+    cluster: Cluster,
     *,
+    cluster_ca: Authorities = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all that is known, as JSON.")] = False,
 ) -> None:
-    """The machines, and which of them have which ranges."""
-    found = _on_ray(ray, _status)
+    """The shards, and which of them have which ranges."""
+    found = _status(cluster, cluster_ca)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
+    options = found["options"]
+    shown = {"segment_bytes": human_bytes}
+    print_fields([Field(name, str(value), shown.get(name, str)) for name, value in options.items()])
+    typer.echo()
     print_rows(NODE_COLUMNS, (_node_row(one) for one in found["nodes"]))
     if found["tables"]:
         typer.echo()
         print_rows(RANGE_COLUMNS, (row for table in found["tables"] for row in _range_rows(table)))
 
 
-def _status(placement: Any) -> Any:
-    return placement.ActorLink().status()
+def _status(cluster: str, authorities: Path | None) -> Mapping[str, Any]:
+    from app.cluster.reconciler.cluster_status import status_of  # noqa: PLC0415
+    from app.cluster.reconciler.shard_calls import list_shards  # noqa: PLC0415
+
+    with _catalogue(cluster, authorities) as client:
+        catalogue = client.refresh()
+        return status_of(catalogue, asyncio.run(list_shards(catalogue, _tls(authorities))))
 
 
 def _node_row(node: Mapping[str, Any]) -> list[str]:
-    return [str(node[name]) for name in ("node", "address", "state", "ranges", "bytes", "capacity")]
+    return [str(node[name]) for name in ("node", "address", "zone", "state", "ranges", "bytes", "capacity")]
 
 
 def _range_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -223,38 +275,90 @@ def _range_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
 @app.command("drain")
 def cluster_drain(
     node: Annotated[str, typer.Argument(help="The shard, as status names it.")],
-    ray: Address = "auto",
+    cluster: Cluster,
+    cluster_ca: Authorities = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait until others have its ranges.")] = 3600.0,
 ) -> None:
-    """Have others copy a shard's ranges, and end the shard once they have. Requests go on meanwhile."""
-    typer.echo(_on_ray(ray, partial(_drain, node, wait)))
+    """Have others copy a shard's ranges, and wait until it has none. Requests go on meanwhile."""
+    from app.cluster.catalogue import transitions  # noqa: PLC0415
+
+    with _catalogue(cluster, cluster_ca) as client:
+        client.transact(partial(transitions.drain, node=node, by="gathernd cluster drain"))
+        what = f"{node} still has ranges: is there room on others, and does a reconciler run?"
+        _until(lambda: transitions.used_bytes(client.refresh()).get(node, 0) == 0, wait, what)
+    typer.echo(f"{node} has no ranges: it may be ended")
 
 
-def _drain(node: str, wait: float, placement: Any) -> str:
-    link = placement.ActorLink()
-    known = {one["node"]: one for one in link.status()["nodes"]}
-    if node not in known:
-        raise _fail(f"there is no shard {node!r}; there are {', '.join(known)}")
-    _change(link, "drain", node)
+@app.command("undrain")
+def cluster_undrain(
+    node: Annotated[str, typer.Argument(help="The shard, as status names it.")],
+    cluster: Cluster,
+    cluster_ca: Authorities = None,
+) -> None:
+    """Have a shard that was drained take ranges again."""
+    from app.cluster.catalogue import transitions  # noqa: PLC0415
 
-    def is_empty() -> bool:
-        return all(one["node"] != node or not one["ranges"] for one in link.status()["nodes"])
+    with _catalogue(cluster, cluster_ca) as client:
+        client.transact(partial(transitions.undrain, node=node))
 
-    _until(is_empty, wait, f"{node} still has ranges: is there room on others?")
-    placement.stop_shard(node)
-    return f"{node} has no ranges and has ended"
+
+@app.command("forget")
+def cluster_forget(
+    node: Annotated[str, typer.Argument(help="The shard, as status names it.")],
+    cluster: Cluster,
+    cluster_ca: Authorities = None,
+) -> None:
+    """Remove a lost shard that will not come back from the catalogue; others have to have its ranges."""
+    from app.cluster.catalogue import transitions  # noqa: PLC0415
+
+    with _catalogue(cluster, cluster_ca) as client:
+        known = client.refresh().nodes
+        if node not in known:
+            raise _fail(f"there is no shard {node!r}; known shards: {', '.join(sorted(known)) or 'none'}")
+        client.transact(partial(transitions.forget_node, node=node))
+
+
+@app.command("reconcile")
+def cluster_reconcile(
+    cluster: Cluster,
+    cluster_ca: Authorities = None,
+    metrics: Annotated[str, typer.Option(help="HOST:PORT at which to serve its metrics.")] = "",
+) -> None:
+    """Have shards copy what is short of replicas and drop what is superseded, until it is stopped.
+
+    Several may run: one acts, and another takes over when that ends.
+    """
+    import logging.config  # noqa: PLC0415
+
+    from app.cluster.catalogue.etcd import BadAddress, open_database  # noqa: PLC0415
+    from app.cluster.reconciler.run_reconciler import reconcile  # noqa: PLC0415
+    from app.telemetry import logs  # noqa: PLC0415
+
+    logging.config.dictConfig(logs.configuration("text", "info"))
+    host, _, port = metrics.rpartition(":")
+    if metrics and not (host and port.isdecimal()):
+        raise _fail(f"--metrics {metrics!r} is not HOST:PORT")
+    at = (host.strip("[]"), int(port)) if metrics else None
+    try:
+        reconcile(open_database(cluster, cluster_ca), _tls(cluster_ca), at)
+    except (BadAddress, OSError) as error:
+        raise _fail(str(error)) from None
+
+
+def _tls(authorities: Path | None) -> SSLContext | None:
+    """What shards are asked with. Raises OSError."""
+    from app.cluster.shard_tls import trusting  # noqa: PLC0415
+
+    return None if authorities is None else trusting(authorities)
 
 
 @app.command("stop")
 def cluster_stop(ray: Address = "auto") -> None:
-    """End all shards and the coordinator. What they have stored stays, and the next start serves it again."""
-    typer.echo(_on_ray(ray, _stop))
+    """End all shards and the reconciler on Ray. What they have stored stays, and the next start serves it again."""
+    typer.echo(f"{_on_ray(ray, _stop)} shards have ended")
 
 
-def _stop(placement: Any) -> str:
-    placement.want_shards(None)
-    actors = placement.shard_actors()
-    for name in actors:
-        placement.stop_shard(name)
-    placement.stop_coordinator()
-    return f"{len(actors)} shards have ended"
+def _stop(launcher: Any) -> int:
+    launcher.stop_launcher()
+    ended: int = launcher.stop_shards()
+    return ended

@@ -18,7 +18,7 @@ from app.errors.hints import hint_of
 from app.memory.budget import MemoryReservation
 from app.operators.registry import GRADIENTS, OPERATORS, ROWS
 from app.services.runner import AnyCall
-from app.store import EmptyStore, Resident
+from app.store import Resident, Store
 from app.tensors.backward_call import BackwardCall
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import DEVICES, Call, Device
@@ -212,7 +212,7 @@ def _feature(text: str, dtype: DType, pooling: Pooling, pointer: str) -> Feature
     )
 
 
-class _TablesByShape(EmptyStore):
+class _TablesByShape(Store):
     """A store with a tensor of every shape, under the shape as a name."""
 
     def __init__(self, dtype: DType) -> None:

@@ -19,7 +19,7 @@ from app.memory.budget import Budget
 from app.memory.malloc_tuning import keep_freed_memory
 from app.services.service import Service
 from app.settings import Settings
-from app.store import EmptyStore
+from app.store import Store
 
 ROUTE_NAMES: Final[dict[Route, str]] = {
     "loop": "event loop",
@@ -64,7 +64,7 @@ def service_of(settings: Settings, *, refresh: bool) -> Service:
         rates=machine_rates(kernel, settings.cache_dir, refresh=refresh),
     )
     budget = Budget(settings.memory_budget // settings.workers)
-    service = Service(settings.limits, EmptyStore(), kernel, RequestThreadPool(settings.threads, 0), chooser, budget)
+    service = Service(settings.limits, Store(), kernel, RequestThreadPool(settings.threads, 0), chooser, budget)
     try:
         use_gpu(settings, service)
     except NoDevice as reason:

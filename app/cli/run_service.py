@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from app.cluster.catalogue.etcd import BadAddress
 from app.cluster.shard_map import BadShardMap
 from app.dispatch.gpu_discovery import allow_gpu
 from app.grpc_api.grpc_package import NoGrpc
@@ -18,6 +19,8 @@ from app.server.listening_sockets import CannotListen
 from app.server.tls import BadTls
 from app.server_from_settings import serve, serve_workers
 from app.settings import Settings
+from app.shard_from_settings import prepared
+from app.store import StoreRefused
 from app.telemetry.tracing import NoTracing
 
 
@@ -26,16 +29,17 @@ def run_service(settings: Settings) -> None:
     if settings.device == "gpu":
         _check_gpu(settings)
     try:
+        settings = prepared(settings)
         if settings.workers > 1:
             raise typer.Exit(serve_workers(settings))
         serve(settings, create_app(settings))
     except (BadKeysFile, NoTracing, NoGrpc, BadTls) as error:
         typer.echo(f"gathernd: {_flag(error, settings)}: {error}", err=True)
         raise typer.Exit(WRONG_SETTINGS) from None
-    except BadShardMap as error:
+    except (BadAddress, BadShardMap) as error:
         typer.echo(f"gathernd: --cluster (GATHERND_CLUSTER) {settings.cluster}: {error}", err=True)
         raise typer.Exit(WRONG_SETTINGS) from None
-    except CannotListen as error:
+    except (CannotListen, StoreRefused) as error:
         typer.echo(f"gathernd: {error}", err=True)
         raise typer.Exit(NOT_AVAILABLE) from None
 

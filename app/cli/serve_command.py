@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
+from rich.markup import escape
 
 from app.cli.read_settings import read_settings, tell_misspelt_variables
 from app.settings import Settings, default_text, topics
@@ -19,9 +20,12 @@ from gathernd_cli.uncollected_imports import uncollected_imports
 app = typer.Typer(add_completion=False)
 
 
-def serve_command(**given: list[str] | None) -> None:
+def serve_command(**given: list[str] | bool | None) -> None:
     """Serve over HTTP. Every flag is also a variable: --max-queue is GATHERND_MAX_QUEUE."""
-    arguments = [f"--{name.replace('_', '-')}={text}" for name, texts in given.items() for text in texts or ()]
+    arguments = []
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        arguments += [flag] if value is True else [f"{flag}={text}" for text in value or ()]
     settings = read_settings(_cli_parse_args=arguments, _cli_prog_name="gathernd serve")
     tell_misspelt_variables(os.environ)
     with uncollected_imports():
@@ -30,23 +34,25 @@ def serve_command(**given: list[str] | None) -> None:
 
 
 def _flags() -> Iterator[inspect.Parameter]:
-    """A parameter for each setting. Its values are handed on as they are: `Settings` reads and checks them."""
+    """A parameter for each setting: a switch, or a list of values, which `Settings` reads and checks."""
     for name, topic in topics().items():
         field = Settings.model_fields[name]
+        is_switch = field.annotation is bool
         option = typer.Option(
             f"--{name.replace('_', '-')}",
             help=_help(field),
             rich_help_panel=topic,
-            metavar=_metavar(field),
+            metavar=None if is_switch else _metavar(field),
             show_default=False,
         )
-        annotation = Annotated[list[str] | None, option]
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        annotation = Annotated[bool, option] if is_switch else Annotated[list[str] | None, option]
+        default = False if is_switch else None
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _help(field: FieldInfo) -> str:
-    text, default = field.description or "", default_text(field)
-    return f"{text.removesuffix('.')} (default: {default})." if default else text
+    text, default = field.description or "", "" if field.annotation is bool else default_text(field)
+    return escape(f"{text.removesuffix('.')} (default: {default})." if default else text)
 
 
 def _metavar(field: FieldInfo) -> str:
@@ -55,7 +61,7 @@ def _metavar(field: FieldInfo) -> str:
     if get_origin(field.annotation) is Literal:
         return "|".join(map(str, kinds))
     kind: Any = kinds[0] if kinds else field.annotation
-    return {int: "NUMBER", float: "NUMBER", bool: "true|false", ByteSize: "BYTES", Path: "PATH"}.get(kind, "TEXT")
+    return {int: "NUMBER", float: "NUMBER", ByteSize: "BYTES", Path: "PATH"}.get(kind, "TEXT")
 
 
 serve_command.__signature__ = inspect.Signature(list(_flags()))  # type: ignore[attr-defined]

@@ -12,8 +12,8 @@ As JSON, which a static map file has:
                      "replicas": [{"address": "10.0.0.1:8080", "node": "a", "etag": "\\"9f31-0\\""}]}, ...]}]}},
      "aliases": {"items-prod": "items@7"}}
 
-`generation`, `tables`, `aliases`, `live` (the highest number), `tensor` (`shard_tensor`), `node` (the address) and
-`etag` may be left out. A coordinator's map also has times: `created` of tables and versions, and `alias_times`.
+`generation`, `aliases`, `live` (the highest number), `tensor` (`shard_tensor`), `node` and
+`etag` may be left out. The map of a catalogue also has times: `created` of tables and versions, and `alias_records`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
+from app.catalogue.records import Alias
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import NUMPY_BYTES
@@ -37,6 +39,7 @@ from app.tensors.tensor_name import check_new_name, check_reference, split_refer
 
 MAX_RANGES: Final = 1 << 16
 _ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
+_NODE: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?")
 _CONTENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -58,7 +61,7 @@ DTypeByName: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One copy of a range: a service at `address` (host:port) on machine `node`, the address where that is "".
+    """One copy of a range: a service at `address` (host:port). If `node` is not "", a shard of another name refuses.
 
     With `etag` only answers from this content are taken; a shard that is asked for another content counts as lost.
     """
@@ -66,10 +69,6 @@ class Replica:
     address: str
     node: str = ""
     etag: str | None = None
-
-    def __post_init__(self) -> None:
-        if not self.node:
-            object.__setattr__(self, "node", self.address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,8 @@ class ShardedVersion:
 
     `content_id` is made anew for each version that is published, and used for no other. `created` is nanoseconds since
     1970; `sha256` that of the items, "" where it is not known; `size` their bytes, which of strings the map has to say.
-    A scalar, of shape (), is one row, which shards hold as a tensor of shape (1,).
+    `note` is what the caller who published it said of it. A scalar, of shape (), is one row, which shards hold as a
+    tensor of shape (1,).
     """
 
     number: int
@@ -105,6 +105,7 @@ class ShardedVersion:
     created: int = 0
     sha256: str = ""
     size: int = 0
+    note: str = ""
 
     def __post_init__(self) -> None:
         ranges = tuple(
@@ -135,11 +136,6 @@ class ShardedVersion:
         found.flags.writeable = False
         return found
 
-    @cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """Where each range begins."""
-        return np.array([one.start for one in self.ranges], np.int64)
-
     def range_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
         """Which range has each of `rows`, all of them in [0, shape[0])."""
         return np.searchsorted(self.stops, rows, "right")
@@ -149,12 +145,14 @@ class ShardedVersion:
 class ShardedTable:
     """The versions of a table that are kept, the oldest first; `live` is the number of the current one, 0: the highest.
 
-    `created` is when its name came into being, in nanoseconds since 1970, 0 where that is not known.
+    `created` is when its name came into being, in nanoseconds since 1970, 0 where that is not known. `replicas` is on
+    how many shards each range is to be, None where that is not known.
     """
 
     versions: tuple[ShardedVersion, ...]
     live: int = 0
     created: int = 0
+    replicas: int | None = None
 
     def __post_init__(self) -> None:
         if not self.live:
@@ -168,30 +166,24 @@ class ShardedTable:
     def current(self) -> ShardedVersion:
         """The version that the name stands for."""
         found = self.version(self.live)
-        assert found is not None, "`ShardMap` has checked it"
+        assert found is not None, "`ShardMap.check` has looked"
         return found
-
-
-class AliasTimes(NamedTuple):
-    """When an alias came into being and when it was last moved, in nanoseconds since 1970."""
-
-    created: int
-    modified: int
 
 
 @dataclass(frozen=True)
 class ShardMap:
-    """All tables by name, and aliases, each of one version, written `NAME@7`. Raises BadShardMap unless it is sound.
+    """All tables by name, and aliases, each of one version, written `NAME@7`.
 
-    `alias_times` has the times of aliases by name, where they are known.
+    `alias_records` has the times and ETags of aliases by name, if they are known.
     """
 
     generation: int = 0
     tables: Mapping[str, ShardedTable] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
-    alias_times: Mapping[str, AliasTimes] = field(default_factory=dict)
+    alias_records: Mapping[str, Alias] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises BadShardMap unless it is sound; a map that is made of the catalogue is."""
         _check(self)
 
     def find(self, reference: str) -> tuple[str, ShardedVersion] | None:
@@ -202,6 +194,19 @@ class ShardMap:
             return None
         version = table.current if number is None else table.version(number)
         return None if version is None else (name, version)
+
+    @cached_property
+    def aliases_by_table(self) -> Mapping[str, Sequence[str]]:
+        """The aliases of the versions of each table, sorted."""
+        found: dict[str, list[str]] = {}
+        for alias, target in sorted(self.aliases.items()):
+            found.setdefault(split_reference(target)[0], []).append(alias)
+        return found
+
+    def find_content(self, content_id: str) -> ShardedVersion | None:
+        """The version of this content, None where the map has none."""
+        versions = (version for table in self.tables.values() for version in table.versions)
+        return next((version for version in versions if version.content_id == content_id), None)
 
     @property
     def addresses(self) -> frozenset[str]:
@@ -214,20 +219,17 @@ class ShardMap:
             for replica in one.replicas
         )
 
-    def to_json(self) -> bytes:
-        """The map as JSON, indented, its members in a fixed order."""
-        return _JSON.dump_json(self, indent=2, exclude_none=True)
-
     @staticmethod
-    def from_json(text: bytes | str, *, strict: bool = True) -> ShardMap:
-        """The map that JSON text says. Raises BadShardMap, which names the place.
-
-        `strict` refuses members that are not known; else they are left out, as between two versions of the service.
-        """
+    def from_json(text: bytes | str) -> ShardMap:
+        """The map that JSON text says. Raises BadShardMap, which names the place."""
         try:
-            return _JSON.validate_json(text, strict=True, extra="forbid" if strict else "ignore")
+            found = _JSON.validate_json(text, strict=True, extra="forbid")
         except ValidationError as problem:
             raise _problem(problem) from None
+        found.check()
+        if not found.tables and "tables" not in orjson.loads(text):
+            raise BadShardMap("the map: has no member 'tables'")
+        return found
 
 
 def rows_of(shape: Sequence[int]) -> int:
@@ -305,6 +307,9 @@ def _check_version(place: str, version: ShardedVersion) -> None:
             match = _ADDRESS.fullmatch(address)
             if match is None or not 1 <= int(match[1]) <= 65535:
                 raise BadShardMap(f"{here}.replicas: {address!r} is no address of the form host:port")
+        for replica in one.replicas:
+            if not _NODE.fullmatch(replica.node):
+                raise BadShardMap(f"{here}.replicas: {replica.node!r} is not the name of a shard")
         if len(set(addresses)) != len(addresses):
             raise BadShardMap(f"{here}.replicas: two have the same address")
     if end != version.rows:

@@ -27,6 +27,7 @@ Build: TypeAlias = Callable[..., Any]
 """A function of a `Builder` and the values of the arguments: the value of the result, None where there is none."""
 
 _intrinsic: Any = numba.extending.intrinsic
+_external: Any = types.ExternalFunction
 
 
 def signed(bits: int) -> int:
@@ -203,3 +204,7 @@ find_string_ends: Final = _find_any(b'"\\')
 """Bit i is set where byte i of the 64 at an address is a quote or a backslash."""
 find_non_digits: Final[Callable[[Address], int]] = intrinsic(_int64, (_int64,), _find_non_digits)
 """Bit i is set where byte i of the 32 at an address is no digit."""
+strtod: Final[Callable[[Address, int], float]] = _external("strtod", types.float64(_int64, _int64))
+"""The C library's: the float64 nearest to the decimal at an address, in the direction that is set; the second is 0."""
+fesetround: Final[Callable[[int], int]] = _external("fesetround", types.int32(types.int32))
+"""The C library's: set the direction of rounding of this thread."""

@@ -125,7 +125,8 @@ class ChosenRoute(NamedTuple):
     on_event_loop: bool = False
 
 
-class Decision(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Decision:
     """Where a gather runs, and why."""
 
     choice: ChosenRoute

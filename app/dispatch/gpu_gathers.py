@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import aclosing, suppress
 from functools import partial
 from math import inf
 from time import monotonic
@@ -24,8 +23,8 @@ from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
 from app.dispatch.choose_backend import Size
-from app.dispatch.consistent_reads import ResidentTensor, RunInLockThread, attempts, default_thread
 from app.dispatch.gpu_tensor_copies import ContentChanged, GpuTensorCopies
+from app.dispatch.read_without_writers import ResidentTensor, RunInLockThread, default_thread, without_writers
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels.gpu_interface import Device, DeviceFailed, OutOfDeviceMemory
@@ -38,8 +37,6 @@ logger = logging.getLogger("gathernd")
 
 THREADS: Final = 4
 """Gathers at a time, as many as the device has streams."""
-_RETRY_PAUSES_S: Final = (0.0, 0.001)
-"""Fewer attempts than on the CPU: each sends the whole content to the device."""
 _MAX_REMEMBERED: Final = 4096
 _WARN_INTERVAL_S: Final = 60.0
 
@@ -129,17 +126,14 @@ class Gpu:
         content: ResidentTensor | None,
         request: ServedRequest | None,
     ) -> Outcome:
-        """Run `work` in the pool; again where a scatter changed the content while it was copied."""
+        """Run `work` in the pool; again, without writers, if a scatter changed the content while it was copied."""
         try:
             return await self.pool.run(partial(work, content), request)
         except ContentChanged:
             assert content is not None
         deadline = inf if request is None else request.deadline
-        async with aclosing(attempts(content, name, self.run_in_lock_thread, deadline, _RETRY_PAUSES_S)) as versions:
-            async for version in versions:
-                with suppress(ContentChanged):
-                    return await self.pool.run(partial(work, version), request)
-        raise ContentChanged
+        async with without_writers(content, name, self.run_in_lock_thread, deadline):
+            return await self.pool.run(partial(work, content.refreshed()), request)
 
     # Copies of resident tensors
 

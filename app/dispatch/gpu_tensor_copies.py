@@ -11,7 +11,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TypeVar
 
-from app.dispatch.consistent_reads import ResidentTensor
+from app.dispatch.read_without_writers import ResidentTensor
 from app.kernels.gpu_interface import Copy, Device, OutOfDeviceMemory
 
 Result = TypeVar("Result")

@@ -1,7 +1,10 @@
 """The one exception that carries every error, and the closed list of its codes.
 
-Every refusal anywhere in the service is a `GatherError` whose `code` has a row in `catalogue.py`: its statuses, what it
-means, how to mend the request, and an example. `hints.py` makes the hint of an error that brings none.
+Every refusal anywhere in the service is a `GatherError` whose `code` has a row in `CATALOGUE`: its statuses, what it
+means, how to mend the request, and an example. `hints.py` makes the hint of an error that brings none. The bodies of
+answers, the pages at /errors/{code}, OpenAPI and the labels of metrics are made from the rows; tests hold
+`docs/reference/errors.md` and the classes of the Python client equal to them. The statuses are plain numbers and names,
+since code below the transports raises errors and knows neither HTTP nor gRPC.
 
     GatherError
       code      which entry of the catalogue
@@ -19,10 +22,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.errors.catalogue import CODES, Code
+from app.errors import operator_error_rows, service_error_rows, transfer_error_rows
+from app.errors.error_row import ErrorRow
 
-__all__ = ["CODES", "LONG_TEXT", "REPORTED_PLACES", "Code", "GatherError", "Place", "Rule", "invalid_field"]
-
+Code = transfer_error_rows.TransferCode | operator_error_rows.OperatorCode | service_error_rows.ServiceCode
+CATALOGUE: Final[Mapping[Code, ErrorRow]] = dict(
+    [*transfer_error_rows.ROWS.items(), *operator_error_rows.ROWS.items(), *service_error_rows.ROWS.items()]
+)
+CODES: Final[tuple[Code, ...]] = tuple(CATALOGUE)
 REPORTED_PLACES: Final = 10
 LONG_TEXT: Final = 1 << 20
 """Bytes of a text above which an error says at which byte it is wrong (`offset`)."""

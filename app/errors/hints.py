@@ -5,36 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from app.errors import GatherError
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE, GatherError
 from app.near_name import shorten
 
-SETTING_OF_LIMIT: Final[Mapping[str, str]] = {
+_OTHER_SETTINGS: Final[Mapping[str, str]] = {
     "body_bytes": "GATHERND_MAX_JSON_BYTES for JSON or GATHERND_MAX_BODY_BYTES for the binary formats",
-    "connections": "GATHERND_MAX_CONNECTIONS",
-    "dimension": "GATHERND_MAX_DIMENSION",
-    "elements": "GATHERND_MAX_ELEMENTS",
-    "features": "GATHERND_MAX_FEATURES",
     "grpc_calls": "GATHERND_MAX_REQUESTS or GATHERND_MEMORY_BUDGET",
-    "header_bytes": "GATHERND_MAX_HEADER_BYTES",
-    "header_fields": "GATHERND_MAX_HEADER_FIELDS",
-    "idempotency_keys": "GATHERND_MAX_IDEMPOTENCY_KEYS",
-    "imports": "GATHERND_MAX_IMPORTS",
-    "json_bytes": "GATHERND_MAX_JSON_BYTES",
     "memory_budget": "GATHERND_MEMORY_BUDGET",
     "message_bytes": "GATHERND_GRPC_MAX_MESSAGE_BYTES",
-    "output_bytes": "GATHERND_MAX_OUTPUT_BYTES",
-    "queue": "GATHERND_MAX_QUEUE",
     "queue_timeout": "GATHERND_QUEUE_TIMEOUT",
-    "rank": "GATHERND_MAX_RANK",
-    "requests": "GATHERND_MAX_REQUESTS",
-    "store_bytes": "GATHERND_MAX_STORE_BYTES",
     "store_aliases": "GATHERND_MAX_TENSORS",
     "store_tensors": "GATHERND_MAX_TENSORS",
-    "string_bytes": "GATHERND_MAX_STRING_BYTES",
-    "upload_bytes": "GATHERND_MAX_UPLOAD_BYTES",
 }
-"""The setting behind each limit that an operator may change, by the name that errors have for it in `limit`."""
+"""The settings behind limits for which errors have another name in `limit`."""
+_FIXED: Final = frozenset(
+    (
+        *("data_members", "fields_bytes", "grpc_message_bytes", "gzip_members", "npy_header_bytes"),
+        *("safetensors_header_bytes", "small_body_bytes"),
+    )
+)
+"""Limits that no setting changes."""
 _TEXTS: Final = ("/parameters/lookup", "/__metadata__/lookup")
 """Where the inference protocol and safetensors have the JSON of a lookup, as text."""
 _LARGEST: Final = 2**63 - 1
@@ -83,7 +73,12 @@ def _facts(error: GatherError, retry_after: int) -> dict[str, object]:
         if place.allowed is not None:
             facts["low"], facts["high"] = place.allowed
     facts.update(error.facts)
-    setting = SETTING_OF_LIMIT.get(str(error.facts.get("limit")))
-    if setting is not None and error.facts.get("maximum") != _LARGEST:
-        facts["setting"] = setting
+    limit = error.facts.get("limit")
+    if isinstance(limit, str) and limit not in _FIXED and error.facts.get("maximum") != _LARGEST:
+        facts["setting"] = setting_of(limit)
     return facts
+
+
+def setting_of(limit: str) -> str:
+    """The setting of a limit that an operator may change: GATHERND_MAX_ and its name in errors, but for a few."""
+    return _OTHER_SETTINGS.get(limit, f"GATHERND_MAX_{limit.upper()}")

@@ -57,7 +57,7 @@ class Codec:
     binary: bool
     compiled: bool
     read: Callable[[Buffer, bytes, Any, Limits, Memory], tuple[Any, Encoding]]
-    write: Callable[[Answer, Encoding, Memory], bytes | list[Buffer]]
+    write: Callable[[Answer, Encoding, Memory], list[Buffer]]
     short_body: int
     is_long_body: Callable[[Buffer], bool]
     is_long_answer: Callable[[Answer], bool]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from app.errors import GatherError, invalid_field
 from app.formats.npy import Start
+from app.requests.schemas.member_types import SIZES
 from app.tensors.dtypes import DTYPES
 from app.tensors.near_dtype import hint_for_dtype
-
-_SIZES: Final = re.compile(r"(?:[0-9]{1,40}(?:,[0-9]{1,40})*+)?")
 
 
 def read_start(fields: dict[str, str]) -> Start:
@@ -30,11 +26,9 @@ def read_start(fields: dict[str, str]) -> Start:
             pointer="/query/dtype",
             hint=hint_for_dtype(fields["dtype"]),
         )
-    if not _SIZES.fullmatch(fields["shape"]):
-        raise invalid_field(
-            "/query/shape",
-            "shape must be integers of 0 or more with commas between them",
-            "Write the sizes with commas, as in shape=2,3.",
-        )
-    shape = tuple(map(int, fields["shape"].split(","))) if fields["shape"] else ()
+    try:
+        shape = SIZES.parse(fields["shape"])
+    except ValueError:
+        detail = "shape must be integers of 0 or more with commas between them"
+        raise invalid_field("/query/shape", detail, "Write the sizes with commas, as in shape=2,3.") from None
     return Start(DTYPES[fields["dtype"]], shape, 0, shape_pointer="/query/shape")

@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from time import perf_counter
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
 
-from app.api.request_body import inflate
-from app.api.unknown_length_body import too_large
+from app.api.request_body import inflate, too_large
 from app.dispatch.admission_control import SMALL_BODY_BYTES, Admission
 from app.dispatch.request_thread_pool import ClientGone
-from app.errors import GatherError
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE, GatherError
 from app.formats.grpc.infer_answer import error_head, write_stream_error
-from app.grpc_api.call_places import MOST_PUBLIC_BYTES, MOST_SECONDS
+from app.grpc_api.call_limits import MOST_PUBLIC_BYTES, MOST_SECONDS
 from app.grpc_api.calls_under_way import CallsUnderWay
-from app.grpc_api.control import LONG, Control, read_message, serving_status, write_message
+from app.grpc_api.error_trailers import PROBLEM, problem_bytes, status_message
+from app.grpc_api.health_and_model_calls import LONG, CallHandler, read_message, serving_status, write_message
 from app.grpc_api.infer import RpcInference
 from app.grpc_api.rpc_request import RpcRequest
 from app.grpc_api.rpc_table import NOT_OFFERED, RPCS, SERVICE, UNKNOWN, Rpc
-from app.grpc_api.statuses import PROBLEM, problem_bytes, status_message
 from app.grpc_api.unsent_answers import UnsentAnswers
 from app.memory.error_tracebacks import drop_tracebacks, forget_failure
 from app.security.authorizer import Authorizer
@@ -49,34 +47,30 @@ Result = TypeVar("Result")
 
 
 class Calls(grpc.GenericRpcHandler):
-    """Answers all calls. The messages of `most_calls`, and of `public_calls` that need no key, may be in memory at
-    once, and `unread_bytes` of others (see `calls_under_way`).
-    """
+    """Answers all calls: those that infer by `inference`, the others by the handlers of their methods."""
 
     def __init__(
         self,
         inference: RpcInference,
-        control: dict[str, Control],
+        handlers: Mapping[str, CallHandler],
         *,
         authorizer: Authorizer | None,
         readiness: Readiness,
         metrics: Metrics,
         admission: Admission,
         deadline: float,
-        most_calls: int,
-        public_calls: int,
-        unread_bytes: int,
+        under_way: CallsUnderWay,
         max_message_bytes: int,
         unsent: UnsentAnswers,
     ) -> None:
         self._inference = inference
-        self._control = control
+        self._call_handlers = handlers
         self._authorizer = authorizer
         self._readiness = readiness
         self._metrics = metrics
         self._admission = admission
         self._deadline = deadline
-        self._under_way = CallsUnderWay(most_calls, public_calls, unread_bytes)
+        self._under_way = under_way
         self._max_message_bytes = max_message_bytes
         self.unsent = unsent
         self._stopping = asyncio.Event()
@@ -110,11 +104,10 @@ class Calls(grpc.GenericRpcHandler):
             self._metrics.begin()
             failure = error
             try:
-                self._check_access(UNKNOWN, request)
+                self._check_access(request)
             except GatherError as refusal:
                 failure = refusal
-            self._count(UNKNOWN, request, failure.code)
-            await self._abort(context, failure, request)
+            await self._end_with(failure, request, context)
             raise AssertionError("a call that was refused goes on")
 
         return grpc.stream_unary_rpc_method_handler(refuse)
@@ -127,7 +120,7 @@ class Calls(grpc.GenericRpcHandler):
             request.wait_at_most(max(left, 0.0))
         return request
 
-    def _check_access(self, rpc: Rpc, request: RpcRequest) -> None:
+    def _check_access(self, request: RpcRequest) -> None:
         if request.repeated_key:
             raise GatherError(
                 "malformed_request",
@@ -135,15 +128,15 @@ class Calls(grpc.GenericRpcHandler):
                 hint="Send the metadata authorization once.",
             )
         if self._authorizer is not None:
-            self._authorizer.check("POST", rpc.access, request.credential)
+            self._authorizer.check("POST", request.rpc.access, request.credential)
 
-    def _check(self, rpc: Rpc, request: RpcRequest, running: int) -> None:
+    def _check(self, request: RpcRequest, running: int) -> None:
         """Raises unauthorized, forbidden, not_ready and overloaded, before the message is read."""
-        self._check_access(rpc, request)
-        if rpc.is_infer:
+        self._check_access(request)
+        if request.rpc.is_infer:
             if self._readiness.waiting_for:
                 raise self._readiness.error()
-            if running - self._under_way.public > self._admission.requests:
+            if running - len(self._under_way.public) > self._admission.requests:
                 raise self._admission.too_many()
 
     async def _inflated(self, message: bytes, coding: bytes, request: RpcRequest, most: int) -> bytes:
@@ -191,59 +184,42 @@ class Calls(grpc.GenericRpcHandler):
         return message if coding is None else await self._inflated(message, coding, request, most)
 
     def _unary_handler(self, rpc: Rpc) -> Any:
-        control, is_public = self._control.get(rpc.method), rpc.is_public
-
-        async def answer(control: Control, message: bytes, request: RpcRequest) -> bytes:
-            content = await control(read_message(rpc, message), request.memory)
-            if rpc.method in LONG:
-                return await asyncio.to_thread(write_message, rpc, content)
-            return write_message(rpc, content)
+        handler = self._call_handlers.get(rpc.method)
 
         async def handle(_: object, context: Context) -> bytes:
             request = self._request(rpc, context)
             running = self._metrics.begin()
             task = self._under_way.begin(rpc)
-            failure: GatherError | None = None
-            code: str | None = None
-            written = b""
-            is_left = False
 
             def leave() -> None:
-                self._under_way.end(rpc, task)
+                self._under_way.end(task)
                 if not request.disconnected:
                     request.memory.release()
 
             try:
-                self._check(rpc, request, running)
-                if is_public:
+                self._check(request, running)
+                if rpc.is_public:
                     message = await self._read_public(context, request, task)
                 else:
                     await self._under_way.take_place(task)
                     message = await self._read(context, request, self._deadline, self._max_message_bytes)
-                work = self._inference.infer(message, request) if control is None else answer(control, message, request)
-                written = await self._run(work, request)
-                request.sent = len(written)
-                if not is_public:  # the others' answers have a few bytes
-                    is_left = True
-                    self.unsent.add(context, task, leave)
-            except (Exception, asyncio.CancelledError) as error:
-                if isinstance(error, ClientGone | asyncio.CancelledError):
-                    failure = self._under_way.gave_way(task)
+                if handler is None:
+                    work = self._inference.infer(message, request)
                 else:
-                    failure = self._error(error, request)
-                code = self._gone(request) if failure is None else failure.code
-                drop_tracebacks(error)
-                if failure is None:
-                    raise
-            finally:
-                if not is_left and failure is None:
-                    leave()
-                self._count(rpc, request, code)
-            if failure is not None:
+                    work = _answer(handler, message, request)
+                written = await self._run(work, request)
+            except (Exception, asyncio.CancelledError) as error:
                 try:
-                    await self._abort(context, failure, request)
+                    await self._end_with(error, request, context)
                 finally:
                     leave()  # until now gRPC may hold a part of the message
+                raise
+            request.sent = len(written)
+            if rpc.is_public:  # its answer has a few bytes
+                leave()
+            else:
+                self.unsent.add(context, task, leave)
+            self._count(request, None)
             if request.given_id is not None:  # to send what differs from call to call costs as much as a small gather
                 timing = request.server_timing().decode()
                 context.set_trailing_metadata((("x-request-id", request.request_id), ("server-timing", timing)))
@@ -269,7 +245,7 @@ class Calls(grpc.GenericRpcHandler):
             task.add_done_callback(lambda ended: _release(request, ended))
             raise
 
-    def _error(self, error: Exception, request: RpcRequest) -> GatherError:
+    def _error(self, error: BaseException, request: RpcRequest) -> GatherError:
         """The error of the catalogue that an exception is answered with."""
         if isinstance(error, GatherError):
             return error
@@ -288,24 +264,19 @@ class Calls(grpc.GenericRpcHandler):
         async def handle(_: object, context: Context) -> None:
             call = self._request(rpc, context)
             task = self._under_way.begin(rpc)
-            failure: GatherError | None = None
             try:
-                try:
-                    self._check(rpc, call, 0)
-                    await self._under_way.take_place(task)
-                    while await self._answer_next(rpc, context):
-                        pass
-                except GatherError as error:
-                    failure = error
-                    drop_tracebacks(error)
-                if failure is None and self._stopping.is_set():
-                    failure = GatherError("not_ready", "the service is stopping", retry_after=1)
-                if failure is not None:
-                    self._metrics.begin()
-                    self._count(rpc, call, failure.code)
-                    await self._abort(context, failure, call)
+                self._check(call, 0)
+                await self._under_way.take_place(task)
+                while await self._answer_next(rpc, context):
+                    pass
+                if self._stopping.is_set():
+                    raise GatherError("not_ready", "the service is stopping", retry_after=1)
+            except GatherError as error:
+                self._metrics.begin()
+                await self._end_with(error, call, context)
+                raise
             finally:
-                self._under_way.end(rpc, task)
+                self._under_way.end(task)
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
@@ -319,7 +290,7 @@ class Calls(grpc.GenericRpcHandler):
         try:
             message: Any = await context.read()
         except asyncio.CancelledError:
-            gave_way = self._under_way.gave_way(task)
+            gave_way = self._under_way.gave_way()
             if gave_way is not None:
                 raise gave_way from None
             if not self._stopping.is_set():
@@ -335,7 +306,7 @@ class Calls(grpc.GenericRpcHandler):
         running = self._metrics.begin()
         code: str | None = None
         try:
-            self._check_access(rpc, request)
+            self._check_access(request)
             try:
                 if running > self._admission.requests:
                     raise self._admission.too_many()
@@ -359,7 +330,7 @@ class Calls(grpc.GenericRpcHandler):
         finally:
             if not request.disconnected:
                 request.memory.release()
-            self._count(rpc, request, code)
+            self._count(request, code)
         return True
 
     async def _stream_error(self, error: GatherError, message: bytes, request: RpcRequest) -> bytes:
@@ -374,27 +345,21 @@ class Calls(grpc.GenericRpcHandler):
     def _watch_handler(self, rpc: Rpc) -> Any:
         async def handle(_: object, context: Context) -> None:
             request = self._request(rpc, context)
+            request.callers_deadline = False  # it says how long the caller watches
             task = self._under_way.begin(rpc)
-            code: str | None = None
-            failure: GatherError | None = None
             try:
-                try:
-                    service = read_message(rpc, await self._read_public(context, request, task)).service
-                    self._under_way.watch(task)
-                    await self._tell(rpc, service, context)
-                except (GatherError, asyncio.CancelledError) as error:
-                    failure = error if isinstance(error, GatherError) else self._under_way.gave_way(task)
-                    code = _GONE if failure is None else failure.code
-                    drop_tracebacks(error)
-                    if failure is None:
-                        raise
-                finally:
-                    self._metrics.begin()  # a request in flight is not what a watch is
-                    self._count(rpc, request, code)
-                if failure is not None:
-                    await self._abort(context, failure, request)
+                service = read_message(rpc, await self._read_public(context, request, task)).service
+                self._under_way.watch(task)
+                await self._tell(rpc, service, context)
+            except (GatherError, asyncio.CancelledError) as error:
+                self._metrics.begin()
+                await self._end_with(error, request, context)
+                raise
+            else:
+                self._metrics.begin()  # only now: a watch is no request in flight
+                self._count(request, None)
             finally:
-                self._under_way.end(rpc, task)
+                self._under_way.end(task)
                 request.memory.release()
 
         return grpc.stream_stream_rpc_method_handler(handle)
@@ -411,10 +376,24 @@ class Calls(grpc.GenericRpcHandler):
                 break
             await asyncio.sleep(_WATCH_S)
 
-    def _count(self, rpc: Rpc, request: RpcRequest, code: str | None) -> None:
+    async def _end_with(self, error: BaseException, request: RpcRequest, context: Context) -> None:
+        """Count a call that `error` ends, and tell its caller: gRPC raises an error of its own then.
+
+        Returns if the caller has gone.
+        """
+        if isinstance(error, ClientGone | asyncio.CancelledError):
+            failure = self._under_way.gave_way()
+        else:
+            failure = self._error(error, request)
+        drop_tracebacks(error)
+        self._count(request, self._gone(request) if failure is None else failure.code)
+        if failure is not None:
+            await self._abort(context, failure, request)
+
+    def _count(self, request: RpcRequest, code: str | None) -> None:
         row = CATALOGUE.get(code)  # type: ignore[call-overload]  # None for no error, and for `_GONE`
         status = "OK" if code is None else "CANCELLED" if row is None else row.grpc_status
-        self._metrics.counters.add(f"gathernd_grpc_requests|{rpc.method}|{status}")
+        self._metrics.counters.add(f"gathernd_grpc_requests|{request.rpc.method}|{status}")
         request.status = 200 if code is None else 0 if row is None else row.status
         self._metrics.count(request, code)
 
@@ -427,6 +406,14 @@ class Calls(grpc.GenericRpcHandler):
         )
         aborted = context.abort(grpc.StatusCode[CATALOGUE[error.code].grpc_status], status_message(error), metadata)
         await self.unsent.wait(context, aborted)
+
+
+async def _answer(handler: CallHandler, message: bytes, request: RpcRequest) -> bytes:
+    """The answer to a call that does not infer."""
+    content = await handler(read_message(request.rpc, message), request.memory)
+    if request.rpc.method in LONG:
+        return await asyncio.to_thread(write_message, request.rpc, content)
+    return write_message(request.rpc, content)
 
 
 def coding_of(message: bytes) -> bytes | None:

@@ -4,7 +4,7 @@ A message is in memory before it can be charged, so that only so many calls may 
 stream is ended that has waited the longest for a request. The call waits for a place, with its message unread, for a
 moment: calls that their caller has reset take their places until the service is told, one after the other. Without a
 place by then it is refused. Calls that need no key have a few places of their own, while their message is read (see
-`call_places`).
+`call_limits`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from app.errors import GatherError
-from app.grpc_api.call_places import FIRST_WINDOW, Places, PublicMessages
+from app.grpc_api.call_limits import FIRST_WINDOW, Places, PublicMessages
 from app.grpc_api.rpc_table import Rpc
 
 _MOST_PUBLIC: Final = 32
@@ -51,24 +51,21 @@ class CallsUnderWay:
         unread = unread_bytes // FIRST_WINDOW
         most_waiting = max(1, min(_MOST_WAITING, unread // 4))
         self._most_watches = max(1, min(_MOST_WATCHES, unread // 2))
-        self._begun = self._running = 0
-        self.public = 0
-        """How many of them need no key and are no watch."""
+        self._begun = 0
+        self._running: set[asyncio.Task[Any]] = set()
+        self.public: set[asyncio.Task[Any]] = set()
+        """Those that need no key and are no watch."""
         self.places = Places(most, most_waiting, _MOST_WAIT_S)
-        self._messages = PublicMessages(public, most_waiting)
+        self._giving_way: set[asyncio.Task[Any]] = set()
+        self._messages = PublicMessages(public, most_waiting, self._giving_way)
         self._idle_streams: _Since = {}
         self._watches: _Since = {}
-        self._giving_way: set[asyncio.Task[Any]] = set()
 
     def begin(self, rpc: Rpc) -> asyncio.Task[Any]:
         """Count a call that begins in the task that runs."""
         self._begun += 1
-        task = asyncio.current_task()
-        assert task is not None
-        if rpc.is_public:
-            self.public += 1
-        else:
-            self._running += 1
+        task = _running_task()
+        (self.public if rpc.is_public else self._running).add(task)
         return task
 
     async def take_public_place(self, task: asyncio.Task[Any]) -> None:
@@ -91,23 +88,19 @@ class CallsUnderWay:
         if not await self.places.take(task):
             raise self._too_many(f"{most} calls are under way, as many as may be", most)
 
-    def end(self, rpc: Rpc, task: asyncio.Task[Any]) -> None:
+    def end(self, task: asyncio.Task[Any]) -> None:
         """Count the end of a call."""
-        was_ended = task in self._giving_way
-        self._giving_way.discard(task)
-        if rpc.is_public:
-            self._messages.leave(task)
-            if self._watches.pop(task, None) is None and not was_ended:
-                self.public -= 1
-        else:
-            self._running -= 1
-            self.places.leave(task)
+        for calls in (self._running, self.public, self._giving_way):
+            calls.discard(task)
+        self._watches.pop(task, None)
+        self._messages.leave(task)
+        self.places.leave(task)
 
     def watch(self, task: asyncio.Task[Any]) -> None:
         """Take a call that needs no key for a watch of the health from now on."""
         if len(self._watches) >= self._most_watches:
             self._end(next(iter(self._watches)), self._watches)
-        self.public -= 1
+        self.public.discard(task)
         self._watches[task] = perf_counter()
 
     def wait_for_request(self, task: asyncio.Task[Any]) -> None:
@@ -123,16 +116,14 @@ class CallsUnderWay:
         for task in tuple(self._idle_streams):
             task.cancel()
 
-    def gave_way(self, task: asyncio.Task[Any]) -> GatherError | None:
-        """The error for a call that was ended for another, whose cancellation is over with that; None for others."""
-        if self._messages.gave_way(task):
-            maximum = self._messages.most
-        elif task in self._giving_way:
-            maximum = self.places.most
-        else:
+    def gave_way(self) -> GatherError | None:
+        """The error for the running call if it was ended for another, whose cancellation is then over; else None."""
+        task = _running_task()
+        if task not in self._giving_way:
             return None
         task.uncancel()
-        return self._too_many("the call's place was needed for another", maximum)
+        places = self._messages if task in self._messages.taken else self.places
+        return self._too_many("the call's place was needed for another", places.most)
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no call has been under way for a moment, for so many seconds at most. Watches of the health and
@@ -147,7 +138,7 @@ class CallsUnderWay:
                 await asyncio.sleep(0)
 
     def _is_busy(self) -> bool:
-        return self._running > len(self._idle_streams) or self.public > 0
+        return len(self._running) > len(self._idle_streams) or bool(self.public)
 
     def _end_idle_stream(self) -> None:
         """End the stream that has waited the longest for a request, if it waits for more than a moment."""
@@ -162,3 +153,9 @@ class CallsUnderWay:
 
     def _too_many(self, detail: str, maximum: int) -> GatherError:
         return GatherError("overloaded", detail, facts={"limit": "grpc_calls", "maximum": maximum}, retry_after=1)
+
+
+def _running_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task

@@ -29,19 +29,14 @@ class RpcRequest(ServedRequest):
     gone, are known here.
     """
 
-    __slots__ = (
-        "_metadata",
-        "_peer",
-        "credential",
-        "disconnected",
-        "on_disconnect",
-        "received",
-        "repeated_key",
-        "sent",
-    )
-
     refusal: Code | None = None
     refusal_id = ""
+    received = 0
+    sent = 0
+    disconnected = False
+    on_disconnect: Callable[[], None] | None = None
+    credential: bytes | None = None
+    repeated_key = False
 
     def __init__(
         self,
@@ -53,15 +48,12 @@ class RpcRequest(ServedRequest):
     ) -> None:
         now = perf_counter()
         super().__init__(now, now + deadline, MemoryReservation(budget), self)
+        self.rpc = rpc
         self.method, self.path = "POST", rpc.path
         self.number = next(COUNTER)
-        self.received = self.sent = 0
-        self.disconnected = False
-        self.on_disconnect: Callable[[], None] | None = None
-        self.credential: bytes | None = None
-        self.repeated_key = False
         self._peer = peer
-        self._metadata = metadata
+        # Of what came more than once the last.
+        self.headers = {name.encode(): _octets(value) for name, value in metadata if name in _OBSERVED}
         for name, value in metadata:
             if name == _AUTHORIZATION:
                 self.repeated_key = self.credential is not None
@@ -69,12 +61,7 @@ class RpcRequest(ServedRequest):
         self.identify()
 
     @property
-    def headers(self) -> dict[bytes, bytes]:
-        """The metadata that logs and traces see; of what came more than once the last."""
-        return {name.encode(): _octets(value) for name, value in self._metadata if name in _OBSERVED}
-
-    @property
-    def exchange(self) -> RpcRequest:
+    def exchange(self) -> RpcRequest:  # type: ignore[override]
         """The server's side of it."""
         return self
 

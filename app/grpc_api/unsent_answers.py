@@ -16,7 +16,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,54 +109,41 @@ class UnsentAnswers:
         for one in self._waiting:
             if one.look_at <= now and (address := address_of_peer(one.context.peer())) is not None:
                 overdue.setdefault(address, []).append(one)
-        if self.unix_address is not None:
-            self._look_at_unix_connections(self.unix_address, now)
-        for address, connection in _connections(set(overdue)):
-            acknowledged = _bytes_acknowledged(connection)
-            for one in overdue[address]:
-                if one.acknowledged is not None and acknowledged - one.acknowledged < self._least:
-                    _reset(connection)
-                    logger.info("a gRPC connection of %s is reset: its caller reads no answers", address[0])
-                    break
-                one.acknowledged, one.look_at = acknowledged, now + self._pause
-
-    def _look_at_unix_connections(self, bound_to: str, now: float) -> None:
-        """Reset those whose peers have read nothing for as long as the least rate gives them for all that waits."""
         known, self._full_queues = self._full_queues, {}
-        for connection in _unix_connections(bound_to):
-            size = unsent_bytes(connection)  # as the kernel counts them, with its own for each piece
-            if not size:
-                continue
-            inode = os.fstat(connection.fileno()).st_ino
-            queue = known.get(inode)
-            if queue is None or queue.size != size:
-                queue = _FullQueue(size, now)
-            if now - queue.since < max(2 * self._pause, size * self._pause / self._least):
-                self._full_queues[inode] = queue
-                continue
-            _reset(connection)
-            logger.info("a gRPC connection on the Unix socket is reset: its caller reads no answers")
+        for connection in _sockets():
+            with suppress(OSError):  # it listens, or has just ended
+                peer = connection.getpeername()
+                if connection.family == socket.AF_UNIX:
+                    if connection.getsockname() == self.unix_address:
+                        self._look_at_unix_connection(connection, now, known)
+                elif connection.family in (socket.AF_INET, socket.AF_INET6):
+                    address = peer[0].removeprefix("::ffff:"), peer[1]
+                    self._look_at_connection(connection, now, address[0], overdue.get(address, []))
 
+    def _look_at_connection(self, connection: socket.socket, now: float, host: str, overdue: list[_Unsent]) -> None:
+        """Reset a connection whose peer has not acknowledged enough since the last look at one of its answers."""
+        acknowledged = _bytes_acknowledged(connection) if overdue else 0
+        for one in overdue:
+            if one.acknowledged is not None and acknowledged - one.acknowledged < self._least:
+                _reset(connection)
+                logger.info("a gRPC connection of %s is reset: its caller reads no answers", host)
+                break
+            one.acknowledged, one.look_at = acknowledged, now + self._pause
 
-def _connections(wanted: set[Address]) -> Iterator[tuple[Address, socket.socket]]:
-    """The process's TCP connections to these peers, each while it is looked at."""
-    for connection in _sockets() if wanted else ():
-        if connection.family in (socket.AF_INET, socket.AF_INET6):
-            with suppress(OSError):
-                found = connection.getpeername()
-                address = found[0].removeprefix("::ffff:"), found[1]
-                if address in wanted:
-                    yield address, connection
-
-
-def _unix_connections(bound_to: str) -> Iterator[socket.socket]:
-    """The process's connections that were taken on the Unix socket bound there, each while it is looked at."""
-    for connection in _sockets():
-        if connection.family == socket.AF_UNIX:
-            with suppress(OSError):  # the listening socket has no peer
-                connection.getpeername()
-                if connection.getsockname() == bound_to:
-                    yield connection
+    def _look_at_unix_connection(self, connection: socket.socket, now: float, known: Mapping[int, _FullQueue]) -> None:
+        """Reset a connection whose peer has read nothing for as long as the least rate gives it for all that waits."""
+        size = unsent_bytes(connection)  # as the kernel counts them, with its own for each piece
+        if not size:
+            return
+        inode = os.fstat(connection.fileno()).st_ino
+        queue = known.get(inode)
+        if queue is None or queue.size != size:
+            queue = _FullQueue(size, now)
+        if now - queue.since < max(2 * self._pause, size * self._pause / self._least):
+            self._full_queues[inode] = queue
+            return
+        _reset(connection)
+        logger.info("a gRPC connection on the Unix socket is reset: its caller reads no answers")
 
 
 def _sockets() -> Iterator[socket.socket]:

@@ -25,6 +25,11 @@ class FileSource:
         self._file: FileIO | None = None
         self._identity: tuple[int, ...] = ()
 
+    @property
+    def has_ranges(self) -> bool:
+        """A file is of this machine."""
+        return False
+
     async def open(self) -> bytes:
         """See `Source`."""
         return await asyncio.to_thread(self._open)

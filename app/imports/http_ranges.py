@@ -21,7 +21,7 @@ import httpx
 
 from app import __version__
 from app.imports.source import CHANGED, HEAD_BYTES, Checksum, Interrupted, SourceFailed
-from app.imports.whole_answer import WholeAnswer
+from app.imports.whole_http_answer import WholeAnswer
 
 LATER: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Statuses after which a request is sent again."""
@@ -62,6 +62,11 @@ class HttpRanges(ABC):
 
         Its fields, and those of the request, are bytes in FIELDS. Raises Interrupted and SourceFailed.
         """
+
+    @property
+    def has_ranges(self) -> bool:
+        """See `Source`."""
+        return self._whole is None
 
     async def close(self) -> Any:
         """See `Source`."""

@@ -28,7 +28,7 @@ from app.memory.error_tracebacks import drop_tracebacks, forget_failure
 from app.store import LocalStore
 from app.store.import_records import ImportRecord, State
 from app.store.tensor_store_interface import TensorStore
-from app.telemetry.change_log import Caller, Change, write_change
+from app.telemetry.tensor_change_log import Caller, Change, write_change
 
 logger = logging.getLogger("gathernd")
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class ImportJobs:
             found = await find_tensor(source, head, request.tensor, reservation)
             if source.size and found.end > self._max_bytes:
                 raise self._too_large()
-            steps = ImportSteps(request, found, source.checksum, source.size)
+            steps = ImportSteps(request, found, source.checksum, source.size, has_ranges=source.has_ranges)
             await self._on_disk(lambda: steps.enter(self._store, self._tensors))
         except BaseException as problem:
             try:
@@ -205,6 +205,7 @@ class ImportJobs:
                     record.name,
                     None if record.metadata is None else record.metadata.version,
                     steps.done,
+                    note=None if record.metadata is None else record.metadata.note or None,
                 ),
                 caller,
                 url=record.url,
@@ -214,14 +215,32 @@ class ImportJobs:
             )
 
     async def _read(self, steps: ImportSteps, source: Source) -> None:
-        """Read the items, write them, and commit."""
+        """Read the items, or have the shards of a cluster read them, write them, and commit."""
+        if not (steps.is_pulled and await self._have_pulled(steps, source)):
+            await self._read_here(steps, source)
+        await self._on_disk(lambda: steps.commit(self._tensors))
+
+    async def _have_pulled(self, steps: ImportSteps, source: Source) -> bool:
+        """Have the items read by shards; False if they cannot, and the import begins anew."""
+        try:
+            while await self._on_disk(steps.take_pulled):
+                pass
+            await source.read(steps.span[0], steps.span[0] + 1)  # raises if it has changed since it was opened
+        except GatherError as problem:
+            if problem.code != "shard_unavailable":
+                raise
+            logger.warning("%s is not read by the shards: %s", steps.record.url, problem.detail)
+            await self._on_disk(lambda: steps.begin_anew(self._tensors))
+            return False
+        return True
+
+    async def _read_here(self, steps: ImportSteps, source: Source) -> None:
         reading = read_source.pieces(source, *steps.span)
         try:
             async for piece in reading:
                 await self._on_disk(lambda: steps.take(piece))  # noqa: B023  (called before the next one comes)
         finally:
             await reading.aclose()
-        await self._on_disk(lambda: steps.commit(self._tensors))
 
     async def _watch(self, steps: ImportSteps, task: asyncio.Task[Any] | None) -> None:
         """Note how far an import is, and cancel it where a request asks for that."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.errors import GatherError
@@ -31,14 +31,25 @@ class ImportSpec:
     keep: int | None = None
     prefault: bool = False
     lock: bool = False
+    note: str = ""
+    replicas: int | None = None
 
 
 class ImportSteps:
     """An import under way. `found` is where its tensor is in a source of `size` bytes with this checksum."""
 
-    def __init__(self, request: ImportSpec, found: Found, checksum: Checksum | None, size: int | None) -> None:
+    def __init__(
+        self,
+        request: ImportSpec,
+        found: Found,
+        checksum: Checksum | None,
+        size: int | None,
+        *,
+        has_ranges: bool = False,
+    ) -> None:
         self.done = 0
         self.span = found.begin, found.end
+        self._has_ranges = has_ranges
         self._request = request
         self._start = found.start
         self._upload: Upload | None = None
@@ -46,8 +57,12 @@ class ImportSteps:
         self._ended = False
         self._checksum = checksum
         self._digest: Any = None
-        if checksum is not None and found.head is not None and found.end == size:
-            self._digest = hashlib.new(checksum.algorithm, found.head, usedforsecurity=False)
+        self._head = found.head if found.end == size else None
+        self._begin_digest()
+
+    def _begin_digest(self) -> None:
+        if self._checksum is not None and self._head is not None:
+            self._digest = hashlib.new(self._checksum.algorithm, self._head, usedforsecurity=False)
 
     @property
     def record(self) -> ImportRecord:
@@ -65,9 +80,11 @@ class ImportSteps:
         check_shape(start.dtype, start.shape, store.limits, "/url")
         if bounded_product(start.shape, total + 1) * start.dtype.item_size != total:
             raise SourceFailed(f"it has {total} bytes of items, and its shape asks for another number")
+        origin = _origin(request)
         spec = UploadSpec(
             request.name, start.dtype, start.shape, start.swap, start.fortran, request.prefault, request.lock,
-            request.keep, _origin(request),
+            request.keep, origin, request.note, request.replicas,
+            self._has_ranges and origin != "" and total > 0 and not start.swap,
         )  # fmt: skip
         self._upload = (store if tensors is None else tensors).upload(spec)
         content = self._upload.id if tensors is None or tensors is store else ""
@@ -80,6 +97,30 @@ class ImportSteps:
                 self._upload.abandon()
         if self._running is not None:
             self._running.withdraw()
+
+    @property
+    def is_pulled(self) -> bool:
+        """Whether others read the items, which `take_pulled` takes."""
+        return self._upload is not None and self._upload.is_pulled
+
+    def take_pulled(self) -> bool:
+        """The next bytes that others have read; whether more are to come. Raises what the upload raises."""
+        assert self._upload is not None
+        with storage_errors():
+            piece = self._upload.take_pulled()
+        if self._digest is not None:
+            self._digest.update(piece)
+        self.done += len(piece)
+        return self.done < self.span[1] - self.span[0]
+
+    def begin_anew(self, tensors: TensorStore) -> None:
+        """Give up what others have read: all items are to come by `take`. Raises what `enter` raises."""
+        assert self._upload is not None
+        spec = self._upload.spec
+        self._upload.abandon()
+        self.done = 0
+        self._begin_digest()
+        self._upload = tensors.upload(replace(spec, has_ranges=False))
 
     def take(self, piece: Buffer) -> None:
         """The next bytes of items. Raises what the upload raises."""

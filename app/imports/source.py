@@ -32,6 +32,10 @@ class Source(Protocol):
     size: int | None
     checksum: Checksum | None
 
+    @property
+    def has_ranges(self) -> bool:
+        """Whether others may read ranges of it at the same URL, once it is open."""
+
     async def open(self) -> bytes:
         """Find it: sets `size` and `checksum`; the first HEAD_BYTES, or all where there are fewer."""
 

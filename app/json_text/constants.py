@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.frame_format import HEAD
-from app.tensors.frame_format import ROOM as FRAMES_ROOM
+from app.tensors.string_frames import HEAD
+from app.tensors.string_frames import ROOM as FRAMES_ROOM
 
 MAX_DEPTH: Final = 512
 """Lists and objects in each other, at most: RFC 8259 section 9 leaves the bound to the reader; Python's own gives up at
@@ -20,15 +20,8 @@ QUOTED: Final = -1
 ESCAPED: Final = -2
 """Kinds of an array: how many brackets it opens with, or SCALAR, QUOTED for a string, ESCAPED for one with a
 backslash."""
-PLAIN_DIGITS: Final = 18
-"""Digits of an integer that any reader takes exactly: 10**18 is below 2**63."""
 SHORT_DIGITS: Final = 15
 """Digits of a decimal that binary64 tells from every other one of as many."""
-PLAIN_NUMBERS: Final = 0
-SHORT_FRACTIONS: Final = 1
-OTHER_NUMBERS: Final = 2
-"""How the numbers outside the arrays are written: all as integers of at most PLAIN_DIGITS, or some with a fraction and
-at most SHORT_DIGITS, or some otherwise, with more digits or an exponent."""
 TENSOR_DEPTH: Final = 2
 """Of a tensor's members in a gather: {"data": {"values": ..."""
 FEATURE_DEPTH: Final = 4

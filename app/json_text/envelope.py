@@ -13,8 +13,7 @@ import orjson
 
 from app.errors import GatherError
 from app.json_text import lossless_json
-from app.json_text.constants import OTHER_NUMBERS
-from app.json_text.find_arrays import FoundArrays
+from app.json_text.find_arrays import ArrayPlace
 from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 
@@ -35,16 +34,18 @@ PLACE_BYTES: Final = 24 + 176
 MOST_ARRAYS: Final = 16
 """Arrays that the envelope of an inference request may have had."""
 _NUMBERS: Final = tuple(b"%d " % number for number in range(1 << 10))
-_MINUS_ZERO: Final = re.compile(rb"[:,\[][ \t\r\n]*+-0[ \t\r\n]*+[,\]}]")
-"""A value -0, of which orjson makes the integer 0; not a name such as items-07, which must not take the slower way."""
+_CHANGED: Final = re.compile(rb"[:,\[][ \t\r\n]*+(?:-0[ \t\r\n,\]}]|-?+[0-9.]{17}|-?+[0-9.]++[eE])")
+"""A number that orjson may change: -0, of which it makes the integer 0, one of more than SHORT_DIGITS digits, or one
+with an exponent. It may stand in a text."""
 
 
-def cut_arrays(body: Buffer, found: FoundArrays, what: str, memory: Memory, most: int = MAX_BYTES) -> bytes:
-    """The envelope: `body`, in which number i stands for array i of those `found`.
+def cut_arrays(
+    body: Buffer, places: Sequence[ArrayPlace], arrays: int, what: str, memory: Memory, most: int = MAX_BYTES
+) -> bytes:
+    """The envelope: `body`, in which number i stands for array i of `arrays`, which are at these `places`.
 
     Raises limit_exceeded if all but `what` has more than `most` bytes.
     """
-    places, arrays = found.places, found.arrays
     if arrays == 2 and len(body) <= MAX_BYTES:  # as most requests have them: at once, in a third of the time
         (first, after, _), (second, end, _) = places[0], places[1]
         return b"".join((body[:first], _NUMBERS[0], body[after:second], _NUMBERS[1], body[end:]))
@@ -63,7 +64,6 @@ def cut_arrays(body: Buffer, found: FoundArrays, what: str, memory: Memory, most
 def parse_envelope(
     text: bytes,
     body: Buffer,
-    found: FoundArrays,
     check_grammar: Callable[[Buffer, Memory], None],
     memory: Memory,
     most: int = MAX_BYTES,
@@ -72,7 +72,7 @@ def parse_envelope(
 
     Raises what `check_grammar` raises: it is called if the envelope is no JSON, and may let NaN and infinities pass.
     """
-    if found.numbers != OTHER_NUMBERS and len(text) <= most and not (b"-0" in text and _MINUS_ZERO.search(text)):
+    if len(text) <= most and _CHANGED.search(text) is None:
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError:

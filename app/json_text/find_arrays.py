@@ -26,7 +26,6 @@ from app.json_text.constants import (
     ESCAPED,
     MAX_DEPTH,
     MOST_ARRAYS,
-    OTHER_NUMBERS,
     QUOTED,
     SCALAR,
     TENSOR_DEPTH,
@@ -49,13 +48,11 @@ class FoundArrays(NamedTuple):
     """The arrays of a body, and what is known of the rest.
 
     `closed` is False if strings or brackets do not close; then nothing else is known. `members` counts the members of
-    all objects outside the arrays, `numbers` says how those there are written (`constants`). `arrays` counts the
-    arrays, of which those that there was room for have their `places`.
+    all objects outside the arrays, `arrays` the arrays; those that there was room for have their `places`.
     """
 
     closed: bool
     members: int
-    numbers: int
     arrays: int
     places: Sequence[ArrayPlace]
 
@@ -63,26 +60,26 @@ class FoundArrays(NamedTuple):
 def find_arrays(view: NDArray[np.uint8], depth: int, most: int) -> FoundArrays:
     """The arrays of a body whose arrays are members of `depth`, with the places of `most` of them at most."""
     words = np.empty((most, 3), np.int64)
-    closed, members, numbers, arrays = scan_arrays.run(view, depth, words.reshape(-1))
-    return FoundArrays(closed, members, numbers, arrays, words[: min(arrays, most)].tolist())
+    closed, members, arrays = scan_arrays.run(view, depth, words.reshape(-1))
+    return FoundArrays(closed, members, arrays, words[: min(arrays, most)].tolist())
 
 
 @UntilCompiled
-def scan_tensors(view: NDArray[np.uint8]) -> tuple[bool, int, int, int, Sequence[ArrayPlace]]:
+def scan_tensors(view: NDArray[np.uint8]) -> tuple[bool, int, int, Sequence[ArrayPlace]]:
     """The fields of `FoundArrays` for the body of a gather or a scatter: MOST_ARRAYS places, unused ones are zeros."""
-    closed, members, numbers, arrays, places = _scan(view, TENSOR_DEPTH, MOST_ARRAYS)
-    return closed, members, numbers, min(arrays, MOST_ARRAYS), (*places, *[(0, 0, 0)] * (MOST_ARRAYS - len(places)))
+    closed, members, arrays, places = _scan(view, TENSOR_DEPTH, MOST_ARRAYS)
+    return closed, members, min(arrays, MOST_ARRAYS), (*places, *[(0, 0, 0)] * (MOST_ARRAYS - len(places)))
 
 
 @UntilCompiled
-def scan_arrays(view: NDArray[np.uint8], depth: int, places: NDArray[np.int64]) -> tuple[bool, int, int, int]:
-    """The first four fields of `FoundArrays` for any body; `places` has room for three words of each array.
+def scan_arrays(view: NDArray[np.uint8], depth: int, places: NDArray[np.int64]) -> tuple[bool, int, int]:
+    """The first three fields of `FoundArrays` for any body; `places` has room for three words of each array.
 
     There may be any number of arrays: in an inference request also in objects that the protocol ignores.
     """
     found = _scan(view, depth, places.size // 3)
     places[: 3 * len(found.places)] = np.array(found.places, np.int64).reshape(-1)
-    return found[:4]
+    return found[:3]
 
 
 class _NotClosed(Exception):
@@ -126,7 +123,7 @@ def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
                 places.append((begin, place, kind))
     except _NotClosed:
         is_inside = True
-    return FoundArrays(not is_inside, members, OTHER_NUMBERS, count, places)
+    return FoundArrays(not is_inside, members, count, places)
 
 
 def _depth_behind(mark: re.Match[bytes], depth: int) -> int:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.compilation.until_compiled import UntilCompiled
 from app.errors import LONG_TEXT, GatherError, Place
-from app.json_text import malformed_hint
+from app.json_text import lossless_json, malformed_hint
 from app.json_text.constants import MAX_DEPTH
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
@@ -69,6 +69,12 @@ def check_framing(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = Fals
     if (keys[1:] == keys[:-1]).any():
         hint = malformed_hint.hint_for_repeated_key(body[:end])
         raise FramingFault("malformed_request", "the body names a key twice in one object", hint=hint)
+
+
+def value_of(text: str, memory: Memory = UNCOUNTED) -> Any:
+    """The value of a JSON text within a request. Raises what `check_framing` raises."""
+    check_framing(text.encode("utf-8", "surrogatepass"), memory)
+    return lossless_json.loads(text)
 
 
 def _after_last(body: Buffer) -> int:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from math import isinf
 from typing import Any, Final
 
-from app.errors import GatherError
 from app.json_text.constants import SHORT_DIGITS
 
 _PLAIN: Final = re.compile(r"-?[0-9]+")
@@ -18,12 +16,10 @@ MINUS_ZERO: Final = "-0"
 MAX_DIGITS: Final = 4000
 _SHOWN_CHARACTERS: Final = 64
 _WORD_BITS: Final = 64
-_DIMENSION_DIGITS: Final = 40
 _FLOAT_INTEGERS: Final = 10.0**SHORT_DIGITS
 """Text of SHORT_DIGITS characters that is read as an integer below it is that integer."""
 _BEHIND_ZEROS: Final = ("", "e", "E")
 """What the text of a zero goes on with behind its sign, zeros and point."""
-_MAX_ODD_DIMENSIONS: Final = 256
 
 
 class Number:
@@ -122,23 +118,6 @@ def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
 def _beyond(number: Number, max_digits: int) -> int:
     power: int = 10**max_digits
     return -power if number.text.startswith("-") else power
-
-
-def dimensions(sizes: Sequence[Any]) -> tuple[int, ...] | int:
-    """A shape, exactly, each dimension at most 10**40; where it is none, the number of the first wrong dimension.
-
-    Raises limit_exceeded where very many are not written as plain integers, each of which takes microseconds.
-    """
-    if len(sizes) > _MAX_ODD_DIMENSIONS and sum(type(size) in FRACTIONAL for size in sizes) > _MAX_ODD_DIMENSIONS:
-        detail = f"more than {_MAX_ODD_DIMENSIONS} dimensions of a shape have a fraction or an exponent"
-        raise GatherError("limit_exceeded", detail, facts={"limit": "odd_dimensions", "maximum": _MAX_ODD_DIMENSIONS})
-    shape: list[int] = []
-    for size in sizes:
-        whole = integer(size, _DIMENSION_DIGITS)
-        if whole is None or whole < 0:
-            return len(shape)
-        shape.append(whole)
-    return tuple(shape)
 
 
 def shown(value: object) -> int | float | str | None:

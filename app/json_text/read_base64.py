@@ -11,7 +11,7 @@ from app.json_text.read_values import values_of
 from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
-from app.tensors.frame_format import HEAD
+from app.tensors.string_frames import HEAD
 from app.tensors.string_tensor import PackedStrings
 
 

@@ -21,7 +21,7 @@ from app.json_text.constants import KINDS, OPEN, SKIP, STRING
 from app.json_text.lossless_json import Number, integer, integer_or_number
 from app.tensors import float_rounding
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.frame_format import HEAD
+from app.tensors.string_frames import HEAD
 
 _DTYPES: Final[Mapping[int, DType]] = {
     kind: DTYPES[name] for name, kind in KINDS.items() if DTYPES[name].kind != "complex"

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.compilation.until_compiled import UntilCompiled
-from app.tensors.frame_format import ROOM
-from app.tensors.string_frames import frame_text
+from app.tensors.string_frames import ROOM, frame_text
 
 
 @UntilCompiled

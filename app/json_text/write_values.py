@@ -20,9 +20,9 @@ from app.json_text.write_elements import write_singles, write_strings
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
-from app.tensors.frame_format import ROOM
 from app.tensors.gather_call import Encoding
 from app.tensors.little_endian_items import packed_bytes
+from app.tensors.string_frames import ROOM
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 

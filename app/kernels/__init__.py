@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from app.kernels.check_lookup import FeatureArrays
 from app.operators.gather_plan import Plan
-from app.operators.lookup import FeaturePlan
+from app.operators.lookup_plan import FeaturePlan
 
 
 class Unfinished(Exception):

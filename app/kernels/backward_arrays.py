@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from app.kernels.check_arrays import check_data, check_indices_and_output, check_int64
+from app.kernels.check_arrays import check_data, check_indices_and_output, check_int64, check_sets
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
 from app.tensors.dtypes import DTYPES
 
@@ -31,6 +31,7 @@ def check_backward_arrays(
         raise TypeError(f"the plan is for {plan.float_type} of {plan.item_size} bytes")
     if plan.sparse and (plan.batches != 1 and not (plan.batches == 0 == plan.index_tuples)):
         raise TypeError("a sparse gradient has one batch")
+    check_sets(plan.gather)
     check_data(plan, grad_output)
     check_indices_and_output(plan, indices, out)
     size = check_int64(scratch, "scratch", None).size

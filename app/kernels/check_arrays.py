@@ -51,7 +51,7 @@ def check_fill(plan: GatherPlan, fill: object, replaced: object) -> None:
 
 def check_elements_arrays(plan: GatherElementsPlan, data: object, indices: object, out: object) -> None:
     """`check_arrays` for single elements: no place that the plan can make lies outside data, either."""
-    _check_places(plan)
+    check_places(plan)
     check_data(plan, data)
     check_indices_and_output(plan, indices, out)
 
@@ -79,7 +79,7 @@ def check_scatter_plan(plan: ScatterPlan) -> None:
     if plan.reduction != "none" and not dtype.arithmetic:
         raise TypeError(f"{plan.dtype} cannot be reduced")
     if isinstance(plan, ScatterElementsPlan):
-        _check_places(plan)
+        check_places(plan)
     _check_sizes(plan)
 
 
@@ -88,7 +88,8 @@ def _check_sizes(plan: Plan) -> None:
         raise TypeError("the plan has a negative size")
 
 
-def _check_places(plan: GatherElementsPlan | ScatterElementsPlan) -> None:
+def check_places(plan: GatherElementsPlan | ScatterElementsPlan) -> None:
+    """Raises TypeError if a size is negative, or if a place that the plan can make lies outside data."""
     numbers = (*plan.sizes, *plan.strides, plan.axis_size, plan.axis_stride, plan.data_items)
     if len(plan.sizes) != len(plan.strides) or min(numbers) < 0:
         raise TypeError("the plan has a negative size, or not a stride for each")

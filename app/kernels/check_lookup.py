@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.kernels.check_arrays import check_array, check_carriers
-from app.operators.lookup import POOLED_DTYPES, FeaturePlan
+from app.operators.lookup_plan import POOLED_DTYPES, FeaturePlan
 from app.tensors.dtypes import DTYPES
 
 BAD_OFFSETS: Final = 1 << 62

@@ -6,7 +6,7 @@ slice_items], what its data were: zeros, to which each slice of grad_output is a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from math import prod
 from typing import Final, Literal, get_args
 
@@ -33,6 +33,8 @@ class BackwardPlan:
 
     `sparse` asks for the slices of grad_data that an index names, in ascending order and without others; the gather has
     one batch then.
+
+    The fields from `batches` to `block_items` are the gather's.
     """
 
     gather: GatherPlan
@@ -40,55 +42,21 @@ class BackwardPlan:
     sparse: bool = False
     coefficient: float = 1.0
 
-    @property
-    def batches(self) -> int:
-        """The gather's."""
-        return self.gather.batches
+    batches: int = field(init=False)
+    tuples: int = field(init=False)
+    dims: tuple[int, ...] = field(init=False)
+    slice_items: int = field(init=False)
+    item_size: int = field(init=False)
+    broadcast_indices: bool = field(init=False)
+    wrap: bool = field(init=False)
+    depth: int = field(init=False)
+    index_items: int = field(init=False)
+    block_items: int = field(init=False)
 
-    @property
-    def tuples(self) -> int:
-        """The gather's."""
-        return self.gather.tuples
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """The gather's."""
-        return self.gather.dims
-
-    @property
-    def slice_items(self) -> int:
-        """The gather's."""
-        return self.gather.slice_items
-
-    @property
-    def item_size(self) -> int:
-        """The gather's, in bytes."""
-        return self.gather.item_size
-
-    @property
-    def broadcast_indices(self) -> bool:
-        """The gather's."""
-        return self.gather.broadcast_indices
-
-    @property
-    def wrap(self) -> bool:
-        """The gather's."""
-        return self.gather.wrap
-
-    @property
-    def depth(self) -> int:
-        """The gather's."""
-        return self.gather.depth
-
-    @property
-    def index_items(self) -> int:
-        """The gather's."""
-        return self.gather.index_items
-
-    @property
-    def block_items(self) -> int:
-        """Items of grad_data in one batch."""
-        return self.gather.block_items
+    def __post_init__(self) -> None:
+        for own in fields(self):
+            if not own.init:
+                object.__setattr__(self, own.name, getattr(self.gather, own.name))
 
     @property
     def data_items(self) -> int:

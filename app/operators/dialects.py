@@ -12,10 +12,12 @@ from app.operators.specification_clauses import Clauses
 from app.tensors.dtypes import DTYPES, INTEGERS
 from app.tensors.operator_signature import REDUCTIONS, DialectFields, Reduction
 
-_ONNX_13 = tuple(name for name in DTYPES if not name.startswith("float8"))
-_ONNX_11 = tuple(name for name in _ONNX_13 if name != "bfloat16")
-NO_TYPES: Final[Mapping[str, tuple[str, ...]]] = {}
-_NO_COMPLEX = tuple(name for name, row in DTYPES.items() if row.kind != "complex")
+_ONNX_13: Final = frozenset(name for name in DTYPES if not name.startswith("float8"))
+_ONNX_11: Final = _ONNX_13 - {"bfloat16"}
+_NO_COMPLEX: Final = frozenset(name for name, row in DTYPES.items() if row.kind != "complex")
+_INTEGERS: Final = frozenset(INTEGERS)
+_INT64: Final = frozenset(("int64",))
+_INT32_64: Final = frozenset(("int32", "int64"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,14 +34,19 @@ class Dialect:
     name: str
     data_dtypes: frozenset[str]
     index_dtypes: frozenset[str]
-    wrap: bool
-    has_batch_dims: bool
-    rules: Mapping[str, Rule]
+    clauses: Clauses
+    wrap: bool = True
+    has_batch_dims: bool = True
     reductions: tuple[Reduction, ...] = ()
     fields: DialectFields | None = None
     equal_sizes: bool = False
-    taken_by: Mapping[str, str] = field(default_factory=dict)
     further_dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    taken_by: Mapping[str, str] = field(default_factory=dict)
+    rules: Mapping[str, Rule] = field(init=False)
+
+    def __post_init__(self) -> None:
+        rules = {key: Rule(self.name, clause, text) for key, (clause, text) in self.clauses.items()}
+        object.__setattr__(self, "rules", rules)
 
 
 def _versions(*rows: Dialect) -> Mapping[str, Dialect]:
@@ -51,109 +58,68 @@ def _versions(*rows: Dialect) -> Mapping[str, Dialect]:
     }
 
 
-def _dialect(
-    name: str,
-    data: tuple[str, ...],
-    indices: tuple[str, ...],
-    *,
-    wrap: bool,
-    rules: Clauses,
-    has_batch_dims: bool = True,
-    reductions: tuple[Reduction, ...] = (),
-    fields: DialectFields | None = None,
-    equal_sizes: bool = False,
-    further: Mapping[str, tuple[str, ...]] = NO_TYPES,
-) -> Dialect:
-    table = {key: Rule(name, clause, text) for key, (clause, text) in rules.items()}
-    return Dialect(
-        name,
-        frozenset(data),
-        frozenset(indices),
-        wrap,
-        has_batch_dims,
-        table,
-        reductions,
-        fields,
-        equal_sizes,
-        further_dtypes=further,
-    )
-
-
-_INT64 = ("int64",)
-_INT32_64 = ("int32", "int64")
-
 GATHERND: Final = _versions(
-    _dialect("onnx-13", _ONNX_13, _INT64, wrap=True, rules=specification_clauses.GATHERND_12),
-    _dialect("onnx-12", _ONNX_11, _INT64, wrap=True, rules=specification_clauses.GATHERND_12),
-    _dialect("onnx-11", _ONNX_11, _INT64, wrap=True, rules=specification_clauses.GATHERND_11, has_batch_dims=False),
-    _dialect("openvino-8", _NO_COMPLEX, INTEGERS, wrap=False, rules=specification_clauses.OPENVINO_8),
+    Dialect("onnx-13", _ONNX_13, _INT64, specification_clauses.GATHERND_12),
+    Dialect("onnx-12", _ONNX_11, _INT64, specification_clauses.GATHERND_12),
+    Dialect("onnx-11", _ONNX_11, _INT64, specification_clauses.GATHERND_11, has_batch_dims=False),
+    Dialect("openvino-8", _NO_COMPLEX, _INTEGERS, specification_clauses.OPENVINO_8, wrap=False),
 )
 GATHER: Final = _versions(
-    _dialect("onnx-13", _ONNX_13, _INT32_64, wrap=True, rules=specification_clauses.GATHER_11),
-    _dialect("onnx-11", _ONNX_11, _INT32_64, wrap=True, rules=specification_clauses.GATHER_11),
-    _dialect("onnx-1", _ONNX_11, _INT32_64, wrap=False, rules=specification_clauses.GATHER_1),
-    _dialect(
+    Dialect("onnx-13", _ONNX_13, _INT32_64, specification_clauses.GATHER_11),
+    Dialect("onnx-11", _ONNX_11, _INT32_64, specification_clauses.GATHER_11),
+    Dialect("onnx-1", _ONNX_11, _INT32_64, specification_clauses.GATHER_1, wrap=False),
+    Dialect(
         "openvino-8",
         _NO_COMPLEX,
-        INTEGERS,
-        wrap=True,
-        rules=specification_clauses.GATHER_8,
+        _INTEGERS,
+        specification_clauses.GATHER_8,
         fields=DialectFields(needs_parameter=True, batch_dims=True, fills=True),
     ),
 )
 GATHER_ELEMENTS: Final = _versions(
-    _dialect("onnx-13", _ONNX_13, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
-    _dialect("onnx-11", _ONNX_11, _INT32_64, wrap=True, rules=specification_clauses.GATHER_ELEMENTS_11),
-    _dialect(
+    Dialect("onnx-13", _ONNX_13, _INT32_64, specification_clauses.GATHER_ELEMENTS_11),
+    Dialect("onnx-11", _ONNX_11, _INT32_64, specification_clauses.GATHER_ELEMENTS_11),
+    Dialect(
         "openvino-6",
         _NO_COMPLEX,
         _INT32_64,
+        specification_clauses.GATHER_ELEMENTS_6,
         wrap=False,
-        rules=specification_clauses.GATHER_ELEMENTS_6,
         fields=DialectFields(needs_parameter=True),
         equal_sizes=True,
     ),
 )
 
 GATHER_BLOCK_QUANTIZED: Final = _versions(
-    _dialect(
+    Dialect(
         "onnxruntime-1",
-        ("uint8",),
+        frozenset(("uint8",)),
         _INT32_64,
-        wrap=True,
-        rules=specification_clauses.GATHER_BLOCK_QUANTIZED_1,
-        has_batch_dims=False,
-        further={"scales": ("float32", "float16", "bfloat16"), "zero_points": ("uint8",)},
+        specification_clauses.GATHER_BLOCK_QUANTIZED_1,
+        further_dtypes={"scales": ("float32", "float16", "bfloat16"), "zero_points": ("uint8",)},
     ),
 )
 
 
-def _scatters(indices: tuple[str, ...], rules: Clauses) -> Mapping[str, Dialect]:
+def _scatters(indices: frozenset[str], clauses: Clauses) -> Mapping[str, Dialect]:
     """The versions of a scatter: bfloat16 came with 13, the reductions add and mul with 16, min and max with 18."""
-    rows = (
-        ("onnx-18", _ONNX_13, REDUCTIONS),
-        ("onnx-16", _ONNX_13, REDUCTIONS[:3]),
-        ("onnx-13", _ONNX_13, REDUCTIONS[:1]),
-        ("onnx-11", _ONNX_11, REDUCTIONS[:1]),
-    )
     return _versions(
-        *(
-            _dialect(name, data, indices, wrap=True, rules=rules, has_batch_dims=False, reductions=reductions)
-            for name, data, reductions in rows
-        )
+        Dialect("onnx-18", _ONNX_13, indices, clauses, reductions=REDUCTIONS),
+        Dialect("onnx-16", _ONNX_13, indices, clauses, reductions=REDUCTIONS[:3]),
+        Dialect("onnx-13", _ONNX_13, indices, clauses, reductions=REDUCTIONS[:1]),
+        Dialect("onnx-11", _ONNX_11, indices, clauses, reductions=REDUCTIONS[:1]),
     )
 
 
 SCATTERND: Final = _scatters(_INT64, specification_clauses.SCATTERND_11)
 SCATTER_ELEMENTS: Final = _scatters(_INT32_64, specification_clauses.SCATTER_ELEMENTS_11)
 EMBEDDING_BAG_OFFSETS: Final = _versions(
-    _dialect(
+    Dialect(
         "openvino-15",
-        tuple(name for name, row in DTYPES.items() if row.kind == "float" and row.arithmetic),
+        frozenset(name for name, row in DTYPES.items() if row.kind == "float" and row.arithmetic),
         _INT32_64,
+        specification_clauses.EMBEDDING_BAG_OFFSETS_15,
         wrap=False,
-        rules=specification_clauses.EMBEDDING_BAG_OFFSETS_15,
-        has_batch_dims=False,
     ),
 )
 """Of lookups: its types are those of tables that are pooled."""

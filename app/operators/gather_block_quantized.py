@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import ClassVar, Final
 
 from app.errors import GatherError, Place, invalid_field
 from app.operators.dialects import Dialect
@@ -49,6 +49,7 @@ class BlockQuantizedPlan(OneBatchPlan):
     dtype: str
     item_size: int
     wrap: bool = True
+    depth: ClassVar[int] = 1
 
     @property
     def blocks(self) -> int:
@@ -73,11 +74,6 @@ class BlockQuantizedPlan(OneBatchPlan):
         return self.groups * self.width
 
     @property
-    def depth(self) -> int:
-        """One: an index is a tuple of length 1."""
-        return 1
-
-    @property
     def index_items(self) -> int:
         """Items of indices."""
         return self.tuples
@@ -87,10 +83,7 @@ class BlockQuantizedPlan(OneBatchPlan):
         """Bytes of data."""
         return self.rows * self.groups * (self.width * self.bits // 8)
 
-    @property
-    def block_items(self) -> int:
-        """Bytes of data."""
-        return self.data_items
+    block_items = data_items
 
     @property
     def copied_items(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import ClassVar
 
 from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
@@ -19,12 +20,12 @@ from app.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class GatherElementsPlan(SingleIndexPlan):
-    """indices and output have the axes `sizes`, and data `data_items` items in all.
+class ElementsPlan(SingleIndexPlan):
+    """indices have the axes `sizes`, and data `data_items` items in all.
 
-    The entry of indices at (p0, p1, ...) picks item p0 * strides[0] + p1 * strides[1] + ... + entry * axis_stride of
-    data; along the gather's own axis the stride is 0. Entries are below `axis_size`; `item_size` is in bytes (1, 2, 4,
-    8 or 16); `wrap` says that an entry in [-axis_size, -1] counts from the end (else it is out of bounds).
+    The entry of indices at (p0, p1, ...) names item p0 * strides[0] + p1 * strides[1] + ... + entry * axis_stride of
+    data; along the operator's own axis the stride is 0. Entries are below `axis_size`; `item_size` is in bytes (1, 2,
+    4, 8 or 16); `wrap` says that an entry in [-axis_size, -1] counts from the end (else it is out of bounds).
     """
 
     sizes: tuple[int, ...]
@@ -35,12 +36,12 @@ class GatherElementsPlan(SingleIndexPlan):
     item_size: int
     wrap: bool
     index_items: int = field(init=False, repr=False, compare=False)
-    """Items of indices, each a component to check, and of the output: the product of `sizes`."""
+    """Items of indices, each a component to check: the product of `sizes`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index_items", prod(self.sizes))  # here once, and then read many times
 
-    # As the choice of a route sees it: single items, picked from anywhere in data by tuples of length 1.
+    # As the choice of a route sees it: single items, anywhere in data, by tuples of length 1.
 
     @property
     def tuples(self) -> int:
@@ -49,13 +50,15 @@ class GatherElementsPlan(SingleIndexPlan):
 
     @property
     def block_items(self) -> int:
-        """Items of data among which an entry picks."""
+        """Items of data among which an entry names one."""
         return self.axis_size * self.axis_stride
 
-    @property
-    def copied_items(self) -> int:
-        """None."""
-        return 0
+
+@dataclass(frozen=True, slots=True)
+class GatherElementsPlan(ElementsPlan):
+    """The output has the items that the entries of indices name."""
+
+    copied_items: ClassVar[int] = 0
 
     @property
     def output_items(self) -> int:
@@ -65,7 +68,7 @@ class GatherElementsPlan(SingleIndexPlan):
     @property
     def output_bytes(self) -> int:
         """Bytes of the output."""
-        return self.output_items * self.item_size
+        return self.index_items * self.item_size
 
 
 def plan_gather_elements(
@@ -75,33 +78,30 @@ def plan_gather_elements(
 
     Raises rank_too_small, rank_mismatch, axis_out_of_range or indices_shape_mismatch, in this order.
     """
+    axis = check_axis_and_shapes(dialect, call, data)
+    shape = call.indices.shape
+    places = places_in_data(data.shape, shape, axis)
+    return GatherElementsPlan(*places, data.dtype.carrier.itemsize, dialect.wrap), shape, axis
+
+
+def check_axis_and_shapes(dialect: Dialect, call: Call, data: Tensor) -> int:
+    """Check ranks, axis and shapes; return the axis counted from the front."""
     indices = call.indices
     check_rank(dialect, "data", data)
     check_same_rank(dialect, data, indices)
     axis = check_axis(dialect, data, call.parameters[0], call.pointer("axis"))
     check_indices_shape(dialect, data, indices, axis)
-    shape = data.shape
-    sizes, strides, axis_stride = places_in_data(shape, indices.shape, axis)
-    plan = GatherElementsPlan(
-        sizes=sizes,
-        strides=strides,
-        axis_size=shape[axis],
-        axis_stride=axis_stride,
-        data_items=prod(shape),
-        item_size=data.dtype.carrier.itemsize,
-        wrap=dialect.wrap,
-    )
-    return plan, indices.shape, axis
+    return axis
 
 
 def places_in_data(
     shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int
-) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """`sizes`, `strides` and `axis_stride` of a plan: where in data of a shape the entries of indices belong."""
+) -> tuple[tuple[int, ...], tuple[int, ...], int, int, int]:
+    """The fields of an `ElementsPlan` from `sizes` to `data_items`: where in data the entries of indices belong."""
     steps = [prod(shape[number + 1 :]) for number in range(len(shape))]
     strides = [0 if number == axis else step for number, step in enumerate(steps)]
     sizes, strides = _joined(index_shape, strides)
-    return tuple(sizes), tuple(strides), steps[axis]
+    return tuple(sizes), tuple(strides), shape[axis], steps[axis], prod(shape)
 
 
 def check_same_rank(dialect: Dialect, data: Tensor, indices: Tensor) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 
 class Plan(Protocol):
@@ -76,6 +76,8 @@ class GatherPlan:
     broadcast_indices: bool
     wrap: bool
     batches_per_set: int = 1
+    copied_items: ClassVar[int] = 0
+    scratch_bytes: ClassVar[int] = 0
     output_items: int = field(init=False)
     output_bytes: int = field(init=False)
 
@@ -107,56 +109,27 @@ class GatherPlan:
         """Items of data."""
         return self.batches * self.block_items
 
-    @property
-    def copied_items(self) -> int:
-        """None."""
-        return 0
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Bytes that a kernel may need beside the output: none."""
-        return 0
-
 
 class OneBatchPlan:
-    """The constant properties of plans whose data are not cut into batches."""
+    """What is the same of all plans whose data are not cut into batches: each tuple is used once."""
 
     __slots__ = ()
 
-    @property
-    def batches(self) -> int:
-        """One: data is not cut."""
-        return 1
-
-    @property
-    def broadcast_indices(self) -> bool:
-        """Each tuple is used once."""
-        return False
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Bytes that a kernel may need beside the output: none."""
-        return 0
+    batches: ClassVar[int] = 1
+    broadcast_indices: ClassVar[bool] = False
 
 
 class SingleIndexPlan(OneBatchPlan):
-    """Those of plans whose tuples are single entries, each of which names one item along an axis."""
+    """The same of those whose tuples are single entries, each of which names one item along an axis."""
 
     __slots__ = ()
 
+    depth: ClassVar[int] = 1
+    slice_items: ClassVar[int] = 1
+    scratch_bytes: ClassVar[int] = 0
     axis_size: int
 
     @property
     def dims(self) -> tuple[int, ...]:
         """The size of the axis."""
         return (self.axis_size,)
-
-    @property
-    def slice_items(self) -> int:
-        """One: each entry names an item."""
-        return 1
-
-    @property
-    def depth(self) -> int:
-        """One: an entry is a tuple of length 1."""
-        return 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.errors import REPORTED_PLACES, GatherError, Place
+from app.errors import REPORTED_PLACES, GatherError, Place, Rule
 from app.operators.dialects import Dialect
 from app.tensors.tensor import Tensor, coordinates
 
@@ -19,11 +19,24 @@ def index_error(
 ) -> GatherError:
     """The full error for indices of which a kernel found one bad: GatherND clause 5 and its like.
 
-    Component j of a tuple of length `depth` belongs to data axis first_axis + j. All bad components are counted; the
-    first ten in row-major order are reported. Works in blocks, so that the memory it takes does not grow.
+    Component j of a tuple of length `depth` belongs to data axis first_axis + j.
     """
     sizes = data_shape[first_axis : first_axis + depth]
-    lows = [-size if dialect.wrap else 0 for size in sizes]
+    places, total = places_out_of_bounds(indices, sizes, dialect.wrap, first_axis)
+    hint = _hint_for_scatter(places[0]) if dialect.reductions else None
+    return error_at(places, total, f"data axis {places[0].axis}", dialect.rules["index_out_of_bounds"], hint)
+
+
+def places_out_of_bounds(
+    indices: Tensor, sizes: Sequence[int], wrap: bool, first_axis: int = 0
+) -> tuple[list[Place], int]:
+    """The first ten components out of bounds, in row-major order, and how many there are.
+
+    `sizes` are those of the axes that the components of a tuple belong to. Works in blocks, so that the memory it takes
+    does not grow.
+    """
+    depth = len(sizes)
+    lows = [-size if wrap else 0 for size in sizes]
     rows = indices.array.reshape(-1, depth)
     total = 0
     found: list[int] = []
@@ -50,17 +63,22 @@ def index_error(
                 allowed=(lows[j], size - 1) if size else None,
             )
         )
+    return places, total
+
+
+def error_at(places: Sequence[Place], total: int, axis: str, rule: Rule, hint: str | None) -> GatherError:
+    """The error for `total` components out of bounds; `axis` is that of the first, for a sentence."""
     first = places[0]
     name = f"indices[{','.join(map(str, first.position or ()))}]"
     bounds = f"outside [{first.allowed[0]}, {first.allowed[1]}]" if first.allowed else "no valid index"
     more = f", and {total - 1} more" if total > 1 else ""
     return GatherError(
         "index_out_of_bounds",
-        f"{name} = {first.value} is {bounds} on data axis {first.axis} (size {first.size}){more}",
+        f"{name} = {first.value} is {bounds} on {axis} (size {first.size}){more}",
         places=places,
         total=total,
-        rule=dialect.rules["index_out_of_bounds"],
-        hint=_hint_for_scatter(first) if dialect.reductions else None,
+        rule=rule,
+        hint=hint,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
 from app.errors import CODES, Code
-from app.operators.backward_rules import Backward
+from app.operators.backward import Backward, plan_gather_backward, plan_gathernd_backward
 from app.operators.dialects import (
     EMBEDDING_BAG_OFFSETS,
     GATHER,
@@ -22,13 +22,11 @@ from app.operators.dialects import (
     Dialect,
 )
 from app.operators.gather import plan_gather
-from app.operators.gather_backward import plan_gather_backward
 from app.operators.gather_block_quantized import plan_gather_block_quantized
 from app.operators.gather_elements import plan_gather_elements
 from app.operators.gather_plan import Plan
 from app.operators.gathernd import plan_gathernd
-from app.operators.gathernd_backward import plan_gathernd_backward
-from app.operators.lookup import LookupPlan, plan_lookup
+from app.operators.lookup_plan import LookupPlan, plan_lookup
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatternd import plan_scatternd
 from app.tensors.backward_call import BackwardCall

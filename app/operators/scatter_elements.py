@@ -7,17 +7,11 @@ the update at (..., i, ...) goes to the same place of the output, but for axis a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 
 from app.operators.dialects import Dialect
-from app.operators.gather_elements import check_indices_shape, check_same_rank, places_in_data
+from app.operators.gather_elements import check_axis_and_shapes, places_in_data
 from app.operators.scatter_plan import ScatterElementsPlan
-from app.operators.shape_rules import (
-    check_axis,
-    check_rank,
-    check_updates_type,
-    check_wanted_shape,
-)
+from app.operators.shape_rules import check_updates_type, check_wanted_shape
 from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 
@@ -30,23 +24,10 @@ def plan_scatter_elements(
     Raises unsupported_dtype, rank_too_small, rank_mismatch, axis_out_of_range, indices_shape_mismatch
     or updates_shape_mismatch, in this order.
     """
-    indices, updates = call.indices, further["updates"]
+    updates = further["updates"]
     check_updates_type(dialect, data.dtype, updates, call)
-    check_rank(dialect, "data", data)
-    check_same_rank(dialect, data, indices)
-    axis = check_axis(dialect, data, call.parameters[0], call.pointer("axis"))
-    check_indices_shape(dialect, data, indices, axis)
-    check_wanted_shape(dialect, "updates", updates, indices.shape)
-    sizes, strides, axis_stride = places_in_data(data.shape, indices.shape, axis)
-    plan = ScatterElementsPlan(
-        sizes=sizes,
-        strides=strides,
-        axis_size=data.shape[axis],
-        axis_stride=axis_stride,
-        data_items=prod(data.shape),
-        item_size=data.dtype.carrier.itemsize,
-        wrap=dialect.wrap,
-        dtype=data.dtype.name,
-        reduction=call.reduction,
-    )
+    axis = check_axis_and_shapes(dialect, call, data)
+    check_wanted_shape(dialect, "updates", updates, call.indices.shape)
+    places = places_in_data(data.shape, call.indices.shape, axis)
+    plan = ScatterElementsPlan(*places, data.dtype.carrier.itemsize, dialect.wrap, data.dtype.name, call.reduction)
     return plan, data.shape, axis

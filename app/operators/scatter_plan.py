@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import ClassVar
 
-from app.operators.gather_plan import OneBatchPlan, SingleIndexPlan
+from app.operators.gather_elements import ElementsPlan
+from app.operators.gather_plan import OneBatchPlan
 from app.tensors.operator_signature import Reduction
 
 
@@ -30,10 +31,9 @@ class ScatterNDPlan(OneBatchPlan):
     wrap: bool
     dtype: str
     reduction: Reduction
+    scratch_bytes: ClassVar[int] = 0
     rows: int = field(init=False, repr=False, compare=False)
     """Slices of data, of which tuples name some: the product of `dims`."""
-    kept: Any = field(default=None, init=False, repr=False, compare=False)
-    """What a kernel has made of the plan and will need again."""
 
     def __post_init__(self) -> None:
         # Here once, and then read many times.
@@ -68,46 +68,20 @@ class ScatterNDPlan(OneBatchPlan):
 
 
 @dataclass(frozen=True, slots=True)
-class ScatterElementsPlan(SingleIndexPlan):
-    """indices and updates have the axes `sizes`; data and output have `data_items` items.
+class ScatterElementsPlan(ElementsPlan):
+    """Each entry of indices says where the update at the same place goes to; see `ScatterNDPlan` for the rest."""
 
-    The update at (p0, p1, ...) goes to item p0 * strides[0] + p1 * strides[1] + ... + entry * axis_stride, where entry
-    is what indices has at the same place; along the scatter's own axis the stride is 0. For the rest see
-    `GatherElementsPlan`, whose places these are, and `ScatterNDPlan`.
-    """
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    axis_size: int
-    axis_stride: int
-    data_items: int
-    item_size: int
-    wrap: bool
     dtype: str
     reduction: Reduction
-    index_items: int = field(init=False, repr=False, compare=False)
-    """Items of indices and of updates: the product of `sizes`."""
-    kept: Any = field(default=None, init=False, repr=False, compare=False)
-    """What a kernel has made of the plan and will need again."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "index_items", prod(self.sizes))
 
     @property
-    def tuples(self) -> int:
-        """Entries of indices."""
+    def update_items(self) -> int:
+        """Items of updates."""
         return self.index_items
-
-    update_items = tuples
-
-    @property
-    def block_items(self) -> int:
-        """Items of data among which an entry names one."""
-        return self.axis_size * self.axis_stride
 
     @property
     def output_items(self) -> int:
-        """Items of the output."""
+        """Items of the output, all of which are copied from data."""
         return self.data_items
 
     copied_items = output_items

@@ -15,8 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import GatherError, Place
+from app.errors import GatherError
 from app.operators.dialects import SCATTERND, Dialect
+from app.operators.gathernd import check_depth
 from app.operators.index_out_of_bounds import index_error
 from app.operators.scatter_plan import ScatterNDPlan
 from app.operators.shape_rules import (
@@ -45,8 +46,8 @@ def plan_scatternd(
     check_updates_type(dialect, data.dtype, updates, call)
     check_rank(dialect, "data", data)
     check_rank(dialect, "indices", indices)
-    depth = _checked_depth(dialect, data.shape, indices)
-    shape = data.shape
+    check_depth(dialect, data, indices, 0)
+    shape, depth = data.shape, indices.shape[-1]
     check_wanted_shape(dialect, "updates", updates, (*indices.shape[:-1], *shape[depth:]))
     plan = ScatterNDPlan(
         tuples=prod(indices.shape[:-1]),
@@ -87,22 +88,10 @@ def plan_scatter(dtype: DType, shape: Sequence[int], call: ScatterCall) -> Scatt
     data = Tensor(dtype, tuple(shape), np.empty(0), shape_pointer="/name")
     check_rank(dialect, "the tensor", data)
     check_rank(dialect, "indices", indices)
-    depth = _checked_depth(dialect, shape, indices)
+    check_depth(dialect, data, indices, 0)
+    depth = indices.shape[-1]
     check_wanted_shape(dialect, "updates", call.updates, (*indices.shape[:-1], *shape[depth:]))
     return ScatterPlan(_rows(shape, indices, depth), prod(shape[depth:]))
-
-
-def _checked_depth(dialect: Dialect, shape: Sequence[int], indices: Tensor) -> int:
-    """1 <= k <= r. Raises index_depth_out_of_range."""
-    depth = indices.shape[-1]
-    if not 1 <= depth <= len(shape):
-        raise GatherError(
-            "index_depth_out_of_range",
-            f"index tuples have length {depth}, outside [1, {len(shape)}]",
-            places=[Place(indices.shape_pointer, value=depth, allowed=(1, len(shape)))],
-            rule=dialect.rules["index_depth_out_of_range"],
-        )
-    return depth
 
 
 def _rows(shape: Sequence[int], indices: Tensor, depth: int) -> NDArray[np.int64]:

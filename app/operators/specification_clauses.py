@@ -13,6 +13,7 @@ Clauses = dict[str, tuple[str | None, str]]
 """Number and text of each clause."""
 
 _BOUNDS = "-data_shape[i] <= indices[...,i] <= data_shape[i] - 1"
+_WITHIN_AXIS: Final = (None, "All index values are expected to be within bounds [-s, s-1] along axis of size s")
 _ONNX_TYPES: Final[Clauses] = {
     "data_dtype": (None, "T in (every tensor type of this operator version)"),
     "index_dtype": (None, "indices - tensor(int64)"),
@@ -60,10 +61,7 @@ GATHER_11: Final[Clauses] = {
     "index_dtype": (None, "Tind in (tensor(int32), tensor(int64))"),
     "rank_too_small": (None, "Given data tensor of rank r >= 1"),
     "axis_out_of_range": (None, "Accepted range is [-r, r-1] where r = rank(data)"),
-    "index_out_of_bounds": (
-        None,
-        "All index values are expected to be within bounds [-s, s-1] along axis of size s",
-    ),
+    "index_out_of_bounds": _WITHIN_AXIS,
 }
 GATHER_1: Final[Clauses] = GATHER_11 | {
     "index_out_of_bounds": (None, "indices - tensor of int32/int64 indices, each in [0, s-1] along axis of size s"),
@@ -98,10 +96,7 @@ GATHER_ELEMENTS_11: Final[Clauses] = {
         "out[i][j][k] = input[index[i][j][k]][j][k] if axis = 0, and so on; here each place in indices must be one in "
         "data, but for the axis",
     ),
-    "index_out_of_bounds": (
-        None,
-        "All index values are expected to be within bounds [-s, s-1] along axis of size s",
-    ),
+    "index_out_of_bounds": _WITHIN_AXIS,
 }
 GATHER_ELEMENTS_6: Final[Clauses] = {
     "data_dtype": (None, "T: any supported type"),
@@ -134,10 +129,7 @@ GATHER_BLOCK_QUANTIZED_1: Final[Clauses] = {
         "Input data is quantized block-wise along attribute quantize_axis with block size specified by attribute "
         "block_size; scales and zero_points have an element for each block",
     ),
-    "index_out_of_bounds": (
-        None,
-        "All index values are expected to be within bounds [-s, s-1] along axis of size s",
-    ),
+    "index_out_of_bounds": _WITHIN_AXIS,
 }
 SCATTERND_11: Final[Clauses] = {
     "data_dtype": (None, "T: constrain input and output types to any tensor type"),

@@ -7,7 +7,8 @@ not kept.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 from app.tensors.gather_call import Encoding
 
@@ -19,7 +20,8 @@ _MOST: Final = 1 << 24
 """Bytes of memory that the cache holds at most."""
 
 
-class Validated(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Validated:
     """A document that was found right: its fields, the arguments that its call has beside arrays, and its arrays.
 
     `arrays` has the name and the description of each. `encoding` is that of a JSON answer, and `ready` what the format

@@ -57,11 +57,10 @@ def given_fill_value(fields: Any, mode: OutOfBounds, pointer: str) -> JsonFillVa
     value = fields.fill_value
     if type(value) is JsonText:
         try:
-            grammar.check_framing(value.encode("utf-8", "surrogatepass"))
+            value = grammar.value_of(value)
         except grammar.FramingFault:
             hint = f"Write JSON text at {pointer}, such as 0, or {_QUOTED} with its quotes where data is of strings."
             raise invalid_field(pointer, "fill_value must be the text of a JSON value", hint) from None
-        value = lossless_json.loads(value)
     return JsonFillValue(value, pointer)
 
 

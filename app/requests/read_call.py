@@ -30,7 +30,7 @@ from app.requests.schemas.lookup_request import (
     check_feature_count,
     check_last_offset,
 )
-from app.requests.schemas.members import ABSENT, RequestModel
+from app.requests.schemas.member_types import ABSENT, RequestModel
 from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.scatter_request import ScatterRequest, check_reduction
 from app.tensors.backward_call import BackwardCall
@@ -132,9 +132,9 @@ def read_arrays(given: Mapping[str, ReadArray]) -> Tensors:
     """Read the arrays. Of what is wrong with them it raises the first by `_FAULTS_OF_ARRAYS`, then by their order."""
     tensors: Tensors = {}
     wrong: dict[str, GatherError] = {}
-    for name, read in given.items():
+    for name, (read, arguments) in given.items():
         try:
-            tensors[name] = read()
+            tensors[name] = read(*arguments)
         except GatherError as error:
             if error.code not in _FAULTS_OF_ARRAYS:
                 raise
@@ -177,16 +177,19 @@ def _inputs(row: Signature, fields: Any) -> Iterator[tuple[str, Any]]:
 
 
 @cache
-def _plain_fields(row: Signature, model: Any, call: Any) -> tuple[str, ...]:
-    """The fields of a call that are those of a request's model as they are."""
-    own = (field.name for field in dataclass_fields(call))
-    return tuple(name for name in own if name in model.model_fields and name not in row.inputs)
+def _plain_fields(row: Signature, model: Any, call: Any) -> tuple[tuple[str, Any], ...]:
+    """The fields of a call that are those of a request's model as they are, and what the call has without them."""
+    own = ((field.name, field.default) for field in dataclass_fields(call))
+    return tuple((name, usual) for name, usual in own if name in model.model_fields and name not in row.inputs)
 
 
 def _arguments(row: Signature, fields: RequestModel, call: Any, origin: Origin) -> Arguments:
-    """The arguments of a call that have the names and values of valid fields, and the pointer of these."""
+    """The arguments of a call that have the names and values of valid fields, and the pointer of these; none that the
+    call has anyway, since each takes time of every call.
+    """
     names = _plain_fields(row, type(fields), call)
-    return {name: getattr(fields, name) for name in names} | {"at": origin.fields}
+    given = ((name, usual, getattr(fields, name)) for name, usual in names)
+    return {name: value for name, usual, value in given if value != usual} | {"at": origin.fields}
 
 
 def _operator_arguments(row: Signature, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:

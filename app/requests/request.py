@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.tensor import Tensor
 
-ReadArray = Callable[[], Tensor]
-"""Reads an array of a request; the memory of the request is charged before it is taken.
+ReadArray = tuple[Callable[..., Tensor], tuple[Any, ...]]
+"""A function that reads an array of a request, and its arguments: it is called once all else is known to be right. The
+memory of the request is charged before it is taken.
 
 Raises unsupported_dtype if its type has a name that no type has; element_count_mismatch if there are too many or too
 few items, or their lists are wrongly nested; value_not_representable at the first item that the type cannot hold; and

@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from app.security.file_watcher import LARGEST_FILE, FileTooLarge, read_small_file
+from app.security.file_watcher import read_small_file
 
 Scope = Literal["gather", "tensors"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -98,8 +98,6 @@ def read_bytes(path: Path) -> bytes:
     """The contents of the file. Raises BadKeysFile."""
     try:
         return read_small_file(path)
-    except FileTooLarge:
-        raise BadKeysFile(f"the file is larger than {LARGEST_FILE} bytes") from None
     except OSError as error:
         raise BadKeysFile(error.strerror or type(error).__name__) from None
 
@@ -110,6 +108,11 @@ def decode(content: bytes) -> list[Key]:
         return parse(content.decode())
     except UnicodeDecodeError:
         raise BadKeysFile("the file is not text in UTF-8") from None
+
+
+def decode_cluster_key(content: bytes) -> list[Key]:
+    """The key of a cluster, with every scope, of the file that has it as it is sent."""
+    return [Key(sha256(content.strip()).digest(), frozenset(SCOPES), "cluster")]
 
 
 def read(path: Path) -> list[Key]:

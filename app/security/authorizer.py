@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from app.errors import GatherError
-from app.security.api_keys import BadKeysFile, Key, Scope, decode, read_bytes
+from app.security.api_keys import BadKeysFile, Key, Scope, decode, decode_cluster_key, read_bytes
 from app.security.file_watcher import FileWatcher, LastGood
 
 logger = logging.getLogger("gathernd")
@@ -30,33 +30,22 @@ class Access(Enum):
     ANY_KEY = "a key of any scope"
     GATHER = "a key with the scope `gather`"
     TENSORS = "a key with the scope `gather` to read, one with the scope `tensors` for all other methods"
+    CHANGES = "a key with the scope `tensors`, for any method"
 
 
 def needed_scope(method: str, access: Access) -> Scope | None:
     """The scope that a key needs for a request, None where any will do."""
     if access is Access.TENSORS:
         return "gather" if method in _READING else "tensors"
+    if access is Access.CHANGES:
+        return "tensors"
     return "gather" if access is Access.GATHER else None
-
-
-class Authorizer(Protocol):
-    """Allows or refuses each request before it is carried out. A gather that was allowed once is allowed, with the same
-    header, for as long as `keys_version` is the same object.
-    """
-
-    keys_version: object
-
-    def check(self, method: str, access: Access, credential: bytes | None) -> None:
-        """Raises unauthorized and forbidden. `access` is the one of the request's route, and `credential` the SHA-256
-        of the key that came with it, b"" for a field Authorization of another form, None without one.
-        """
-        ...
 
 
 class ReadOnlyAuthorizer:
     """For a service without keys that others can reach: allows everything but changes to tensors.
 
-    Which address a caller has proves nothing: behind a proxy everybody has the proxy's.
+    Which address a caller has proves nothing: behind a proxy everybody has the proxy's. See `KeyAuthorizer`.
     """
 
     keys_version: object = "there are no keys to change"
@@ -77,27 +66,45 @@ class KeyAuthorizer:
     """Allows requests with a key of a file, as the file said when it was last good. `on_change` is called whenever
     other keys are in force.
 
-    The file is read once a second, away from requests, so a key can be added, tried and its predecessor removed while
-    the service runs.
+    A shard also takes the key of its cluster, which is in the file `cluster_key` as it is sent. The files are read once
+    a second, away from requests, so a key can be added, tried and its predecessor removed while the service runs. A
+    gather that was allowed once is allowed, with the same header, for as long as `keys_version` is the same object.
     """
 
     def __init__(
-        self, path: Path, last_good: LastGood | None = None, on_change: Callable[[], None] = lambda: None
+        self,
+        path: Path | None,
+        last_good: LastGood | None = None,
+        on_change: Callable[[], None] = lambda: None,
+        cluster_key: Path | None = None,
     ) -> None:
-        """Read the file. Raises BadKeysFile: a service that is to ask for keys does not start without them.
+        """Read the files. Raises BadKeysFile: a service that is to ask for keys does not start without them.
 
         A worker that starts while the file is broken takes what its parent has read before, of `last_good`.
         """
         self.keys_version = object()
         self._keys: dict[bytes, Key] = {}
         self._on_change = on_change
+        readers = {path: decode, cluster_key: decode_cluster_key}
+
+        def load(contents: Mapping[Path, bytes]) -> list[Key]:
+            return [key for place, content in contents.items() for key in readers[place](content)]
+
         self.watcher = FileWatcher(
-            lambda: {path: read_bytes(path)}, _decode, BadKeysFile, "keys file", "the keys read before stay in force"
+            lambda: {place: read_bytes(place) for place in readers if place is not None},
+            load,
+            BadKeysFile,
+            "keys file",
+            "the keys read before stay in force",
         )
         self.take(self.watcher.first(last_good))
 
     def check(self, method: str, access: Access, credential: bytes | None) -> None:
-        """Raises unauthorized for a request without a known key, forbidden where its key has not the scope."""
+        """Raises unauthorized for a request without a known key, forbidden if its key has not the scope.
+
+        `access` is that of the request's route, and `credential` the SHA-256 of the key that came with it, b"" for a
+        field Authorization of another form, None without one.
+        """
         if access is Access.PUBLIC:
             return
         key = None if credential is None else self._keys.get(credential)
@@ -130,9 +137,8 @@ class KeyAuthorizer:
             self._on_change()
 
 
-def _decode(contents: Mapping[Path, bytes]) -> list[Key]:
-    (content,) = contents.values()
-    return decode(content)
+Authorizer = KeyAuthorizer | ReadOnlyAuthorizer
+"""Allows or refuses each request before it is carried out."""
 
 
 def _differences(before: Mapping[bytes, Key], now: Mapping[bytes, Key]) -> dict[str, list[str]]:
@@ -158,11 +164,12 @@ def make_authorizer(
     loopback: bool,
     last_good: LastGood | None = None,
     on_change: Callable[[], None] = lambda: None,
+    cluster_key: Path | None = None,
 ) -> Authorizer | None:
     """The authorizer of a service with the keys file `path`, None where everything is allowed: on a loopback address.
 
-    `last_good` is for workers, see `KeyAuthorizer`. Raises BadKeysFile.
+    `last_good` is for workers; for it and `cluster_key` see `KeyAuthorizer`. Raises BadKeysFile.
     """
-    if path is not None:
-        return KeyAuthorizer(path, last_good, on_change)
+    if path is not None or cluster_key is not None:
+        return KeyAuthorizer(path, last_good, on_change, cluster_key)
     return None if loopback else ReadOnlyAuthorizer()

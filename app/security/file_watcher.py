@@ -28,13 +28,8 @@ _AS_TEXT: Final = "latin-1"
 """In which any bytes are text."""
 
 
-class FileTooLarge(Exception):
-    """A file has more bytes than are read."""
-
-
 def read_small_file(path: Path, largest: int = LARGEST_FILE) -> bytes:
-    """The contents of a file of at most `largest` bytes, also by a link. Raises FileTooLarge, and OSError, also for
-    what is no file.
+    """The contents of a file of at most `largest` bytes, also by a link. Raises OSError, also for what is no file.
 
     A named pipe is opened without waiting for somebody to write to it.
     """
@@ -45,7 +40,7 @@ def read_small_file(path: Path, largest: int = LARGEST_FILE) -> bytes:
     with os.fdopen(fd, "rb") as file:
         content = file.read(largest + 1)
     if len(content) > largest:
-        raise FileTooLarge
+        raise OSError(errno.EFBIG, f"it has more than {largest} bytes", str(path))
     return content
 
 

@@ -11,54 +11,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 import httptools
 
 from app.server.connection_interface import Connection
+from app.server.http_exchange import HttpExchange
 
-MIN_DIRECT_BYTES: Final = 1 << 16
-"""From as many bytes on that are still to come, a body is read this way."""
 _READ_BYTES: Final = 1 << 20
 """Most bytes of one read, so that other connections have their turn."""
 _DROPPED: Final = memoryview(bytearray(1 << 18))
 """Where bytes are read to that are not wanted."""
 
 
-class ReadingExchange(Protocol):
-    """What a `BodyReader` uses of an `HttpExchange`."""
-
-    failure: Exception | None
-    received: int
-
-    @property
-    def message_event(self) -> asyncio.Event:
-        """What the application waits for."""
-        ...
-
-
 class BodyReader(asyncio.BufferedProtocol):
     """Takes the place of `connection` at its transport until `missing` bytes have come, the rest of the body of
     `exchange`.
 
-    They go into `view`, and `taken` is called with their number as they arrive. Once it has raised, or where there is
-    no view, the rest is dropped, so that the client comes to read the answer.
+    What comes while there is no view to fill is dropped, so that the client comes to read the answer. Reading is paused
+    as soon as a view is full: nothing comes between one view and the next.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        exchange: ReadingExchange,
-        missing: int,
-        view: memoryview | None = None,
-        taken: Callable[[int], None] | None = None,
-    ) -> None:
+    def __init__(self, connection: Connection, exchange: HttpExchange, missing: int) -> None:
         self._connection = connection
         self._exchange = exchange
-        self._view = view
-        self._taken = taken
+        self._view: memoryview | None = None
+        self._taken: Callable[[int], None] | None = None
         self._place = 0
         self._missing = missing
+
+    def fill(self, view: memoryview, taken: Callable[[int], None]) -> None:
+        """Put the next bytes into `view`. `taken` is called with their number as they arrive, and may raise."""
+        self._view, self._taken, self._place = view, taken, 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go; never beyond the end of the body, so that what follows is left to the parser."""
@@ -81,12 +65,18 @@ class BodyReader(asyncio.BufferedProtocol):
                 self._view = None
                 exchange.failure = failure
                 exchange.message_event.set()
+            else:
+                if self._place == len(self._view):
+                    self._view = None
+                    connection.flow.pause_reading()
+                    exchange.is_filling = False
+                    exchange.message_event.set()
         if not self._missing and connection.parser is not None:
             self._view = None
             # The old parser still waits for the body; nothing of the next request has been read.
             connection.parser = httptools.HttpRequestParser(connection)
             connection.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-            connection.transport.set_protocol(connection)  # type: ignore[arg-type]
+            connection.transport.set_protocol(connection)
             connection.on_message_complete()
 
     def eof_received(self) -> bool:

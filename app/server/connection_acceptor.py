@@ -45,8 +45,8 @@ class Acceptor:
         factory: Callable[[], asyncio.Protocol],
         connections: set[Any],
         counters: Counters,
-        tls: Callable[[], Mapping[str, Any]] = dict,
-        limit: ConnectionLimit | None = None,
+        tls: Callable[[], Mapping[str, Any]],
+        limit: ConnectionLimit,
     ) -> None:
         self._listeners = listeners
         self._factory = factory
@@ -155,10 +155,9 @@ class Acceptor:
 
     def _has_room(self) -> bool:
         """Whether one more TLS handshake may begin, for which an idle connection or a long handshake may be ended."""
-        limit = self._limit
-        if limit is None or limit.take(len(self._in_setup)) or self._cancel_oldest_setup():
+        if self._limit.take(len(self._in_setup)) or self._cancel_oldest_setup():
             return True
-        limit.count_refused()
+        self._limit.count_refused()
         return False
 
     def _set_up_done(self, task: asyncio.Task[Any]) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from time import monotonic, perf_counter
-from typing import Final, Protocol
+from typing import Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
@@ -109,7 +110,8 @@ class TimedFlowControl(FlowControl):
     def let_go(self) -> None:
         """End what `hold` began; read on unless reading is paused, too."""
         self.holds = False
-        self._read_on()
+        if self.read_paused:
+            self._read_on()
 
     def pause_reading(self) -> None:
         """Read no more until `resume_reading`."""
@@ -119,29 +121,24 @@ class TimedFlowControl(FlowControl):
     def resume_reading(self) -> None:
         """End what `pause_reading` began; read on unless input waits to be parsed."""
         self.paused = False
-        self._read_on()
+        if self.read_paused:
+            self._read_on()
 
     def _read_on(self) -> None:
-        if self.holds or self.paused:
-            return
-        if self.read_paused:
+        if not (self.holds or self.paused):
             self.resumed = monotonic()  # what did not come while nothing was read is not the client's slowness
-        super().resume_reading()
-
-
-class InputConnection(Protocol):
-    """What this module uses of a connection."""
-
-    def read_on(self, *, first: bool, only: bool = False) -> None:
-        """Feed the parser; with `first` and `only` one request or piece of one. Enqueues itself if more is left."""
-        ...
+            super().resume_reading()
 
 
 class InputTurns:
-    """The connections that wait for the next turn of the event loop, and the time that is left of this one."""
+    """The connections that wait for the next turn of the event loop, and the time that is left of this one.
+
+    A connection is known by its function that goes on with one request, or piece of one, and enqueues itself if more is
+    left.
+    """
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[InputConnection, None] = OrderedDict()
+        self._waiting: OrderedDict[Callable[[], None], None] = OrderedDict()
         self._ends = 0.0
         self._is_open = False
 
@@ -154,9 +151,9 @@ class InputTurns:
             asyncio.get_running_loop().call_soon(self._next_turn)
         return now < self._ends
 
-    def enqueue(self, connection: InputConnection) -> None:
-        """Have `connection` read on in the next turn."""
-        self._waiting[connection] = None
+    def enqueue(self, read_next: Callable[[], None]) -> None:
+        """Have a connection read on in the next turn."""
+        self._waiting[read_next] = None
         if not self._is_open:
             self._is_open = True
             self._ends = 0.0
@@ -166,8 +163,8 @@ class InputTurns:
         """Let the connections read on, one request or piece each, round after round, until the time is over."""
         self._is_open = False
         while self._waiting and self.has_time():
-            connection, _ = self._waiting.popitem(last=False)
-            connection.read_on(first=True, only=True)
+            read_next, _ = self._waiting.popitem(last=False)
+            read_next()
 
 
 _turns: Final = InputTurns()

@@ -1,68 +1,37 @@
-"""What the other modules of the server use of a connection (see `app.server.http1_connection`), as a protocol.
+"""What the other modules of the server use of a connection (see `app.server.http1_connection`).
 
 It stands below them all, so that none of them imports the connection that imports it.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from logging import Logger
-from typing import Any, Protocol
+from typing import Any
 
-import httptools
-from uvicorn._types import ASGI3Application
-from uvicorn.server import ServerState
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.server.connection_input import TimedFlowControl
 
 
-class Connection(Protocol):
+class Connection(HttpToolsProtocol):
     """An HTTP/1.1 connection. `last_received` is when bytes came last, in seconds of `monotonic`, and `cycle` the
     exchange of the request that came last.
     """
 
-    access_logger: Logger
-    app: ASGI3Application
+    __slots__ = ()
+
     cycle: Any
     flow: TimedFlowControl
     last_received: float
-    leaving: bool
-    logger: Logger
-    loop: asyncio.AbstractEventLoop
-    parser: httptools.HttpRequestParser
-    server_state: ServerState
-    tasks: set[asyncio.Task[None]]
-    transport: asyncio.Transport
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone."""
-        ...
-
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more; whether the connection stays open for its answers."""
-        ...
+        raise NotImplementedError
 
     def is_idle(self, now: float, seconds: float) -> bool:
         """Whether no request is under way, its answer has left, and nothing has come for so many seconds."""
-        ...
-
-    def on_message_complete(self) -> None:
-        """The body of a request is whole."""
-        ...
-
-    def on_response_complete(self) -> None:
-        """An answer has been written."""
-        ...
-
-    def pause_writing(self) -> None:
-        """The client does not read."""
-        ...
+        raise NotImplementedError
 
     def read_into(self, exchange: Any, view: memoryview, taken: Callable[[int], None]) -> None:
-        """Read the rest of the body of `exchange` from the socket straight into `view`."""
-        ...
-
-    def resume_writing(self) -> None:
-        """The client reads again."""
-        ...
+        """Read the next bytes of the body of `exchange` from the socket straight into `view`, until it is full."""
+        raise NotImplementedError

@@ -26,6 +26,7 @@ SINGLE: Final = frozenset(
         b"inference-header-content-length",
         b"origin",
         b"transfer-encoding",  # a list too: to combine two is how requests are smuggled past proxies
+        b"x-gathernd-node",
         b"x-gathernd-timeout",
         b"x-request-id",
     )

@@ -19,19 +19,19 @@ from typing import Any, ClassVar, Final
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.errors import GatherError
 from app.memory.budget import Budget
 from app.memory.error_tracebacks import drop_tracebacks
-from app.server import body_reader, client_presence, connection_input, request_header_cache
+from app.server import client_presence, connection_input, request_header_cache
 from app.server.body_reader import BodyReader
 from app.server.connection_input import EMPTY_LINE, PIECE_BYTES, UNCHARGED_BYTES, TimedFlowControl, UnparsedInput
+from app.server.connection_interface import Connection
 from app.server.connection_limit import SPARE, ConnectionLimit
 from app.server.header_fields import TRAILER, check_transfer_coding, combined, header_too_large, too_many_fields
-from app.server.http_exchange import HttpExchange
+from app.server.http_exchange import MIN_DIRECT_BYTES, HttpExchange
 from app.server.lingering_close import MOST_BYTES, LingeringClose
-from app.server.refusal_response import ErrorRenderer, refusal_response
+from app.server.raw_error_response import ErrorRenderer, raw_error_response
 from app.server.request_scope import check_size, header_without_offer, request_scope
 from app.server.start_request import start_request
 from app.server.write_batch import flush
@@ -44,7 +44,7 @@ _FIELD_BYTES: Final = 200
 """What Python's objects take for a header field, beside its bytes."""
 
 
-class Http1Connection(HttpToolsProtocol):
+class Http1Connection(Connection):
     """uvicorn's httptools protocol with limits.
 
                               bytes                header whole               answer written
@@ -69,13 +69,17 @@ class Http1Connection(HttpToolsProtocol):
     that connections hold outside of requests.
     """
 
-    flow: TimedFlowControl
+    __slots__ = (  # uvicorn's own take up the 30 attributes that CPython finds quickly in an instance's dict
+        *("at_request_start", "beyond_limit", "feeding", "header_size", "header_weight", "in_header", "known_headers"),
+        *("last_answered", "last_received", "length", "lingering", "refused", "request_began", "starting", "waiting"),
+    )
+
     cycle: HttpExchange
     settings: ClassVar[Settings]
     count_refusal: ClassVar[Callable[[GatherError, str, str | None], None]]
     render_error: ClassVar[ErrorRenderer]
-    limit: ClassVar[ConnectionLimit | None] = None
-    budget: ClassVar[Budget | None] = None
+    limit: ClassVar[ConnectionLimit]
+    budget: ClassVar[Budget]
     leaving: bool = False
     """Whether each answer is the last of its connection: of this one, or set on the class, of all."""
     _defaults: ClassVar[tuple[object, bytes]] = (None, b"")
@@ -103,12 +107,11 @@ class Http1Connection(HttpToolsProtocol):
         """A connection is open: find room for it, or refuse it."""
         super().connection_made(transport)
         self.flow = TimedFlowControl(transport)
-        limit = self.limit
-        if limit is None or limit.admit(self):
+        if self.limit.admit(self):
             return
         self.beyond_limit = self.leaving = True
-        if len(limit.beyond) > SPARE:
-            self.refuse(limit.refusal())
+        if len(self.limit.beyond) > SPARE:
+            self.refuse(self.limit.refusal())
 
     def data_received(self, data: bytes) -> None:
         """Start the request that has come, or feed the parser."""
@@ -132,9 +135,9 @@ class Http1Connection(HttpToolsProtocol):
                 if place == len(data):
                     return
         waiting.hold(data, place)
-        self.read_on(first=uncached and len(data) <= PIECE_BYTES, uncached=uncached)
+        self._read_on(first=uncached and len(data) <= PIECE_BYTES, uncached=uncached)
 
-    def read_on(self, *, first: bool, only: bool = False, uncached: bool = False) -> None:
+    def _read_on(self, *, first: bool, only: bool = False, uncached: bool = False) -> None:
         """Feed the parser what has come, request by request, while this turn of the event loop has time.
 
         A request that is being answered holds up what has come behind it. With `first` one request, or piece of one, is
@@ -148,7 +151,7 @@ class Http1Connection(HttpToolsProtocol):
         try:
             while waiting.place < len(waiting.data) and self._takes_input():
                 if not first and (only or not connection_input.has_time()):
-                    connection_input.enqueue(self)
+                    connection_input.enqueue(self._read_next)
                     break
                 first = False
                 self._feed_next(uncached)
@@ -169,6 +172,10 @@ class Http1Connection(HttpToolsProtocol):
             self.flow.let_go()
         if waiting.charged or self.header_weight or self.in_header or waiting.data:
             self._charge()
+
+    def _read_next(self) -> None:
+        """Go on with one request, or piece of one, whatever the time."""
+        self._read_on(first=True, only=True)
 
     def _takes_input(self) -> bool:
         """Whether the parser may be fed: not while a request that has come whole is being answered."""
@@ -206,7 +213,7 @@ class Http1Connection(HttpToolsProtocol):
                 scope: dict[str, Any] = exchange.scope  # type: ignore[assignment]
                 header, length = data[place:header_end], end_of_body - header_end
                 if len(header) <= request_header_cache.LARGEST:
-                    request_header_cache.remember(header, scope, length, exchange.route_match, secret=exchange.secret)
+                    request_header_cache.remember(header, scope, length, exchange.route_match)
 
     def _feed(self, end: int) -> None:
         """Feed the parser what waits, up to `end`. No upgrade is accepted here, and yet the parser skips the body of a
@@ -231,7 +238,7 @@ class Http1Connection(HttpToolsProtocol):
     def _charge(self) -> None:
         """Charge what waits on this connection, and large headers; without room for it no more is taken."""
         header = self.header_size + _FIELD_BYTES * len(self.headers) if self.in_header else self.header_weight
-        if self.budget is None or self.waiting.charge(header, self.budget):
+        if self.waiting.charge(header, self.budget):
             return
         error = self.budget.overloaded()
         if self._takes_input():
@@ -278,23 +285,21 @@ class Http1Connection(HttpToolsProtocol):
     def _start_cached(self, cached: request_header_cache.CachedHeader, body: bytes) -> None:
         """Start a request whose header is cached."""
         self.request_began = self.last_received
-        self.expect_100_continue = False
         scope = cached.scope.copy()
         self.cycle = exchange = self._exchange(scope, keep_alive=True)
         exchange.route_match = cached.route_match
-        exchange.body = body  # type: ignore[assignment]
+        exchange.body = body
         exchange.received = cached.length
         exchange.more_body = False
         start_request(self, exchange)
 
     def _exchange(self, scope: dict[str, Any], *, keep_alive: bool) -> HttpExchange:
         """An exchange for the request of `scope`, to which the connection's own entries are added."""
-        exchange = HttpExchange(self, scope, keep_alive=keep_alive, expect=self.expect_100_continue)
+        exchange = HttpExchange(self, scope, keep_alive=keep_alive)
         exchange.defaults = self._default_fields()
         scope["server"] = self.server
         scope["scheme"] = self.scheme
         scope["client"] = self.client
-        scope["state"] = self.app_state.copy()
         scope["extensions"] = {"gathernd": exchange}
         return exchange
 
@@ -317,7 +322,7 @@ class Http1Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: nothing more is written for any of its requests."""
-        if self.beyond_limit and self.limit is not None:
+        if self.beyond_limit:
             self.limit.forget(self)
         if self.lingering is not None:
             self.lingering.forget()
@@ -371,14 +376,15 @@ class Http1Connection(HttpToolsProtocol):
         self.headers = TRAILER
         scope = request_scope(self.url, headers, parser.get_method(), version, self.asgi_version)
         keep_alive = version != "1.0" and parser.should_keep_alive() and not self.leaving
-        self.cycle = self.starting = self._exchange(scope, keep_alive=keep_alive)
+        self.cycle = self.starting = exchange = self._exchange(scope, keep_alive=keep_alive)
+        exchange.body = bytearray()
+        exchange.waiting_for_100_continue = self.expect_100_continue
 
     def _claim_place(self) -> None:
         """Take the place of a connection that has ended meanwhile. Raises overloaded where there is none.
 
         Health checks and scrapers are answered all the same, and then the connection closes.
         """
-        assert self.limit is not None
         if self.limit.admit(self):
             self.beyond_limit = False
             del self.leaving  # the class's, which holds for all
@@ -399,22 +405,26 @@ class Http1Connection(HttpToolsProtocol):
         if exchange.response_complete:
             self._drop_rest(exchange)
             return
-        if exchange.feed(body):
-            return
         exchange.body += body
         if len(exchange.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
         exchange.message_event.set()
 
     def read_into(self, exchange: HttpExchange, view: memoryview, taken: Callable[[int], None]) -> None:
-        """Read the rest of the body of `exchange`, the request that the parser is at, straight into `view`."""
-        self.transport.set_protocol(BodyReader(self, exchange, len(view), view, taken))
+        """Read the next bytes of the body of `exchange`, the request that the parser is at, straight into `view`."""
+        reader = self.transport.get_protocol()
+        if not isinstance(reader, BodyReader):
+            missing = exchange.missing()
+            assert missing is not None, "the header says how long the body is"
+            reader = BodyReader(self, exchange, missing)
+            self.transport.set_protocol(reader)
+        reader.fill(view, taken)
 
     def _drop_rest(self, exchange: HttpExchange) -> None:
         """Drop the rest of the body of a request that is answered; much of it without the parser."""
         exchange.body = bytearray()
         missing = exchange.missing()
-        if missing is not None and missing >= body_reader.MIN_DIRECT_BYTES:
+        if missing is not None and missing >= MIN_DIRECT_BYTES:
             self.transport.set_protocol(BodyReader(self, exchange, missing))
 
     def on_message_complete(self) -> None:
@@ -441,7 +451,7 @@ class Http1Connection(HttpToolsProtocol):
         if self.feeding:
             return
         if self.waiting.data:
-            connection_input.enqueue(self)
+            connection_input.enqueue(self._read_next)
         elif self.waiting.charged:
             self._charge()
 
@@ -463,7 +473,7 @@ class Http1Connection(HttpToolsProtocol):
             return
         if exchange is None or not exchange.response_started or (exchange.response_complete and not exchange.more_body):
             rendered = Http1Connection.render_error(error, request_id, path)
-            self.transport.write(refusal_response(rendered, request_id, added))
+            self.transport.write(raw_error_response(rendered, request_id, added))
         self._linger()
 
     def _close_behind_answer(self) -> None:
@@ -485,7 +495,7 @@ class Http1Connection(HttpToolsProtocol):
         self._charge()
         self.flow.let_go()
         self.flow.resume_reading()
-        if self.beyond_limit and self.limit is not None:
+        if self.beyond_limit:
             self.beyond_limit = False
             self.limit.forget(self)
         self.lingering = LingeringClose(self, left)

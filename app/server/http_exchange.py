@@ -1,8 +1,7 @@
 """One request and its answer at the connection's side: uvicorn's RequestResponseCycle, with shorter ways through it.
 
 `respond` writes a whole answer by one call: with ASGI's two messages tiny JSON gathers have 0.57 times the rate, binary
-lookups 0.54 and 4 MB inline 0.84 (2026-11-20, 2 cores, AMD EPYC). `collect` hands pieces of the body on as they
-come off the socket, where ASGI wakes the application for each, and `read_into` has a large body read straight into its
+lookups 0.54 and 4 MB inline 0.84 (2026-11-20, 2 cores, AMD EPYC). `read_into` has a large body read straight into its
 place (see `body_reader`). The application finds them at `scope["extensions"]["gathernd"]`.
 """
 
@@ -10,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import termios
 from array import array
 from collections.abc import Callable, Sequence
@@ -19,11 +19,12 @@ from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from app.errors import Code
-from app.server import body_reader
 from app.server.client_presence import Presence, presence
 from app.server.connection_interface import Connection
 from app.server.write_batch import enqueue, flush
 
+MIN_DIRECT_BYTES: Final = 1 << 16
+"""From as many bytes on that are still to come, a body is read by a `BodyReader`, past the parser."""
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 """The answer to `Expect: 100-continue`, with which a client holds its body back until it is asked for."""
 JOINED: Final = 1 << 13
@@ -39,9 +40,9 @@ class HttpExchange(RequestResponseCycle):
     `received` and `sent` count the bytes of both bodies. `refusal` is the error with which the server ended the request
     by itself, under the request id `refusal_id`. `counted` is how much of `received` there was when bytes of framing
     were last counted. `connection` is set while the body is being read. `route_match` is for the application: what it
-    leaves there, it finds there when a request with the same header comes (see `request_header_cache`); `secret` is for
-    it to say that the header held a key. `deadline` is when the body must be there, in seconds of `monotonic`, 0.0 for
-    never. `on_disconnect` is called when the client goes while the request waits.
+    leaves there, it finds there when a request with the same header comes (see `request_header_cache`). `deadline` is
+    when the body must be there, in seconds of `monotonic`, 0.0 for never. `on_disconnect` is called when the client
+    goes while the request waits.
     """
 
     defaults: bytes = b""
@@ -49,51 +50,46 @@ class HttpExchange(RequestResponseCycle):
     received: int = 0
     counted: int = 0
     sent: int = 0
-    refusal: Code | None = None
     refusal_id: str = ""
-    sink: Callable[[bytes | bytearray], None] | None = None
     failure: Exception | None = None
     connection: Connection | None = None
     route_match: Any = None
-    secret: bool = False
     access_log: bool = False
+    logger = logging.getLogger("uvicorn.error")
+    access_logger = logging.getLogger("uvicorn.access")
+    body: bytes | bytearray = b""  # type: ignore[assignment]
+    waiting_for_100_continue: bool = False
     chunked_encoding: bool | None = None
     deadline: float = 0.0
-    disconnected: bool = False
     expected_content_length: int = 0
     more_body: bool = True
-    response_complete: bool = False
-    response_started: bool = False
     on_disconnect: Callable[[], None] | None = None
-    _event: asyncio.Event | None = None
+    is_direct: bool = False
+    """Whether a `BodyReader` reads the body."""
+    is_filling: bool = False
+    """Whether it has a view that is not full yet."""
 
-    def __init__(self, connection: Connection, scope: dict[str, Any], *, keep_alive: bool, expect: bool) -> None:
-        # Instead of uvicorn's constructor: what starts the same for every request is an attribute of the class.
+    def __init__(self, connection: Connection, scope: dict[str, Any], *, keep_alive: bool) -> None:
+        # Instead of uvicorn's constructor: what most requests neither change nor read is an attribute of the class.
         self.scope = scope  # type: ignore[assignment]
         self.transport = connection.transport
         self.flow = connection.flow
-        self.logger = connection.logger
-        self.access_logger = connection.access_logger
         self.default_headers = connection.server_state.default_headers
         self.on_response = connection.on_response_complete
         self.keep_alive = keep_alive
-        self.waiting_for_100_continue = expect
-        self.body = bytearray()
+        self.refusal: Code | None = None
+        self.disconnected = self.response_started = self.response_complete = False
+        self._event: asyncio.Event | None = None
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
-        """Set where what `receive` and `collect` wait for has come. It is made when it is first asked for: most
+        """Set when what `receive` and `read_into` wait for has come. It is made when it is first asked for: most
         requests come whole, and are answered before anything waits.
         """
         event = self._event
         if event is None:
             event = self._event = asyncio.Event()
         return event
-
-    def wake(self) -> None:
-        """Wake who waits, if anybody does."""
-        if self._event is not None:
-            self._event.set()
 
     def add_fields(self, fields: Sequence[tuple[bytes, bytes]]) -> None:
         """Add header fields to the answer, whether the application or the server gives it."""
@@ -114,7 +110,8 @@ class HttpExchange(RequestResponseCycle):
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
         self.sent = size
-        self.wake()
+        if self._event is not None:
+            self._event.set()
         end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         header = STATUS_LINE[status], self.defaults, fields, end
         answer = (b"".join((*header, *pieces)),) if size <= JOINED else (b"".join(header), *pieces)
@@ -218,70 +215,42 @@ class HttpExchange(RequestResponseCycle):
             fcntl.ioctl(connection.fileno(), termios.FIONREAD, unread)
         return unread[0]
 
-    def feed(self, piece: bytes | bytearray) -> bool:
-        """Hand a piece of the body to the sink; whether there is one, which may have failed before."""
-        if self.sink is None:
-            return False
-        if self.failure is None:
-            try:
-                self.sink(piece)
-            except Exception as failure:  # noqa: BLE001  (raised where the body is awaited)
-                self.failure = failure
-                self.message_event.set()
-        return True
-
     def whole_body(self) -> bytes | bytearray | None:
         """The body, if it has come whole and nothing of it was read before; else None."""
         if self.more_body or self.disconnected or self.response_complete:
             return None
-        body, self.body = self.body, bytearray()
+        body, self.body = self.body, b""
         return body
 
-    async def collect(self, sink: Callable[[bytes | bytearray], None]) -> bool:
-        """Hand the body to `sink` piece by piece until it is complete; False when the client has gone before.
+    async def read_into(self, view: memoryview, taken: Callable[[int], None]) -> bool:
+        """Read the next bytes of a body of known length into `view`, until it is full; False when the client has gone.
 
-        Raises what `sink` raises; it is not called again then.
+        The body must have as many. `taken` is called with the number of bytes as they arrive; what it raises is raised
+        here, the rest dropped.
         """
         self.ask_for_it()
-        self.sink = sink
-        if self.body:
-            first, self.body = self.body, bytearray()
-            self.feed(first)
-        return await self._wait_for_end()
-
-    async def read_into(self, view: memoryview, taken: Callable[[int], None]) -> bool:
-        """Read the rest of the body, which must have as many bytes as `view`, into it; False when the client has gone.
-
-        `taken` is called with the number of bytes as they arrive; what it raises is raised here, the rest dropped.
-        """
-        place = 0
-
-        def put(piece: bytes | bytearray) -> None:
-            nonlocal place
+        while True:
+            piece, self.body = self.body, bytearray()
+            if len(piece) > len(view):
+                piece, self.body = piece[: len(view)], bytearray(piece[len(view) :])
             taken(len(piece))
-            view[place : place + len(piece)] = piece
-            place += len(piece)
+            view[: len(piece)] = piece
+            view = view[len(piece) :]
+            if not view or not self.more_body or self.disconnected:
+                return not self.disconnected
+            if self.connection is not None and (self.is_direct or len(view) >= MIN_DIRECT_BYTES):
+                self.is_direct = self.is_filling = True
+                self.connection.read_into(self, view, taken)
+                return await self._wait_until_full()
+            await self._wait()
 
-        if self.body:
-            first, self.body = self.body, bytearray()
-            put(first)
-        direct = self.more_body and not self.disconnected and len(view) - place >= body_reader.MIN_DIRECT_BYTES
-        if direct and self.connection is not None:
-            self.connection.read_into(self, view[place:], taken)
-            self.connection = None
-        else:
-            self.sink = put
-        return await self._wait_for_end()
-
-    async def _wait_for_end(self) -> bool:
-        """Wait for the end of the body; False when the client has gone before."""
+    async def _wait_until_full(self) -> bool:
+        """Wait until the view that is read into directly is full; False when the client has gone before."""
         self.flow.resume_reading()
-        while self.more_body and not self.disconnected and self.failure is None:
+        while self.is_filling and self.more_body and not self.disconnected and self.failure is None:
             self.message_event.clear()
             await self.message_event.wait()
         self.message_event.clear()
-        # The sink refers to the body, and the connection to this exchange until the next request comes.
-        self.sink = _drop if self.more_body else None
         if self.failure is not None:
             # Its traceback refers to this frame, and so to the body: no reference may lead back to it from here.
             failure, self.failure = self.failure, None
@@ -291,13 +260,17 @@ class HttpExchange(RequestResponseCycle):
                 del failure
         return not self.disconnected
 
+    async def _wait(self) -> None:
+        """Wait for more of the body, its end, or that of the connection."""
+        self.flow.resume_reading()
+        await self.message_event.wait()
+        self.message_event.clear()
+
     async def receive(self) -> ASGIReceiveEvent:
         """ASGI's way to read the body; unlike uvicorn's it does not copy the piece once more."""
         self.ask_for_it()
         if not self.disconnected and not self.response_complete:
-            self.flow.resume_reading()
-            await self.message_event.wait()
-            self.message_event.clear()
+            await self._wait()
         if self.disconnected or self.response_complete:
             return {"type": "http.disconnect"}
         body, self.body = self.body, bytearray()
@@ -306,7 +279,3 @@ class HttpExchange(RequestResponseCycle):
 
 def _do_nothing() -> None:
     """The callback of an answer that is complete."""
-
-
-def _drop(piece: bytes | bytearray) -> None:
-    """The sink of a body that is no longer wanted."""

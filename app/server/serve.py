@@ -29,13 +29,12 @@ import uvicorn
 
 from app.memory.malloc_tuning import keep_freed_memory
 from app.server import listening_sockets
-from app.server.application_interface import ServedApplication
 from app.server.connection_acceptor import Acceptor
 from app.server.connection_limit import ConnectionLimit
 from app.server.exit_codes import STARTUP_FAILURE
 from app.server.http1_connection import Http1Connection
-from app.server.refusal_response import EVERYWHERE
-from app.server.server_options import ServerOptions
+from app.server.raw_error_response import EVERYWHERE
+from app.server.served_application import ServedApplication, ServerOptions
 from app.server.slow_and_idle_clients import sweep
 from app.server.tls import SHUTDOWN_S, Tls
 from app.telemetry import logs
@@ -82,29 +81,42 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and watch for slow senders from then on. uvicorn itself has no limits on a TLS handshake."""
         self.listen()
+        acceptor = await self.start_application()
+        acceptor.start()
+        await self.start_further_listener()
+        log_address(self.options, self.url)
+        self.application.background.start("ready", self.say_when_ready)
+
+    async def start_application(self) -> Acceptor:
+        """Start the application and look after its connections. Returns what takes these from the sockets.
+
+        Ends the process if the application cannot start.
+        """
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise SystemExit(STARTUP_FAILURE)
-        self.acceptor = self.make_acceptor()
-        self.acceptor.start()
-        await self.start_further_listener()
-        log_address(self.options, self.url)
+        connections, counters = self.server_state.connections, self.application.metrics.counters
+        self.acceptor = Acceptor(self.listeners, self.connection, connections, counters, self.tls_options, self.limit)
         self.started = True
         self.watch()
-        self.application.background.start("ready", self.say_when_ready)
+        return self.acceptor
 
     async def say_when_ready(self) -> None:
         """Write to the log that the service is ready, unless it cannot be or stops before it is."""
-        readiness = self.application.readiness
-        while readiness.waiting_for:
-            if readiness.failed is not None:
-                return
-            await asyncio.sleep(0.01)
-        if self.exit_at is None:
+        if await self.prepared() and self.exit_at is None:
             log_ready(self.options, self.url)
 
+    async def prepared(self) -> bool:
+        """Wait for all that this process prepares before its first gather. Returns False if that has failed."""
+        readiness = self.application.readiness
+        while "kernels" in readiness.waiting_for:
+            if readiness.failed is not None:
+                return False
+            await asyncio.sleep(0.01)
+        return True
+
     async def start_further_listener(self) -> None:
-        """Take requests on the port beside that of HTTP, if there is one. Ends the process where that cannot be."""
+        """Take requests on the port beside that of HTTP, if there is one. Ends the process if that cannot be."""
         if self.application.further_listener is None:
             return
         try:
@@ -120,11 +132,6 @@ class Server(uvicorn.Server):
         except listening_sockets.CannotListen as problem:
             logger.error("%s", problem)
             raise SystemExit(STARTUP_FAILURE) from None
-
-    def make_acceptor(self) -> Acceptor:
-        """Make what takes connections from the sockets, once the event loop runs."""
-        connections, counters = self.server_state.connections, self.application.metrics.counters
-        return Acceptor(self.listeners, self.connection, connections, counters, self.tls_options, self.limit)
 
     def connection(self) -> asyncio.Protocol:
         """Make the protocol object of one new connection."""

@@ -113,7 +113,7 @@ def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
     settings = connection.settings
     exchange: HttpExchange | None = connection.cycle
     began = connection.request_began
-    if connection.beyond_limit and exchange is None and connection.limit is not None and now - began > IDLE_S:
+    if connection.beyond_limit and exchange is None and now - began > IDLE_S:
         return connection.limit.refusal()
     if connection.in_header:
         if now - began > settings.header_timeout and not connection.flow.read_paused:

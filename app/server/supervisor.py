@@ -49,7 +49,7 @@ from app.security.file_watcher import FileWatcher
 from app.server import listening_sockets
 from app.server.exit_codes import STARTUP_FAILURE
 from app.server.serve import log_address, log_ready
-from app.server.server_options import ServerOptions
+from app.server.served_application import ServerOptions
 from app.server.worker_process import WorkerStart
 from app.telemetry.shared_counters import CounterGroup, SlotHeader, join
 
@@ -145,8 +145,8 @@ class Supervisor:
         self._failures = 0
         self._next_start = 0.0
         self._next_look = 0.0
-        self._rolling: list[Worker] = []
-        self._restarting = False
+        self._rolling: list[Worker] | None = None
+        """The workers that a restart under way has still to replace."""
 
     def run(self) -> int:
         """Start, look after the workers until a signal, stop. Returns the exit code."""
@@ -206,35 +206,31 @@ class Supervisor:
 
     def _spawn(self, slot: int, first: bool) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                ours.setblocking(False)
-                start = WorkerStart(
-                    settings=self._settings,
-                    listeners=[listener.fileno() for listener in self._listeners],
-                    channel=theirs.fileno(),
-                    counters=self._group.fd,
-                    slot=slot,
-                    first=first,
-                    store_token=self._store_token,
-                    grpc_addresses=list(self._grpc_addresses),
-                    last_good={watcher.name: watcher.text() for watcher in self._watchers},
+        ours.setblocking(False)
+        start = WorkerStart(
+            settings=self._settings,
+            listeners=[listener.fileno() for listener in self._listeners],
+            channel=theirs.fileno(),
+            counters=self._group.fd,
+            slot=slot,
+            first=first,
+            store_token=self._store_token,
+            grpc_addresses=list(self._grpc_addresses),
+            last_good={watcher.name: watcher.text() for watcher in self._watchers},
+        )
+        try:
+            with theirs, start.write() as file:
+                process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
+                    # -P: the current folder may hold anything. A process group of its own: what a terminal sends is
+                    # for the parent, which passes it on.
+                    [sys.executable, "-P", "-c", self._program, str(file.fileno())],
+                    pass_fds=(file.fileno(), start.channel, start.counters, *start.listeners),
+                    stdin=subprocess.DEVNULL,
+                    process_group=0,
                 )
-                start_fd = start.write()
-                try:
-                    process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
-                        # -P: the current folder may hold anything. A process group of its own: what a terminal sends is
-                        # for the parent, which passes it on.
-                        [sys.executable, "-P", "-c", self._program, str(start_fd)],
-                        pass_fds=(start_fd, start.channel, start.counters, *start.listeners),
-                        stdin=subprocess.DEVNULL,
-                        process_group=0,
-                    )
-                finally:
-                    os.close(start_fd)
-            except BaseException:
-                ours.close()
-                raise
+        except BaseException:
+            ours.close()
+            raise
         return process, ours
 
     def _receive(self, worker: Worker) -> None:
@@ -318,8 +314,7 @@ class Supervisor:
 
     def _give_up_restart(self) -> None:
         logger.error("the restart is given up: the workers that run carry on")
-        self._rolling.clear()
-        self._restarting = False
+        self._rolling = None
 
     def _delay_next_start(self) -> None:
         low, high = _BACKOFF_S
@@ -362,15 +357,15 @@ class Supervisor:
         if len(staying) - len(pending) < self._options.settings.workers:
             if now >= self._next_start:
                 self._start()
-        elif self._rolling:
+        elif self._rolling is not None and len(staying) == len(self._workers) and not pending:
+            if not self._rolling:
+                self._rolling = None
+                logger.info("the restart has ended")
             # The next one leaves once the last one has ended and its successor takes connections.
-            if len(staying) == len(self._workers) and all(one.accepting_since for one in staying) and not pending:
+            elif all(one.accepting_since for one in staying):
                 old = self._rolling.pop(0)
                 if old in staying:
                     self._start(replaces=old)
-        elif self._restarting and not pending and len(staying) == len(self._workers):
-            self._restarting = False
-            logger.info("the restart has ended")
 
     def _kill_hanging_workers(self, now: float) -> None:
         for worker in self._workers:
@@ -394,7 +389,6 @@ class Supervisor:
         if number == signal.SIGHUP:
             if self._stop_by is None and self._started:
                 logger.info("restarting the workers one by one")
-                self._restarting = True
                 self._rolling = [one for one in self._workers if not one.leaving]
         elif self._stop_by is None:
             logger.info("stopping")
@@ -412,7 +406,7 @@ class Supervisor:
         self._stop_by = (
             monotonic() + self._options.settings.drain_delay + self._options.settings.drain_timeout + _KILL_AFTER_S
         )
-        self._rolling.clear()
+        self._rolling = None
         for worker in self._workers:
             if worker.told_to_accept:
                 worker.send(b"d")

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from app.security.file_watcher import LARGEST_FILE, Contents, FileTooLarge, FileWatcher, LastGood, read_small_file
+from app.security.file_watcher import Contents, FileWatcher, LastGood, read_small_file
 from app.security.pem_files import memory_file, openssl_reason, trust
 from app.server.certificate_expiry import expiry
 
@@ -107,8 +107,6 @@ class Tls:
                     found[path] = read_small_file(path)
                 except FileNotFoundError:
                     raise BadTls(f"there is no file {path.name}") from None
-                except FileTooLarge:
-                    raise BadTls(f"{path.name} is larger than {LARGEST_FILE} bytes") from None
                 except OSError as error:
                     raise BadTls(f"{path.name} cannot be read: {_reason(error)}") from None
         return found

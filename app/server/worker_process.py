@@ -10,12 +10,11 @@ import socket
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from time import monotonic
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
-from app.server.application_interface import ServedApplication
 from app.server.exit_codes import STARTUP_FAILURE
 from app.server.serve import Server, configure, run
-from app.server.server_options import ServerOptions
+from app.server.served_application import ServedApplication, ServerOptions
 from app.server.tls import Tls
 from app.telemetry.shared_counters import SlotHeader
 
@@ -43,16 +42,11 @@ class WorkerStart:
     grpc_addresses: list[str] = field(default_factory=list)
     last_good: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def write(self) -> int:
-        """Write this to a new file and return its descriptor, which the caller closes. Raises OSError."""
-        fd = os.memfd_create("gathernd-worker", os.MFD_CLOEXEC)
-        try:
-            with os.fdopen(fd, "wb", closefd=False) as file:
-                file.write(json.dumps(asdict(self)).encode())
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+    def write(self) -> BinaryIO:
+        """Write this to a new file, which the caller closes. Raises OSError."""
+        file = os.fdopen(os.memfd_create("gathernd-worker", os.MFD_CLOEXEC), "wb", buffering=0)
+        file.write(json.dumps(asdict(self)).encode())
+        return file
 
     @classmethod
     def read(cls, fd: int) -> WorkerStart:
@@ -87,26 +81,17 @@ class WorkerServer(Server):
             self.listen()
         else:
             await self._may_start.wait()
-        await self.lifespan.startup()
-        if self.lifespan.should_exit:
-            raise SystemExit(STARTUP_FAILURE)
-        self.acceptor = self.make_acceptor()
-        self.started = True
+        acceptor = await self.start_application()
         self._beating = asyncio.create_task(self._beat())
-        self.watch()
         if self._first:
-            self.acceptor.start()
+            acceptor.start()
             await self.start_further_listener()
             self._send(b"o")
         self.application.background.start("report", self._report)
 
     async def _report(self) -> None:
-        readiness = self.application.readiness
-        while "kernels" in readiness.waiting_for:
-            if readiness.failed is not None:
-                return
-            await asyncio.sleep(0.01)
-        self._send(b"w")
+        if await self.prepared():
+            self._send(b"w")
 
     def _receive(self) -> None:
         try:

@@ -6,15 +6,15 @@ Both are remembered, since most calls are like one that came before.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from app.bounded_cache import BoundedCache
 from app.dispatch.choose_backend import NO_STRINGS, BackendChooser, Decision, Facts
 from app.errors import GatherError
-from app.kernels.out_of_bounds import zero_item
+from app.kernels.replace_out_of_bounds import zero_item
 from app.operators.gather_plan import Plan
 from app.operators.registry import OPERATORS
 from app.operators.shape_rules import NO_TENSORS, check_dtypes, check_limits, output_type
@@ -28,7 +28,8 @@ from app.tensors.tensor import Tensor
 _MAX_REMEMBERED_PLANS: Final = 4096
 
 
-class Planned(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
     """What follows from a call's types, shapes and parameters: its plan, and what `chooser` has decided for it."""
 
     plan: Plan
@@ -38,6 +39,8 @@ class Planned(NamedTuple):
     """The type of what the kernel writes."""
     output_dtype: DType
     """The type that the output is asked for in."""
+    size: int
+    """Bytes of the output, and of what the kernel needs beside it."""
     chooser: BackendChooser
     cpu_only: str | None
     """Why no GPU can run it; None where one could."""
@@ -95,27 +98,19 @@ class CallPlanner:
             output_dtype = output_type(call, dtype)
             plan, shape, first_axis = operator.plan(dialect, call, data, further)
             check_limits(inputs, shape, output_dtype, self._limits)
+            size = plan.output_bytes + plan.scratch_bytes
+            if output_dtype is not dtype:
+                size += plan.output_items * output_dtype.item_size
             cpu_only = NO_STRINGS if data.dtype.kind == "string" else None
             if not operator.on_gpu:
                 cpu_only = f"{operator.name} runs on the CPU alone"
             facts = Facts(cpu_only=cpu_only)
             usual = chooser.decide(plan, facts)
-            planned = Planned(plan, shape, first_axis, dtype, output_dtype, chooser, cpu_only, usual, {facts: usual})
+            planned = Planned(
+                plan, shape, first_axis, dtype, output_dtype, size, chooser, cpu_only, usual, {facts: usual}
+            )
             self._remembered[key] = planned
         return planned
-
-
-def decide(planned: Planned, call: Call, cold: bool, on_gpu: bool) -> Decision:
-    """The decision for a call, made once for a plan and equal facts.
-
-    `cold` says that reading the data waits for the disk, `on_gpu` that a GPU has a copy of it. Raises
-    device_unavailable.
-    """
-    facts = Facts(call.device, planned.cpu_only, cold, on_gpu)
-    decision = planned.decisions.get(facts)
-    if decision is None:
-        decision = planned.decisions[facts] = planned.chooser.decide(planned.plan, facts)
-    return offered(decision, call)
 
 
 def offered(decision: Decision, call: Call | BackwardCall) -> Decision:

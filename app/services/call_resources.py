@@ -5,15 +5,15 @@ There is one per process; everything it needs is handed to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from contextlib import aclosing
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 from app.dispatch.choose_backend import BackendChooser
-from app.dispatch.consistent_reads import RunInLockThread, attempts, default_thread
 from app.dispatch.gpu_gathers import Gpu
+from app.dispatch.read_without_writers import RunInLockThread, default_thread, without_writers
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import CpuKernel, Kernel
@@ -24,6 +24,9 @@ from app.store import Resident, Store
 from app.store.store_errors import unknown_reference
 from app.telemetry.served_request import ServedRequest
 from app.tensors.shape_limits import Limits
+
+_RETRY_PAUSES_S: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
+"""Seconds before each attempt to read beside writers: a scatter takes some microseconds, several in a row a few ms."""
 
 
 class CallResources:
@@ -72,6 +75,19 @@ class CallResources:
             raise unknown_reference(reference, pointer, self.store)
         return resident
 
+    def resolve_all(self, named: Sequence[tuple[str, str]]) -> list[Resident]:
+        """The resident tensors of references, each with the place where the request names it.
+
+        All are resolved in one state of the store, so that a request never mixes what was before and after a change.
+        Raises tensor_not_found and tensor_damaged.
+        """
+        found: list[Resident] = []
+        for (reference, pointer), resident in zip(named, self.store.get_all([one for one, _ in named]), strict=False):
+            if resident is None:
+                raise unknown_reference(reference, pointer, self.store)
+            found.append(resident)
+        return found
+
     async def read_again(
         self,
         name: str,
@@ -84,14 +100,16 @@ class CallResources:
         Dtype and shape of a content never change, and so the plan holds; a new content under the name is not read.
         Returns the version that was read.
         """
-        versions = attempts(resident, name, self.run_in_lock_thread, request.deadline)
-        async with aclosing(versions):
-            async for version in versions:
-                await read(version)
-                resident = version
-                if version.is_consistent:
-                    break
-        return resident
+        for pause in _RETRY_PAUSES_S:
+            await asyncio.sleep(pause)
+            version = resident.refreshed()
+            await read(version)
+            if version.is_consistent:
+                return version
+        async with without_writers(resident, name, self.run_in_lock_thread, request.deadline):
+            version = resident.refreshed()
+            await read(version)
+        return version
 
     def start_kernel(self, request: ServedRequest) -> None:
         """A kernel begins now. Raises deadline_exceeded where that is too late."""

@@ -6,25 +6,25 @@ Resolve the data, validate against the specification, choose a route, run.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.dispatch.choose_backend import FEW_STRINGS, LARGE_COPY, LARGE_INDEX_SCAN, Decision
+from app.dispatch.choose_backend import FEW_STRINGS, LARGE_COPY, LARGE_INDEX_SCAN, Decision, Facts
 from app.dispatch.gpu_gathers import Outcome, name_of
 from app.errors import GatherError
 from app.kernels import Unfinished
 from app.kernels.check_arrays import can_fill
 from app.kernels.float_conversion import in_type
-from app.kernels.out_of_bounds import REPLACED_BYTES, filled_output, replace_out_of_bounds
+from app.kernels.replace_out_of_bounds import REPLACED_BYTES, filled_output, replace_out_of_bounds
 from app.memory.error_tracebacks import drop_tracebacks
 from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import OPERATORS
 from app.operators.shape_rules import NO_TENSORS
-from app.services.call_planner import CallPlanner, Planned, decide, fill_item
+from app.services.call_planner import CallPlanner, Planned, fill_item, offered
 from app.services.call_resources import CallResources
 from app.services.runner import Explanation, Runner
 from app.store import Resident
@@ -38,7 +38,8 @@ Further = Mapping[str, NDArray[Any]] | None
 NO_RESIDENTS: Final[Mapping[str, Resident]] = {}
 
 
-class Prepared(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Prepared:
     """A gather or a scatter that is prepared; `fill` is the item for `out_of_bounds` fill.
 
     `further` has the inputs beside data and indices, `named` the residents that some of them are.
@@ -51,8 +52,8 @@ class Prepared(NamedTuple):
     decision: Decision
     fill: Tensor | None
     size: int
-    further: Mapping[str, Tensor] = NO_TENSORS
-    named: Mapping[str, Resident] = NO_RESIDENTS
+    further: Mapping[str, Tensor]
+    named: Mapping[str, Resident]
 
     @property
     def explanation(self) -> Explanation:
@@ -75,13 +76,14 @@ class Gathers(Runner):
 
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
         """Resolve, validate and choose. `on_device` says that the data counts as resident on a GPU."""
-        resources, resident = self.resources, None
-        if isinstance(call.data, Tensor):
-            data = call.data
-        else:
+        resources = self.resources
+        resident, further, named = None, NO_TENSORS, NO_RESIDENTS
+        if call.further:
+            resident, further, named = self._resolve_further(call)
+        elif isinstance(call.data, str):
             resident = resources.resolve(call.data, call.data_pointer)
-            data = resident.tensor
-        further, named = self._resolve_further(call) if call.further else (NO_TENSORS, NO_RESIDENTS)
+        data = call.data if resident is None else resident.tensor
+        assert isinstance(data, Tensor), "a name has been resolved"
         fill = None
         if call.out_of_bounds == "fill":
             dtype = further.get(OPERATORS[call.operator].typed_by, data).dtype
@@ -93,11 +95,10 @@ class Gathers(Runner):
         cold = resident is not None and resident.cold
         if named:
             cold = cold or any(one.cold for one in named.values())
-        decision = self._decide(call, planned, resident, cold, on_device)
-        size = planned.plan.output_bytes + planned.plan.scratch_bytes
-        if planned.output_dtype is not planned.dtype:
-            size += planned.plan.output_items * planned.output_dtype.item_size
-        return Prepared(call, data, resident, planned, decision, fill, size, further, named)
+        decision = planned.usual
+        if decision.depends_on_request or cold or call.device == "gpu":
+            decision = self._decide(call, planned, resident, cold, on_device)
+        return Prepared(call, data, resident, planned, decision, fill, planned.size, further, named)
 
     def start(self, prepared: Prepared, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
         """Carry out what was prepared, once its size has been charged to the request's memory."""
@@ -137,7 +138,7 @@ class Gathers(Runner):
         assert isinstance(updates, PackedStrings)
         few = data.octets.size + updates.octets.size < LARGE_COPY and not data.on_disk
         joined = await self.pool.run_unless(few, lambda: data.joined(updates, request.memory.charge), request)
-        return prepared._replace(data=joined[0], further={"updates": joined[1]})
+        return replace(prepared, data=joined[0], further={"updates": joined[1]})
 
     async def _run(
         self,
@@ -149,8 +150,8 @@ class Gathers(Runner):
 
         Raises index_out_of_bounds, overloaded, deadline_exceeded and ClientGone.
         """
-        call, data, resident, planned, decision, _, _, inputs, named = prepared
-        indices = call.indices
+        call, data, resident, planned = prepared.call, prepared.data, prepared.resident, prepared.planned
+        decision, inputs, named, indices = prepared.decision, prepared.further, prepared.named, call.indices
         if inputs:
             further = {name: tensor.items for name, tensor in inputs.items()}
         gpu = self.resources.gpu
@@ -174,12 +175,11 @@ class Gathers(Runner):
             bad, array = self.run_at_once(planned, data, indices, request, further)
         else:
             bad, array = await self._run_in_pool(planned, data, indices, request, further)
-        if resident is not None and not resident.is_consistent:
+        if (resident is not None and not resident.is_consistent) or (
+            named and not all(one.is_consistent for one in named.values())
+        ):
             del array  # what is read again takes its place
-            bad, array, resident = await self._run_again(prepared, name_of(call), resident, request, further)
-        if named and not all(one.is_consistent for one in named.values()):
-            del array
-            bad, array, resident = await self._run_until_consistent(prepared, resident, request)
+            bad, array, resident = await self._run_again(prepared, request, further)
         request.kernel_end = perf_counter()
         if bad >= 0:
             raise await self._index_error(prepared, request)
@@ -189,49 +189,35 @@ class Gathers(Runner):
         return Answer(outputs, call.dialect, "cpu", resident.etag, resident.data_version)
 
     async def _run_again(
-        self,
-        prepared: Prepared,
-        name: str,
-        resident: Resident,
-        request: ServedRequest,
-        further: Further,
-        role: str = "data",
-    ) -> tuple[int, NDArray[Any], Resident]:
-        """Run with the present content of the input `role`, which a scatter has changed; the version that was read."""
+        self, prepared: Prepared, request: ServedRequest, further: Further
+    ) -> tuple[int, NDArray[Any], Resident | None]:
+        """Run with the present contents of resident inputs that a scatter has changed, one input after the other.
+
+        Of several none has changed in the end. Returns the version of the data that was read, too.
+        """
+        call = prepared.call
+        names = {**call.further, "data": call.data}
+        versions = dict(prepared.named)
+        if prepared.resident is not None:
+            versions["data"] = prepared.resident
         found: tuple[int, NDArray[Any]] | None = None
+        changed: str | None = _changed(versions)
 
         async def read(version: Resident) -> None:
-            nonlocal found, further
+            nonlocal found
             found = None  # frees the output of the last attempt
-            data = prepared.data
-            if role == "data":
+            data, given = prepared.data, further
+            if changed == "data":
                 data = version.tensor
             else:
-                further = {**(further or {}), role: version.tensor.items}
-            found = await self._run_in_pool(prepared.planned, data, prepared.call.indices, request, further)
+                given = {**(further or {}), str(changed): version.tensor.items}
+            found = await self._run_in_pool(prepared.planned, data, call.indices, request, given)
 
-        version = await self.resources.read_again(name, resident, read, request)
-        assert found is not None
-        return *found, version
-
-    async def _run_until_consistent(
-        self, prepared: Prepared, resident: Resident | None, request: ServedRequest
-    ) -> tuple[int, NDArray[Any], Resident | None]:
-        """Run again until no scatter has changed one of several resident inputs meanwhile, one input at a time."""
-        call = prepared.call
-        inputs = dict(prepared.named) if resident is None else {**prepared.named, "data": resident}
-        names = {**call.further, "data": call.data}
-        changed = next(name for name, one in inputs.items() if not one.is_consistent)
-        while True:
-            name, further = names[changed], {role: tensor.items for role, tensor in prepared.further.items()}
-            assert isinstance(name, str)
-            bad, array, inputs[changed] = await self._run_again(
-                prepared, name, inputs[changed], request, further, changed
-            )
-            changed = next((role for role, one in inputs.items() if not one.is_consistent), "")
-            if not changed:
-                return bad, array, inputs.get("data")
-            del array
+        while changed is not None:
+            versions[changed] = await self.resources.read_again(str(names[changed]), versions[changed], read, request)
+            changed = _changed(versions) if len(versions) > 1 else None
+        assert found is not None, "an input has changed"
+        return *found, versions.get("data")
 
     async def _gather_filled(self, prepared: Prepared, request: ServedRequest) -> Answer:
         """A gather by a kernel that itself fills the slices of tuples that are out of bounds."""
@@ -250,7 +236,8 @@ class Gathers(Runner):
 
     async def _gather_replaced(self, prepared: Prepared, request: ServedRequest) -> Answer:
         """Gather where indices out of bounds are no error: they are replaced first, slices filled last."""
-        call, data, resident, planned, decision, fill, *_ = prepared
+        call, data, resident, planned = prepared.call, prepared.data, prepared.resident, prepared.planned
+        decision, fill = prepared.decision, prepared.fill
         plan, indices, mode = planned.plan, call.indices, call.out_of_bounds
         request.memory.charge(REPLACED_BYTES * plan.index_items)
         replacement = await self.pool.run_unless(
@@ -265,7 +252,7 @@ class Gathers(Runner):
                 answer.data_etag, answer.data_version = resident.etag, resident.data_version
         else:
             valid = replace(call, indices=replace(indices, array=replacement.indices))
-            answer = await self._run(prepared._replace(call=valid), request)
+            answer = await self._run(replace(prepared, call=valid), request)
         filled = replacement.filled
         if filled is not None and fill is not None:
             item, output = fill, answer.output
@@ -293,14 +280,13 @@ class Gathers(Runner):
     async def _run_on_gpu(self, prepared: Prepared, request: ServedRequest) -> Outcome | None:
         """The gather on the device; None, with a route of threads in `request`, where the CPU has to run it."""
         assert self.resources.gpu is not None
-        call, data, resident, planned, decision, *_ = prepared
-        plan = planned.plan
+        data, plan = prepared.data, prepared.planned.plan
         out = self.resources.outputs.empty(plan.output_items, data.dtype.carrier)
         outcome = await self.resources.gpu.gather(
-            call, plan, data, resident, out, lambda: self.resources.start_kernel(request), request
+            prepared.call, plan, data, prepared.resident, out, lambda: self.resources.start_kernel(request), request
         )
         if outcome is None:
-            request.route, request.parts, _ = decision.fallback
+            request.route, request.parts, _ = prepared.decision.fallback
         return outcome
 
     def _decide(
@@ -310,25 +296,36 @@ class Gathers(Runner):
 
         Raises device_unavailable.
         """
-        if not (planned.usual.depends_on_request or cold or call.device == "gpu"):
-            return planned.usual
         gpu = self.resources.gpu
         if not on_gpu and gpu is not None and resident is not None:
             on_gpu = gpu.has_copy(resident.etag)
-        return decide(planned, call, cold, on_gpu)
+        facts = Facts(call.device, planned.cpu_only, cold, on_gpu)
+        decision = planned.decisions.get(facts)
+        if decision is None:
+            decision = planned.decisions[facts] = planned.chooser.decide(planned.plan, facts)
+        return offered(decision, call)
 
-    def _resolve_further(self, call: Call) -> tuple[Mapping[str, Tensor], Mapping[str, Resident]]:
-        """The inputs of a call beside data and indices, and the residents that some are. Raises tensor_not_found."""
+    def _resolve_further(self, call: Call) -> tuple[Resident | None, Mapping[str, Tensor], Mapping[str, Resident]]:
+        """The data, if it is resident, the inputs beside data and indices, and the residents that some of those are.
+
+        Raises tensor_not_found and tensor_damaged.
+        """
         further: dict[str, Tensor] = {}
-        named: dict[str, Resident] = {}
+        places: dict[str, tuple[str, str]] = {}
+        if isinstance(call.data, str):
+            places["data"] = call.data, call.data_pointer
+        for name, given in call.further.items():
+            if isinstance(given, str):
+                places[name] = given, call.resident_pointer(name)
+        named = dict(zip(places, self.resources.resolve_all(list(places.values())), strict=True))
+        resident = named.pop("data", None)
         for name, given in call.further.items():
             if isinstance(given, str):
                 at = call.resident_pointer(name)
-                named[name] = resident = self.resources.resolve(given, at)
-                further[name] = replace(resident.tensor, shape_pointer=at, dtype_pointer=at)
+                further[name] = replace(named[name].tensor, shape_pointer=at, dtype_pointer=at)
             else:
                 further[name] = given
-        return further, named
+        return resident, further, named
 
     def run_at_once(
         self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further = None
@@ -391,3 +388,8 @@ class Gathers(Runner):
                 f"the gathered strings would have {size} bytes; the limit is {self.resources.limits.output_bytes}",
                 facts={"limit": "output_bytes", "maximum": self.resources.limits.output_bytes},
             )
+
+
+def _changed(versions: Mapping[str, Resident]) -> str | None:
+    """The first input that a scatter has changed since it was read, None if there is none."""
+    return next((name for name, version in versions.items() if not version.is_consistent), None)

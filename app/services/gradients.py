@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from app.dispatch.choose_backend import LARGE_INDEX_SCAN, Decision, Facts
 from app.errors import GatherError
-from app.kernels.out_of_bounds import REPLACED_BYTES, fill_slices, replace_out_of_bounds
+from app.kernels.replace_out_of_bounds import REPLACED_BYTES, fill_slices, replace_out_of_bounds
+from app.operators.backward import Backward, check_backward_dtypes, check_coefficient
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
-from app.operators.backward_rules import Backward, check_backward_dtypes, check_coefficient
 from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import GRADIENTS
 from app.services.call_planner import offered

@@ -1,12 +1,12 @@
 """Lookups: how the service carries out a gather from many tables at once.
 
-Each table is resolved once for a request, however many features name it and by whichever reference, and what was read
-of one that a scatter changed meanwhile is read again: so a request is of one content of each.
+All tables are resolved in one state of the store, each once, however many features name it and by whichever reference.
+What was read of one that a scatter changed meanwhile is read again: so a request is of one content of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -21,10 +21,10 @@ from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN, BackendCho
 from app.errors import GatherError
 from app.kernels.check_lookup import FeatureArrays, rows_of, rows_read
 from app.kernels.float_conversion import converted, in_type
-from app.kernels.out_of_bounds import REPLACED_BYTES, Replacement, replace_out_of_bounds
+from app.kernels.replace_out_of_bounds import REPLACED_BYTES, Replacement, replace_out_of_bounds
 from app.memory.budget import Memory
 from app.operators.gather_plan import GatherPlan
-from app.operators.lookup import FeaturePlan, LookupPlan, check_all_offsets, check_indices, ends_early, plan_key
+from app.operators.lookup_plan import FeaturePlan, LookupPlan, check_indices, check_offsets, ends_early, plan_key
 from app.operators.registry import LOOKUPS
 from app.operators.shape_rules import check_output_bytes
 from app.services.call_planner import fill_item
@@ -197,21 +197,24 @@ class Lookups(Runner):
     async def _first_error(self, call: LookupCall, plan: LookupPlan, request: ServedRequest) -> GatherError:
         """The error of indices or offsets of which some are known to be wrong."""
         few = sum(feature.indices for feature in plan.features) < LARGE_INDEX_SCAN
-        error = await self.resources.pool.run_unless(few, first_error(call, plan), request)
+        error = await self.resources.pool.run_unless(few, lambda: first_error(call, plan), request)
         assert error is not None, "an index or an offset is wrong"
         return error
 
     def _resolve(self, call: LookupCall) -> list[Resident]:
         """The table of each feature: one object for all features that read its content, by name, version or alias.
 
-        Raises tensor_not_found.
+        Raises tensor_not_found and tensor_damaged.
         """
-        found: dict[str, Resident] = {}
-        contents: dict[int, Resident] = {}
+        places: dict[str, str] = {}
         for feature in call.features:
-            if feature.tensor not in found:
-                resident = self.resources.resolve(feature.tensor, f"{feature.pointer}/tensor")
-                found[feature.tensor] = contents.setdefault(id(resident.tensor), resident)
+            if feature.tensor not in places:
+                places[feature.tensor] = f"{feature.pointer}/tensor"
+        contents: dict[int, Resident] = {}
+        found = {
+            name: contents.setdefault(id(resident.tensor), resident)
+            for name, resident in zip(places, self.resources.resolve_all(list(places.items())), strict=True)
+        }
         return [found[feature.tensor] for feature in call.features]
 
     def _planned(self, call: LookupCall, residents: Sequence[Resident]) -> _Planned:
@@ -406,20 +409,17 @@ def _rows_to_fill_with(
     return rows
 
 
-def first_error(call: LookupCall, plan: LookupPlan) -> Callable[[], GatherError | None]:
-    """What finds the first error in the values of a lookup, None where there is none: offsets first, then indices."""
-
-    def work() -> GatherError | None:
-        try:
-            check_all_offsets(call.features)
-            for feature, planned in zip(call.features, plan.features, strict=True):
-                if call.out_of_bounds == "error" or (not planned.rows and call.out_of_bounds != "fill"):
-                    check_indices(feature, planned.rows)
-        except GatherError as error:
-            return error
-        return None
-
-    return work
+def first_error(call: LookupCall, plan: LookupPlan) -> GatherError | None:
+    """The first error in the values of a lookup, None if there is none: offsets first, then indices."""
+    try:
+        for feature in call.features:
+            check_offsets(feature)
+        for feature, planned in zip(call.features, plan.features, strict=True):
+            if call.out_of_bounds == "error" or (not planned.rows and call.out_of_bounds != "fill"):
+                check_indices(feature, planned.rows)
+    except GatherError as error:
+        return error
+    return None
 
 
 def _joined_strings(run: LookupRun, parts: Sequence[tuple[int, int, PackedStrings]], memory: Memory) -> PackedStrings:

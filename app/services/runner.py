@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from app.dispatch.choose_backend import Decision
 from app.operators.gather_plan import Plan
-from app.operators.lookup import LookupPlan
+from app.operators.lookup_plan import LookupPlan
 from app.services.call_resources import CallResources
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest

@@ -1,15 +1,14 @@
 """Resident tensors: uploaded once under a name, kept on the local disk, read by all workers through shared mappings."""
 
-from app.store.catalogue.store_format import UnknownFormat
+from app.catalogue.conditions import Conditions
 from app.store.local_store import LocalStore
 from app.store.processes.directory_lock import StoreInUse, StoreRefused
 from app.store.quota import Quota
-from app.store.store_interface import EmptyStore, Resident, Store
-from app.store.tensor_metadata import Conditions, Metadata
+from app.store.store_interface import Resident, Store
+from app.store.tensor_metadata import Metadata
 
 __all__ = [
     "Conditions",
-    "EmptyStore",
     "LocalStore",
     "Metadata",
     "Quota",
@@ -17,5 +16,4 @@ __all__ = [
     "Store",
     "StoreInUse",
     "StoreRefused",
-    "UnknownFormat",
 ]

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
 from app.errors import GatherError
-from app.store.catalogue.catalogue import Catalogue
+from app.store.catalogue.catalogue_database import Catalogue
 from app.store.catalogue.catalogue_rows import AnsweredKey
 from app.store.catalogue.catalogue_transaction import Transaction
-from app.store.processes.shared_state import StateWord
+from app.store.processes.directory_lock import StateWord
 from app.store.scatters.pending_scatter import Scattered
-from app.store.scatters.scatter_log import Entry, ScatterLog
+from app.store.scatters.scatter_log import ScatterLog
 
 KEY: Final = re.compile(r"[\x21-\x7e]{1,256}")
 """The form of a key: 1 to 256 visible ASCII characters."""
@@ -108,19 +108,15 @@ class IdempotencyKeys:
         self._maximum = maximum
         self.clock = StoreClock(state)
 
-    def find_answer(
-        self, scope: str, log: ScatterLog | None, name: str, key: str | None, digest: str
-    ) -> Scattered | None:
+    def find_answer(self, scope: str, log: ScatterLog | None, key: str | None, digest: str) -> Scattered | None:
         """What the request with this key was answered, None for a new key.
 
-        `scope` is the name that the request was sent to; `log` is the log of the content that it stands for, one of
-        tensor `name`, read to its end. Raises invalid_field where the key came with another request.
+        `scope` is the name that the request was sent to; `log` is the log of the content that it stands for, read to
+        its end. Raises invalid_field where the key came with another request.
         """
         if key is None:
             return None
-        found: Entry | AnsweredKey | None = None
-        if log is not None:
-            found = log.keys.get((scope_in_log(scope, name), key))
+        found = None if log is None else log.keys.get((scope, key))
         if (found is None or found.clock <= self._expiry()) and self._state[StateWord.KEYS]:
             found = self._catalogue.find_key(scope, key)
         if found is None or found.clock <= self._expiry():
@@ -134,27 +130,23 @@ class IdempotencyKeys:
             )
         return Scattered(found.etag, found.version, repeated=True)
 
-    def check_limit(self, name: str, log: ScatterLog) -> None:
+    def check_limit(self, log: ScatterLog) -> None:
         """Raises insufficient_storage where one more key could not be remembered for its 24 hours.
 
-        `log` is the log of a content of tensor `name`, read to its end.
+        `log` is the log of a content, read to its end.
         Keys in the logs of other tensors are not counted before they reach the catalogue. Raises OSError too.
         """
-        if self._is_full(name, log):
+        if self._is_full(log):
             self.remove_expired()
-        if self._is_full(name, log):
+        if self._is_full(log):
             raise GatherError(
                 "insufficient_storage",
                 f"the store remembers {self._maximum} Idempotency-Keys of the last 24 hours, and no more",
                 facts={"limit": "idempotency_keys", "maximum": self._maximum},
             )
 
-    def _is_full(self, name: str, log: ScatterLog) -> bool:
-        count = self._state[StateWord.KEYS] + len(log.keys)
-        # While a checkpoint is prepared keys are in both the log and the catalogue: those are counted once.
-        if count < self._maximum:
-            return False
-        return count - self._catalogue.count_keys((scope or name, key) for scope, key in log.keys) >= self._maximum
+    def _is_full(self, log: ScatterLog) -> bool:
+        return self._state[StateWord.KEYS] + len(log.keys) >= self._maximum
 
     def remove_expired(self) -> None:
         """Remove some thousands of expired keys from the catalogue. Raises OSError."""
@@ -162,28 +154,13 @@ class IdempotencyKeys:
             transaction.store_keys((), self._expiry())
             transaction.set_facts(self.clock.facts())
 
-    def unexpired(self, name: str, entries: Iterable[Entry]) -> list[AnsweredKey]:
-        """The keys of these log entries of tensor `name` that have not expired; of equal ones the last."""
-        since = self._expiry()
-        found = {
-            (entry.scope, entry.key): AnsweredKey(
-                entry.scope or name, entry.key, entry.digest, entry.etag, entry.clock, entry.version
-            )
-            for entry in entries
-            if entry.key is not None and entry.clock > since
-        }
-        return list(found.values())
-
     def store(self, transaction: Transaction, answers: Sequence[AnsweredKey]) -> None:
-        """Enter them in the catalogue, and remove some that have expired."""
-        if answers:
-            transaction.store_keys(answers, self._expiry())
+        """Enter those that have not expired in the catalogue, and remove some that have."""
+        expiry = self._expiry()
+        unexpired = [answer for answer in answers if answer.clock > expiry]
+        if unexpired:
+            transaction.store_keys(unexpired, expiry)
             transaction.set_facts(self.clock.facts())
 
     def _expiry(self) -> int:
         return self.clock.now() - LIFETIME_NS
-
-
-def scope_in_log(scope: str, name: str) -> str | None:
-    """The scope of a key as the logs of tensor `name` have it."""
-    return None if scope == name else scope

@@ -27,12 +27,12 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter
 
 from app.errors import GatherError
-from app.store.catalogue.catalogue import Catalogue
+from app.store.catalogue.catalogue_database import Catalogue
 from app.store.catalogue.catalogue_transaction import Transaction
 from app.store.files import disk_writes
 from app.store.files.regular_file import NotRegular, open_regular
 from app.store.files.remove_leftovers import file_names
-from app.store.processes.store_locks import StoreLocks
+from app.store.processes.store_locks import StoreLocks, try_lock
 from app.store.store_errors import storage_errors
 from app.store.tensor_metadata import Metadata
 
@@ -195,12 +195,9 @@ class ImportRecords:
         except (FileNotFoundError, NotRegular):
             return None
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return int.from_bytes(os.pread(fd, 8, 0), "little")
+            return None if try_lock(fd) else int.from_bytes(os.pread(fd, 8, 0), "little")
         finally:
             os.close(fd)
-        return None
 
     def _ended(self, record: ImportRecord) -> ImportRecord:
         """The record of an import whose process has died."""

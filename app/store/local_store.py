@@ -2,8 +2,8 @@
 
 Finding and reading them is `stored_tensors`.
 
-Each upload of a name makes its next version; older ones are kept as `version_changes` says. A reference is the
-name of a tensor, which stands for its current version (the highest that is kept), `NAME@7`, or an alias.
+Each upload of a name makes its next version; older ones are kept as `publish_and_remove_versions` has it. A reference
+is the name of a tensor, which stands for its current version (the highest that is kept), `NAME@7`, or an alias.
 
 All methods but `get` block on the disk and belong on a thread; any number of threads and processes may call at the same
 time.
@@ -17,6 +17,7 @@ time.
     snapshots/          pages kept for downloads while scatters change a content: see `download_snapshots`
     lock members state  see `directory_lock`
     locks/              see `store_locks`
+    shard/              of a shard of a cluster: see `app.cluster.shard.shard_folder`
 
 Each method is one operation on a tensor, from its checks to its commit, and needs most of these parts.
 """
@@ -25,8 +26,9 @@ from __future__ import annotations
 
 import logging
 import resource
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -34,56 +36,48 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
+from app.catalogue.aliases import AliasMove
+from app.catalogue.conditions import ALWAYS, Conditions
+from app.catalogue.records import Alias
 from app.errors import GatherError
 from app.store import import_records
 from app.store.aliases import Aliases
 from app.store.catalogue import store_format
-from app.store.catalogue.catalogue import FILE, Catalogue
 from app.store.catalogue.catalogue_cache import CatalogueCache
-from app.store.catalogue.catalogue_rows import Alias, AnsweredKey, Row
-from app.store.files import disk_writes, download_snapshots
+from app.store.catalogue.catalogue_database import FILE, Catalogue
+from app.store.catalogue.catalogue_rows import AnsweredKey, Row
+from app.store.files import download_snapshots
 from app.store.files.file_system_check import check_folder, check_processor
 from app.store.files.folder_layout import check_layout
 from app.store.files.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.idempotency import IdempotencyKeys
 from app.store.import_records import ImportRecords
-from app.store.maintenance.verify import Verifier
-from app.store.processes.directory_lock import ProcessGroup
-from app.store.processes.shared_state import StateWord
+from app.store.maintenance.verify import verify
+from app.store.processes.directory_lock import ProcessGroup, StateWord
+from app.store.publish_and_remove_versions import VersionChanges, row_of
 from app.store.quota import Quota, QuotaCheck
-from app.store.scatters.group_commit import MAX_BATCH, QueuedScatter, ScatterQueues, Take
+from app.store.scatters.group_commit import MAX_BATCH, ScatterQueues, Take
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.scatters.pending_scatter import PendingScatter, ScatterChange, Scattered
 from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.scatter_execution import ScatterExecutor
+from app.store.scatters.scatter_log import FULL
 from app.store.scatters.scatter_strings import replaced_strings
 from app.store.scatters.writable_tensor import WritableTensor
-from app.store.store_errors import (
-    not_found,
-    storage_errors,
-    unknown_reference,
-)
+from app.store.store_errors import not_found, storage_errors
 from app.store.stored_tensors import StoredTensors
-from app.store.tensor_metadata import (
-    ALWAYS,
-    Conditions,
-    Metadata,
-    metadata_of,
-)
-from app.store.version_changes import VersionChanges, row_of
+from app.store.tensor_metadata import Metadata, metadata_of
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference
 
 logger = logging.getLogger("gathernd")
 _LEFTOVERS_INTERVAL_NS: Final = 30 * 10**9
-_OF_EARLIER_VERSIONS: Final = ("reserve.0", "reserve.1")
-"""Files in the folder that are not made any more."""
 
 
 class LocalStore(StoredTensors):
-    """The store in one folder. The folder is neither read nor written before `open`."""
+    """The store in one folder, a `TensorStore`. The folder is neither read nor written before `open`."""
 
     def __init__(
         self,
@@ -140,8 +134,6 @@ class LocalStore(StoredTensors):
         try:
             if group.owner:
                 store_format.prepare(self.folder)
-                for name in _OF_EARLIER_VERSIONS:
-                    disk_writes.unlink(self.folder / name)
                 for folder in (
                     self._tensor_folder, self._log_folder, self._upload_folder, self._snapshot_folder,
                     self._import_folder,
@@ -166,9 +158,9 @@ class LocalStore(StoredTensors):
 
     def _join(self, group: ProcessGroup) -> None:
         self._state = group.state
-        self._index = CatalogueCache(self._catalogue, group, self._drop_mapping)
+        self._index = CatalogueCache(self._catalogue, group, self._unmap)
         self._keys = IdempotencyKeys(self._catalogue, self._index.change, group.state, self.quota.keys)
-        self._replayed_logs = ReplayedLogs(self._tensor_folder, self._log_folder, self._keys)
+        self._replayed_logs = ReplayedLogs(self._tensor_folder, self._log_folder)
         self._checkpoints = Checkpoints(group, self._index, self._replayed_logs, self._keys)
         self._scatter_executor = ScatterExecutor(self._keys, self._checkpoints)
         self._uploads = UploadFolder(self._upload_folder, group.locks)
@@ -196,7 +188,7 @@ class LocalStore(StoredTensors):
     def close(self) -> None:
         """Leave the group. Contents that are being read stay mapped until they have been."""
         if self._group is not None:
-            self._entries.clear()
+            self._contents.clear()
             try:
                 self._save_clock()
                 self._catalogue.close()
@@ -222,78 +214,43 @@ class LocalStore(StoredTensors):
 
     # Aliases
 
-    def alias(self, alias: str) -> Alias:
-        """The alias of this name. Raises tensor_not_found."""
-        return self._alias_changes.find(alias)
-
     def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
-        """At most `limit` aliases in the order of their names, those after `after`; the last name if more follow."""
         return self._index.alias_page(limit, after)
 
-    def put_alias(self, alias: str, target: str, conditions: Conditions = ALWAYS) -> tuple[Alias, bool]:
-        """Make or move an alias to the version `target`, written `NAME@7`: the alias, and whether it is new.
-
-        Durable, and at once for every reader; it keeps its ETag where it names that version already. Raises
-        invalid_field, name_conflict, precondition_failed, insufficient_storage, and tensor_not_found at /tensor.
-        """
-        check_new_name(alias)
-        row = self._alias_changes.find_target(target)
-        if row is None:
-            raise unknown_reference(target, "/tensor", self, tell_names=False)
-        try:
-            return self._alias_changes.put(alias, row, conditions)
-        except LookupError:  # removed meanwhile
-            raise unknown_reference(target, "/tensor", self, tell_names=False) from None
+    def put_aliases(self, moves: Sequence[AliasMove]) -> list[tuple[Alias, bool]]:
+        return self._alias_changes.put(moves)
 
     def delete_alias(self, alias: str, conditions: Conditions = ALWAYS) -> None:
-        """Remove an alias, durably.
-
-        Raises tensor_not_found, name_conflict, precondition_failed and insufficient_storage.
-        """
         self._alias_changes.delete(alias, conditions)
 
     # Changes
 
     def upload(self, spec: UploadSpec) -> Upload:
-        """An upload under way, which the quota counts from now on; see `Upload`. Nothing is read from its origin again.
-
-        Raises invalid_field, name_conflict, limit_exceeded and insufficient_storage.
-        """
         check_new_name(spec.name)
         upload = Upload(self._upload_folder, spec, self.limits)
         self._version_changes.begin(upload)
         return upload
 
-    def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
-        """Make a finished upload the next version of its tensor, durably: its metadata, and whether the name is new.
+    def check_room(self, size: int) -> None:
+        """Raises insufficient_storage unless a file of `size` bytes has room now, beside the uploads under way."""
+        self._quota_check.check_bytes((), size)
+        if shutil.disk_usage(self.folder).free < size:
+            raise GatherError("insufficient_storage", "the disk of the store has no room")
 
-        The newest versions stay, as many as the upload keeps, and those that aliases name. Raises name_conflict,
-        precondition_failed and insufficient_storage, and abandons the upload then.
-        """
+    def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
         row, created = self._version_changes.commit(upload, conditions)
-        return metadata_of(row, 0, row.modified, self.version_numbers(row.name)), created
+        return metadata_of(row, self.version_numbers(row.name)), created
 
     def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:
-        """Remove a tensor with all its versions, or one version, durably. The numbers are not given again.
-
-        Raises invalid_field, tensor_not_found, name_conflict for an alias, tensor_in_use where an alias names it,
-        precondition_failed and insufficient_storage.
-        """
         check_reference(reference)
-        if not self._version_changes.remove(reference, conditions):
-            raise not_found(reference, self)
+        self._version_changes.remove(reference, conditions)
 
     @contextmanager
-    def _locked(self, reference: str) -> Iterator[Row]:
-        """The version that a reference names, within its tensor's lock: it names no other one meanwhile.
-
-        Raises tensor_not_found.
-        """
+    def _locked(self, reference: str) -> Iterator[Row | None]:
+        """The version that a reference names, None if there is none, within its tensor's lock: that stays so in it."""
         while True:
             row = self._index.find(reference)
-            if row is None:
-                raise not_found(reference, self)
-            with self.group.locks.tensor(row.name):
+            with self.group.locks.tensor(reference if row is None else row.name):
                 if self._index.find(reference) is row:
                     yield row
                     return
@@ -304,51 +261,51 @@ class LocalStore(StoredTensors):
         Raises invalid_field (also where the key came with another request), tensor_damaged and insufficient_storage.
         """
         check_reference(reference)
-        with storage_errors():
-            while True:
-                row = self._index.find(reference)
-                with self.group.locks.tensor(reference if row is None else row.name):
-                    if self._index.find(reference) is not row:
-                        continue
-                    answered = self._keys.find_answer(reference, None, "", key, digest)
-                    if answered is not None or row is None:
-                        return answered
-                    with self._replayed_logs.open(row) as writable:
-                        return self._keys.find_answer(reference, writable.log, row.name, key, digest)
+        with storage_errors(), self._locked(reference) as row:
+            answered = self._keys.find_answer(reference, None, key, digest)
+            if answered is not None or row is None:
+                return answered
+            with self._replayed_logs.open(row) as writable:
+                return self._keys.find_answer(reference, writable.log, key, digest)
 
     def queue_scatter(
         self, reference: str, change: ScatterChange, conditions: Conditions, wake: Callable[[], None]
-    ) -> QueuedScatter:
+    ) -> PendingScatter:
         """Queue a scatter and return at once; `wake` is called when `complete_scatter` is to be called.
 
         It changes a version in place, durably and at once for every reader, and shares its fsync with others.
         """
         check_reference(reference)
-        return self._scatter_queues.enqueue(reference, PendingScatter(change, conditions), wake)
+        pending = PendingScatter(change, conditions, wake)
+        self._scatter_queues.enqueue(reference, pending)
+        return pending
 
-    def complete_scatter(self, queued: QueuedScatter) -> Scattered:
+    def complete_scatter(self, reference: str, pending: PendingScatter) -> Scattered:
         """The result of a queued scatter; blocks unless it is done.
 
         Raises ContentReplaced, tensor_not_found, tensor_damaged, precondition_failed, invalid_field and
         insufficient_storage.
         """
         with storage_errors():
-            return self._scatter_queues.complete(queued)
+            return self._scatter_queues.complete(reference, pending)
 
     def execute_scatters(self, reference: str, take: Take) -> Callable[[], None] | None:
         """Carry out and finish the scatters by one reference that `take` gives; work left for after the answers.
 
         Raises the errors that hold for all of them.
         """
-        with self._locked(reference) as row, self._replayed_logs.open(row) as writable:
-            if row.dtype != "string":
-                self._scatter_executor.execute(writable, reference, take(MAX_BATCH))
-                checkpoint = self._checkpoints.prepare_if_due(row, writable)
-                return None if checkpoint is None else partial(self.run_in_background, checkpoint)
-            (pending,) = take(1)
-            answered = self._scatter_executor.check(writable, reference, pending)
-            pending.finish(answered or self._scatter_strings(row, writable, reference, pending.change))
-            return None
+        with self._locked(reference) as row:
+            if row is None:
+                raise not_found(reference, self)
+            with self._replayed_logs.open(row) as writable:
+                if row.dtype != "string":
+                    self._scatter_executor.execute(writable, reference, take(MAX_BATCH))
+                    checkpoint = self._checkpoints.begin_if_due(row, writable)
+                    return None if checkpoint is None else partial(self.run_in_background, checkpoint)
+                (pending,) = take(1)
+                answered = self._scatter_executor.check(writable, reference, pending)
+                pending.finish(answered or self._scatter_strings(row, writable, reference, pending.change))
+                return None
 
     def _scatter_strings(self, row: Row, writable: WritableTensor, scope: str, change: ScatterChange) -> Scattered:
         """A scatter of strings, which differ in length: writes a new file of the content."""
@@ -366,19 +323,19 @@ class LocalStore(StoredTensors):
             answers = []
             if change.key is not None:
                 clock = self._keys.clock.now()
-                answers.append(AnsweredKey(scope, change.key, change.digest, etag, clock, row.version))
+                answers.append(AnsweredKey(scope, change.key, change.digest, etag, clock, row.number))
             upload.seal(described, sequence, now)
             with self._index.change() as transaction:
-                new = row_of(described, upload.id, row.created, now, row.version)
+                new = row_of(described, upload.id, row.created, now, row.number, row.note)
                 self._version_changes.install(transaction, upload, new, [row], answers)
             self._version_changes.finish(upload, [row], row.content)
-        return Scattered(etag, row.version)
+        return Scattered(etag, row.number)
 
     def _find_made(self, name: str, content: str) -> Metadata | None:
         """What was known of a content of tensor `name` when it was made, None where it is not there."""
         for row in self._index.versions(name):
             if row.content == content:
-                return metadata_of(row, 0, row.modified, self.version_numbers(name))
+                return metadata_of(row, self.version_numbers(name))
         return None
 
     # Checks
@@ -388,16 +345,15 @@ class LocalStore(StoredTensors):
 
         Pauses `pause_ratio` times as long as it works. Scatters and replacements may come meanwhile.
         """
-        verifier = Verifier(self.group, self._replayed_logs, self._index, self._tensor_folder, self._log_folder)
-        verifier.run(stop, pause_ratio)
+        verify(self.folder, self.group, self._catalogue, self._index, self._replayed_logs, stop, pause_ratio)
 
     # Start-up
 
     def _recover(self, group: ProcessGroup) -> None:
         for name in file_names(self._upload_folder):
             remove_or_warn(self._upload_folder / name)
-        download_snapshots.remove_abandoned(self._snapshot_folder, everything=True)
-        logs = set(file_names(self._log_folder))
+        download_snapshots.remove_abandoned(self._snapshot_folder)
+        logs = {name.removesuffix(FULL) for name in file_names(self._log_folder)}
         for row in self._index.rows():
             if row.content in logs:
                 try:

@@ -37,9 +37,9 @@ class QuotaCheck:
         if len(self._index) + (old is None) > self._quota.tensors:
             raise over_quota("tensors", self._quota.tensors)
 
-    def check_aliases(self) -> None:
-        """Raises insufficient_storage where one more alias is too many."""
-        if len(self._index.alias_names()) >= self._quota.tensors:
+    def check_aliases(self, more: int) -> None:
+        """Raises insufficient_storage where so many more aliases are too many."""
+        if more and len(self._index.alias_names()) + more > self._quota.tensors:
             raise over_quota("aliases", self._quota.tensors)
 
     def check_bytes(self, removed: Iterable[Row], size: int, upload: str = "") -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
+from app.catalogue.records import NameRecord, Version
 from app.tensors.tensor import Tensor
 
 UNCHANGING: Sequence[int] = (0,)
@@ -54,60 +54,45 @@ class Resident:
         return nullcontext()
 
 
-class Store(Protocol):
-    """What a gather needs of a store."""
+class Store:
+    """What a gather needs of a store. This one has no tensors."""
 
     def get(self, reference: str) -> Resident | None:
-        """The version of a tensor that a reference names (a name, `NAME@7` or an alias), or None.
+        """The version of a tensor that a reference names (a name, `NAME@7` or an alias), as it is now, or None.
 
         Raises tensor_damaged.
         """
-        ...
+        return None
+
+    def get_all(self, references: Sequence[str]) -> list[Resident | None]:
+        """The versions that references name in one state of the store: no change of names comes between two of them.
+
+        None for a reference that names nothing; what comes after it may be left out. Raises tensor_damaged.
+        A store whose names may change meanwhile overrides this.
+        """
+        return [self.get(reference) for reference in references]
 
     def names(self) -> list[str]:
         """The names of all tensors, sorted."""
-        ...
+        return []
 
     def alias_names(self) -> list[str]:
         """The names of all aliases, sorted."""
-        ...
+        return []
+
+    def record_of(self, name: str) -> NameRecord[Version]:
+        """All that a name stands for: versions, or an alias."""
+        return NameRecord(name)
 
     def version_numbers(self, name: str) -> list[int]:
         """The numbers of the versions of a tensor that are kept, or of the one that an alias names; else none."""
-        ...
+        own = self.record_of(name)
+        return [one.number for one in own.versions] if own.alias is None else [own.alias.version]
 
     def resolve(self, reference: str) -> str | None:
         """The version that a reference names now, written `NAME@7`; None if there is none."""
-        ...
+        return None
 
     def dtype_of(self, reference: str) -> str | None:
         """The element type of the version that a reference names, without a look at its file; None if there is none."""
-        ...
-
-
-class EmptyStore:
-    """A store without tensors."""
-
-    def get(self, reference: str) -> Resident | None:
-        """None, whatever the name."""
-        return None
-
-    def names(self) -> list[str]:
-        """No names."""
-        return []
-
-    def alias_names(self) -> list[str]:
-        """No names."""
-        return []
-
-    def version_numbers(self, name: str) -> list[int]:
-        """No numbers."""
-        return []
-
-    def resolve(self, reference: str) -> str | None:
-        """None, whatever the name."""
-        return None
-
-    def dtype_of(self, reference: str) -> str | None:
-        """None, whatever the name."""
         return None

@@ -83,7 +83,8 @@ COUNTERS: Final[Mapping[str, Counter]] = {
         ("shard", "outcome"),
         "Requests to shards for rows of tables in row ranges, by the shard's address and what came of them: ok, or why "
         "another replica was asked: refused, lost, late, busy, starting, deadline, stale, broken; dropped, nobody "
-        "waited any more. Of an address with more than 128 characters the label has the first 111 and a checksum.",
+        "waited any more, or another replica answered first. Of an address with more than 128 characters the label has "
+        "the first 111 and a checksum.",
     ),
     "gathernd_shard_seconds": Counter(("shard",), "Seconds that requests to shards took, added up."),
     "gathernd_imports": Counter(

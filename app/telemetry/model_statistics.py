@@ -42,13 +42,22 @@ class ModelStatistics:
         """Count a request whose body had arrived at `arrived` and whose answer has just been encoded."""
         now = perf_counter()
         parsed, kernel, end = request.parsed, request.kernel, request.kernel_end
-        self._success = self._success or self._cells(_SUCCESS)
-        self._add(self._success, (1.0, parsed - arrived, kernel - parsed, end - kernel, now - end))
+        values = self._counters.values
+        self._success = success, to_input, to_queue, to_infer, to_output = self._success or self._cells(_SUCCESS)
+        values[success] += 1.0
+        values[to_input] += parsed - arrived
+        values[to_queue] += kernel - parsed
+        values[to_infer] += end - kernel
+        values[to_output] += now - end
+        values[self._last] = time() * 1e3
 
     def failed(self, started: float) -> None:
         """Count a request that was refused."""
-        self._fail = self._fail or self._cells(_FAIL)
-        self._add(self._fail, (1.0, perf_counter() - started))
+        values = self._counters.values
+        self._fail = fail, seconds = self._fail or self._cells(_FAIL)
+        values[fail] += 1.0
+        values[seconds] += perf_counter() - started
+        values[self._last] = time() * 1e3
 
     def forget(self) -> None:
         """Give up the cells."""
@@ -58,12 +67,6 @@ class ModelStatistics:
 
     def _cells(self, parts: Collection[str]) -> list[int]:
         return [self._counters.cell(_cell(self._name, part)) for part in parts]
-
-    def _add(self, cells: list[int], numbers: Collection[float]) -> None:
-        values = self._counters.values
-        for cell, number in zip(cells, numbers, strict=True):
-            values[cell] += number
-        values[self._last] = time() * 1e3
 
 
 class Statistics:

@@ -15,19 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
 from app.bounded_cache import BoundedCache
-from app.errors import GatherError
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE, GatherError
 from app.telemetry import increments
-from app.telemetry.change_log import Caller, Change, ChangeLog
 from app.telemetry.increments import HEADER_TEMPLATE_AT, add, answer
 from app.telemetry.metric_definitions import BUCKETS, METHODS, MOST_TENSORS, OTHER_TENSORS, REQUEST_SECONDS
 from app.telemetry.prometheus_text import Measured, families, measure_processes, process_families
 from app.telemetry.request_log import RequestLog, RequestRecord
 from app.telemetry.served_request import STAGES, ServedRequest
 from app.telemetry.shared_counters import GAUGE, Counters, unshared_counters
+from app.telemetry.tensor_change_log import Caller, Change, ChangeLog
 from app.telemetry.trace_context import trace_id_of
 from app.telemetry.tracing import Tracing
 
@@ -84,8 +83,6 @@ class Metrics(Collector):
         self._values = np.asarray(self.counters.values)
         self._request_cells: BoundedCache[tuple[str, str, int], tuple[int, int]] = BoundedCache(_REMEMBERED)
         self._cell_tables: BoundedCache[_Kind, tuple[int, NDArray[np.int64]]] = BoundedCache(_REMEMBERED)
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
 
     def begin(self) -> int:
         """A request has come, until `count` is called for it; returns how many are under way with it."""
@@ -114,18 +111,22 @@ class Metrics(Collector):
         """Count a request that is over, trace it and log it; `code` is its error's, if any. From the event loop."""
         self._in_flight -= 1
         context.caller = None  # it refers to the request and its body
-        status, code = self._outcome(context, code)
+        exchange = context.exchange
+        if exchange.refusal is not None:  # the server has ended it, by an answer of that id
+            code = exchange.refusal
+            context.status = context.status or CATALOGUE[exchange.refusal].status
+            context.request_id = exchange.refusal_id or context.request_id
         if not context.finished:
             context.finished = perf_counter()
-            self._count_outcome(context, status, code)
+            self._count_outcome(context, code)
         elif code is not None:  # `answered` has counted it, and its answer could not be written
             self.counters.add(f"gathernd_errors|{code}")
         if self._records_each or code is not None:
-            self._record(context, status, code)
+            self._record(context, code)
 
-    def _count_outcome(self, context: ServedRequest, status: int, code: str | None) -> None:
+    def _count_outcome(self, context: ServedRequest, code: str | None) -> None:
         exchange, seconds = context.exchange, context.finished - context.start
-        if code is None and status == 200 and context.route is not None:
+        if code is None and context.status == 200 and context.route is not None:
             table = self._table_of(context)
             start, parsed, kernel, done = context.start, context.parsed, context.kernel, context.kernel_end
             add.run(table, start, parsed, kernel, done, context.finished, exchange.received, exchange.sent)
@@ -135,21 +136,21 @@ class Metrics(Collector):
             if code == "deadline_exceeded" and context.callers_deadline:
                 self.counters.add(f"gathernd_caller_deadlines|{self.template(context.path)}")
         values = self.counters.values
-        requests, times = self._cells_of(context.method, context.path, status)
+        requests, times = self._cells_of(context.method, context.path, context.status)
         values[requests] += 1
         values[times + bisect_left(BUCKETS, seconds)] += 1
         values[times + len(BUCKETS) + 1] += seconds
         values[self._received] += exchange.received
         values[self._sent] += exchange.sent
 
-    def _record(self, context: ServedRequest, status: int, code: str | None) -> None:
+    def _record(self, context: ServedRequest, code: str | None) -> None:
         """Make the span of a request that is over, and write its line in the log, as far as they are asked for."""
         method, route = context.method if context.method in METHODS else "other", self.template(context.path)
         if self._tracing is None:
             trace_id = trace_id_of(context.headers)
         else:
             named = "_OTHER" if method == "other" else method
-            trace_id = self._tracing.record(context, named, route, status, code, context.finished)
+            trace_id = self._tracing.record(context, named, route, context.status, code, context.finished)
         if code is not None or self.log.access:
             seconds, caller = context.finished - context.start, self.caller(context)
             self.log.write(
@@ -157,7 +158,7 @@ class Metrics(Collector):
                     method,
                     route,
                     context.path,
-                    status,
+                    context.status,
                     code,
                     seconds,
                     caller.request_id,
@@ -166,14 +167,6 @@ class Metrics(Collector):
                     caller.key,
                 )
             )
-
-    def _outcome(self, context: ServedRequest, code: str | None) -> tuple[int, str | None]:
-        """Status and error of a request that is over; one that the server ended by itself has the id of that answer."""
-        status, exchange = context.status, context.exchange
-        if exchange.refusal is None:
-            return status, code
-        context.request_id = exchange.refusal_id or context.request_id
-        return status or CATALOGUE[exchange.refusal].status, exchange.refusal
 
     def caller(self, context: ServedRequest) -> Caller:
         """Who sent a request, for the log of changes."""
@@ -269,4 +262,4 @@ class Metrics(Collector):
         alone = {name: read() for name, read in self.unsummed.items()}
         self._shared = {GAUGE + name: number for name, number in (*shared.items(), *alone.items())}
         self._processes = await asyncio.to_thread(measure_processes, self.counters.processes())
-        return generate_latest(self._registry)
+        return generate_latest(self)

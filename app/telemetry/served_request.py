@@ -7,7 +7,7 @@ each took; the answers of most small gathers get it from one call of compiled co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Final, Protocol
 
@@ -58,66 +58,37 @@ class ServedRequest:
     the name of the resident tensor that it reads, "" without one.
     """
 
-    __slots__ = (
-        "admitted",
-        "caller",
-        "callers_deadline",
-        "deadline",
-        "finished",
-        "gathered",
-        "given_id",
-        "handed_on",
-        "kernel",
-        "kernel_end",
-        "memory",
-        "method",
-        "number",
-        "parsed",
-        "parts",
-        "path",
-        "route",
-        "span",
-        "start",
-        "status",
-        "tensor",
-    )
-
     method: str
     number: int
     path: str
+    exchange: ObservedExchange
+    """The server's side of it."""
+    headers: Mapping[bytes, bytes]
+    """Its header fields or metadata, without those that hold secrets."""
+    callers_deadline = False
+    admitted = False
+    handed_on = b""
+    span: Any = None
+    status = 0
+    parsed = 0.0
+    kernel = 0.0
+    kernel_end = 0.0
+    gathered = 0.0
+    finished = 0.0
+    route: str | None = None
+    parts = 1
 
     def __init__(self, start: float, deadline: float, memory: MemoryReservation, caller: Caller | None = None) -> None:
+        # What most requests neither change nor read is an attribute of the class.
         self.start = start
         self.deadline = deadline
         self.memory = memory
         self.caller = caller
-        self.callers_deadline = False
-        self.admitted = False
         self.given_id: str | None = None
-        self.handed_on = b""
-        self.span: Any = None
-        self.status = 0
-        self.parsed = 0.0
-        self.kernel = 0.0
-        self.kernel_end = 0.0
-        self.gathered = 0.0
-        self.finished = 0.0
-        self.route: str | None = None
-        self.parts = 1
         self.tensor = ""
 
     @property
-    def exchange(self) -> ObservedExchange:
-        """The server's side of it."""
-        raise NotImplementedError
-
-    @property
-    def headers(self) -> Mapping[bytes, bytes]:
-        """Its header fields or metadata, without those that hold secrets."""
-        raise NotImplementedError
-
-    @property
-    def scope(self) -> MutableMapping[str, Any]:
+    def scope(self) -> Mapping[str, Any]:
         """Its ASGI scope."""
         raise NotImplementedError
 

@@ -1,6 +1,6 @@
 """Strings in frames, read, measured and copied in compiled code: none becomes a Python object.
 
-What follows `starts` checks each frame (see `frame_format`) against the end of `octets`, whoever made the two.
+What follows `starts` checks each frame (see `string_frames`) against the end of `octets`, whoever made the two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.compilation.intrinsics import (
     store_u64,
 )
 from app.tensors.compiled_utf8 import is_utf8
-from app.tensors.frame_format import CUT_LENGTH, CUT_TEXT, HEAD, ROOM, WHOLE
+from app.tensors.string_frames import CUT_LENGTH, CUT_TEXT, HEAD, ROOM, WHOLE
 
 
 @entry

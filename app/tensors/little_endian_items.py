@@ -7,6 +7,7 @@ UTF-8 of each, and stay as they came (see `PackedStrings`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -16,8 +17,7 @@ from app.errors import GatherError, Place
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
-from app.tensors.frame_format import CUT_LENGTH, HEAD, WHOLE
-from app.tensors.string_frames import read_frames
+from app.tensors.string_frames import CUT_LENGTH, HEAD, WHOLE, read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 
@@ -25,6 +25,8 @@ _BYTE: Final = np.dtype(np.uint8)
 _NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
 _NO_STARTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _PORTION: Final = 1 << 20
+_FEW: Final = 8
+"""Sizes whose product is never long: 504 bits."""
 
 
 BOOL_HINT: Final = "Send each bool as one byte, 0 or 1."
@@ -123,6 +125,8 @@ def packed_bytes(tensor: Tensor, memory: Memory = UNCOUNTED) -> memoryview:
 
 def bounded_product(shape: Sequence[int], bound: int) -> int:
     """prod(shape) where that is less than `bound`, else some number of `bound` or more; never a huge one."""
+    if len(shape) <= _FEW:
+        return prod(shape)
     if 0 in shape:
         return 0
     product = 1

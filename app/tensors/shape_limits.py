@@ -10,7 +10,7 @@ NUMPY_BYTES = 2**63 - 1
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Upper bounds, inclusive: ranks, one dimension, items of a tensor, bytes of the output and of one string, and
-    features of a lookup.
+    features of a lookup. Each is the setting `max_` and its name, which is what errors call the limit, too.
     """
 
     rank: int = 32

@@ -1,15 +1,24 @@
-"""Strings in frames (see `frame_format`): read, measured and copied.
+"""Strings in frames: read, measured and copied.
 
-The functions here are the plain ones, in whose place the compiled ones are used once they are ready.
+A frame is the inference protocol's BYTES framing, a little-endian uint32 length and so many bytes of UTF-8. The
+functions here are the plain ones, in whose place the compiled ones are used once they are ready.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.compilation.until_compiled import UntilCompiled
-from app.tensors.frame_format import CUT_LENGTH, CUT_TEXT, HEAD, ROOM, WHOLE
+
+HEAD: Final = 4
+"""Bytes of a frame before its text."""
+ROOM: Final = 8
+"""Bytes that an output of these functions is longer than what it is for: they may store eight at a time."""
+WHOLE, CUT_LENGTH, CUT_TEXT = range(3)
+"""What `read_frames` says of the last frame: nothing is missing, its length ends early, or its text does."""
 
 
 @UntilCompiled

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError
-from app.tensors.frame_format import HEAD, ROOM
-from app.tensors.string_frames import copy_frames, first_longer, frames_size, read_frames
+from app.tensors.string_frames import HEAD, ROOM, copy_frames, first_longer, frames_size, read_frames
 from app.tensors.tensor import Tensor
 
 _NO_OCTETS = np.empty(0, np.uint8)
@@ -27,7 +26,7 @@ class PackedStrings(Tensor):
     """A tensor of strings: `array` holds, for each item, where its frame begins within `octets`, as int64.
 
     A frame is a little-endian uint32 length and that many bytes of UTF-8, validated when the tensor was made (see
-    `app.tensors.frame_format`). Both arrays are read-only. `on_disk` says that to read octets may wait for the disk.
+    `app.tensors.string_frames`). Both arrays are read-only. `on_disk` says that to read octets may wait for the disk.
     """
 
     octets: NDArray[np.uint8] = field(default_factory=lambda: _NO_OCTETS)

@@ -17,6 +17,8 @@ _VERSION: Final = "@[1-9][0-9]{0,18}"
 REFERENCE_PATTERN: Final = f"{PATTERN.removesuffix('$')}({_VERSION})?$"
 """A name, of a tensor or an alias, or one version of a tensor; as JSON Schema has it."""
 REFERENCE: Final = re.compile(REFERENCE_PATTERN.removeprefix("^").removesuffix("$"))
+_IN_PATH: Final = "/name"
+"""The pointer of a name in the path of a request."""
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
 RESERVED: Final = (*OPERATOR_NAMES, LOOKUP, "stats")
 """Names that have a meaning of their own where a tensor is a model of the inference protocol.
@@ -25,28 +27,29 @@ A tensor that got such a name before it was reserved stays: it is read, changed 
 """
 
 
-def check_name(name: str) -> None:
-    """Raises invalid_field at /name unless a tensor may have this name, be it from before it was reserved."""
+def check_name(name: str, pointer: str = _IN_PATH) -> None:
+    """Raises invalid_field at `pointer` unless a tensor may have this name, be it from before it was reserved."""
     if not TENSOR_NAME.fullmatch(name):
+        hint = f"Use a name such as '{tensor_name_like(name)}'."
+        if not name and pointer == _IN_PATH:
+            hint = "Put a name behind the slash."
         raise invalid_field(
-            "/name",
-            "the name of a tensor is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit",
-            f"Use a name such as '{tensor_name_like(name)}'." if name else "Put a name behind the slash.",
+            pointer, "the name of a tensor is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit", hint
         )
 
 
-def check_new_name(name: str) -> None:
-    """Raises invalid_field at /name unless a tensor may be given this name."""
+def check_new_name(name: str, pointer: str = _IN_PATH) -> None:
+    """Raises invalid_field at `pointer` unless a tensor may be given this name."""
     if "@" in name and REFERENCE.fullmatch(name):
         own = name.partition("@")[0]
         raise invalid_field(
-            "/name",
+            pointer,
             "a version is not uploaded under a number of the caller's choice: each PUT of a name makes the next one",
             f"PUT {own!r}, without the number.",
         )
-    check_name(name)
+    check_name(name, pointer)
     if name in RESERVED:
-        raise reserved_name(name)
+        raise reserved_name(name, pointer)
 
 
 def check_reference(reference: str) -> None:
@@ -83,6 +86,6 @@ def reference_hint(reference: str, pointer: str) -> str:
     return f"Use a name such as '{tensor_name_like(name)}' at {pointer}."
 
 
-def reserved_name(name: str) -> GatherError:
+def reserved_name(name: str, pointer: str = _IN_PATH) -> GatherError:
     """The error for a reserved name that no tensor has."""
-    return invalid_field("/name", f"the name {name!r} is reserved", f"Use a name such as '{name}_1'.")
+    return invalid_field(pointer, f"the name {name!r} is reserved", f"Use a name such as '{name}_1'.")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from app.main import Application
-from app.server.http1_connection import Http1Connection
 from app.server.write_batch import flush
 from app.settings import Settings
-from tests.server.connections import connect, until
+from tests.server.connections import configured, connect, until
 
 
 def ask(app: Application, method: str, path: str, *fields: tuple[bytes, bytes]) -> tuple[int, dict[str, str]]:
@@ -25,8 +22,7 @@ def ask(app: Application, method: str, path: str, *fields: tuple[bytes, bytes]) 
         connection.connection_lost(None)
         return transport.written
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Http1Connection, "settings", Settings(), raising=False)
+    with configured(Settings()):
         written = asyncio.run(answer())
     status, *found = written.partition(b"\r\n\r\n")[0].decode().split("\r\n")
     return int(status.split()[1]), dict(line.split(": ", 1) for line in found)

@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from app.api.routes.v2_models import STATISTICS_BYTES, charging, statistics_of, statistics_of_all
-from app.api.routes.v2_repository import ENTRY_BYTES, repository_index
+from app.api.routes.v2_models import (
+    ENTRY_BYTES,
+    STATISTICS_BYTES,
+    charging,
+    repository_index,
+    statistics_of,
+    statistics_of_all,
+)
 from app.errors import GatherError
 from app.memory.budget import Memory
 from app.server.readiness import Readiness

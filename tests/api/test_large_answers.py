@@ -41,7 +41,7 @@ def test_other_requests_have_their_turn_between_the_parts_of_a_large_answer(
             loop.call_soon(other)
 
         loop.call_soon(other)
-        scope = {
+        scope: dict[str, Any] = {
             "type": "http",
             "scheme": scheme,
             "method": "POST",
@@ -49,8 +49,8 @@ def test_other_requests_have_their_turn_between_the_parts_of_a_large_answer(
             "raw_path": b"/gathernd",
             "query_string": b"",
             "headers": [],
-            "extensions": {"gathernd": SimpleNamespace(route_match=None)},
         }
+        scope["extensions"] = {"gathernd": SimpleNamespace(route_match=None, scope=scope)}
         context = RequestContext(scope, receive, send, app.admission, app.deadline, app.metrics)
         await context.send(200, b"application/octet-stream", pieces)
 

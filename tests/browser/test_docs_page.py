@@ -54,9 +54,9 @@ def test_what_is_used_most_comes_first_and_what_is_not_offered_is_left_out(open_
         "/gathernd", "/gather", "/gather_elements", "/gather_block_quantized", "/gathernd/backward", "/gather/backward",
         "/lookup", "/scatternd", "/scatter_elements",
         "/tensors", "/tensors/{name}", "/tensors/{name}", "/tensors/{name}", "/tensors/{name}/content",
-        "/tensors/{name}/scatter", "/tensors/{name}/import",
+        "/tensors/{name}/scatter", "/tensors/{name}/replicas", "/tensors/{name}/import",
         "/imports", "/imports/{id}", "/imports/{id}",
-        "/aliases", "/aliases/{alias}", "/aliases/{alias}", "/aliases/{alias}",
+        "/aliases", "/aliases", "/aliases/{alias}", "/aliases/{alias}", "/aliases/{alias}",
     ]  # fmt: skip
     tags = page.locator("h3.opblock-tag")
     assert [each.get_attribute("data-tag") for each in tags.all()] == [

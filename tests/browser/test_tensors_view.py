@@ -28,7 +28,8 @@ def client(server: Server) -> Iterator[httpx.Client]:
     client = server.shared_client()
     for name in ("shelf", LONG):
         for number in (0, 1):
-            client.put(f"/tensors/{name}", params={"keep": "2"}, content=npy(TABLE + number))
+            query = {"keep": "2", "note": f"run {number}" if name == "shelf" else "n" * 1024}
+            client.put(f"/tensors/{name}", params=query, content=npy(TABLE + number))
     oldest = client.get("/tensors/shelf").json()["versions"][0]
     client.put("/aliases/shelf-live", json={"tensor": f"shelf@{oldest}"})
     yield client
@@ -161,6 +162,9 @@ def test_a_version_is_deleted_and_one_with_an_alias_is_not(open_page: Open, clie
     oldest, newest = client.get("/tensors/shelf").json()["versions"]
     page = open_page("/#tensors")
     button(page, "Versions of shelf").click()
+    notes = page.locator(".versions > li .facts > :nth-child(4)")
+    notes.first.wait_for()
+    assert notes.all_inner_texts() == ["run 1", "run 0"]
     button(page, f"Delete shelf@{oldest}").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.locator("#tensors-said .error-link", has_text="tensor_in_use").wait_for()

@@ -19,7 +19,7 @@ from app.store import LocalStore
 from app.tensors.shape_limits import Limits
 from gathernd import Client
 from tests.conftest import TEST_ALL
-from tests.http.server import GATHERND, TWO_WORKERS, Server, serving
+from tests.http.server import GATHERND, TWO_WORKERS, Server, run_program, serving
 from tests.store.helpers import put
 
 
@@ -30,9 +30,7 @@ def server(warmed: Path, tmp_path: Path) -> Iterator[Server]:
 
 
 def store(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [GATHERND, "store", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run_program([GATHERND, "store", *map(str, arguments)])
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done

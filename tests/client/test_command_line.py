@@ -29,11 +29,11 @@ def invoked(*arguments: str) -> tuple[int, str]:
     [
         ("--version", {"app", "httpx", "numpy", "pydantic_settings", "rich"}),
         ("call --help", {"app", "httpx", "numpy", "pydantic_settings"}),
-        ("tensors --help", {"app", "httpx", "numpy", "pydantic_settings"}),
-        ("status --help", {"app", "httpx", "numpy", "pydantic_settings"}),
+        pytest.param("tensors --help", {"app", "httpx", "numpy", "pydantic_settings"}, marks=pytest.mark.slow),
+        pytest.param("status --help", {"app", "httpx", "numpy", "pydantic_settings"}, marks=pytest.mark.slow),
         ("--help", {"httpx", "numba", "numpy", "fastapi", "pydantic_settings"}),
-        ("settings --help", {"httpx", "numba", "numpy", "fastapi"}),
-        ("keys --help", {"httpx", "numba", "numpy", "fastapi"}),
+        pytest.param("settings --help", {"httpx", "numba", "numpy", "fastapi"}, marks=pytest.mark.slow),
+        pytest.param("keys --help", {"httpx", "numba", "numpy", "fastapi"}, marks=pytest.mark.slow),
         ("serve --help", {"httpx", "numba", "numpy", "fastapi", "uvicorn"}),
     ],
 )
@@ -137,7 +137,7 @@ def test_a_wrong_flag_of_serve_is_named_and_the_near_one_proposed() -> None:
 def test_flags_of_serve_are_read_as_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Settings] = []
     monkeypatch.setattr(run_service, "run_service", seen.append)
-    flags = ("--allowed-hosts", "a", "--allowed-hosts", "b", "--max-json-bytes=3MiB", "--access-log", "true")
+    flags = ("--allowed-hosts", "a", "--allowed-hosts", "b", "--max-json-bytes=3MiB", "--access-log")
     assert invoked("serve", *flags) == (0, "")
     (settings,) = seen
     assert settings == Settings(allowed_hosts=("a", "b"), max_json_bytes="3MiB", access_log=True)

@@ -479,5 +479,5 @@ with replacing(Path(sys.argv[1])) as one, replacing(Path(sys.argv[2])) as other:
         command.stdout.readline()
         assert len(list(tmp_path.iterdir())) == 2
         command.terminate()
-        assert command.wait(20) == -signal.SIGTERM
+        assert command.wait(60) == -signal.SIGTERM
     assert list(tmp_path.iterdir()) == []

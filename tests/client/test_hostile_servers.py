@@ -211,19 +211,23 @@ def test_the_time_to_connect_is_that_for_all_addresses_of_a_host(
 
 
 def test_the_time_to_connect_is_that_for_tls_too(hostile: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = 0.0
+
     def slow(*where: Any) -> socket.socket:
-        sleep(4.8)
+        nonlocal ahead
+        ahead = 59.5
         return connect(*where)
 
     monkeypatch.setattr("gathernd._socket_transport.connect", slow)
+    monkeypatch.setattr("gathernd._socket_transport.monotonic", lambda: monotonic() + ahead)
     server = hostile(waiting(60))
     begun = monotonic()
     with (
-        Client(server.url.replace("http:", "https:"), retries=NO_RETRIES, timeout=5) as client,
-        pytest.raises(errors.ConnectError, match=r"no connection within 5"),
+        Client(server.url.replace("http:", "https:"), retries=NO_RETRIES, timeout=60) as client,
+        pytest.raises(errors.ConnectError, match=r"no connection within 60"),
     ):
         client.gathernd(DATA, INDICES)
-    assert monotonic() - begun < 9.5  # 9.8 s, had the handshake a time of its own
+    assert monotonic() - begun < 50  # a minute, had the handshake a time of its own
 
 
 def test_https_of_a_service_without_tls_says_so(kind: Any, hostile: Make) -> None:
@@ -273,26 +277,26 @@ INFO = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(_INFO) + _INFO
 @pytest.mark.parametrize(
     "call",
     [
-        lambda client: client.scatter("t", [[1]], [1.0], timeout=0.6),
-        lambda client: client.scatternd("t", [[1]], [1.0], timeout=0.6),
-        lambda client: client.scatter_elements("t", [1], [1.0], timeout=0.6),
-        lambda client: client.gathernd_backward([[1]], [1.0], tensor="t", timeout=0.6),
-        lambda client: client.gather_backward([1], [1.0], tensor="t", timeout=0.6),
-        lambda client: client.lookup([(name, [1], [0], None, [1.0], "sum") for name in "tu"], timeout=0.6),
+        lambda client: client.scatter("t", [[1]], [1.0], timeout=1.2),
+        lambda client: client.scatternd("t", [[1]], [1.0], timeout=1.2),
+        lambda client: client.scatter_elements("t", [1], [1.0], timeout=1.2),
+        lambda client: client.gathernd_backward([[1]], [1.0], tensor="t", timeout=1.2),
+        lambda client: client.gather_backward([1], [1.0], tensor="t", timeout=1.2),
+        lambda client: client.lookup([(name, [1], [0], None, [1.0], "sum") for name in "tu"], timeout=1.2),
     ],
     ids=["scatter", "scatternd", "scatter_elements", "gathernd_backward", "gather_backward", "lookup"],
 )
 def test_a_calls_timeout_holds_for_all_its_requests(kind: Any, hostile: Make, call: Callable[[Any], Any]) -> None:
     def slow(connection: socket.socket, _: int) -> None:
         while receive_request(connection):
-            sleep(0.4)
+            sleep(0.9)
             connection.sendall(INFO)
 
     server = hostile(slow)
     begun = monotonic()
     with kind(server.url, retries=NO_RETRIES) as client, pytest.raises(errors.Timeout):
         call(client)
-    assert monotonic() - begun > 0.5
+    assert monotonic() - begun > 1
 
 
 @pytest.mark.parametrize(
@@ -304,14 +308,14 @@ def test_what_stands_before_a_service_that_starts_is_waited_for(kind: Any, hosti
     server = hostile(answering(before), answering(before), always)
     with kind(server.url) as client:
         assert not client.ready()
-        assert client.ready(wait=10)
+        assert client.ready(wait=60)
     assert server.connections == 3
 
 
 def test_another_server_is_not_waited_for(kind: Any, hostile: Make) -> None:
     server = hostile(answering(b"HTTP/1.1 404 No\r\nContent-Length: 4\r\n\r\n<p>\n"))
     with kind(server.url) as client, pytest.raises(errors.UnexpectedAnswer):
-        client.ready(wait=10)
+        client.ready(wait=60)
 
 
 def test_a_call_whose_time_is_over_sends_nothing(kind: Any, hostile: Make) -> None:

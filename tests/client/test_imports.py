@@ -26,6 +26,8 @@ from tests.http.server import Server
 from tests.http.tensors import npy, save
 from tests.imports.range_server import RangeServer, range_server
 
+pytestmark = pytest.mark.long
+
 TABLE = np.arange(300 * 64, dtype=np.float32).reshape(300, 64)
 
 
@@ -371,7 +373,7 @@ def test_a_signal_leaves_no_temporary_file(source: RangeServer, tmp_path: Path, 
     assert len(list(tmp_path.iterdir())) == 1
     command.send_signal(number)
     try:
-        assert command.wait(20) == -number
+        assert command.wait(60) == -number
     finally:
         going.set()
         command.kill()

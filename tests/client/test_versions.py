@@ -40,7 +40,9 @@ def test_each_put_is_the_next_version_and_keep_says_how_many_stay(service: Any, 
     info = service.metadata(name)
     assert (info.version, info.versions) == (3, (1, 2, 3))
     assert service.metadata(f"{name}@2").version == 2
-    assert service.put(name, table(4), keep=2).versions == (3, 4)
+    assert service.metadata(name).note is None
+    assert service.put(name, table(4), keep=2, note="run 4").versions == (3, 4)
+    assert service.metadata(name).note == "run 4"
     assert [one.version for one in service.tensors() if one.name == name] == [4]
 
 
@@ -87,6 +89,34 @@ def test_an_alias_is_made_moved_listed_and_removed(service: Any, name: str) -> N
         service.alias("live")
 
 
+def test_several_aliases_move_together_or_none_does(service: Any, name: str) -> None:
+    live, following = service.move_aliases({"live": f"{name}@1", "following": f"{name}@2"})[::-1]
+    assert [live, following] == [service.alias("live"), service.alias("following")]
+    with pytest.raises(errors.PreconditionFailed) as refused:
+        service.move_aliases({"live": f"{name}@2", "following": f"{name}@3"}, if_match={"following": live.etag})
+    assert [place.pointer for place in refused.value.errors] == ["/aliases/following"]
+    with pytest.raises(errors.PreconditionFailed):
+        service.move_aliases({"live": f"{name}@2", "following": f"{name}@3"}, if_none_match={"live": "*"})
+    with pytest.raises(errors.TensorNotFound):
+        service.move_aliases({"live": f"{name}@2", "following": f"{name}@9"})
+    with pytest.raises(ValueError, match="'other'"):
+        service.move_aliases({"live": f"{name}@2"}, if_match={"other": live.etag})
+    assert service.alias("live") == live
+    etags = {"live": live.etag, "following": following.etag}
+    moved = service.move_aliases({"live": f"{name}@2", "following": f"{name}@3"}, if_match=etags)
+    assert [(one.alias, one.version) for one in moved] == [("following", 3), ("live", 2)]
+
+
+def test_one_machine_has_no_replicas(service: Any, name: str) -> None:
+    assert service.metadata(name).replicas is None
+    with pytest.raises(errors.InvalidField):
+        service.set_replicas(name, 2)
+    with pytest.raises(errors.InvalidField):
+        service.put(name, table(0), replicas=2)
+    with pytest.raises(errors.InvalidField):
+        service.begin_import(name, "https://host/a.npy", replicas=2)
+
+
 @pytest.mark.parametrize("wrong", ["a@", "a@0", "a@01", "a@x", "a b", ".a", ""])
 def test_a_name_that_is_none_is_refused_before_anything_is_sent(service: Any, wrong: str) -> None:
     for call in (service.metadata, service.alias, service.delete, lambda given: service.gather(given, [0])):
@@ -105,7 +135,8 @@ def test_the_commands(server: Server, tmp_path: Path, monkeypatch: pytest.Monkey
 
     for number in (1, 2):
         np.save("data.npy", table(number))
-        run("tensors", "put", "nightly", "data.npy", "--keep", "2")
+        run("tensors", "put", "nightly", "data.npy", "--keep", "2", "--note", f"run {number}")
+    assert "note\trun 1" in run("tensors", "show", "nightly@1").splitlines()
     etag = run("aliases", "set", "current", "nightly@1")
     assert f"current\tnightly@1\t{run('aliases', 'ls').split(chr(9))[2]}\t{etag}" == run("aliases", "ls")
     assert "tensor\tnightly@1" in run("aliases", "show", "current").splitlines()
@@ -113,7 +144,9 @@ def test_the_commands(server: Server, tmp_path: Path, monkeypatch: pytest.Monkey
     (listed,) = (line.split("\t") for line in run("tensors", "ls").splitlines() if "nightly" in line)
     assert (listed[0], listed[-1]) == ("nightly", "2")
     history = [line.split("\t") for line in run("tensors", "versions", "nightly").splitlines()]
-    assert [(line[0], *line[-2:]) for line in history] == [("nightly", "2", ""), ("nightly", "1", "current")]
+    assert [(line[0], *line[-3:]) for line in history] == [
+        ("nightly", "2", "", "run 2"), ("nightly", "1", "current", "run 1"),
+    ]  # fmt: skip
     run("tensors", "get", "nightly@1", "old.npy")
     run("tensors", "get", "current", "alias.npy")
     assert np.load("old.npy").tolist() == np.load("alias.npy").tolist() == table(1).tolist()
@@ -123,6 +156,20 @@ def test_the_commands(server: Server, tmp_path: Path, monkeypatch: pytest.Monkey
     moved = run("aliases", "set", "current", "nightly@2", "--if-match", etag)
     assert CliRunner().invoke(app, ["aliases", "set", "current", "nightly@1", "--if-match", etag]).exit_code != 0
     assert CliRunner().invoke(app, ["aliases", "set", "current", "nightly@1", "--new"]).exit_code != 0
+    both = run(
+        "aliases", "move", "current=nightly@1", "next=nightly@2", "--if-match", f"current={moved}", "--new", "next"
+    )
+    assert [line.split("\t")[:2] for line in both.splitlines()] == [["current", "nightly@1"], ["next", "nightly@2"]]
+    assert both == run("aliases", "ls")
+    wrong = [
+        ["current"], ["current=nightly@1", "current=nightly@2"], ["current=nightly@1", "--if-match", "next=x"],
+        ["current=nightly@2", "next=nightly@1", "--new", "next"], [],
+    ]  # fmt: skip
+    for arguments in wrong:
+        assert CliRunner().invoke(app, ["aliases", "move", *arguments]).exit_code != 0
+    assert run("aliases", "ls") == both
+    moved = run("aliases", "set", "current", "nightly@2")
+    run("aliases", "rm", "next")
     run("tensors", "rm", "nightly@1")
     run("aliases", "rm", "current", "--if-match", moved)
     run("tensors", "rm", "nightly")

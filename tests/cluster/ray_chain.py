@@ -1,7 +1,8 @@
-"""`gathernd cluster` on a Ray cluster of a head and three nodes, in a network namespace: see test_placement.py.
+"""`gathernd cluster` on a Ray cluster of a head and three nodes, in a network namespace: see test_ray_launcher.py.
 
-A router is asked for rows all the time, while versions are published, processes are killed or stand still, an actor and
-a node are lost, a node is added and a shard is drained. No answer may be an error, or of two versions.
+A router is asked for rows all the time, while versions are published, processes are killed or stand still, actors, a
+member of etcd and a node are lost, a node is added and a shard is drained. No answer may be an error, or of two
+versions.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -24,13 +23,16 @@ import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 
-from app.cluster import placement
-from app.cluster.shard.shard_http import ShardClient
+from app.cluster import ray_launcher
+from app.cluster.child_process import answers
+from benchmarks.common import free_port
+from tests.cluster.databases import EtcdMembers
+from tests.cluster.waiting import until
 
 ROWS, WIDTH = 4000, 16
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 SOAK = bool(int(os.environ.get("GATHERND_SOAK") or 0))
-PUBLISHED, KILLS, HEAD_AWAY_S = (20, 10, 10.0) if SOAK else (6, 3, 3.0)
+PUBLISHED, KILLS, HEAD_AWAY_S = (20, 10, 10.0) if SOAK else (4, 2, 2.0)
 """Versions that are published first, shards that are killed, and seconds without the head; fewer in `make test-all`."""
 GATHERND = str(Path(sys.executable).with_name("gathernd"))
 
@@ -48,7 +50,12 @@ def say(text: str) -> None:
 
 def services() -> dict[str, int]:
     """The process ids of the shards' services, by the shards' names."""
-    return {name: place["pid"] for name, place in placement.places(placement.shard_actors()).items()}
+    return {name: pid for name, pid in ray_launcher.shard_pids().items() if pid is not None}
+
+
+def actor_of(name: str) -> Any:
+    """The actor of a shard."""
+    return ray.get_actor(f"{ray_launcher.SHARD}{name}@{ray_launcher.shard_places()[name]}")
 
 
 def runs(pid: int) -> bool:
@@ -60,24 +67,20 @@ def status() -> Any:
     return json.loads(gathernd("cluster", "status", "--json"))
 
 
-def until(look: Callable[[], object], what: str, seconds: float = 90) -> float:
-    """Wait; how long it took."""
-    begun = time.monotonic()
-    while not look():
-        assert time.monotonic() - begun < seconds, f"not after {seconds} s: {what}"
-        time.sleep(0.1)
-    return time.monotonic() - begun
-
-
 def whole() -> bool:
-    """Whether every replica of every range is where the map says."""
+    """Whether every range has its replicas, and each of them is where the catalogue says."""
     found = status()
     replicas = [one for table in found["tables"] for part in table["ranges"] for one in part["replicas"]]
-    return all(one["whole"] for one in replicas)
+    return not found["short"] and all(one["whole"] for one in replicas)
+
+
+def addresses() -> dict[str, str]:
+    """Where the shards answer that run, by their names."""
+    return {one["node"]: one["address"] for one in status()["nodes"] if one["state"] != "lost"}
 
 
 def publish(client: httpx.Client, number: int) -> bool:
-    """Whether a version was published; not where a shard is lost, and the coordinator does not know it yet."""
+    """Whether a version was published; not where a shard is lost, and nobody knows it yet."""
     table = np.full((ROWS, WIDTH), number, np.float32)
     answer = client.put(
         "/tensors/items", params={"dtype": "float32", "shape": f"{ROWS},{WIDTH}"}, content=table.tobytes(),
@@ -130,9 +133,7 @@ class Load:
 
 def main(folder: Path) -> None:
     """Raises AssertionError where something is not as it should be."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        redis_port = found.getsockname()[1]
+    redis_port = free_port()
     redis = subprocess.Popen(
         ["redis-server", "--port", str(redis_port), "--bind", "127.0.0.1", "--appendonly", "yes", "--dir", str(folder)],
         stdout=subprocess.DEVNULL,
@@ -142,18 +143,18 @@ def main(folder: Path) -> None:
     nodes = [cluster.add_node(**SMALL) for _ in range(3)]
     assert cluster.address.startswith("127.0.0.1:"), cluster.address
     os.environ["RAY_ADDRESS"] = cluster.address
+    members = EtcdMembers(folder)
+    os.environ["GATHERND_CLUSTER"] = members.cluster
     flags = [f"--flag=--{text}" for text in ("threads=1", "kernel=numpy")]
     say(gathernd("cluster", "start", "--data-dir", str(folder / "data"), "--shard-bytes", "50000000", *flags))
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    port = free_port()
     log = (folder / "router.log").open("wb")
     router = subprocess.Popen(
-        [GATHERND, "serve", "--cluster", "auto", "--port", str(port), "--kernel", "numpy", "--workers", "2",
+        [GATHERND, "serve", "--port", str(port), "--kernel", "numpy", "--workers", "2",
          "--store-dir", str(folder / "router")], stdout=log, stderr=log,
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
-    ray.init(address=cluster.address, namespace=placement.NAMESPACE, log_to_driver=False)
+    ray.init(address=cluster.address, namespace=ray_launcher.NAMESPACE, log_to_driver=False)
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
 
         def ready() -> bool:
@@ -175,50 +176,60 @@ def main(folder: Path) -> None:
                 os.kill(victim, number)
                 until(lambda: services().get(name, victim) != victim, "it runs again")  # noqa: B023
                 until(whole, "all replicas are there again")
-                address = next(one["address"] for one in status()["nodes"] if one["node"] == name)
-                until(lambda: ShardClient(address, None).readiness(), "it is ready again")  # noqa: B023
+                until(lambda: answers(addresses().get(name, "127.0.0.1:1")), "it answers again")  # noqa: B023
                 if kill >= KILLS - 1:
                     load.check(f"a shard was sent {number.name}" + f", {KILLS} times" * (kill < KILLS))
             name, pid = min(services().items())
-            ray.kill(placement.shard_actors()[name], no_restart=False)
-            time.sleep(1.0)  # nobody says when it has been killed
-            until(lambda: services().get(name) == pid, "the actor is back, and has adopted its process")
-            load.check("an actor was killed, its process adopted")
-            ray.kill(ray.get_actor(placement.COORDINATOR), no_restart=False)
-            assert publish(client, 21)
-            load.check("the coordinator was killed, and a version published")
+            ray.kill(actor_of(name), no_restart=False)
+            until(lambda: not runs(pid), "its process has ended with the actor")
+            until(lambda: services().get(name, pid) != pid, "the actor is back, with another process")
+            until(whole, "all replicas are there again")
+            load.check("an actor was killed, and its process with it")
+            before = status()["reconciler"]
+            ray.kill(ray.get_actor(ray_launcher.LAUNCHER), no_restart=False)
+            until(lambda: publish(client, 21), "a version is published")
+            until(lambda: status()["reconciler"] not in (None, before), "another reconciler is in office")
+            until(whole, "all replicas are whole")
+            load.check("the launcher was killed, and its reconciler with it")
+            members.stop(0)
+            until(lambda: publish(client, 22), "a version is published")
+            members.begin(0)
+            load.check("a member of etcd was killed, and a version published")
             cluster.head_node.kill_gcs_server()
             time.sleep(HEAD_AWAY_S)
             load.check(f"the head was away for {HEAD_AWAY_S:.0f} s")
             cluster.head_node.start_gcs_server()
-            assert publish(client, 22)
+            assert publish(client, 23)
             load.check("the head is back, and a version published")
-            assert len({place["node_id"] for place in placement.places(placement.shard_actors()).values()}) == 4
+            assert len(set(ray_launcher.shard_places().values())) == 4
             cluster.add_node(**SMALL)
             until(lambda: len(services()) == 5, "a shard is started on the new node")
-            assert publish(client, 23)
+            until(lambda: publish(client, 24), "a version is published")
             until(lambda: all(node["ranges"] for node in status()["nodes"]), "the new node has ranges")
             until(whole, "all replicas are whole")
             load.check("a node was added, and took ranges")
             drained = status()["nodes"][0]["node"]
             draining = Thread(target=gathernd, args=("cluster", "drain", drained))
             draining.start()
-            assert publish(client, 24)
+            until(lambda: publish(client, 25), "a version is published")
             draining.join()
-            assert drained not in placement.shard_actors()
+            assert not any(one["ranges"] for one in status()["nodes"] if one["node"] == drained)
             until(whole, "all replicas are whole")
             load.check("a shard was drained")
-            lost = {place["node_id"]: name for name, place in placement.places(placement.shard_actors()).items()}
-            node = next(one for one in nodes if one.node_id in lost)
-            pid = services()[lost[node.node_id]]
+            places = {place: name for name, place in ray_launcher.shard_places().items() if name != drained}
+            node = next(one for one in nodes if one.node_id in places)
+            name = places[node.node_id]
+            pid = services()[name]
+            begun = time.monotonic()
             cluster.remove_node(node, allow_graceful=False)
-            os.kill(pid, signal.SIGKILL)
-            shutil.rmtree(folder / "data" / lost[node.node_id])
-            name = lost[node.node_id]
-            until(lambda: all(one["node"] != name for one in status()["nodes"]), "others have its ranges")
+            until(lambda: name not in addresses(), "it is lost")
+            say(f"a lost machine is known after {time.monotonic() - begun:.1f} s")
+            until(lambda: not runs(pid), "its process has ended")
+            shutil.rmtree(folder / "data" / name)
+            until(lambda: not any(one["ranges"] for one in status()["nodes"] if one["node"] == name), "others have all")
             until(whole, "all replicas are whole")
             load.check("a node was lost")
-            until(lambda: publish(client, 25), "a version is published")
+            until(lambda: publish(client, 26), "a version is published")
         finally:
             load.end()
     say(gathernd("cluster", "status"))
@@ -226,10 +237,11 @@ def main(folder: Path) -> None:
     gathernd("cluster", "stop")
     assert not any(runs(pid) for pid in pids)
     router.terminate()
-    assert router.wait(30) == 0
+    assert router.wait(60) == 0
     assert "Traceback" not in (folder / "router.log").read_text(), (folder / "router.log").read_text()[-3000:]
     ray.shutdown()
     cluster.shutdown()
+    members.stop()
     redis.terminate()
     redis.wait(20)
     say("all of it holds")

@@ -12,6 +12,7 @@ import pytest
 
 from app.cluster.router.fetch_rows import RowFetcher, TableReads
 from app.cluster.router.range_requests import Output, as_rows, row_requests
+from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.router.shards import Shards
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.errors import GatherError
@@ -44,7 +45,7 @@ async def fetch(fetcher: RowFetcher, known: ShardMap, rows: list[int], seconds: 
     output = Output(FLOAT, as_rows(out, 8), 2, UNCOUNTED, 1 << 20)
     requests = row_requests(version, np.array(rows, np.int64), (version.rows,), output, (2,))
     now = perf_counter()
-    wanted = [TableReads("t", known, version, {request.number: request for request in requests})]
+    wanted = [TableReads(ShardedResident(known, "t", version), requests)]
     lost = await fetcher.fetch(wanted, served(None, now, now + seconds))
     return [one.number for one in lost], out.view(np.float32).reshape(-1, 2)
 
@@ -56,7 +57,7 @@ def fetched(loop: asyncio.AbstractEventLoop, rows: list[int], seconds: float) ->
     async def work() -> list[int]:
         shards = Shards()
         lost, _ = await fetch(RowFetcher(shards, known, 1.0), known, rows, seconds)
-        assert shards._down.keys() == {NOBODY}
+        assert set(shards.get(NOBODY).outcomes) == {"refused"}
         shards.close()
         return lost
 
@@ -109,7 +110,6 @@ def test_a_connection_that_the_shard_has_closed_as_idle_is_no_failure() -> None:
         for pause in (0.0, 0.0099, 0.01, 0.0101, 0.05, 0.0):
             assert (await fetch(fetcher, known, [1, 8], 20.0))[0] == []
             await asyncio.sleep(pause)
-        assert not shards._down
         assert shards.get(address).outcomes == {"ok": 12}
         end = perf_counter() + 60
         while shards.get(address).open and perf_counter() < end:  # noqa: ASYNC110  (nothing tells)

@@ -1,4 +1,4 @@
-"""Ranges that move while they are asked for: to a shard that comes, from one that is drained, from one that is lost.
+"""Segments that move while they are asked for: to a shard that comes, from one that is drained, from one that is lost.
 
 And a table that is larger than any one shard may hold.
 """
@@ -6,23 +6,25 @@ And a table that is larger than any one shard may hold.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 
-import httpx
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from app.cluster.coordinator.coordinator_client import CoordinatorClient
-from app.cluster.shard.shard_process import capacity_of
-from tests.cluster.coordinated import OPTIONS, Coordinated, coordinated, until
+from gathernd import Client, errors
+from gathernd_cli.tensors_command import app as commands
+from tests.cluster.clustered import OPTIONS, Clustered, clustered, until
 from tests.cluster.running import put
+from tests.cluster.shard_nodes import client_of
 from tests.http.conftest import Start, start
 from tests.http.forms import int64
 from tests.http.server import Server
-from tests.http.tensors import RAW
+from tests.http.tensors import RAW, npy
+from tests.imports.range_server import range_server
 
 __all__ = ["start"]
 
@@ -59,71 +61,91 @@ def asked_all_the_time(router: Server) -> Iterator[list[str]]:
     assert answers
 
 
-def is_whole(cluster: Coordinated, *without: str) -> bool:
-    """Whether each range has its replicas whole, none of them on a shard of `without`, on as many shards."""
-    for table in cluster.coordinator.status()["tables"]:
-        for one in table["ranges"]:
-            nodes = {replica["node"] for replica in one["replicas"] if replica["whole"]}
-            if len(nodes) < cluster.coordinator.options.replicas or nodes & set(without):
-                return False
-    return True
+def is_whole(cluster: Clustered, *without: str) -> bool:
+    """Whether each segment of the table is on two shards, none of them in `without`, which have it and nothing more."""
+    return (
+        all(len(set(one.nodes)) == 2 and not set(one.nodes) & set(without) for one in cluster.segments("items"))
+        and cluster.wanted() == cluster.stored()
+    )
+
+
+def test_a_table_has_as_many_replicas_as_its_upload_and_later_changes_say(
+    start: Start, warmed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def are_on(count: int) -> bool:
+        """Whether each segment is on so many shards, which have it and nothing more."""
+        segments = cluster.segments("items")
+        return all(len(set(one.nodes)) == count for one in segments) and cluster.wanted() == cluster.stored()
+
+    with clustered(start, warmed, tmp_path, 3) as cluster, Client(cluster.router.url) as service:
+        assert service.put("items", TABLE, replicas=1).replicas == 1
+        assert are_on(1)
+        with asked_all_the_time(cluster.router):
+            monkeypatch.setenv("GATHERND_URL", cluster.router.url)
+            assert CliRunner().invoke(commands, ["replicas", "items", "2"]).exit_code == 0
+            assert service.metadata("items").replicas == 2
+            until(lambda: are_on(2), "each segment is on two shards")
+            assert service.put("items", TABLE).replicas == 2, "it is kept for later uploads"
+            assert service.set_replicas("items", 1).replicas == 1
+            until(lambda: are_on(1), "each segment is on one shard")
+        service.put("others", TABLE[:10])
+        assert service.metadata("others").replicas == OPTIONS.replicas
+        service.put_alias("live", "items@2")
+        with pytest.raises(errors.NameConflict):
+            service.set_replicas("live", 2)
+        with pytest.raises(errors.TensorNotFound):
+            service.set_replicas("none", 2)
+        for number in (0, 101, "two"):
+            for ask in (service.set_replicas, lambda name, number: service.put(name, TABLE, replicas=number)):
+                with pytest.raises(errors.InvalidField, match="from 1 to 100"):
+                    ask("items", number)  # type: ignore[arg-type]
+        assert "replicas set" in cluster.router.log_text()
 
 
 @pytest.mark.slow
-def test_ranges_go_to_a_shard_that_comes_and_leave_one_that_is_drained(start: Start, tmp_path: Path) -> None:
-    with coordinated(start, tmp_path, 3) as cluster, start() as fourth:
-        put(cluster.router.shared_client(), "items", TABLE)
-        with asked_all_the_time(cluster.router):
-            cluster.agents.begin("s3", f"127.0.0.1:{fourth.port}")
-
-            def ranges(name: str) -> int:
-                found = [one["ranges"] for one in cluster.coordinator.status()["nodes"] if one["node"] == name]
-                return int(found[0]) if found else 0
-
-            until(lambda: ranges("s3") >= 1, "the new shard has ranges")
-            client = CoordinatorClient(cluster.coordinator, lambda _: None)
-            client.change("drain", "s0", "", cluster.coordinator.status()["generation"])
-            until(lambda: not ranges("s0"), "the drained shard has none")
-            assert is_whole(cluster, "s0")
-            stored = cluster.shards["s0"].shared_client()
-            until(lambda: not stored.get("/tensors").json()["tensors"], "what was moved is dropped")
-
-
-@pytest.mark.soak
-def test_ranges_of_a_lost_shard_are_copied_and_one_that_lost_its_disk_gets_them_again(
-    start: Start, tmp_path: Path
+def test_segments_go_to_a_shard_that_comes_and_leave_one_that_is_drained(
+    start: Start, warmed: Path, tmp_path: Path
 ) -> None:
-    with coordinated(start, tmp_path, 4) as cluster:
+    with clustered(start, warmed, tmp_path, 3) as cluster:
         put(cluster.router.shared_client(), "items", TABLE)
         with asked_all_the_time(cluster.router):
-            lost = cluster.coordinator.status()["tables"][0]["ranges"][0]["replicas"][0]["node"]
-            cluster.agents.end(lost)
-            until(lambda: is_whole(cluster, lost), "others have its ranges")
-            cluster.agents.begin(lost, f"127.0.0.1:{cluster.shards[lost].port}")
-            other = cluster.coordinator.status()["tables"][0]["ranges"][0]["replicas"][0]["node"]
-            stored = cluster.shards[other].shared_client()
-            for one in stored.get("/tensors").json()["tensors"]:
-                assert stored.delete(f"/tensors/{one['name']}").status_code == 204
-            until(lambda: not is_whole(cluster), "the loss is seen")
-            until(lambda: is_whole(cluster), "the ranges are there again")
+            cluster.begin("s3")
+            until(lambda: any("s3" in one.nodes for one in cluster.segments("items")), "the new shard has segments")
+            cluster.drain("s0")
+            until(lambda: is_whole(cluster, "s0"), "the drained shard has none")
+
+
+@pytest.mark.slow
+def test_segments_of_a_lost_shard_are_copied_and_one_that_lost_its_disk_gets_them_again(
+    start: Start, warmed: Path, tmp_path: Path
+) -> None:
+    with clustered(start, warmed, tmp_path, 4) as cluster:
+        put(cluster.router.shared_client(), "items", TABLE)
+        until(lambda: is_whole(cluster), "all is as the catalogue says")
+        with asked_all_the_time(cluster.router):
+            lost = cluster.segments("items")[0].nodes[0]
+            cluster.kill(lost)
+            until(lambda: is_whole(cluster, lost), "others have its segments")
+            other = cluster.segments("items")[0].nodes[0]
+            with client_of(cluster.shards[other]) as stored:
+                for one in stored.get("/tensors").json()["tensors"]:
+                    assert stored.delete(f"/tensors/{one['name']}").status_code == 204
+            assert not is_whole(cluster)
+            until(lambda: is_whole(cluster), "the segments are there again")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranges", "replicas"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.soak)])
 def test_a_table_larger_than_any_one_shard_is_put_served_and_replaced(
-    start: Start, tmp_path: Path, ranges: int, replicas: int
+    start: Start, warmed: Path, tmp_path: Path, ranges: int, replicas: int
 ) -> None:
-    """Stores of 1.1 times a range, twice as many as copies of ranges: replacements, one at once after the other."""
+    """Stores of 1.1 times a segment, twice as many as copies of segments: replacements, one at once after the other."""
     size = 10**6
     table = np.arange(ranges * size // 4, dtype=np.int32).reshape(-1, 8)
     limit = int(1.1 * size)
     options = replace(OPTIONS, ranges=ranges, replicas=replicas)
-    with ExitStack() as stack:
-        flags = "--max-store-bytes", str(limit), "--kernel", "numpy"
-        shards = [stack.enter_context(start(*flags)) for _ in range(2 * ranges * replicas)]
-        cluster = stack.enter_context(
-            coordinated(start, tmp_path, options=options, capacity=capacity_of(limit), shards=shards)
-        )
+    own = "--max-store-bytes", str(limit)
+    with clustered(start, warmed, tmp_path, 2 * ranges * replicas, options, shard_flags=own) as cluster:
         client = cluster.router.shared_client()
         for number in range(4):
             answer = put(client, "items", table + number)
@@ -134,9 +156,8 @@ def test_a_table_larger_than_any_one_shard_is_put_served_and_replaced(
             rows = np.random.default_rng(number).integers(0, len(table), 64)
             body = {"data": {"tensor": "items"}, "indices": int64([64], rows.tolist())}
             assert client.post("/gather", json=body).json()["output"]["values"] == version[rows].ravel().tolist()
-            for node in cluster.coordinator.status()["nodes"]:
-                assert node["bytes"] <= size < node["capacity"] < limit < table.nbytes
-        until(lambda: _stored(cluster) == ranges * replicas, "the older versions are dropped")
+            assert all(node.capacity < limit < table.nbytes for node in cluster.catalogue.nodes.values())
+        until(lambda: len(cluster.stored()) == ranges * replicas, "the older versions are dropped")
         length = len(table) + len(table) // 8
         query = {"dtype": "int32", "shape": f"{length},8"}
         headers = {"content-type": RAW}
@@ -144,6 +165,27 @@ def test_a_table_larger_than_any_one_shard_is_put_served_and_replaced(
         assert (large.status_code, large.json()["code"]) == (507, "insufficient_storage")
 
 
-def _stored(cluster: Coordinated) -> int:
-    lists: list[httpx.Response] = [shard.shared_client().get("/tensors") for shard in cluster.shards.values()]
-    return sum(len(found.json()["tensors"]) for found in lists)
+@pytest.mark.slow
+def test_an_imported_table_comes_back_when_its_only_shard_loses_it(start: Start, warmed: Path, tmp_path: Path) -> None:
+    with range_server() as source:
+        source.files = {"/tables/a.npy": npy(TABLE)}
+        allowed = "--import-from", f"{source.url}/tables/"
+        options = replace(OPTIONS, ranges=3, replicas=1)
+        with clustered(start, warmed, tmp_path, 1, options, flags=allowed, shard_flags=allowed) as cluster:
+            client = cluster.router.shared_client()
+            answer = client.post("/tensors/items/import", json={"url": f"{source.url}/tables/a.npy"})
+            assert answer.status_code == 202, answer.text
+            until(lambda: client.get(answer.headers["location"]).json()["state"] == "done", "the import is done")
+            lost = cluster.stored()
+            assert lost == cluster.wanted()
+            with client_of(cluster.shards["s0"]) as stored:
+                for _, tensor in lost:
+                    assert stored.delete(f"/tensors/{tensor}").status_code == 204
+                until(lambda: cluster.stored() == lost, "the segments are there again")
+                found = client.get("/tensors/items/content", headers={"accept": RAW})
+                assert found.content == TABLE.tobytes()
+                # A file that has other rows by now is not taken for the table.
+                source.files["/tables/a.npy"] = npy(TABLE + 1)
+                assert stored.delete(f"/tensors/{next(iter(lost))[1]}").status_code == 204
+            refused = client.get("/tensors/items/content", headers={"accept": RAW})
+            assert refused.json()["code"] == "shard_unavailable"

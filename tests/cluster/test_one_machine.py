@@ -17,7 +17,7 @@ from tests.http.tensors import RAW
 from tests.parity.lookup_cases import Tables, random_lookup
 
 COUNT = 1000 if TEST_ALL else 100
-"""Of each, in `make test-all`; with lookups and gathers a soak takes 20,000 at a tenth of its full counts."""
+"""Lookups and gathers, of which a run takes its part (`samples`): a soak 20,000 at a tenth of its full counts."""
 
 
 @pytest.mark.parametrize("share", slow_but_for((0,), range(2)))

@@ -22,7 +22,7 @@ def test_rows_of_ranges_over_grpc(start: Start, tmp_path: Path) -> None:
     with ExitStack() as stack:
         second = ExitStack()
         stack.enter_context(second)
-        running = [each.enter_context(start("--access-log", "true")) for each in (stack, second)]
+        running = [each.enter_context(start("--access-log")) for each in (stack, second)]
         placed = Placed(running)
         placed.add("rows", TABLE, ranges=4, replicas=1)
         placed.write(path)

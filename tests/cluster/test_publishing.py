@@ -1,4 +1,4 @@
-"""Tables of a cluster with a coordinator: put, imported, replaced and removed by a router, served from the shards."""
+"""Tables of a cluster: put, imported, replaced and removed by a router, served from the shards."""
 
 from __future__ import annotations
 
@@ -6,39 +6,58 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from app.store.catalogue.catalogue import FILE
-from tests.cluster.coordinated import Coordinated, coordinated, until
+from app.store.catalogue.catalogue_database import FILE
+from tests.cluster.clustered import Clustered, clustered, routing, until
 from tests.cluster.running import put
+from tests.cluster.shard_nodes import client_of
+from tests.conftest import SOAK, TEST_ALL
 from tests.http.conftest import Start, start
 from tests.http.forms import int64
+from tests.http.server import TWO_WORKERS
 from tests.http.tensors import RAW, npy
 from tests.imports.range_server import range_server
 from tests.parity.items import Array, name_of
 from tests.parity.messages import raw
+from tests.workers.load import connected, one_of_each, request
+from tests.workers.releases import (
+    LOOK_UP,
+    NAMES,
+    VERSIONS,
+    Moves,
+    ReleaseReader,
+    all_named,
+    move_all,
+    reading,
+    releases_of,
+    version_after,
+)
 
 __all__ = ["start"]
 
+RELEASES = 1000 if SOAK else 50 if TEST_ALL else 20
 TABLE = np.arange(1001 * 8, dtype=np.float32).reshape(1001, 8)
 
 
 @pytest.fixture(scope="module")
-def cluster(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinated]:
+def cluster(start: Start, warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clustered]:
     with range_server() as source:
         source.files = {"/tables/a.npy": npy(TABLE)}
         flags = "--import-from", f"{source.url}/tables/", "--max-upload-bytes", "100000000"
-        with coordinated(start, tmp_path_factory.mktemp("cluster"), 3, flags=flags) as running:
+        with clustered(start, warmed, tmp_path_factory.mktemp("cluster"), 3, flags=flags) as running:
             running.source = source.url
             yield running
 
 
 @pytest.fixture
-def client(cluster: Coordinated) -> httpx.Client:
+def client(cluster: Clustered) -> httpx.Client:
     return cluster.router.shared_client()
 
 
@@ -48,7 +67,7 @@ def content(client: httpx.Client, name: str, table: Array) -> Array:
     return np.frombuffer(answer.content, table.dtype).reshape(table.shape)
 
 
-def test_an_upload_is_cut_written_to_the_shards_and_served(cluster: Coordinated, client: httpx.Client) -> None:
+def test_an_upload_is_cut_written_to_the_shards_and_served(cluster: Clustered, client: httpx.Client) -> None:
     answer = put(client, "items", TABLE)
     assert answer.status_code == 201
     described = client.get("/tensors/items").json()
@@ -58,16 +77,16 @@ def test_an_upload_is_cut_written_to_the_shards_and_served(cluster: Coordinated,
     body = {"data": {"tensor": "items"}, "indices": int64([2], [0, 1000])}
     explained = client.post("/gather?explain=true", json=body).json()["explanation"]
     assert [one["rows"] for one in explained["shards"]] == [[0, 250], [750, 1001]]
-    found = cluster.coordinator.status()["tables"]
-    (ranges,) = [one["ranges"] for one in found if one["table"] == "items"]
-    assert [len({replica["node"] for replica in one["replicas"]}) for one in ranges] == [2] * 4
-    assert all(replica["whole"] for one in ranges for replica in one["replicas"])
+    segments = cluster.segments("items")
+    assert [len(set(one.nodes)) for one in segments] == [2] * 4
+    version = cluster.table("items").versions[0]
+    assert {(node, version.tensor(one)) for one in segments for node in one.nodes} <= cluster.stored()
 
 
-def test_the_digest_is_that_of_one_machine(cluster: Coordinated, client: httpx.Client) -> None:
-    shard = next(iter(cluster.shards.values())).shared_client()
-    alone = put(shard, "alone", TABLE).json()
-    shard.delete("/tensors/alone")
+def test_the_digest_is_that_of_one_machine(cluster: Clustered, client: httpx.Client) -> None:
+    with client_of(next(iter(cluster.shards.values()))) as shard:
+        alone = put(shard, "alone", TABLE).json()
+        shard.delete("/tensors/alone")
     assert put(client, "digested", TABLE).json()["sha256"] == alone["sha256"]
 
 
@@ -114,14 +133,15 @@ def test_conditions_hold_for_the_version_that_is_current_when_it_is_published(cl
     assert asked(if_match=second) == 200
 
 
-def test_versions_aliases_and_removal(client: httpx.Client, cluster: Coordinated) -> None:
+def test_versions_aliases_and_removal(client: httpx.Client, cluster: Clustered) -> None:
     for number in range(3):
         answer = client.put(
-            "/tensors/many", params={"dtype": name_of(TABLE), "shape": "1001,8", "keep": "2"},
+            "/tensors/many", params={"dtype": name_of(TABLE), "shape": "1001,8", "keep": "2", "note": f"run {number}"},
             content=raw(TABLE + number), headers={"content-type": RAW},
         )  # fmt: skip
         assert answer.is_success, answer.text
     assert client.get("/tensors/many").json()["versions"] == [2, 3]
+    assert [client.get(f"/tensors/many@{number}").json()["note"] for number in (2, 3)] == ["run 1", "run 2"]
     made = client.put("/aliases/live", json={"tensor": "many@2"})
     assert made.status_code == 201, made.text
     assert np.array_equal(content(client, "live", TABLE), TABLE + 1)
@@ -129,6 +149,29 @@ def test_versions_aliases_and_removal(client: httpx.Client, cluster: Coordinated
     assert client.put("/aliases/live", json={"tensor": "many@2"}, headers={"if-none-match": "*"}).status_code == 412
     assert client.put("/aliases/many", json={"tensor": "many@3"}).json()["code"] == "name_conflict"
     assert client.put("/aliases/other", json={"tensor": "many@9"}).json()["code"] == "tensor_not_found"
+    moved = client.put("/aliases", json={"aliases": {"live": "many@2", "next": "many@3"}})
+    assert moved.status_code == 200, moved.text
+    assert moved.json() == client.get("/aliases").json()
+    assert [(one["alias"], one["tensor"]) for one in moved.json()["aliases"]] == [
+        ("live", "many@2"),
+        ("next", "many@3"),
+    ]
+    live, following = (one["etag"] for one in moved.json()["aliases"])
+    wrong: list[tuple[Any, str, str]] = [
+        ({"tensor": "many@2", "if_match": live}, "precondition_failed", "/aliases/next"),
+        ({"tensor": "many@2", "if_none_match": "*"}, "precondition_failed", "/aliases/next"),
+        ("many@9", "tensor_not_found", "/aliases/next"),
+        ("many", "invalid_field", "/aliases/next"),
+    ]
+    for asked, code, pointer in wrong:
+        refused = client.put("/aliases", json={"aliases": {"live": "many@3", "next": asked}}).json()
+        assert (refused["code"], refused["errors"][0]["pointer"]) == (code, pointer)
+        assert client.get("/aliases").json() == moved.json(), "none is moved"
+    back = {
+        "aliases": {"live": {"tensor": "many@3", "if_match": live}, "next": {"tensor": "many@3", "if_match": following}}
+    }
+    assert [one["version"] for one in client.put("/aliases", json=back).json()["aliases"]] == [3, 3]
+    assert client.delete("/aliases/next").status_code == 204
     in_use = client.delete("/tensors/many")
     assert (in_use.status_code, in_use.json()["code"]) == (409, "tensor_in_use")
     assert client.delete("/tensors/many@2").status_code == 204
@@ -136,18 +179,12 @@ def test_versions_aliases_and_removal(client: httpx.Client, cluster: Coordinated
     assert client.delete("/aliases/live").status_code == 404
     assert client.delete("/tensors/many").status_code == 204
     assert client.get("/tensors/many").status_code == 404
-
-    def stored() -> list[str]:
-        lists = [shard.shared_client().get("/tensors?limit=1000").json() for shard in cluster.shards.values()]
-        return [one["name"] for found in lists for one in found["tensors"]]
-
-    used = {
-        f"{one['start']}-{one['stop']}" for table in cluster.coordinator.status()["tables"] for one in table["ranges"]
-    }
-    until(lambda: {name.rpartition(".")[2] for name in stored()} <= used, "what nobody wants is dropped")
+    until(lambda: cluster.stored() == cluster.wanted(), "what nobody wants is dropped")
 
 
-def test_an_import_is_read_by_the_router_and_streamed_to_the_shards(client: httpx.Client, cluster: Coordinated) -> None:
+def test_an_import_that_shards_may_not_read_is_streamed_to_them_by_the_router(
+    client: httpx.Client, cluster: Clustered
+) -> None:
     answer = client.post("/tensors/imported/import", json={"url": f"{cluster.source}/tables/a.npy"})
     assert answer.status_code == 202, answer.text
     place = answer.headers["location"]
@@ -163,13 +200,13 @@ def test_an_import_is_read_by_the_router_and_streamed_to_the_shards(client: http
     )
 
 
-def test_each_answer_is_of_one_version_while_versions_are_published(client: httpx.Client, cluster: Coordinated) -> None:
+def test_each_answer_is_of_one_version_while_versions_are_published(client: httpx.Client, cluster: Clustered) -> None:
     put(client, "changing", np.zeros((400, 4), np.int32))
     over, failures, answers = Event(), list[str](), list[int]()
 
     def ask() -> None:
         with cluster.router.client() as own:
-            while not over.is_set():
+            while not over.wait(0 if TEST_ALL else 0.01):
                 indices = int64([4], [0, 101, 202, 399])
                 answer = own.post("/gather", json={"data": {"tensor": "changing"}, "indices": indices})
                 if not answer.is_success:
@@ -191,11 +228,11 @@ def test_each_answer_is_of_one_version_while_versions_are_published(client: http
     assert answers[-1] >= 4
 
 
-def test_the_last_map_stays_in_force_and_changes_wait_while_the_coordinator_restarts(
-    client: httpx.Client, cluster: Coordinated
+def test_the_last_map_stays_in_force_and_changes_wait_while_etcd_restarts(
+    client: httpx.Client, cluster: Clustered
 ) -> None:
     put(client, "kept", TABLE)
-    cluster.coordinator.stop()
+    cluster.database.stop()
     try:
         assert np.array_equal(content(client, "kept", TABLE), TABLE)
         changed = list[httpx.Response]()
@@ -203,10 +240,46 @@ def test_the_last_map_stays_in_force_and_changes_wait_while_the_coordinator_rest
             changing = Thread(target=lambda: changed.append(put(own, "kept", TABLE + 1)))
             changing.start()
             changing.join(0.5)
-            cluster.coordinator.begin()
-            changing.join(30)
+            cluster.database.begin()
+            changing.join()
     finally:
-        if cluster.coordinator.exchanging is None:
-            cluster.coordinator.begin()
+        cluster.database.begin()
     assert changed[0].json()["version"] == 2
     assert np.array_equal(content(client, "kept", TABLE), TABLE + 1)
+
+
+def test_a_lookup_through_any_router_never_mixes_the_releases_that_aliases_move_between(
+    start: Start, warmed: Path, tmp_path: Path
+) -> None:
+    """A router that acknowledges a move serves by it with all its workers, another one soon after."""
+    with (
+        clustered(start, warmed, tmp_path, count=2, flags=(*TWO_WORKERS, "--keep-versions", "3")) as cluster,
+        routing(start, cluster.database, *TWO_WORKERS) as second,
+        httpx.Client(base_url=cluster.router.url, trust_env=False, timeout=60) as client,
+        connected(cluster.router.port, 16) as opened,
+        connected(second.port, 16) as opened_too,
+    ):
+        for name in NAMES:
+            for number in VERSIONS:
+                assert put(client, name, np.full((1, 1), number, np.float32)).is_success
+        assert client.put("/aliases", content=all_named(version_after(1))).status_code == 200
+        workers, others = one_of_each(opened), one_of_each(opened_too)
+        assert (len(workers), len(others)) == (2, 2), "all workers are asked"
+        until(lambda: all(one.ask(LOOK_UP).status == 200 for one in others), "the other router knows the aliases")
+        stop, moves = Event(), Moves()
+        readers = [ReleaseReader(router.port, stop, moves) for router in (cluster.router, second) for _ in range(2)]
+        with reading(readers, stop):
+            for move in range(RELEASES):
+                mover = workers[move % 2]
+                release = move_all(moves, lambda body: mover.ask(request("PUT", "/aliases", body)).status)  # noqa: B023
+                for worker in workers:
+                    assert releases_of(worker.ask(LOOK_UP).body) == [release] * len(NAMES), f"after move {move}"
+                for other in others:
+                    until(
+                        lambda: set(releases_of(other.ask(LOOK_UP).body)) == {release},  # noqa: B023
+                        "the other router serves by it",
+                    )
+        for reader, is_first in zip(readers, (True, True, False, False), strict=True):
+            assert (reader.failures, reader.mixed) == ([], [])
+            assert reader.read <= set(VERSIONS)
+            assert not (is_first and reader.stale)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from app.cluster.router.range_reads import AskReplica, FetchMap, RangeReads, Wake
-from app.cluster.router.replica_choice import FIRST_PAUSE, ReplicaChoice
+from app.cluster.router.replica_choice import FIRST_P95, FIRST_PAUSE, LEAST_P95, SAVED_HEDGES, ReplicaChoice
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.tensors.dtypes import DTYPES
+from tests.for_each import for_each
 
 
 def version(nodes: str = "ab", content_id: str = "c1", number: int = 1) -> ShardedVersion:
@@ -100,6 +102,26 @@ def test_without_a_newer_map_it_is_tried_three_times_and_then_unavailable() -> N
     assert one.unavailable == (0, 1)
 
 
+def test_a_range_without_a_shard_is_read_where_a_newer_map_has_one() -> None:
+    """The catalogue may have a table before the shard that it names has registered itself."""
+    choice = ReplicaChoice()
+    choice.failed("b:80", 0.0)
+    nowhere = shard_map(1, version(""))
+    one = reads(nowhere, choice)
+    wake, read = one.start([0], 0.0)
+    assert (type(wake), type(read)) == (Wake, FetchMap)
+    (first,) = asks(one.fetched(shard_map(2, version("a")), 0.01))
+    assert one.answered(0, first.replica)
+    assert one.outcome == "done"
+    one = reads(nowhere, choice)
+    one.start([0, 1], 0.0)
+    for now in (1.0, 2.0, 3.0):
+        one.fetched(nowhere, now)
+        one.woken(now)
+    assert one.outcome == "shard_unavailable"
+    assert one.unavailable == (0, 1)
+
+
 def test_other_ranges_do_not_make_an_unavailable_one_available() -> None:
     found = shard_map(1, version("a"))
     one = reads(found)
@@ -158,8 +180,8 @@ def test_a_content_that_is_cut_anew_is_another_one_to_a_request_under_way() -> N
     assert one.outcome == "version_gone"
 
 
-@pytest.mark.parametrize("replicas", ["ab", "abc", "abcdefgh"])
-@pytest.mark.parametrize("ranges", range(1, 9))
+@for_each("replicas", ["ab", "abc", "abcdefgh"])
+@for_each("ranges", range(1, 9))
 def test_each_replica_of_each_range_is_asked_first_equally_often(replicas: str, ranges: int) -> None:
     choice, own = ReplicaChoice(), version(replicas).ranges[0].replicas
     asked = [[choice.order(own, 0.0)[0].node for _ in range(ranges)] for _ in range(400)]
@@ -176,9 +198,105 @@ def test_replicas_take_turns_and_those_that_failed_come_last_for_a_while() -> No
     assert {choice.order(replicas, 0.1)[-1].node for _ in range(9)} == {"b"}
     assert {choice.order(replicas, FIRST_PAUSE)[0].node for _ in range(9)} == {"a", "b", "c"}
     choice.failed("b:80", 1.0)
-    assert {choice.order(replicas, 1.0 + FIRST_PAUSE)[-1].node for _ in range(9)} == {"b"}
+    assert {choice.order(replicas, 0.9 + FIRST_PAUSE)[-1].node for _ in range(9)} == {"b"}
     choice.answered("b:80")
     assert {choice.order(replicas, 1.0)[0].node for _ in range(9)} == {"a", "b", "c"}
+
+
+def test_one_read_in_each_pause_tries_a_replica_that_failed() -> None:
+    choice = ReplicaChoice()
+    replicas = version("ab").ranges[0].replicas
+    choice.failed("b:80", 0.0)
+    tries = [at / 100 for at in range(3000) if choice.order(replicas, at / 100)[0].node == "b"]
+    pauses = [after - before for before, after in zip([0.0, *tries], tries, strict=False)]
+    assert 0.5 <= pauses[0] < 0.6
+    assert 1 <= pauses[1] < 1.1
+    assert all(4 <= pause < 4.1 for pause in pauses[3:])
+    assert len(pauses) > 6
+
+
+def test_a_read_is_slow_when_it_takes_longer_than_95_of_100() -> None:
+    choice, rng = ReplicaChoice(), np.random.default_rng(1)
+    for scale in (0.01, 0.1, 0.02):
+        took = rng.exponential(scale, 4000).tolist()
+        for seconds in took:
+            choice.took("a:80", seconds)
+        slow = sum(seconds > choice.hedge_after("a:80") for seconds in took)
+        assert 80 < slow < 400, "200 of 4000"
+    for _ in range(2000):
+        choice.took("a:80", 0.0001)
+    assert choice.hedge_after("a:80") == LEAST_P95, "less is noise"
+    assert choice.hedge_after("b:80") == FIRST_P95, "nothing is known of it"
+
+
+def test_a_shard_that_leaves_reads_unanswered_until_they_are_given_up_has_failed() -> None:
+    replicas = version("ab").ranges[0].replicas
+
+    def is_passed_over(choice: ReplicaChoice, now: float) -> bool:
+        return {choice.order(replicas, now)[0].node for _ in range(4)} == {"b"}
+
+    choice = ReplicaChoice()
+    for now in (1.0, 1.1, 1.2):
+        choice.gave_up("a:80", 0.01, now)
+    assert not is_passed_over(choice, 1.2), "that is too soon"
+    choice.gave_up("a:80", 0.01, 1.3)
+    assert is_passed_over(choice, 1.3)
+    choice = ReplicaChoice()
+    for now in range(1, 9):
+        choice.gave_up("a:80", LEAST_P95 / 2, now)
+        choice.gave_up("a:80", 1.0, now)
+        choice.gave_up("a:80", 1.0, now + 0.2)
+        choice.answered("a:80")
+    assert not is_passed_over(choice, 9.0), "it answers now and then"
+
+
+def test_few_reads_are_hedged_also_when_all_are_slow() -> None:
+    choice = ReplicaChoice()
+    replicas = version("ab").ranges[0].replicas
+    hedged = 0
+    for _ in range(1000):
+        asked, other = choice.order(replicas, 0.0)
+        hedged += choice.may_hedge(asked.address, other.address)
+    assert 0.03 * 1000 < hedged < 0.05 * 1000 + SAVED_HEDGES
+
+
+def test_a_slow_read_is_hedged_and_the_answer_that_begins_first_is_taken() -> None:
+    for wins in (0, 1):
+        one = reads(shard_map(1, version()))
+        (first,) = asks(one.start([0], 0.0))
+        assert first.hedge_at == FIRST_P95
+        second = one.hedge(0, first.hedge_at)
+        assert second is not None
+        assert second.replica.node != first.replica.node
+        assert one.hedge(0, 1.0) is None, "two are asked"
+        winner, loser = (second, first) if wins else (first, second)
+        one.begun(0, winner.replica)
+        assert one.failed(0, loser.replica, 0.5) == []
+        assert not one.answered(0, loser.replica)
+        assert one.answered(0, winner.replica)
+        assert one.outcome == "done"
+
+
+def test_of_a_hedged_read_one_may_fail() -> None:
+    one = reads(shard_map(1, version()))
+    (first,) = asks(one.start([0], 0.0))
+    second = one.hedge(0, 0.1)
+    assert second is not None
+    assert one.failed(0, first.replica, 0.2) == []
+    assert one.outcome is None
+    wake, fetch = one.no_range(0, second.replica, 0.3)
+    assert (type(wake), type(fetch)) == (Wake, FetchMap)
+
+
+def test_a_read_is_hedged_only_by_a_replica_that_does_not_fail() -> None:
+    choice = ReplicaChoice()
+    one = reads(shard_map(1, version()), choice)
+    (first,) = asks(one.start([0], 0.0))
+    (other,) = (replica for replica in version().ranges[0].replicas if replica != first.replica)
+    choice.failed(other.address, 0.0)
+    assert one.hedge(0, 0.1) is None
+    choice.answered(other.address)
+    assert one.hedge(0, 0.1) is not None
 
 
 def test_a_replica_at_a_new_address_counts_as_another_one() -> None:

@@ -68,7 +68,7 @@ def test_renewed_files_of_a_router_are_taken_each_by_itself(tmp_path: Path) -> N
 
     async def renew(files: RouterFiles, shard_map: ShardMap) -> None:
         service = ShardedService(shard_map, 1.0, files)
-        routed, known = service.routed, service.routed.shards.get("127.0.0.1:1")
+        routed, known = service, service.shards.get("127.0.0.1:1")
         watching = asyncio.create_task(service.watch())
         key.write_text("not one word")
         placed.write_text(map_text("second"))
@@ -80,7 +80,7 @@ def test_renewed_files_of_a_router_are_taken_each_by_itself(tmp_path: Path) -> N
         await asyncio.to_thread(until, lambda: b"second" in routed.fetcher.fields and known.tls is not files.tls)
         authorities = [known.tls, routed.shards.get("127.0.0.1:2").tls]
         watching.cancel()
-        service.close()
+        await service.close()
         assert all(one is not None and names(one) == {"2"} for one in authorities)
 
     asyncio.run(asyncio.wait_for(renew(files, files.shard_map), 20))

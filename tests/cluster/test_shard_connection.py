@@ -17,6 +17,7 @@ from app.cluster.router.row_sinks import RowSink, WholeBody
 from app.cluster.router.shard_connection import BUFFER_BYTES, Failure, ShardConnection
 from app.formats.safetensors.header import write_header
 from app.tensors.dtypes import DTYPES
+from tests.for_each import for_each
 
 FLOAT = DTYPES["float32"]
 ETAG = '"abc-0"'
@@ -138,8 +139,8 @@ BROKEN: list[tuple[str, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "answer"), BROKEN, ids=[name for name, _ in BROKEN])
-@pytest.mark.parametrize("step", [1 << 20, 7])
+@for_each(("name", "answer"), BROKEN)
+@for_each("step", [1 << 20, 7])
 def test_any_other_answer_is_refused(name: str, answer: bytes, step: int) -> None:
     async def work() -> None:
         guarded = np.full((5, 2), -1, np.float32)

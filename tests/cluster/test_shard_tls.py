@@ -5,19 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from app.cluster.coordinator.messages import RangeKey
 from app.cluster.router.router_files import RouterFiles
-from app.cluster.shard.shard_http import ShardClient, ShardFailed
+from app.cluster.shard.pull_order import PullSource
 from app.cluster.shard_map import BadShardMap
-from app.cluster.shard_tls import trusting
-from tests.cluster.coordinated import coordinated
+from tests.cluster.clustered import clustered
 from tests.cluster.running import Placed, put, routing
+from tests.cluster.shard_nodes import client_of, order_of, pull, shard
 from tests.http.conftest import Start, start
 from tests.http.forms import int64
 from tests.http.server import Server
@@ -67,31 +66,34 @@ def test_a_map_of_shards_with_certificates_is_served(start: Start, secured: Secu
             assert not flags or "certificate verify failed" in router.log_text()
 
 
-def test_a_coordinated_cluster_publishes_over_tls(start: Start, secured: Secured, tmp_path: Path) -> None:
-    flags = *KERNEL, "--cluster-ca", str(secured.pair.certificate)
-    with coordinated(start, tmp_path, shards=secured.shards, flags=flags, tls=secured.pair.trusting()) as cluster:
+def test_a_cluster_publishes_over_tls(start: Start, warmed: Path, secured: Secured, tmp_path: Path) -> None:
+    flags = "--cluster-ca", str(secured.pair.certificate)
+    own = secured.pair.flags()
+    with clustered(start, warmed, tmp_path, 2, flags=flags, shard_flags=own, tls=secured.pair.trusting()) as cluster:
         client = cluster.router.shared_client()
         put(client, "items", TABLE)
         assert client.get("/tensors/items/content", headers={"accept": RAW}).content == TABLE.tobytes()
-        (table,) = cluster.coordinator.status()["tables"]
-        assert {one["node"] for part in table["ranges"] for one in part["replicas"]} == {"s0", "s1"}
+        assert {node for one in cluster.segments("items") for node in one.nodes} == {"s0", "s1"}
 
 
-def test_a_range_is_copied_only_from_a_shard_that_can_be_verified(secured: Secured) -> None:
-    trusted, stranger = trusting(secured.pair.certificate), trusting(secured.other.certificate)
-    addresses = [f"127.0.0.1:{shard.port}" for shard in secured.shards]
-    source, target = (ShardClient(address, None, tls=trusted) for address in addresses)
-    key = RangeKey("copied", 0, 40)
-    stored = put(secured.shards[0].shared_client(), "copied.0-40", TABLE).json()
-    with pytest.raises(ShardFailed, match="certificate verify failed"):
-        target.copy_from(ShardClient(addresses[0], None, tls=stranger), key)
-    with pytest.raises(ShardFailed):
-        target.copy_from(ShardClient(addresses[0], None), key)
-    assert target.copy_from(source, key) == stored["sha256"]
-    assert ShardClient(addresses[0], None, tls=stranger).readiness() is None
-    assert source.readiness()
-    by_name = f"localhost:{secured.shards[0].port}"
-    assert ShardClient(by_name, None, tls=trusted).readiness()
+def test_a_segment_is_pulled_only_from_a_shard_that_can_be_verified(
+    warmed: Path, secured: Secured, tmp_path: Path
+) -> None:
+    put(secured.shards[0].shared_client(), "copied.0-40", TABLE)
+    address = f"127.0.0.1:{secured.shards[0].port}"
+    order = order_of(TABLE, PullSource(address, "copied.0-40"))
+    for name, flags, problem in (
+        ("stranger", ("--cluster-ca", str(secured.other.certificate)), "certificate verify failed"),
+        ("plain", (), "shard_unavailable"),
+        ("trusting", ("--cluster-ca", str(secured.pair.certificate)), ""),
+    ):
+        with shard(warmed, tmp_path / name, *flags) as own, client_of(own) as client:
+            answer = pull(client, "copied.0-40", order)
+            assert answer.is_success == (not problem), answer.text
+            assert problem in answer.text
+            by_name = PullSource(f"localhost:{secured.shards[0].port}", "copied.0-40")
+            again = pull(client, "again.0-40", replace(order, sources=(by_name,)))
+            assert again.is_success == (not problem), again.text
 
 
 def test_authorities_that_cannot_be_used_are_refused(tmp_path: Path) -> None:

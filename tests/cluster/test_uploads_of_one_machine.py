@@ -8,9 +8,9 @@ import hashlib
 import time
 from bisect import bisect
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tests.cluster import gathers
-from tests.cluster.coordinated import OPTIONS, Coordinated, coordinated
+from tests.cluster.clustered import Clustered, clustered
 from tests.cluster.running import BothTransport
 from tests.conftest import TEST_ALL, samples, slow_but_for
 from tests.http.conftest import Start, start
@@ -39,17 +39,13 @@ KERNEL = "--kernel", "numpy"
 
 
 @pytest.fixture(scope="module")
-def cluster(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinated]:
-    with ExitStack() as stack:
-        shards = [stack.enter_context(start(*KERNEL)) for _ in range(3)]
-        folder = tmp_path_factory.mktemp("cluster")
-        # On a busy machine shards and routers may be silent for seconds, and none of them is lost.
-        patient = replace(OPTIONS, lost_after=60, publish_timeout=60)
-        yield stack.enter_context(coordinated(start, folder, options=patient, flags=KERNEL, shards=shards))
+def cluster(start: Start, warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clustered]:
+    with clustered(start, warmed, tmp_path_factory.mktemp("cluster")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def both_uploads(start: Start, cluster: Coordinated) -> Iterator[BothTransport]:
+def both_uploads(start: Start, cluster: Clustered) -> Iterator[BothTransport]:
     with start(*KERNEL) as whole:
         made = BothTransport(cluster.router, whole)
         yield made

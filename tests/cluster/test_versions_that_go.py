@@ -88,7 +88,7 @@ def test_a_request_begins_anew(start: Start, tmp_path: Path, route: str, name: s
         body = {"data": {"tensor": name}, "indices": int64([2, 1], [1, 3])}
     with shard(path, goes=1) as address:
         write_map(path, address, 1)
-        with routing(start, path, "--shard-timeout", "20") as router, router.client() as client:
+        with routing(start, path) as router, router.client() as client:
             answer = client.post(route, json=body)
             told = answer.json()
             if name == "t@1":
@@ -104,7 +104,7 @@ def test_versions_that_go_one_after_the_other_end_it(start: Start, tmp_path: Pat
     path = tmp_path / "map.json"
     with shard(path, goes=9) as address:
         write_map(path, address, 1)
-        with routing(start, path, "--shard-timeout", "20") as router, router.client() as client:
+        with routing(start, path) as router, router.client() as client:
             answer = client.post("/gathernd", json={"data": {"tensor": "t"}, "indices": int64([2, 1], [1, 3])})
             assert (answer.status_code, answer.json()["code"]) == (503, "shard_unavailable")
             assert "was removed while it was read" in answer.json()["detail"]

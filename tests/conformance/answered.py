@@ -311,6 +311,8 @@ def _lookups() -> Iterator[Case]:
         yield lookup(
             f"apart, of {dtype}", feature(f"pl_{dtype}_0", rows), feature(f"pl_{dtype}_1", rows[:2]), concat=False
         )
+    for dtype in FLOAT8:
+        yield lookup(f"rows of {dtype}", feature(f"pv_{dtype}", rows))
     for dtype in FLOATS:
         for kind in ("int32", "int64"):
             for pooling in ("sum", "mean", "max"):

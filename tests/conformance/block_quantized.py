@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.conformance.cases import Case, case, refused
+from tests.conformance.cases import Case, at, case, refused
 from tests.conformance.tables import QUANTIZED_SCALES, QUANTIZED_ZERO_POINTS
-from tests.http.provoked import at
 from tests.parity.items import NUMPY, Array
 
 PATH = "/gather_block_quantized"
@@ -107,6 +106,10 @@ def _refused() -> Iterator[Case]:
     yield broken("tensor_not_found", at("/scales/tensor"), rule=None, scales={"tensor": "pv_nothing"})
     yield broken("tensor_not_found", at("/zero_points/tensor"), rule=None, zero_points={"tensor": "pv_nothing"})
     yield broken("device_unavailable", at("/device"), rule=None, device="gpu")
+    long: dict[str, Any] = {"data": np.zeros((1, 2**15), np.uint8), "scales": np.ones((1, 2**12), np.float32)}
+    facts = {"limit": "output_bytes", "maximum": 2**30}
+    many = long | {"indices": np.zeros(2**12 + 1, np.int64)}
+    yield refused("output_too_large", many | {"block_size": 16}, at("/indices/shape"), PATH, facts=facts)
     outside = at("/indices/values/1", position=[1], value=3, axis=0, size=3, allowed=[-3, 2])
     yield broken("index_out_of_bounds", outside, indices=rows(2, 3))
     none: dict[str, Any] = {

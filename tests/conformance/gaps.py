@@ -24,6 +24,8 @@ from tests.grpc_api.messages import FIELDS
 from tests.http.forms import COMPLEX, FLOAT8
 from tests.parity.items import name_of
 
+MISSING = "pv_nothing"
+"""The name of no tensor."""
 NOT_PROTOCOL = (*COMPLEX, *FLOAT8)
 NOT_SAFETENSORS = ("string", "complex128")
 
@@ -168,6 +170,11 @@ GAPS = (
         lambda by, case: at("invalid_field", "/inputs"),
     ),
     Gap(
+        "a resident tensor that is not there is no model",
+        lambda by, case: _by_protocol(by) and case.path == "/gathernd" and case.resident == MISSING,
+        lambda by, case: Error("model_not_found", None),
+    ),
+    Gap(
         "contents have no field for some types",
         lambda by, case: isinstance(by, Grpc) and by.typed and _any(case, _fieldless),
         lambda by, case: at("invalid_field", f"/inputs/{_first(case, _fieldless)[0]}/contents/fp32_contents"),
@@ -179,7 +186,11 @@ GAPS = (
     ),
     Gap(
         "the protocol has no complex types and no floats of 8 bits, in resident tensors either",
-        lambda by, case: _by_protocol(by) and not set(NOT_PROTOCOL).isdisjoint(_held_types(case)),
+        lambda by, case: (
+            _by_protocol(by)
+            and not set(NOT_PROTOCOL).isdisjoint(_held_types(case))
+            and (case.error is None or case.features is None)
+        ),
         lambda by, case: (
             Error("unsupported_dtype", None) if case.features is None else _of_held(NOT_PROTOCOL)(by, case)
         ),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tests.conformance.cases import Case, Error, case, refused
+from tests.conformance.block_quantized import PATH as QUANTIZED
+from tests.conformance.block_quantized import table
+from tests.conformance.cases import Case, Error, at, case, refused
 from tests.http.forms import int64, tensor
-from tests.http.provoked import at
 
 GATHERS = ("/gathernd", "/gather", "/gather_elements")
 SCATTERS = ("/scatternd", "/scatter_elements")
@@ -39,7 +41,9 @@ FAR = (2**63, -(2**63), 2**64, -(10**40))
 
 
 def body(path: str) -> dict[str, Any]:
-    """A valid request."""
+    """A valid request of the operator at `path`."""
+    if path == QUANTIZED:
+        return table("float32", 3, 16) | {"indices": np.array([2, 0])}
     if path in GRADIENTS:
         indices = np.array([[2], [0]] if path == "/gathernd/backward" else [2, 0])
         return {"indices": indices, "grad_output": np.ones((2, 2), np.float32), "data_shape": [3, 2]}
@@ -155,11 +159,6 @@ def _scatters() -> Iterator[Case]:
 def _elements() -> Iterator[Case]:
     path = "/gather_elements"
     yield refused("device_unavailable", body(path) | {"device": "gpu"}, at("/device"), path)
-    bfloat16 = body(path) | {"data": tensor("bfloat16", [3, 2], [0] * 6), "dialect": "onnx-11"}
-    yield refused("unsupported_dtype", bfloat16, at("/data/dtype"), path, ("onnx-11", None))
-    for dtype in ("int8", "uint32", "uint64", "float32"):
-        wrong = body(path) | {"indices": tensor(dtype, [2, 2], [0, 1, 1, 0])}
-        yield refused("unsupported_dtype", wrong, at("/indices/dtype"), path, ("onnx-13", None))
 
 
 def _in_turn(path: str, given: dict[str, Any], steps: tuple[tuple[dict[str, Any], str, str], ...]) -> Iterator[Case]:
@@ -211,4 +210,33 @@ def _orders() -> Iterator[Case]:
     )
 
 
-REFUSED_FIELDS = [*_fields(), *_far(), *_scatters(), *_elements(), *_orders()]
+def _of_every_operator() -> Iterator[Case]:
+    """Indices that are too few or no integers, tensors that are not there, and ranks beyond the limit."""
+    of_data = (*GATHERS, QUANTIZED, *SCATTERS)
+    for path in (*of_data, *GRADIENTS):
+        given = body(path)
+        shape, listed = given["indices"].shape, given["indices"].reshape(-1).tolist()
+        few = given | {"indices": int64(shape, listed[1:])}
+        yield refused("element_count_mismatch", few, at("/indices/values"), path)
+    facts = {"limit": "rank", "maximum": 32}
+    for path in of_data:
+        given = body(path)
+        shape, listed = given["indices"].shape, given["indices"].reshape(-1).tolist()
+        half = given | {"indices": int64(shape, [0.5, *listed[1:]])}
+        place = at("/indices/values/0", position=[0] * len(shape), value=0.5)
+        yield refused("value_not_representable", half, place, path)
+        if path == QUANTIZED:
+            wide = table("float32", *[1] * 32, 16) | {"indices": np.array([0])}
+        else:
+            ranked = [name for name in given if name != "indices" or path.endswith("elements")]
+            wide = given | {name: given[name].reshape(*given[name].shape, *[1] * 31) for name in ranked}
+        yield refused("limit_exceeded", wide, at("/data/shape"), path, facts=facts)
+        del given["data"]
+        yield replace(refused("tensor_not_found", given, at("/data/tensor"), path), resident="pv_nothing")
+    for path in GRADIENTS:
+        given = body(path) | {"tensor": "pv_nothing"}
+        del given["data_shape"]
+        yield refused("tensor_not_found", given, at("/tensor"), path)
+
+
+REFUSED_FIELDS = [*_fields(), *_far(), *_of_every_operator(), *_scatters(), *_elements(), *_orders()]

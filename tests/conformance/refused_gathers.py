@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from app.operators.registry import OPERATORS
-from tests.conformance.cases import Case, refused
-from tests.http.forms import int64, tensor
-from tests.http.provoked import DATA, at, body
+from tests.conformance.cases import Case, at, refused
+from tests.http.forms import FLOAT8, TYPES, int64, tensor
+from tests.http.rules import DIALECTS, zero
+
+DATA = tensor("float32", [2, 2], [0, 1, 2, 3])
+GOOD = int64([2, 2], [0, 0, 1, 1])
+
+
+def body(data: Any = DATA, indices: Any = GOOD, **more: Any) -> dict[str, Any]:
+    return {"data": data, "indices": indices, **more}
 
 
 def bad(data: dict[str, Any], code: str, places: list[dict[str, Any]]) -> Case:
@@ -18,65 +26,24 @@ def bad(data: dict[str, Any], code: str, places: list[dict[str, Any]]) -> Case:
     return refused(code, body(data, int64([1, 1], [0])), places)
 
 
+def _types() -> Iterator[Case]:
+    """Each type of data and of indices that a dialect does not take."""
+    for (path, dialect), (types, index_types, _) in DIALECTS.items():
+        more = {"dialect": dialect} | ({} if path == "/gathernd" else {"axis": 0})
+        for wrong, taken in (("data", types), ("indices", index_types)):
+            for dtype in (*TYPES, *FLOAT8):
+                if dtype not in taken:
+                    used = {"data": "int8", "indices": "int64", wrong: dtype}
+                    given = {role: tensor(kind, [1, 1], [zero(kind)]) for role, kind in used.items()}
+                    yield refused("unsupported_dtype", given | more, at(f"/{wrong}/dtype"), path, (dialect, None))
+
+
 DTYPES = [
     bad(tensor("float33", [1], [0]), "unsupported_dtype", at("/data/dtype")),
     bad(tensor("Float32", [1], [0]), "unsupported_dtype", at("/data/dtype")),
     bad(tensor("", [1], [0]), "unsupported_dtype", at("/data/dtype")),
     refused("unsupported_dtype", body(indices=tensor("long", [1, 1], [0])), at("/indices/dtype")),
-    *(
-        refused(
-            "unsupported_dtype",
-            body(indices=tensor(dtype, [1, 1], [0]), dialect=dialect),
-            at("/indices/dtype"),
-            rule=(dialect, None),
-        )
-        for dialect in ("onnx-13", "onnx-12", "onnx-11")
-        for dtype in ("int32", "uint64", "int8", "float32", "float64")
-    ),
-    *(
-        refused(
-            "unsupported_dtype",
-            body(indices=tensor(dtype, [1, 1], values), dialect="openvino-8"),
-            at("/indices/dtype"),
-            rule=("openvino-8", None),
-        )
-        for dtype, values in (("bool", [True]), ("float64", [0]), ("string", ["0"]), ("complex64", [[0, 0]]))
-    ),
-    *(
-        refused(
-            "unsupported_dtype",
-            body(indices=tensor(dtype, [1], [0]), dialect=dialect),
-            at("/indices/dtype"),
-            "/gather",
-            rule=(dialect, None),
-        )
-        for dialect in ("onnx-13", "onnx-11", "onnx-1")
-        for dtype in ("uint32", "int16", "uint64")
-    ),
-    *(
-        refused(
-            "unsupported_dtype",
-            body(tensor("bfloat16", [1], [0]), int64([1, 1], [0]), dialect=dialect),
-            at("/data/dtype"),
-            path,
-            rule=(dialect, None),
-        )
-        for path, dialect in (
-            ("/gathernd", "onnx-12"),
-            ("/gathernd", "onnx-11"),
-            ("/gather", "onnx-11"),
-            ("/gather", "onnx-1"),
-        )
-    ),
-    *(
-        refused(
-            "unsupported_dtype",
-            body(tensor(dtype, [1], [[0, 0]]), int64([1, 1], [0]), dialect="openvino-8"),
-            at("/data/dtype"),
-            rule=("openvino-8", None),
-        )
-        for dtype in ("complex64", "complex128")
-    ),
+    *_types(),
 ]
 VALUES = [
     bad(

@@ -1,4 +1,4 @@
-"""Requests that break a rule of a scatter, a gradient or a lookup, and the error that each must get, as `provoked`.
+"""Requests that break a rule of a scatter, a gradient or a lookup, and the error that each must get.
 
 Lookups read the tensors of `TABLES`.
 """
@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from app.operators.registry import GRADIENTS, OPERATORS
-from tests.conformance.cases import Case, refused
-from tests.http.forms import int64, tensor
-from tests.http.provoked import at
+from tests.conformance.cases import Case, at, refused
+from tests.http.forms import FLOAT8, int64, tensor
 
 DATA = tensor("float32", [3, 2], [0, 1, 2, 3, 4, 5])
 FLOATS = tensor("float32", [2, 2], [7, 8, 9, 10])
@@ -43,10 +42,9 @@ def _scatters(path: str, dialect: str) -> list[Case]:
         refused("updates_shape_mismatch", of(dialect, updates=FLAT), at("/updates/shape"), path, rule),
         refused("device_unavailable", of(dialect, device="gpu"), at("/device"), path),
     ]  # fmt: skip
-    if dialect == "onnx-11":
-        found.append(
-            refused("unsupported_dtype", of(dialect, data=DATA | {"dtype": "bfloat16"}), at("/data/dtype"), path, rule)
-        )
+    for dtype in (*FLOAT8, *(("bfloat16",) if dialect == "onnx-11" else ())):
+        given = of(dialect, data=DATA | {"dtype": dtype, "values": [0] * 6})
+        found.append(refused("unsupported_dtype", given, at("/data/dtype"), path, rule))
     for reduction in ("add", "mul", "min", "max"):
         if reduction not in known:
             found.append(refused("invalid_field", of(dialect, reduction=reduction), at("/reduction"), path))
@@ -120,8 +118,9 @@ def _gradients(name: Any) -> list[Case]:
         case("rank_too_small", at("/data_shape"), [], good)
         bad_type = tensor("float64", good["shape"], [0, 2])
         case("unsupported_dtype", at("/indices/dtype"), [3, 2], bad_type, key="index_dtype")
-        integers = tensor("int64", [2, 2], [1] * 4)
-        case("unsupported_dtype", at("/grad_output/dtype"), [3, 2], good, integers, "BACKWARD")
+        for dtype in ("int64", *FLOAT8):
+            wrong_type = tensor(dtype, [2, 2], [1] * 4)
+            case("unsupported_dtype", at("/grad_output/dtype"), [3, 2], good, wrong_type, "BACKWARD")
         case("updates_shape_mismatch", at("/grad_output/shape"), [3, 2], good, FLAT)
         out = at("/indices/values/1", position=[1, 0] if nd else [1], value=2, axis=0, size=2,
                  allowed=[-2 if row.wrap else 0, 1])  # fmt: skip
@@ -181,6 +180,9 @@ def lookup(code: str, errors: Any, *features: Any, broken: bool = True, **more: 
 
 LOOKUPS = [
     lookup("tensor_not_found", at("/features/1/tensor"), rows(), rows(tensor="pv_row"), broken=False),
+    lookup("output_too_large", at("/features"), rows(tensor="pv_long", indices=int64([4097], [0] * 4097)), broken=False,
+           facts={"limit": "output_bytes", "maximum": 2**30}),
+    lookup("element_count_mismatch", at("/features/0/indices/values"), rows(indices=int64([3], [0, 1])), broken=False),
     lookup("invalid_field", at("/features"), broken=False),
     lookup("invalid_field", at("/features/0/data"), rows(data=FLOATS), broken=False),
     lookup("invalid_field", at("/features/0/weights"), bag(pooling="max", weights=FLAT), broken=False),
@@ -191,6 +193,7 @@ LOOKUPS = [
            output_dtype="float32"),
     lookup("unsupported_dtype", at("/features/0/indices/dtype"), rows(indices=tensor("int8", [1], [0]))),
     lookup("unsupported_dtype", at("/features/1/pooling"), rows(), bag(tensor="pv_ids")),
+    *(lookup("unsupported_dtype", at("/features/0/pooling"), bag(tensor=f"pv_{dtype}")) for dtype in FLOAT8),
     lookup("unsupported_dtype", at("/features/0/offsets/dtype"), bag(offsets=tensor("int32", [2], [0, 1]))),
     lookup("unsupported_dtype", at("/features/0/weights/dtype"), bag(weights=tensor("float64", [3], [1] * 3))),
     lookup("value_not_representable", at("/fill_value", value="x"), rows(), broken=False, out_of_bounds="fill",
@@ -227,17 +230,6 @@ LOOKUPS = [
     lookup("limit_exceeded", at("/features"), *[rows()] * 1025, broken=False,
            facts={"limit": "features", "maximum": 1024}),
 ]  # fmt: skip
-GATHER_8 = {"dialect": "openvino-8"}
-GATHERS = [
-    refused("unsupported_dtype", {"data": DATA, "indices": tensor("bool", [1], [True]), "axis": 0} | GATHER_8,
-         at("/indices/dtype"), "/gather", ("openvino-8", None)),
-    *(
-        refused("unsupported_dtype",
-             {"data": DATA, "indices": tensor("int16", [1, 1], [0]), "axis": 0, "dialect": dialect},
-             at("/indices/dtype"), "/gather_elements", (dialect, None))
-        for dialect in OPERATORS["gather_elements"].dialects
-    ),
-]  # fmt: skip
 REFUSED_OPERATORS = [
-    *GATHERS, *SCATTERND, *SCATTER_ELEMENTS, *_gradients("gathernd_backward"), *_gradients("gather_backward"), *LOOKUPS,
+    *SCATTERND, *SCATTER_ELEMENTS, *_gradients("gathernd_backward"), *_gradients("gather_backward"), *LOOKUPS,
 ]  # fmt: skip

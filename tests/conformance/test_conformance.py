@@ -15,8 +15,10 @@ import httpx
 import numpy as np
 import pytest
 
+from app.api.route_rows.operation import Route
+from app.api.route_rows.operators import OPERATOR_ROUTES
 from app.errors import CODES
-from app.operators.registry import LOOKUPS, OPERATORS, ROWS
+from app.operators.registry import GRADIENTS, OPERATORS, ROWS, Row
 from tests.cluster.running import put
 from tests.conformance import reference
 from tests.conformance.answered import ANSWERED
@@ -29,21 +31,28 @@ from tests.conformance.transports import TRANSPORTS, Json, Safetensors, Target, 
 from tests.conftest import SOAK, TEST_ALL, slow_but_for
 from tests.grpc_api.conftest import StartGrpc, start_grpc
 from tests.http.conftest import KERNELS, start
+from tests.http.forms import FLOATS
 from tests.http.tensors import RAW
 from tests.parity.items import Array, same
 from tests.parity.messages import unframed
 
 __all__ = ["start", "start_grpc"]
+pytestmark = pytest.mark.long
 
 INLINE = [*ANSWERED, *REFUSED]
 CASES = [*INLINE, *(made for each in INLINE if (made := as_resident(each)) is not None)]
 IN_PLACE = [made for each in INLINE if (made := into_resident(each)) is not None]
 CHANGING = [each for each in TRANSPORTS if isinstance(each, Json | Safetensors) and each.accept is None]
 """Transports that can ask for a change of a resident tensor."""
-SHARE = 1 if TEST_ALL else 50
-"""`make test` takes one cell in so many, others for each transport; `make test-all` every one."""
+SHARE = 1 if SOAK else 3 if TEST_ALL else 75
+"""One cell in so many is taken, others for each transport; a soak takes every one."""
 FEWER = SHARE if SOAK else 5 * SHARE
 """NumPy's kernel and a router take one in so many: nine in ten cases come to each by one transport or another."""
+OF_NO_CASE = {
+    "payload_too_large", "unsupported_media_type", "deadline_exceeded", "shard_unavailable", "tensor_damaged",
+    "not_implemented",
+}  # fmt: skip
+"""Errors of operators that depend on a state of the service, or on how a request travels."""
 PATHS: dict[str, Any] = {row.path: row for row in ROWS.values()}
 
 
@@ -193,11 +202,13 @@ def test_no_two_cases_have_one_name() -> None:
 
 
 def test_every_operator_is_answered_in_every_dialect_with_every_type() -> None:
-    found = {(each.path, each.parameters.get("dialect"), each.arrays["data"].dtype)
-             for each in ANSWERED if "data" in each.arrays}  # fmt: skip
-    for row in OPERATORS.values():
+    found = {(each.path, each.parameters.get("dialect"), told.dtype)
+             for each in ANSWERED for name, told in each.arrays.items() if name in ("data", "grad_output")}  # fmt: skip
+    rows: list[Row[Any]] = [*OPERATORS.values(), *GRADIENTS.values()]
+    for row in rows:
         for dialect, rules in row.dialects.items():
-            missing = {(row.path, dialect, dtype) for dtype in rules.data_dtypes} - found
+            taken = [dtype for dtype in rules.data_dtypes if row.signature.kind != "gradient" or dtype in FLOATS]
+            missing = {(row.path, dialect, dtype) for dtype in taken} - found
             assert not missing, missing
 
 
@@ -218,9 +229,14 @@ def test_every_rule_of_every_dialect_is_broken_by_a_case(path: str) -> None:
     assert rules <= found, rules - found
 
 
-def test_every_rule_of_lookups_is_broken_by_a_case() -> None:
-    found = {each.error.code for each in REFUSED if each.path == "/lookup" and each.error is not None}
-    assert {*LOOKUPS.codes, "unsupported_dtype", "tensor_not_found", "limit_exceeded"} <= found
+@pytest.mark.parametrize("route", OPERATOR_ROUTES, ids=lambda route: route.template)
+def test_every_error_that_an_operator_names_is_that_of_a_case(route: Route) -> None:
+    """And no case is refused with another, so that a caller can read in OpenAPI what may come."""
+    named = {"invalid_field", *route.operations["POST"].codes} - OF_NO_CASE
+    if "elements" in route.template or "scatter" in route.template:
+        named.remove("output_too_large")  # the output is as large as what was sent
+    found = {each.error.code for each in REFUSED if each.path == route.template and each.error is not None}
+    assert found == named
 
 
 def test_every_gap_is_met_by_a_case() -> None:

@@ -41,7 +41,7 @@ VALIDATORS = {path: validator(path) for path in (*OPERATOR_PATHS, INFER, "/tenso
 
 def template(path: str) -> str:
     """The path as the file has it."""
-    return INFER if path.startswith("/v2/") else "/tensors/{name}/scatter" if path.startswith("/tensors/") else path
+    return INFER if path.endswith("/infer") else "/tensors/{name}/scatter" if path.startswith("/tensors/") else path
 
 
 def faults(url: str, body: bytes, size: str | None) -> list[str]:

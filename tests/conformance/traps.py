@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.conformance.cases import Case, Rule, refused
+from tests.conformance.cases import Case, Rule, at, refused
 from tests.http.forms import int64, tensor
-from tests.http.provoked import at
 from tests.http.rules import position
 
 CLAUSES = {

@@ -7,6 +7,7 @@ shapes, index depth, updates' shape, limits, device, and the values of indices.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -114,4 +115,29 @@ def _gradients() -> Iterator[Case]:
     yield first("axis_out_of_range", GRADIENTS[1], grad_output=nine, axis=2)
 
 
-TURNS = [*_gathers(), *_scatters(), *_gradients()]
+STAGES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("invalid_field", "/extra", {"extra": 1}),
+    ("element_count_mismatch", "/indices/values", {"indices": int64([5], [0])}),
+    ("value_not_representable", "/indices/values/0", {"indices": int64([5], [0.5] * 5)}),
+    ("tensor_not_found", "/tensor", {"tensor": "pv_nothing"}),
+    ("unsupported_dtype", "/pooling", {"tensor": "pv_ids"}),
+    ("rank_too_small", "/tensor", {"tensor": "pv_one"}),
+    ("updates_shape_mismatch", "/weights/shape", {"weights": tensor("float32", [1], [1])}),
+    ("feature_mismatch", "", {"offsets": int64([3], [0, 0, 0])}),
+    ("offsets_invalid", "/offsets/values/0", {"offsets": int64([2], [1, 1])}),
+    ("index_out_of_bounds", "/indices/values/0", {"indices": int64([5], [99] * 5)}),
+)
+"""Mistakes in a feature of a lookup, in the order in which they are told: the code, the place and what is wrong."""
+
+
+def _lookups() -> Iterator[Case]:
+    """A feature that is wrong at a later stage and stands first hides none of an earlier stage."""
+    bag = {"tensor": "pv_rows", "indices": int64([5], [0, 0, 3, 1, 0]), "offsets": int64([2], [0, 3]), "pooling": "sum"}
+    for (code, pointer, early), (_, _, late) in pairwise(STAGES):
+        for number, wrong in ((2, (late, early)), (1, (early, early, late))):
+            error = Error(code, ({"pointer": f"/features/{number}{pointer}"},), only_code=True)
+            features = [bag, *(bag | one for one in wrong)]
+            yield case(f"/lookup {code}{pointer} first, in {number}", "/lookup", {"features": features}, error=error)
+
+
+TURNS = [*_gathers(), *_scatters(), *_gradients(), *_lookups()]

@@ -1,4 +1,4 @@
-"""The manifests of clusters: KubeRay's RayCluster, the static map of a StatefulSet, and the unit of plain machines."""
+"""The manifests of clusters: shards, reconciler and etcd on Kubernetes, a static map, and units of plain machines."""
 
 from __future__ import annotations
 
@@ -12,130 +12,134 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from jsonschema import Draft202012Validator
 from typer.main import get_command
 
 from app.cli.cluster_command import app as command
+from app.cluster.catalogue.etcd import DatabaseAddress
 from app.cluster.shard_map import ShardMap
-from app.settings import SETTING_NAMES
+from app.settings import SETTING_NAMES, Settings
 from tests.deploy import kustomize
 from tests.deploy.kustomize import Resource, render
-from tests.deploy.test_kubernetes import ANY, FOLDER, closed, container, environment, one, pod, shape, size, text
+from tests.deploy.test_kubernetes import FOLDER, container, environment, one, pod, shape, size
 from tests.http.server import ROOT
 
-UNIT = ROOT / "deploy/systemd/gathernd-ray.service"
-TEMPLATE: dict[str, Any] = {"type": "object", "required": ["metadata", "spec"]}
-START = {"type": "object", "additionalProperties": text()}
-# The members of KubeRay's RayCluster that the manifest uses, as its custom resource definition has them.
-RAY_CLUSTER = closed(
-    ["headGroupSpec"],
-    rayVersion=text(),
-    gcsFaultToleranceOptions=closed(["redisAddress"], redisAddress=text(), redisPassword=ANY),
-    headGroupSpec=closed(["template"], rayStartParams=START, template=TEMPLATE),
-    workerGroupSpecs={
-        "type": "array",
-        "items": closed(
-            ["groupName", "template"],
-            groupName=text(),
-            replicas={"type": "integer"},
-            minReplicas={"type": "integer"},
-            maxReplicas={"type": "integer"},
-            rayStartParams=START,
-            template=TEMPLATE,
-        ),
-    },
-)
+UNITS = [ROOT / f"deploy/systemd/gathernd-{name}.service" for name in ("ray", "reconciler")]
+WORKLOADS = ("etcd", "shards", "reconciler")
 
 
 @pytest.fixture(scope="module")
-def ray() -> list[Resource]:
-    return render(FOLDER / "ray")
+def cluster() -> list[Resource]:
+    return render(FOLDER / "cluster")
 
 
-def templates(resources: list[Resource]) -> list[dict[str, Any]]:
-    spec = one(resources, "RayCluster", "gathernd-cluster")["spec"]
-    return [spec["headGroupSpec"]["template"], *(group["template"] for group in spec["workerGroupSpecs"])]
+def workload(cluster: list[Resource], name: str) -> dict[str, Any]:
+    kind = "Deployment" if name == "reconciler" else "StatefulSet"
+    spec: dict[str, Any] = one(cluster, kind, f"gathernd-{name}")["spec"]
+    return spec
 
 
-def test_the_ray_cluster_is_of_the_form_that_kuberay_asks_for(ray: list[Resource]) -> None:
-    cluster = one(ray, "RayCluster", "gathernd-cluster")
-    assert cluster["apiVersion"] == "ray.io/v1"
-    Draft202012Validator(RAY_CLUSTER).validate(cluster["spec"])
-    wrapped = [
-        {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "one"}, "template": template}
-        for template in templates(ray)
-    ]
-    for resource in [*wrapped, *(item for item in ray if item["kind"] != "RayCluster")]:
+def containers(cluster: list[Resource], name: str) -> list[dict[str, Any]]:
+    spec = workload(cluster, name)["template"]["spec"]
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+def options_of(name: str) -> set[str]:
+    """The flags of a command of `gathernd cluster`."""
+    return {flag for one in get_command(command).commands[name].params for flag in one.opts}  # type: ignore[attr-defined]
+
+
+def test_every_resource_is_of_the_form_that_the_schemas_ask_for(cluster: list[Resource]) -> None:
+    for resource in cluster:
         kubernetes_validate.validate(resource, kubernetes_validate.latest_version(), strict=True)
 
 
-def test_ray_in_the_image_is_the_one_that_the_manifest_names(ray: list[Resource]) -> None:
-    version = one(ray, "RayCluster", "gathernd-cluster")["spec"]["rayVersion"]
-    assert f"\nray=={version} " in (ROOT / "requirements-cluster.lock").read_text()
-
-
-def test_pods_of_the_ray_cluster_meet_the_restricted_security_standard(ray: list[Resource]) -> None:
-    job = one(ray, "Job", "gathernd-cluster-start")["spec"]["template"]
-    for template in [*templates(ray), job]:
-        spec = template["spec"]
-        (main,) = spec["containers"]
-        assert spec["securityContext"]["runAsNonRoot"] is True
-        assert spec["automountServiceAccountToken"] is False
-        assert main["securityContext"] == {
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_pods_meet_the_restricted_security_standard(cluster: list[Resource], name: str) -> None:
+    given = workload(cluster, name)
+    spec = given["template"]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["automountServiceAccountToken"] is False
+    volumes = {volume["name"] for volume in spec.get("volumes", ())}
+    volumes |= {claim["metadata"]["name"] for claim in given.get("volumeClaimTemplates", ())}
+    for each in containers(cluster, name):
+        assert each["securityContext"] == {
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
         }  # fmt: skip
-        assert main["image"].startswith("gathernd:")
-        mounts = {mount["mountPath"] for mount in main["volumeMounts"]}
-        assert "/tmp" in mounts
-        assert {mount["name"] for mount in main["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
+        assert {mount["name"] for mount in each["volumeMounts"]} == volumes
+        assert "limits" in each["resources"]
 
 
-def test_shards_run_at_the_niceness_of_any_program(ray: list[Resource]) -> None:
-    """Ray starts its workers at 15 otherwise."""
-    for template in templates(ray):
-        (main,) = template["spec"]["containers"]
-        assert {"name": "RAY_worker_niceness", "value": "0"} in main["env"]
-    assert re.search(r"^Environment=.*\bRAY_worker_niceness=0\b", UNIT.read_text(), re.MULTILINE)
+def test_the_address_of_the_catalogue_is_that_of_the_members_of_etcd(cluster: list[Resource]) -> None:
+    address = one(cluster, "ConfigMap", "gathernd-cluster")["data"]["catalogue"]
+    etcd = workload(cluster, "etcd")
+    (main,) = containers(cluster, "etcd")
+    there = [f"gathernd-etcd-{number}.{etcd['serviceName']}" for number in range(etcd["replicas"])]
+    port = next(one["containerPort"] for one in main["ports"] if one["name"] == "client")
+    assert DatabaseAddress.parse(address).endpoints == tuple(f"http://{name}:{port}" for name in there)
+    (members,) = [one for one in main["args"] if one.startswith("--initial-cluster=")]
+    assert re.findall(r"//([^:]+):2380", members) == there
 
 
-def test_shards_are_started_with_flags_that_there_are_in_a_folder_that_is_a_volume(ray: list[Resource]) -> None:
-    (main,) = one(ray, "Job", "gathernd-cluster-start")["spec"]["template"]["spec"]["containers"]
-    assert main["command"] == ["gathernd", "cluster", "start"]
-    given = dict(argument.removeprefix("--").split("=", 1) for argument in main["args"])
-    options = {name for one in get_command(command).commands["start"].params for name in one.opts}  # type: ignore[attr-defined]
-    assert {f"--{name}" for name in given} <= options
-    shards = templates(ray)[1]["spec"]
-    mounts = {mount["mountPath"]: mount["name"] for mount in shards["containers"][0]["volumeMounts"]}
-    (volume,) = [volume for volume in shards["volumes"] if volume["name"] == mounts[given["data-dir"]]]
-    asked = volume["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"]["requests"]["storage"]
-    assert int(given["shard-bytes"]) < size(asked)
-    assert given["ray"] == f"ray://{one(ray, 'RayCluster', 'gathernd-cluster')['metadata']['name']}-head-svc:10001"
+def test_all_pods_know_the_catalogue(cluster: list[Resource], tmp_path: Path) -> None:
+    routers = shape("stateless", "cluster-router", tmp_path=tmp_path)
+    for each in (*containers(cluster, "shards"), *containers(cluster, "reconciler"), container(routers)):
+        given = environment(each)
+        assert set(given) <= set(SETTING_NAMES)
+        assert given["GATHERND_CLUSTER"] == {"configMapKeyRef": {"name": "gathernd-cluster", "key": "catalogue"}}
 
 
-def test_routers_of_the_ray_cluster_call_it_and_are_let_in(ray: list[Resource], tmp_path: Path) -> None:
-    routers = shape("stateless", "cluster-ray", tmp_path=tmp_path)
-    chosen = environment(container(routers))
-    assert set(chosen) <= set(SETTING_NAMES)
-    name = one(ray, "RayCluster", "gathernd-cluster")["metadata"]["name"]
-    assert chosen["GATHERND_CLUSTER"] == f"ray://{name}-head-svc:10001"
+def test_shards_register_under_their_pods_names_and_fit_their_volumes(cluster: list[Resource]) -> None:
+    shards = workload(cluster, "shards")
+    (main,) = containers(cluster, "shards")
+    given = environment(main)
+    assert given["GATHERND_NODE"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    port = main["ports"][0]["containerPort"]
+    assert given["GATHERND_ADVERTISE"] == f"$(GATHERND_NODE).{shards['serviceName']}:{port}"
+    assert list(given).index("GATHERND_NODE") < list(given).index("GATHERND_ADVERTISE")
+    (volume,) = shards["volumeClaimTemplates"]
+    assert size(given["GATHERND_MAX_STORE_BYTES"]) < size(volume["spec"]["resources"]["requests"]["storage"])
+    texts: dict[str, Any] = {
+        name.removeprefix("GATHERND_").lower(): text for name, text in given.items() if isinstance(text, str)
+    }
+    texts |= {"cluster": "etcd://a:1", "node": "gathernd-shards-0", "advertise": "gathernd-shards-0.shards:8080"}
+    assert Settings(**texts).shard
+
+
+def test_reconcilers_are_started_with_flags_that_there_are(cluster: list[Resource]) -> None:
+    first, main = containers(cluster, "reconciler")
+    for each, name in ((first, "init"), (main, "reconcile")):
+        assert each["command"] == ["gathernd", "cluster", name]
+        assert {text.partition("=")[0] for text in each["args"]} <= options_of(name)
+    assert main["args"] == [f"--metrics=0.0.0.0:{main['ports'][0]['containerPort']}"]
+
+
+def test_routers_call_shards_and_etcd_and_are_let_in(cluster: list[Resource], tmp_path: Path) -> None:
+    routers = shape("stateless", "cluster-router", tmp_path=tmp_path)
     labels = one(routers, "Deployment")["spec"]["template"]["metadata"]["labels"]
-    policy = one(ray, "NetworkPolicy", "gathernd-cluster")["spec"]
-    assert any(
-        peer.get("podSelector", {}).get("matchLabels", {"": ""}).items() <= labels.items()
-        for peer in policy["ingress"][0]["from"]
-    )
-    for template in templates(ray):
-        assert policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-    out = one(routers, "NetworkPolicy")["spec"]["egress"][0]["to"][0]
-    assert out == {"podSelector": {"matchLabels": {"ray.io/cluster": name}}}
+    egress = one(routers, "NetworkPolicy")["spec"]["egress"]
+    for name in ("shards", "etcd"):
+        policy = one(cluster, "NetworkPolicy", f"gathernd-{name}")["spec"]
+        own = workload(cluster, name)["template"]["metadata"]["labels"]
+        assert policy["podSelector"]["matchLabels"].items() <= own.items()
+        (rule,) = [rule for rule in egress if rule["to"][0].get("podSelector", {}).get("matchLabels") == own]
+        ports = {port["name"]: port["containerPort"] for port in containers(cluster, name)[0]["ports"]}
+        (inwards,) = [rule for rule in policy["ingress"] if "ports" in rule]
+        assert ports[inwards["ports"][0]["port"]] == rule["ports"][0]["port"]
+        (expression,) = inwards["from"][0]["podSelector"]["matchExpressions"]
+        assert labels[expression["key"]] in expression["values"]
 
 
-def test_routers_of_the_ray_cluster_have_room_for_what_they_write_to_their_disk_first(tmp_path: Path) -> None:
+def test_routers_have_room_for_what_they_write_to_their_disk_first(tmp_path: Path) -> None:
     """Strings and arrays in column-major order: `stateless` by itself has no room for any tensor."""
-    routers = shape("stateless", "cluster-ray", tmp_path=tmp_path)
+    routers = shape("stateless", "cluster-router", tmp_path=tmp_path)
     room = size(environment(container(routers))["GATHERND_MAX_STORE_BYTES"])
     volumes = {volume["name"]: volume for volume in pod(routers)["volumes"]}
     assert 1 << 30 <= room < size(volumes["store"]["emptyDir"]["sizeLimit"])
+
+
+def test_every_file_is_rendered() -> None:
+    named = set(kustomize.read(FOLDER / "cluster/kustomization.yaml")[0]["resources"])
+    assert {path.name for path in (FOLDER / "cluster").glob("*.yaml")} - {"kustomization.yaml"} == named
 
 
 def test_the_static_map_is_sound_and_names_pods_that_there_are(tmp_path: Path) -> None:
@@ -163,9 +167,10 @@ def test_the_static_map_is_sound_and_names_pods_that_there_are(tmp_path: Path) -
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs the Debian package systemd")
-def test_systemd_accepts_the_unit_of_ray_without_a_remark(tmp_path: Path) -> None:
-    path = tmp_path / UNIT.name
-    path.write_text(UNIT.read_text().replace("/opt/gathernd/bin/ray", sys.executable))
+@pytest.mark.parametrize("unit", UNITS, ids=[unit.stem for unit in UNITS])
+def test_systemd_accepts_the_units_without_a_remark(unit: Path, tmp_path: Path) -> None:
+    path = tmp_path / unit.name
+    path.write_text(re.sub(r"/opt/gathernd/bin/(ray|gathernd)", sys.executable, unit.read_text()))
     done = subprocess.run(
         ["systemd-analyze", "--no-pager", "verify", "--man=no", path],
         capture_output=True, text=True, timeout=60, check=False,
@@ -173,15 +178,19 @@ def test_systemd_accepts_the_unit_of_ray_without_a_remark(tmp_path: Path) -> Non
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_the_unit_of_ray_names_files_and_flags_that_there_are() -> None:
-    found = UNIT.read_text()
+@pytest.mark.parametrize("unit", UNITS, ids=[unit.stem for unit in UNITS])
+def test_the_units_name_files_settings_and_flags_that_there_are(unit: Path) -> None:
+    found = unit.read_text()
     for name in re.findall(r"deploy/systemd/\S+\.service|requirements[a-z-]*\.lock", found):
         assert (ROOT / name).exists(), name
-    (line,) = re.findall(r"bin/gathernd (cluster start .*)", found)
-    options = {name for one in get_command(command).commands["start"].params for name in one.opts}  # type: ignore[attr-defined]
-    assert {word for word in shlex.split(line) if word.startswith("--")} <= options
+    assert set(re.findall(r"\bGATHERND_[A-Z_]+", found)) <= set(SETTING_NAMES)
+    lines = re.findall(r"bin/gathernd cluster (.*)", found)
+    assert lines
+    for line in lines:
+        name, *words = shlex.split(line)
+        assert {word for word in words if word.startswith("--")} <= options_of(name)
 
 
-def test_every_file_of_ray_is_rendered() -> None:
-    named = set(kustomize.read(FOLDER / "ray/kustomization.yaml")[0]["resources"])
-    assert {path.name for path in (FOLDER / "ray").glob("*.yaml")} - {"kustomization.yaml"} == named
+def test_shards_on_ray_run_at_the_niceness_of_any_program() -> None:
+    """Ray starts its workers at 15 otherwise."""
+    assert re.search(r"^Environment=.*\bRAY_worker_niceness=0\b", UNITS[0].read_text(), re.MULTILINE)

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.route_rows.operation import Plane
 from app.api.route_table import ROUTES
+from app.cluster.reconciler.metrics import SERIES as RECONCILER_SERIES
 from benchmarks.common import free_port
 from tests.http.server import ROOT, Server, serving
 
@@ -28,7 +29,7 @@ DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/gathernd.json").r
 PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 TARGETS = [(panel["title"], target["expr"], target["legendFormat"]) for panel in PANELS for target in panel["targets"]]
 # Without a second process and without a busy pool there is nothing to show in these.
-# Nor is there anything to show of a certificate, without TLS, or of shards, without a map of them.
+# Nor is there anything to show of a certificate, without TLS, or of shards and reconcilers, without a cluster.
 QUIET = {
     "Workers started and died",
     "Calls of gRPC by method and status",
@@ -36,6 +37,11 @@ QUIET = {
     "Time left to the certificate",
     "Requests to shards by outcome",
     "Time of requests to shards",
+    "Segments short of replicas",
+    "Reconcilers in office and shards that run",
+    "Copies of segments",
+    "What the reconciler has done",
+    "Shards by the share of their bytes that is taken",
 }
 PROMETHEUS = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus")
 
@@ -104,7 +110,7 @@ LATE = {"x-gathernd-timeout": "0"}
 
 
 def test_rules_and_dashboard_name_only_series_that_there_are(scraped: Scraped) -> None:
-    known = scraped.names() | RECORDED
+    known = scraped.names() | RECORDED | RECONCILER_SERIES
     expressions = [rule["expr"] for rule in rules()] + [expression for _, expression, _ in TARGETS]
     expressions += [variable["definition"] for variable in DASHBOARD["templating"]["list"] if "definition" in variable]
     assert all(names_in(expression) for expression in expressions if "up{" not in expression)
@@ -116,7 +122,7 @@ def test_every_metric_is_on_the_dashboard(scraped: Scraped) -> None:
     recorded = {rule["record"]: names_in(rule["expr"]) for rule in rules() if "record" in rule}
     shown = set().union(*(names_in(expression) for _, expression, _ in TARGETS))
     shown |= set().union(*(recorded[name] for name in shown & set(recorded)))
-    families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in scraped.names()}
+    families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in scraped.names() | RECONCILER_SERIES}
     assert families - {re.sub(r"_(bucket|count|sum)$", "", name) for name in shown} == set()
 
 

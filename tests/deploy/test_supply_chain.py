@@ -20,7 +20,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 import app
 from deploy import audit, sbom
-from tests.http.server import ROOT
+from tests.http.server import ROOT, run_program
 
 LOCKS = sorted(ROOT.glob("requirements*.lock"))
 _ENTRY = re.compile(
@@ -97,7 +97,7 @@ def advisories() -> Iterator[Advisories]:
 def run_audit(port: int, *locks: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "deploy.audit", *locks, "--", "--osv-url", f"http://127.0.0.1:{port}/v1/query"]
     environ = {**os.environ, "NO_PROXY": "127.0.0.1"}
-    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    return run_program(command, variables=environ)
 
 
 def test_audit_asks_about_every_package_of_the_lock_by_its_exact_version(advisories: Advisories) -> None:
@@ -118,7 +118,9 @@ def test_audit_fails_on_a_known_vulnerability_and_names_it(advisories: Advisorie
     assert done.stdout.splitlines()[0] == f"uvicorn {version}: GHSA-test, mended in 1000.0"
 
 
-@pytest.mark.parametrize("reachable", [False, True], ids=["unreachable", "out of order"])
+@pytest.mark.parametrize(
+    "reachable", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["unreachable", "out of order"]
+)
 def test_audit_that_could_not_be_made_says_so_and_is_no_clean_bill(advisories: Advisories, reachable: bool) -> None:
     advisories.status = 500
     port = advisories.port if reachable else 9  # the discard port: nothing listens
@@ -134,10 +136,10 @@ def test_audit_of_a_lock_without_hashes_is_refused(tmp_path: Path) -> None:
         audit.judged(str(tmp_path / "bad.lock"), ["--dry-run"])
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-gpu.lock"])
+@pytest.mark.parametrize("lock", ["requirements-gpu.lock", pytest.param("requirements.lock", marks=pytest.mark.slow)])
 def test_bill_of_materials_lists_every_locked_package_with_its_hashes(lock: str) -> None:
     command = [sys.executable, "-m", "deploy.sbom", lock]
-    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    text = run_program(command).stdout
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     bill = json.loads(text)
     listed = {

@@ -154,7 +154,7 @@ def test_a_decision_that_does_not_depend_on_the_request_is_that_of_every_request
         asked = asked._replace(device=other, cold=False)
 
         def without_gpu(decision: Decision) -> Decision:  # whose reason may be another
-            return decision._replace(routes=decision.routes[1:])
+            return replace(decision, routes=decision.routes[1:])
 
         assert without_gpu(chooser.decide(plan, asked)) == without_gpu(usual)
 

@@ -18,15 +18,16 @@ from app.errors import GatherError
 from app.kernels import reference
 from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import Plan
-from app.operators.lookup import LookupPlan
+from app.operators.lookup_plan import LookupPlan
 from app.services.runner import Explanation
 from app.services.service import Service
-from app.store import EmptyStore, Resident
+from app.store import Resident, Store
 from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call, Device
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
+from tests.conftest import TEST_ALL
 from tests.dispatch.fake_device import FakeDevice
 from tests.served import served
 from tests.strings import packed
@@ -34,7 +35,7 @@ from tests.strings import packed
 T = TypeVar("T")
 
 
-class OneTensor(EmptyStore):
+class OneTensor(Store):
     """A store with the tensor `table`."""
 
     def __init__(self, tensor: Tensor, cold: bool) -> None:
@@ -158,7 +159,7 @@ def test_what_is_explained_is_what_happens() -> None:
     seen: set[tuple[str, bool]] = set()
 
     @given(situation=situations())
-    @settings(max_examples=max(300, settings().max_examples))
+    @settings(max_examples=max(300 if TEST_ALL else 150, settings().max_examples))
     def compare(situation: Situation) -> None:
         both = asyncio.run(explained_and_taken(situation))
         if both is None:

@@ -509,7 +509,7 @@ def test_content_that_changes_while_it_is_copied_is_read_again_and_never_kept(st
         outcome = await harness.call("gpu", content)
         assert (value(outcome), outcome and outcome.etag) == (101, content.etag)
         assert not harness.gpu.has_copy(before)
-        assert content.holds == 0
+        assert not content.held
 
     run(harness, script)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from gathernd import Client
-from tests.http.server import Server, serving
+from tests.conftest import TEST_ALL
+from tests.http.server import Server, run_program, serving
 from tests.needs import ROOT
 
 
@@ -51,15 +51,8 @@ class Publisher:
     def publish(self, table: Table, *options: str) -> str:
         """What it prints, or the message with which it ends."""
         np.save(self.folder / "table.npy", table)
-        done = subprocess.run(
-            [sys.executable, "publish.py", "prices", "live", "table.npy", *options],
-            cwd=self.folder,
-            env=self._variables,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        command = [sys.executable, "publish.py", "prices", "live", "table.npy", *options]
+        done = run_program(command, self.folder, self._variables)
         assert "Traceback" not in done.stderr
         assert (done.returncode == 0) == (not done.stderr)
         return done.stdout + done.stderr
@@ -105,7 +98,7 @@ BAD: dict[str, tuple[Table, str]] = {
 def test_a_bad_table_is_never_live_and_leaves_nothing(publisher: Publisher, client: Client) -> None:
     publisher.publish(table(1))
     np.savez(publisher.folder / "known.npz", rows=[0, 7], values=[[2] * 4, [3] * 4])
-    for name, (bad, expected) in BAD.items():
+    for name, (bad, expected) in list(BAD.items())[:: 1 if TEST_ALL else 2]:
         known = ("--known", "known.npz") if "known" in name else ()
         assert expected in publisher.publish(bad, *known), name
         assert client.alias("live").version == client.metadata("prices").version == 1, name

@@ -35,7 +35,7 @@ def ask() -> Iterator[Ask]:
 
         yield asked
         questions.close()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 @pytest.fixture(scope="session", params=["numba", "numpy"])

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
 from tests.golden.source import TYPES, Source, nested, packed, protocol, safetensors, tensor
+from tests.golden.written import WRITTEN, Written
+from tests.golden.written_routes import WRITTEN_ROUTES
 
 Arrays = dict[str, dict[str, Any]]
 BINARY = {"content-type": "application/x-safetensors"}
@@ -499,85 +501,14 @@ def other_route(name: str, by: Source) -> Asked:
     return Asked(name, method, target, headers)
 
 
-def _gather(data: Any, indices: Any, path: str = "/gathernd", **more: Any) -> tuple[str, dict[str, Any]]:
-    return path, {"data": data, "indices": indices, **more}
+def listed(wanted: Iterable[Written]) -> tuple[int, Callable[[str, Source], Asked]]:
+    """A group of requests that are written out."""
+    found = tuple(wanted)
+    return len(found), lambda name, _: Asked(name, *found[int(name.partition("/")[2])])
 
 
-_MATRIX, _ROWS = tensor("float32", [2, 2], [0, 1, 2, 3]), tensor("int64", [2, 1], [0, 1])
-_LOOKUP = {"tensor": "g_float32", "indices": tensor("int64", [2], [0, 1])}
-_SPARSE = {"indices": _ROWS, "grad_output": _MATRIX}
-RARE: tuple[tuple[str, dict[str, Any]], ...] = (
-    _gather(tensor("int8", [], [1]), tensor("int64", [1], [0])),
-    _gather({"tensor": "g_one"}, tensor("int64", [1], [0])),
-    _gather(_MATRIX, tensor("int64", [], [0])),
-    _gather(_MATRIX, tensor("int64", [1, 0], [])),
-    _gather(_MATRIX, tensor("int64", [1, 3], [0, 0, 0])),
-    _gather(_MATRIX, tensor("int64", [1, 1], [0]), batch_dims=1),
-    _gather(_MATRIX, tensor("int64", [3, 2, 1], [0] * 6), batch_dims=1),
-    _gather(_MATRIX, _ROWS, batch_dims=10**30),
-    _gather(_MATRIX, _ROWS, device="gpu"),
-    _gather(_MATRIX, _ROWS, "/gather", device="gpu"),
-    _gather(_MATRIX, tensor("int64", [40], list(range(-20, 20))), "/gather"),
-    _gather(_MATRIX, tensor("int64", [3, 1], [0, 0, 0]), "/gather_elements", axis=1),
-    _gather(_MATRIX, tensor("int64", [2], [0, 0]), "/gather_elements"),
-    _gather(tensor("int8", [1] * 33, [0]), tensor("int64", [1, 1], [0])),
-    _gather(tensor("int8", [2**63, 0], []), tensor("int64", [0, 1], [])),
-    _gather(tensor("int16", [2**62, 0, 2], []), tensor("int64", [0, 1], [])),
-    _gather(tensor("bool", [1, 2**40, 0], []), tensor("int64", [3, 2**40, 0, 1], [])),
-    _gather(tensor("float32", [2**62, 4], [0]), _ROWS),
-    _gather({"tensor": "g_flaot32"}, _ROWS),
-    _gather({"tensor": "g_float32"}, _ROWS, dialect="openvino-8", axis=0),
-    _gather({"tensor": "g_complex64"}, _ROWS, dialect="openvino-8"),
-    _gather({"tensor": "g_empty"}, _ROWS, out_of_bounds="clip"),
-    _gather({"tensor": "g_empty"}, _ROWS, out_of_bounds="fill"),
-    ("/gathernd/backward", _SPARSE | {"data_shape": [2**62, 2]}),
-    ("/gathernd/backward", _SPARSE | {"data_shape": [2**32, 2]}),
-    ("/gathernd/backward", _SPARSE | {"data_shape": [2, 2], "lda_coeff": 1e39}),
-    ("/gathernd/backward", _SPARSE | {"tensor": "g_float64"}),
-    ("/gathernd/backward", _SPARSE | {"tensor": "g_none"}),
-    ("/lookup", {"features": [_LOOKUP] * 1025}),
-    ("/lookup", {"features": [_LOOKUP | {"pooling": "sum", "offsets": tensor("int64", [2], [1, 0])}]}),
-    ("/lookup", {"features": [_LOOKUP, {**_LOOKUP, "tensor": "g_float64"}]}),
-    ("/tensors/g_none/scatter", {"indices": _ROWS, "updates": _MATRIX}),
-    ("/tensors/g_float32/scatter", {"indices": _ROWS, "updates": tensor("float64", [2, 2], [0] * 4)}),
-    (
-        "/tensors/g_float32/scatter",
-        {"indices": tensor("int64", [1, 1], [6]), "updates": tensor("float32", [1, 2], [0, 0])},
-    ),
-)
-CONDITIONS: tuple[tuple[str, str, dict[str, str]], ...] = (
-    ("PUT", "/tensors/g_row", {"if-match": '"other"'}),
-    ("DELETE", "/tensors/g_row", {"if-match": '"other"'}),
-    ("PUT", "/tensors/gathernd?dtype=int8&shape=1", {}),
-    ("PUT", "/tensors/a%20b?dtype=int8&shape=1", {}),
-    ("PUT", "/tensors/g_new?dtype=int9&shape=1", {"content-type": "application/octet-stream"}),
-    ("PUT", "/tensors/g_new?dtype=int8", {"content-type": "application/octet-stream"}),
-    ("PUT", "/tensors/g_new", {"content-type": "application/x-npy"}),
-    ("PUT", "/tensors/g_new", {"content-type": "application/x-safetensors"}),
-    ("PUT", "/tensors/g_new", {"content-type": "text/plain"}),
-    ("PUT", "/aliases/g_row", {"content-type": "application/json"}),
-    ("DELETE", "/aliases/none", {}),
-    ("POST", "/tensors/g_new/import", {}),
-    ("POST", "/v2/models/g_complex64/infer", {}),
-    ("POST", "/v2/models/none/infer", {}),
-    ("POST", "/v2/systemsharedmemory/region/x/register", {}),
-    ("POST", "/gathernd", {"content-type": "application/x-www-form-urlencoded"}),
-    ("POST", "/gathernd", {"origin": "https://example.com"}),
-)
-
-
-def rare(name: str, by: Source) -> Asked:
-    """Requests for the codes that chance seldom comes to, one after the other."""
-    del by
-    number = int(name.partition("/")[2])
-    if number < len(RARE):
-        path, body = RARE[number]
-        return Asked(name, "POST", path, {}, json.dumps(body).encode())
-    method, target, headers = CONDITIONS[number - len(RARE)]
-    body_of_alias = b'{"tensor": "g_row@1"}' if target.startswith("/aliases") else b"x"
-    return Asked(name, method, target, headers, body_of_alias)
-
-
+EVERY_TIME = WRITTEN | WRITTEN_ROUTES
+"""Groups of which every request is asked in each run of the tests."""
 GROUPS: dict[str, tuple[int, Callable[[str, Source], Asked]]] = {
     "valid": (560, valid),
     "rules": (480, broken_rule),
@@ -591,7 +522,7 @@ GROUPS: dict[str, tuple[int, Callable[[str, Source], Asked]]] = {
     "lookup": (160, lookup),
     "routes": (140, other_route),
     "block_quantized": (160, block_quantized),
-    "rare": (len(RARE) + len(CONDITIONS), rare),
+    **{name: listed(wanted) for name, wanted in EVERY_TIME.items()},
 }
 """How many requests each group has, and what makes one; each from a seed of its own."""
 

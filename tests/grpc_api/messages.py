@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE
 from tests.oip.bodies import Array, octets
 
 with warnings.catch_warnings():
@@ -76,21 +76,21 @@ class Channel:
     def __exit__(self, *_: object) -> None:
         self.channel.close()
 
-    def call(self, method: str, message: Any, timeout: float = 20, **metadata: str) -> Any:
+    def call(self, method: str, message: Any, timeout: float = 60, **metadata: str) -> Any:
         given = [(name.replace("_", "-"), value) for name, value in metadata.items()]
         return getattr(self.stub, method)(message, timeout=timeout, metadata=given)
 
     def with_call(self, method: str, message: Any, **metadata: str) -> Any:
         given = [(name.replace("_", "-"), value) for name, value in metadata.items()]
-        return getattr(self.stub, method).with_call(message, timeout=20, metadata=given)
+        return getattr(self.stub, method).with_call(message, timeout=60, metadata=given)
 
-    def refused(self, method: str, message: Any, timeout: float = 20, **metadata: str) -> tuple[str, dict[str, Any]]:
+    def refused(self, method: str, message: Any, timeout: float = 60, **metadata: str) -> tuple[str, dict[str, Any]]:
         """The status of a call that is refused, and its problem body."""
         status, problem = self.attempt(method, message, timeout, **metadata)
         assert status != "OK", "the call was not refused"
         return status, problem
 
-    def attempt(self, method: str, message: Any, timeout: float = 20, **metadata: str) -> tuple[str, Any]:
+    def attempt(self, method: str, message: Any, timeout: float = 60, **metadata: str) -> tuple[str, Any]:
         """The status of a call, and its answer or its problem body."""
         try:
             return "OK", self.call(method, message, timeout, **metadata)

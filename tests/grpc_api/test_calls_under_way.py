@@ -33,7 +33,7 @@ def run(most: int, course: Callable[[Call, list[object], asyncio.Event], Corouti
             except GatherError as error:
                 happened.append((number, error.code, error.facts))
             finally:
-                places.end(INFER, task)
+                places.end(task)
 
         await course(call, happened, over)
         assert not places.places.taken
@@ -93,7 +93,7 @@ def test_it_is_quiet_once_no_call_is_under_way() -> None:
         async def call() -> None:
             task = places.begin(INFER)
             await over.wait()
-            places.end(INFER, task)
+            places.end(task)
 
         running = asyncio.ensure_future(call())
         quiet = asyncio.ensure_future(places.quiet(300))

@@ -28,7 +28,10 @@ from tests.grpc_api.http2 import (
 )
 from tests.grpc_api.messages import Channel, example, output, pb, request
 
-ROOM = 96 << 20
+BUDGET = 64 << 20
+ROOM = 2 * BUDGET
+"""More than the server may come to hold: its budget, and as much again for copies on their way and for freed memory
+that the allocator keeps in each thread's arena. The callers here ask for far more than that."""
 ANSWER = 4 << 20
 
 
@@ -36,7 +39,7 @@ ANSWER = 4 << 20
 def small(start_grpc: StartGrpc) -> Iterator[GrpcServer]:
     """A server with little room: 64 MiB, in which four messages fit, and 16 calls."""
     flags = (
-        "--memory-budget", "64MiB", "--grpc-max-message-bytes", "4MiB", "--max-output-bytes", "4MiB",
+        "--memory-budget", str(BUDGET), "--grpc-max-message-bytes", "4MiB", "--max-output-bytes", "4MiB",
         "--answer-timeout", "6", "--header-timeout", "2", "--grpc-max-connections", "12", "--deadline", "8",
     )  # fmt: skip
     with start_grpc(*flags) as server:
@@ -84,7 +87,7 @@ def test_answers_that_nobody_takes_stay_charged_and_their_connection_is_reset(sm
             ask(connection, number, message)
         assert becomes(lambda: used(small) > 4 * ANSWER)
         with suppress(ConnectionError):  # it may be reset before all are sent
-            for number in range(8, 40):
+            for number in range(8, 100):
                 ask(connection, number, message)
         assert small.http.memory() - before < ROOM
         assert connection.wait_closed(120)
@@ -114,13 +117,13 @@ def test_messages_of_calls_without_a_key_fit_the_budget_and_health_is_told_meanw
 ) -> None:
     before = small.http.memory()
     with Http2(small.port) as connection:
-        for number in range(40):
+        for number in range(80):
             stream = 1 + 2 * number
             connection.open(stream, path)
             connection.push(stream, framed(bytes(3 << 20))[:CHUNK])
             if number % 10 == 9:
                 with Channel(small.address) as channel:
-                    assert channel.call("ServerReady", pb.ServerReadyRequest(), timeout=5).ready
+                    assert channel.call("ServerReady", pb.ServerReadyRequest(), timeout=60).ready
                     assert is_right(small)
         for _ in range(100):
             for stream in list(connection.windows)[1:]:

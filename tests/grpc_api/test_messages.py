@@ -11,11 +11,10 @@ from urllib.parse import quote
 import pytest
 
 from app.api.error_responses import problem
-from app.errors import CODES, GatherError, Place
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE, CODES, GatherError, Place
 from app.formats.grpc.messages.classes import POOL
+from app.grpc_api.error_trailers import MOST_PROBLEM_BYTES, problem_bytes, status_message
 from app.grpc_api.rpc_table import NOT_OFFERED, RPCS
-from app.grpc_api.statuses import MOST_PROBLEM_BYTES, problem_bytes, status_message
 from tests.for_each import for_each
 from tests.grpc_api.messages import pb
 from tests.needs import in_environment

@@ -45,7 +45,7 @@ def credentials(pair: Pair, own: Pair | None = None) -> grpc.ChannelCredentials:
 def works(address: str, trusted: grpc.ChannelCredentials | None) -> bool:
     with Channel(address, trusted) as channel:
         try:
-            answer = channel.call("ModelInfer", example(), timeout=5)
+            answer = channel.call("ModelInfer", example(), timeout=60)
         except grpc.RpcError:
             return False
     assert output(answer, np.float32).tolist() == [[2, 3], [0, 1]]
@@ -215,7 +215,7 @@ class Load:
             with Channel(self.address) as channel, suppress(grpc.RpcError):
                 for _ in range(20):
                     try:
-                        answer = channel.call("ModelInfer", example(), timeout=10)
+                        answer = channel.call("ModelInfer", example(), timeout=60)
                     except grpc.RpcError as error:
                         self.failed.append(f"{error.code().name} {error.details()}")
                         break

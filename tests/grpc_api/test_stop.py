@@ -45,7 +45,7 @@ class Server:
         """The answer, or the status instead."""
         call: Any = self.channel.unary_unary(LIVE)
         try:
-            answer: bytes = await call(b"", timeout=20)
+            answer: bytes = await call(b"", timeout=60)
         except grpc.aio.AioRpcError as error:
             return error.code().name
         return answer

@@ -63,7 +63,7 @@ def test_parameters_headers_and_timeouts(caller: Caller) -> None:
         sequence_end=True,
         priority=2,
         timeout=10_000_000,
-        client_timeout=20,
+        client_timeout=60,
         headers={"x-request-id": "abc"},
     )
     assert answer.as_numpy("output").shape == (3, 1, 2)

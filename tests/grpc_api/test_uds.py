@@ -17,7 +17,7 @@ import pytest
 from tests.grpc_api.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, LARGEST_WINDOW, Http2, frame, framed, header
 from tests.grpc_api.messages import Channel, example, output, request
 from tests.http.conftest import Start
-from tests.http.server import GATHERND, Server
+from tests.http.server import GATHERND, Server, run_program
 
 
 def test_calls_over_a_unix_socket(start: Start, tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_calls_over_a_unix_socket(start: Start, tmp_path: Path) -> None:
         with Channel(f"unix:{path}") as channel:
             assert output(channel.call("ModelInfer", example()), np.float32).tolist() == [[2, 3], [0, 1]]
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0, server.log_text()
+        assert server.process.wait(60) == 0, server.log_text()
         assert not path.exists()
         assert list(tmp_path.iterdir()) == []
 
@@ -63,7 +63,7 @@ def test_a_socket_that_cannot_have_its_owner_ends_the_start_with_a_reason(tmp_pa
         "main()"
     )
     command = [sys.executable, "-c", program, "serve", "--kernel", "numpy", "--uds-owner", "0", *folders, *sockets]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_program(command)
     assert done.returncode == 3, done
     assert "gRPC cannot be served: cannot listen on" in done.stderr
     assert "Traceback" not in done.stderr

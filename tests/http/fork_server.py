@@ -1,44 +1,53 @@
 """A process that has imported the service and forks for each server that tests start, so that the import of a thousand
 modules, most of a start's CPU, is done once. What a fork runs is the same program with the same arguments.
 
-A second one has also loaded all compiled code out of the cache folder that tests share (`load_from`), which is the
-other half of a start's CPU. It forks for servers that would load all of it: those with Numba's kernel, in one process.
+A second one, forked by the first, has also loaded all compiled code out of the cache folder that tests share
+(`load_from`), which is the other half of a start's CPU. It forks for servers with Numba's kernel. A server with several
+workers forks them (`_ForkedWorker`).
 
 `make test` starts its servers so, those aside that are to start under a shell, a limit or a variable that counts while
-modules are imported. `make test-all` and `make soak` start every server as its users do. What is drawn at import, such
-as the prefix of request ids, is the same in all forks.
+modules are imported. `make test-all` and `make soak` start every server as its users do.
 
-    python -m tests.http.fork_server DESCRIPTOR [FOLDER]   take requests from the socket DESCRIPTOR, until it is closed
+    python -m tests.http.fork_server DESCRIPTOR   take requests from the socket DESCRIPTOR, until it is closed
 """
 
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import gc
 import json
 import os
-import re
 import runpy
+import secrets
 import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import traceback
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Lock
-from typing import BinaryIO
+from time import monotonic, sleep
+from typing import IO, BinaryIO
+
+from app.server import supervisor
+from app.telemetry import increments, request_id
 
 GATHERND = str(Path(sys.executable).with_name("gathernd"))
 _REQUEST_BYTES = 1 << 20
 _ROOT = Path(__file__).parents[2]
 _NOT_LOADED = ("--kernel", "--cache-dir")
 """Flags with which a server is forked by the one that has loaded nothing."""
-_SEVERAL_WORKERS = re.compile(r"--workers[= ](?!1\b)")
-_MADE_OF_IT = {"tests.cluster.routed_app", "tests.http.faulty_app", "tests.http.gpu_app", "tests.security.searched_app"}
+_AFTER_IMPORTS = ("GATHERND_", "NO_PROXY", "OTEL_BSP_", "OTEL_EXPORTER_", "PATH")
+"""How variables begin that no module reads while it is imported."""
+_MADE_OF_IT = {"tests.http.faulty_app", "tests.http.gpu_app", "tests.security.searched_app"}
 """Modules that run the service with a part of it changed."""
 _COMPILING = {"compiling", "counting", "failing"}
 """Those services of `tests.http.faulty_app` whose point is what they compile or load."""
@@ -96,30 +105,55 @@ def can_start(command: Sequence[str], variables: Mapping[str, str]) -> bool:
     """Whether `start` can run this: a Python program of this environment, and `variables` of its own that count after
     the imports only.
     """
-    program = command[0] == GATHERND or (command[0] == sys.executable and command[1] in ("-c", "-m"))
-    return program and all(name.startswith(("GATHERND_", "OTEL_BSP_", "OTEL_EXPORTER_")) for name in variables)
+    program = command[0] in (GATHERND, sys.executable)
+    return program and all(name.startswith(_AFTER_IMPORTS) for name in variables)
 
 
 def start(command: Sequence[str], folder: Path, variables: Mapping[str, str], log: BinaryIO) -> ForkedProcess:
     """Run `command` in `folder`, in a session of its own, with the environment `variables` and its output in `log`."""
+    return _start(compiled_code(command, variables), command, folder, variables, log, log)
+
+
+def run(
+    command: Sequence[str], folder: Path, variables: Mapping[str, str], timeout: float | None, cache_dir: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run `command` to its end, as `subprocess.run` does that captures its output.
+
+    If there is a `cache_dir`, the program has loaded all compiled code out of it.
+    """
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        process = _start(cache_dir, command, folder, variables, output, errors)
+        try:
+            code = process.wait(timeout)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, code, output.read().decode(), errors.read().decode())
+
+
+def _start(
+    cache_dir: str, command: Sequence[str], folder: Path, variables: Mapping[str, str], *outputs: IO[bytes]
+) -> ForkedProcess:
     request = {"command": list(command), "folder": str(folder), "variables": dict(variables)}
-    cache_dir = compiled_code(command, variables)
-    return ForkedProcess(_ask(cache_dir, request, log.fileno()), cache_dir)
+    return ForkedProcess(_ask(cache_dir, request, *(file.fileno() for file in outputs)), cache_dir)
 
 
 def compiled_code(command: Sequence[str], variables: Mapping[str, str]) -> str:
     """The folder out of which a server would load all compiled code, where that may be done before it is forked."""
     folder = variables.get("GATHERND_CACHE_DIR", "")
-    if folder not in _loaded or not _is_service(command) or _SEVERAL_WORKERS.search(" ".join(command)):
-        return ""
-    plain = "GATHERND_KERNEL" in variables or "GATHERND_WORKERS" in variables
-    return "" if plain or any(argument.startswith(_NOT_LOADED) for argument in command) else folder
+    plain = "GATHERND_KERNEL" in variables or any(argument.startswith(_NOT_LOADED) for argument in command)
+    return folder if folder in _loaded and _is_service(command) and not plain else ""
 
 
 def _is_service(command: Sequence[str]) -> bool:
     """Whether this is the service, as it is or with a part changed that is not how it compiles."""
     if command[0] == GATHERND:
         return command[1] == "serve"
+    if command[1] == "-c":
+        return command[3:4] == ["serve"]
     return command[1] == "-m" and command[2] in _MADE_OF_IT and not _COMPILING.intersection(command[3:4])
 
 
@@ -139,25 +173,34 @@ def _ask(folder: str, request: Mapping[str, object], *descriptors: int) -> int:
 
 
 def _start_server(folder: str) -> socket.socket:
-    """The connection to a new fork server, which ends with it."""
+    """The connection to a new fork server, which ends with it. One that has loaded code is forked by the other."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    plain = _servers.get("") or _start_server("") if folder else None
     with its:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.http.fork_server", str(its.fileno()), folder],
-            pass_fds=[its.fileno()],
-            cwd=_ROOT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the tests, which then end their servers
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process with one thread may fork
-        )
+        if plain is not None:
+            socket.send_fds(plain, [json.dumps({"load": folder}).encode()], [its.fileno()])
+            plain.recv(_REQUEST_BYTES)
+            atexit.register(ours.close)
+        else:
+            _start_first_server(ours, its)
+    _servers[folder] = ours
+    return ours
+
+
+def _start_first_server(ours: socket.socket, its: socket.socket) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.http.fork_server", str(its.fileno())],
+        pass_fds=[its.fileno()],
+        cwd=_ROOT,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for the tests, which then end their servers
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process with one thread may fork
+    )
 
     @atexit.register
     def end() -> None:
         ours.close()
         process.wait()
-
-    _servers[folder] = ours
-    return ours
 
 
 def _load(folder: Path) -> None:
@@ -175,7 +218,7 @@ def _load(folder: Path) -> None:
 def _serve(requests: socket.socket) -> None:
     """Answer requests until the connection is closed. In a process that was asked for, run its program."""
     while True:
-        text, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 1)
+        text, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 2)
         if not text:
             return
         request = json.loads(text)
@@ -185,14 +228,82 @@ def _serve(requests: socket.socket) -> None:
         pid = os.fork()
         if not pid:
             requests.close()
-            _run(**request, log=descriptors[0])
+            if "load" in request:
+                _load(Path(request["load"]))
+                requests = socket.socket(fileno=descriptors[0])
+                continue
+            os.setsid()
+            _run(**request, outputs=descriptors)
             return
-        os.close(descriptors[0])
+        for descriptor in descriptors:
+            os.close(descriptor)
         try:
             requests.send(str(pid).encode())
         except OSError:
             os.kill(pid, signal.SIGKILL)
             raise
+
+
+class _ForkedWorker:
+    """A worker process, forked from its service where a user's service starts another interpreter.
+
+    It has those methods of `subprocess.Popen` that a supervisor uses.
+    """
+
+    def __init__(self, command: Sequence[str], pass_fds: Sequence[int], stdin: int, process_group: int) -> None:
+        assert stdin == subprocess.DEVNULL, stdin
+        self.pid = os.fork()
+        if self.pid:
+            return
+        try:
+            os.setpgid(0, process_group)
+            _forget_parent(pass_fds)
+            sys.argv = ["-c", *command[4:]]
+            _end_with(lambda: exec(compile(command[3], "<string>", "exec"), {"__name__": "__main__"}))
+        except BaseException:  # noqa: BLE001  (this process is no longer the one that called)
+            traceback.print_exc()
+        os._exit(1)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; the exit code, or minus the signal. Raises TimeoutExpired after `timeout` seconds."""
+        end = None if timeout is None else monotonic() + timeout
+        while end is not None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if monotonic() > end:
+                raise subprocess.TimeoutExpired("worker", timeout or 0)
+            sleep(0.01)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
+class _WorkerStarts:
+    """What a supervisor uses of the module `subprocess`."""
+
+    Popen = _ForkedWorker
+    DEVNULL = subprocess.DEVNULL
+    TimeoutExpired = subprocess.TimeoutExpired
+
+
+def _forget_parent(kept: Sequence[int]) -> None:
+    """Leave to a worker of its parent's descriptors and signal handlers only what another program would get."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    bounds = [2, *sorted(kept), os.sysconf("SC_OPEN_MAX")]
+    for before, after in pairwise(bounds):
+        os.closerange(before + 1, after)
+
+
+def _draw_ids_anew() -> None:
+    """Give this process a prefix of request ids of its own, as if it had drawn it at import."""
+    old = request_id.PREFIX.encode()
+    prefix = secrets.token_hex(len(old) // 2)
+    request_id.PREFIX = prefix  # type: ignore[misc]
+    increments.HEADER_TEMPLATE[:] = increments.HEADER_TEMPLATE.replace(old, prefix.encode(), 1)
 
 
 def _exit_code(pid: int) -> int:
@@ -202,21 +313,27 @@ def _exit_code(pid: int) -> int:
         return 255  # another fork server, which has ended, had started it
 
 
-def _run(command: list[str], folder: str, variables: dict[str, str], log: int) -> None:
+def _run(command: list[str], folder: str, variables: dict[str, str], outputs: list[int]) -> None:
+    """Run a program with these descriptors as its output and its errors, and end this process."""
+    os.chdir(folder)
+    for descriptor, output in enumerate(outputs, 1):
+        os.dup2(output, descriptor)
+        os.close(output)
+    os.environ.clear()
+    os.environ.update(variables)
+    supervisor.subprocess = _WorkerStarts  # type: ignore[attr-defined, assignment]
+    _end_with(lambda: _run_program(command, folder))
+
+
+def _end_with(program: Callable[[], None]) -> None:
     """Run a program as Python's command line does, and end this process.
 
     It ends as Python does, once threads have and what is registered has run, but for taking its modules apart: half of
     what a server costs that is started and stopped.
     """
-    os.setsid()
-    os.chdir(folder)
-    for descriptor in (1, 2):
-        os.dup2(log, descriptor)
-    os.close(log)
-    os.environ.clear()
-    os.environ.update(variables)
+    _draw_ids_anew()
     try:
-        _run_program(command, folder)
+        program()
     except SystemExit as end:
         if not isinstance(end.code, int | None):
             raise
@@ -231,12 +348,18 @@ def _run(command: list[str], folder: str, variables: dict[str, str], log: int) -
 
 
 def _run_program(command: list[str], folder: str) -> None:
+    if command[1:3] == ["-X", "faulthandler"]:
+        faulthandler.enable()
+        command = [command[0], *command[3:]]
     if command[0] == GATHERND:
         sys.argv, sys.path[0] = command, str(Path(GATHERND).parent)
         runpy.run_path(GATHERND, run_name="__main__")
     elif command[1] == "-m":
         sys.argv, sys.path[0] = command[2:], folder
         runpy.run_module(command[2], run_name="__main__", alter_sys=True)
+    elif command[1] != "-c":
+        sys.argv, sys.path[0] = command[1:], str(Path(command[1]).parent)
+        runpy.run_path(command[1], run_name="__main__")
     else:
         sys.argv, sys.path[0] = ["-c", *command[3:]], ""
         exec(compile(command[2], "<string>", "exec"), {"__name__": "__main__"})
@@ -249,8 +372,6 @@ if __name__ == "__main__":
     import_module("app.cli.run_service")
     for late in ("encodings.idna", "fastapi_swagger", "uvicorn.loops.uvloop"):  # which are imported where they are used
         import_module(late)
-    if sys.argv[2]:
-        _load(Path(sys.argv[2]))
     gc.freeze()
     gc.enable()
     _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -107,7 +107,7 @@ def _running(command: Sequence[str], port: int, folder: Path) -> Iterator[None]:
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(10)
+            process.wait(60)

@@ -23,21 +23,14 @@ from typing import Any, BinaryIO
 
 import httpx
 
-from app.errors import CODES, REPORTED_PLACES
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE, CODES, REPORTED_PLACES
 from tests.conftest import TEST_ALL
 from tests.http import fork_server
 from tests.http.fork_server import ForkedProcess
 
 ROOT = Path(__file__).parents[2]
 LONGEST_HINT = 700
-LIGHT = () if TEST_ALL else ("--kernel", "numpy")
-"""For services that cannot be forked with compiled code loaded, and would load it, which is more than half of a start.
-
-In `make test` only those do so whose tests are about that code, or about what it counts.
-"""
-TWO_WORKERS = ("--workers", "2", *LIGHT)
-"""For tests of what several processes do together, of which each would load compiled code by itself."""
+TWO_WORKERS = ("--workers", "2")
 GATHERND = fork_server.GATHERND
 _TIMING = re.compile(r"parse;dur=[0-9.]+(, queue;dur=[0-9.]+(, kernel;dur=[0-9.]+(, encode;dur=[0-9.]+)?)?)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -122,7 +115,7 @@ class Server:
             self.shared.close()
             self.shared = None
 
-    def connect(self, timeout: float = 20) -> socket.socket:
+    def connect(self, timeout: float = 60) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout)
 
     def wait_until_listening(self) -> None:
@@ -145,7 +138,7 @@ class Server:
                 sleep(0.02)
         self.documented = _documented()
 
-    def stop(self, number: int = signal.SIGTERM, within: float = 30) -> int:
+    def stop(self, number: int = signal.SIGTERM, within: float = 60) -> int:
         """Send a signal and wait for the end; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -174,6 +167,23 @@ def start(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+
+
+def run_program(
+    command: Sequence[str],
+    folder: Path = ROOT,
+    variables: Mapping[str, str] | None = None,
+    timeout: float | None = 60,
+    compiled: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run `command` in `folder` to its end, with `variables` for an environment and its output captured.
+
+    In `make test` it is forked where that is possible, and then has loaded what is in the cache folder `compiled`.
+    """
+    own = os.environ if variables is None else variables
+    if not TEST_ALL and fork_server.can_start(command, dict(own.items() - os.environ.items())):
+        return fork_server.run(command, folder, own, timeout, str(compiled or ""))
+    return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 @contextmanager

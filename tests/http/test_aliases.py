@@ -104,48 +104,6 @@ def test_they_are_listed_a_page_at_a_time(client: httpx.Client) -> None:
     assert [tensor["name"] for tensor in client.get("/tensors").json()["tensors"]] == ["items"]
 
 
-@pytest.mark.parametrize(
-    ("sent", "status", "code", "pointer"),
-    [
-        (b"", 400, "malformed_request", None),
-        (b"live", 400, "malformed_request", None),
-        (b'{"tensor": "items@1", "tensor": "items@2"}', 400, "malformed_request", None),
-        (b'{"tensor": "items@1"} x', 400, "malformed_request", None),
-        (b"[]", 422, "invalid_field", ""),
-        (b'"items@1"', 422, "invalid_field", ""),
-        (b"null", 422, "invalid_field", ""),
-        (b"{}", 422, "invalid_field", "/tensor"),
-        (b'{"tensor": null}', 422, "invalid_field", "/tensor"),
-        (b'{"tensor": 7}', 422, "invalid_field", "/tensor"),
-        (b'{"tensor": 1e999}', 422, "invalid_field", "/tensor"),
-        (b'{"tensor": ["items@1"]}', 422, "invalid_field", "/tensor"),
-        (b'{"tensor": "items"}', 422, "invalid_field", "/tensor"),
-        (b'{"tensor": ""}', 422, "invalid_field", "/tensor"),
-        (b'{"tensor": "items@0"}', 422, "invalid_field", "/tensor"),
-        (b'{"tensor": "items@1\\n"}', 422, "invalid_field", "/tensor"),
-        (b'{"tensor": "\\ud800@1"}', 422, "invalid_field", "/tensor"),
-        (b'{"tensor": "other"}', 422, "invalid_field", "/tensor"),
-        (b'{"tensor": "items@3"}', 404, "tensor_not_found", "/tensor"),
-        (b'{"tensor": "itmes@1"}', 404, "tensor_not_found", "/tensor"),
-        (b'{"tensor": "other@1"}', 404, "tensor_not_found", "/tensor"),
-        (b'{"tensor": "items@1", "version": 1}', 422, "invalid_field", "/version"),
-        (b" " * (1 << 15), 413, "payload_too_large", None),
-    ],
-)
-def test_a_body_that_names_no_version_is_refused(
-    client: httpx.Client, sent: bytes, status: int, code: str, pointer: str | None
-) -> None:
-    client.put("/aliases/other", json=BODY)
-    found = error(client.put("/aliases/live", content=sent), status, code, pointer)
-    assert found["hint"]
-    error(client.get("/aliases/live"), 404, "tensor_not_found")
-
-
-@pytest.mark.parametrize("name", ["gathernd", "lookup", "stats", "live@1", ".live", "a b", "x" * 129])
-def test_a_name_that_no_tensor_may_have_is_refused(client: httpx.Client, name: str) -> None:
-    error(client.put(f"/aliases/{name}", json=BODY), 422, "invalid_field", "/name")
-
-
 def test_tensors_and_aliases_share_their_names(client: httpx.Client) -> None:
     client.put("/aliases/live", json=BODY)
     error(put_raw(client, "live", np.zeros(2)), 409, "name_conflict", "/name")
@@ -185,3 +143,85 @@ def test_hints_name_the_version_or_the_place_to_look(client: httpx.Client) -> No
     assert "/aliases/live" in hint("live")
     assert "'items@2'" in hint("items@9")
     assert "'live'" in error(client.get("/aliases/liev"), 404, "tensor_not_found", "/name")["hint"]
+
+
+def test_many_are_made_and_moved_by_one_request(client: httpx.Client) -> None:
+    made = client.put("/aliases", json={"aliases": {"next": "items@2", "live": {"tensor": "items@1"}}})
+    assert made.status_code == 200, made.text
+    assert made.json() == client.get("/aliases").json()
+    assert [(one["alias"], one["tensor"]) for one in made.json()["aliases"]] == [
+        ("live", "items@1"),
+        ("next", "items@2"),
+    ]
+    etags = {one["alias"]: one["etag"] for one in made.json()["aliases"]}
+    moved = client.put(
+        "/aliases",
+        json={
+            "aliases": {
+                "live": {"tensor": "items@2", "if_match": etags["live"]},
+                "next": {"tensor": "items@2", "if_match": f'"x", {etags["next"]}'},
+                "third": {"tensor": "items@1", "if_none_match": "*"},
+            }
+        },
+    )
+    assert [one["version"] for one in moved.json()["aliases"]] == [2, 2, 1]
+    assert [one["etag"] == etags.get(one["alias"]) for one in moved.json()["aliases"]] == [False, True, False]
+    assert client.options("/aliases").headers["allow"] == "GET, PUT, HEAD, OPTIONS"
+
+
+def many(**aliases: Any) -> bytes:
+    return json.dumps({"aliases": aliases}).encode()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code", "pointer"),
+    [
+        (b"", 400, "malformed_request", None),
+        (b'{"aliases": {"a": "items@1", "a": "items@2"}}', 400, "malformed_request", None),
+        (b"[]", 422, "invalid_field", ""),
+        (b"{}", 422, "invalid_field", "/aliases"),
+        (b'{"aliases": {}}', 422, "invalid_field", "/aliases"),
+        (b'{"aliases": ["a"]}', 422, "invalid_field", "/aliases"),
+        (b'{"aliases": {"a": "items@1"}, "x": 1}', 422, "invalid_field", "/x"),
+        (many(**dict.fromkeys(map("a{}".format, range(257)), "items@1")), 422, "invalid_field", "/aliases"),
+        (many(a="items@1", b=7), 422, "invalid_field", "/aliases/b"),
+        (many(a="items@1", b=None), 422, "invalid_field", "/aliases/b"),
+        (many(a="items@1", b={}), 422, "invalid_field", "/aliases/b/tensor"),
+        (many(a="items@1", b={"tensor": 7}), 422, "invalid_field", "/aliases/b/tensor"),
+        (many(a="items@1", b={"tensor": "items@1", "if": "*"}), 422, "invalid_field", "/aliases/b/if"),
+        (many(a="items@1", b={"tensor": "items@1", "if_match": 7}), 422, "invalid_field", "/aliases/b/if_match"),
+        (many(a="items@1", b={"tensor": "items@1", "if_match": "x"}), 422, "invalid_field", "/aliases/b/if_match"),
+        (many(a="items@1", b={"tensor": "items@1", "if_none_match": "\ud800"}), 422, "invalid_field",
+         "/aliases/b/if_none_match"),
+        (many(a="items@1", **{"b/~": "items@1"}), 422, "invalid_field", "/aliases/b~1~0"),
+        (many(a="items@1", **{"\ud800": "items@1"}), 422, "invalid_field", None),
+        (many(a="items@1", lookup="items@1"), 422, "invalid_field", "/aliases/lookup"),
+        (many(a="items@1", items="items@1"), 409, "name_conflict", "/aliases/items"),
+        (many(a="items@1", b="items"), 422, "invalid_field", "/aliases/b"),
+        (many(a="items@1", b="other"), 422, "invalid_field", "/aliases/b"),
+        (many(a="items@1", b={"tensor": "items@9"}), 404, "tensor_not_found", "/aliases/b/tensor"),
+        (many(a="items@1", b={"tensor": "items@1", "if_match": "*"}), 412, "precondition_failed", "/aliases/b"),
+        (many(a="items@1", other={"tensor": "items@1", "if_none_match": "*"}), 412, "precondition_failed",
+         "/aliases/other"),
+        (many(a="items@1", other={"tensor": "items@1", "if_match": '"x"'}), 412, "precondition_failed",
+         "/aliases/other"),
+        (b" " * ((256 << 10) + 1), 413, "payload_too_large", None),
+    ],
+)  # fmt: skip
+def test_where_one_of_many_is_refused_its_place_is_told_and_none_is_moved(
+    client: httpx.Client, sent: bytes, status: int, code: str, pointer: str | None
+) -> None:
+    client.put("/aliases/other", json=BODY)
+    found = error(client.put("/aliases", content=sent), status, code, pointer)
+    assert found["hint"]
+    assert [one["alias"] for one in client.get("/aliases").json()["aliases"]] == ["other"]
+
+
+def test_the_hint_of_a_condition_is_the_member_to_send(client: httpx.Client) -> None:
+    etag = client.put("/aliases/live", json=BODY).headers["etag"]
+    sent = {"aliases": {"live": {"tensor": "items@2", "if_match": '"other"'}}}
+    hint = error(client.put("/aliases", json=sent), 412, "precondition_failed", "/aliases/live")["hint"]
+    member = hint.partition("send ")[2].partition(" if the change")[0]
+    sent["aliases"]["live"] |= json.loads("{" + member + "}")
+    assert sent["aliases"]["live"]["if_match"] == etag
+    assert client.put("/aliases", json=sent).status_code == 200

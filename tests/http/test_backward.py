@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
@@ -43,35 +42,6 @@ def refused(client: httpx.Client, code: str, pointer: str | None = None, path: s
 def test_the_examples_of_openapi_are_real(every_client: httpx.Client, operator: Any) -> None:
     for _, body, answer in EXAMPLES[operator.name].values():
         assert asked(every_client, body, operator.path) == answer
-
-
-@pytest.mark.parametrize("text", ["-0", "-0.0", "-0e1", "-1e-400"])
-def test_lda_coeff_keeps_the_sign_of_its_zero(every_client: httpx.Client, text: str) -> None:
-    """All that was 0 or more becomes -0.0, in a body as in a query."""
-    answer = every_client.post(ND, content=json.dumps(BODY)[:-1] + f', "lda_coeff": {text}}}').json()
-    assert str(answer["grad_data"]["values"]) == str([-0.0] * 8)
-    content = save(indices=np.array([[0]]), grad_output=np.ones((1, 2), np.float32))
-    answer = every_client.post(
-        ND, params={"data_shape": "1,2", "lda_coeff": text}, content=content, headers=SAFETENSORS
-    )
-    assert str(load(answer.content)["grad_data"].tolist()) == str([[-0.0, -0.0]])
-
-
-def test_the_shape_of_a_resident_tensor(client: httpx.Client) -> None:
-    assert put_raw(client, "bw-table", np.zeros((4, 2), np.float32)).is_success
-    body = {name: BODY[name] for name in ("indices", "grad_output")} | {"tensor": "bw-table"}
-    assert asked(client, body)["grad_data"]["values"] == DENSE
-    content = save(indices=np.array([3, 3], np.int32), grad_output=np.ones((2, 2), np.float32))
-    answer = client.post(AXIS, params={"tensor": "bw-table", "sparse": "true"}, content=content, headers=SAFETENSORS)
-    found = load(answer.content)
-    assert (found["grad_indices"].tolist(), found["grad_values"].tolist()) == ([3], [[2, 2]])
-    wrong = body | {"grad_output": BODY["grad_output"] | {"dtype": "float64"}}
-    found = error(client.post(ND, json=wrong), 422, "unsupported_dtype", "/grad_output/dtype")
-    assert found["hint"] == "Convert grad_output to float32."
-    assert put_raw(client, "bw-counts", np.zeros((4, 2), np.int32)).is_success
-    error(client.post(ND, json=body | {"tensor": "bw-counts"}), 422, "unsupported_dtype", "/tensor")
-    missing = error(client.post(ND, json=body | {"tensor": "bw-tabel"}), 404, "tensor_not_found", "/tensor")
-    assert missing["hint"]
 
 
 def test_a_sparse_gradient_is_what_a_scatter_into_the_table_takes(client: httpx.Client) -> None:

@@ -106,7 +106,7 @@ def test_the_configuration_of_the_page(start: Start, name: str, tmp_path: Path) 
         authority = [("grpc.default_authority", f"grpc.{NAME}:{grpc_port}")]
         with grpc.insecure_channel(f"127.0.0.1:{grpc_port}", authority) as channel:
             check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
-            assert check(b"", timeout=30) == b"\x08\x01"
+            assert check(b"", timeout=60) == b"\x08\x01"
 
 
 def test_caddy_finds_the_page_s_configuration_valid(tmp_path: Path) -> None:

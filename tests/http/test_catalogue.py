@@ -1,48 +1,28 @@
-"""Every code of the catalogue is reached through HTTP, with its status, its rule, and the place in the request.
-
-The codes that one request to a healthy server provokes are in `PROVOKED`; those that need a server in a certain state
-have tests of their own, in test_overload.py, test_raw.py and test_slow_senders.py.
-"""
+"""The hints of the catalogue, and errors of many indices; the golden corpus has a request for each code."""
 
 from __future__ import annotations
 
-import json
 import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from app.errors import CODES, Code, GatherError, Place
-from app.errors.catalogue import CATALOGUE
-from app.errors.hints import SETTING_OF_LIMIT, hint_of
+import app
+from app.errors import CATALOGUE, CODES, Code, GatherError, Place
+from app.errors.hints import hint_of
 from app.settings import SETTING_NAMES
+from app.tensors.shape_limits import Limits
+from tests.conformance.cases import at
 from tests.for_each import for_each
-from tests.http.forms import int64, packed
-from tests.http.provoked import PROVOKED, at, body
+from tests.http.forms import int64, packed, tensor
 from tests.http.server import check_hint
 
 
-@for_each("number", range(len(PROVOKED)))
-def test_a_broken_request_is_told_what_is_wrong_and_where(number: int, client: httpx.Client) -> None:
-    case = PROVOKED[number]
-    content = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
-    answer = client.post(case.path, content=content, headers=case.headers)
-    about = (content[:300], answer.text[:1000])
-    found = answer.json()
-    assert found["code"] == case.code, about
-    assert answer.status_code == CATALOGUE[case.code].status, about  # type: ignore[index]
-    assert found.get("errors") == (case.errors or None), about
-    assert found.get("total") == (case.total or (len(case.errors) if case.errors else None)), about
-    if case.rule is None:
-        assert "rule" not in found, about
-    else:
-        assert (found["rule"]["dialect"], found["rule"]["clause"]) == case.rule, about
-        assert found["rule"]["text"], about
-    assert {name: found[name] for name in ("limit", "maximum") if name in found} == case.facts, about
-
-
-def test_an_unknown_code_has_no_page(client: httpx.Client) -> None:
-    assert client.get("/errors/nonsense").json()["code"] == "not_found"
+def body(indices: Any) -> dict[str, Any]:
+    return {"data": tensor("float32", [2, 2], [0, 1, 2, 3]), "indices": indices}
 
 
 def test_twenty_bad_indices_are_counted_and_ten_are_shown(every_client: httpx.Client) -> None:
@@ -95,9 +75,11 @@ def test_the_catalogue_has_a_hint_for_every_code_with_facts_and_without(code: Co
 
 
 def test_a_limit_that_an_operator_may_raise_is_named_by_its_setting() -> None:
-    for limit, settings in SETTING_OF_LIMIT.items():
-        for setting in re.findall("GATHERND_[A-Z_]+", settings):
-            assert setting in SETTING_NAMES, limit
+    sources = "".join(path.read_text() for path in Path(app.__file__).parent.rglob("*.py"))
+    limits = {*re.findall(r'"limit": "(\w+)"', sources), *(limit.name for limit in fields(Limits)), "store_aliases"}
+    for limit in limits:
+        hint = hint_of(GatherError("limit_exceeded", "wrong", facts={"limit": limit, "maximum": 32}), 1)
+        assert set(re.findall("GATHERND_[A-Z_]+", hint)) <= set(SETTING_NAMES), limit
     hints = {code: hint_of(full_error(code), 1) for code in CODES}
     named = {code for code, hint in hints.items() if "GATHERND_MAX_RANK" in hint}
     assert named == {

@@ -18,7 +18,7 @@ from app.settings import Settings
 from tests.http.conftest import Start
 from tests.http.held import metric
 from tests.http.raw import TINY, Answer, Wire, ask, request
-from tests.http.server import GATHERND, LIGHT, Server
+from tests.http.server import GATHERND, Server
 from tests.http.test_tls import make_pair
 
 MOST = 20
@@ -207,7 +207,7 @@ def processes(server: Server) -> list[int]:
 @pytest.mark.parametrize("what", ["connections", "handshakes"])
 def test_the_service_never_runs_out_of_files(start: Start, tmp_path: Path, what: str, workers: str) -> None:
     pair = make_pair(tmp_path, "server") if what == "handshakes" else None
-    flags = (*(() if pair is None else pair.flags()), "--workers", workers, *LIGHT)
+    flags = (*(() if pair is None else pair.flags()), "--workers", workers)
     tls = None if pair is None else pair.trusting()
     with start(*flags, command=limited_files(["serve"], 400), tls=tls) as server, ExitStack() as stack:
         for _ in range(1000):

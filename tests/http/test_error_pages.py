@@ -20,8 +20,7 @@ from app.api.error_responses import EXAMPLE_REQUEST_ID, example_answer, problem
 from app.api.routes.error_pages import ADDRESS, catalogue_page, error_page
 from app.dispatch.admission_control import Admission
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.errors import CODES, Code, GatherError
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE, CODES, Code, GatherError
 from app.memory.budget import Budget
 from app.server.readiness import Readiness
 from app.store.store_errors import damaged

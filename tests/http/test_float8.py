@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.cases import Told
 from tests.conformance.transports import saved
 from tests.http.forms import int64
-from tests.http.tensors import NPY, RAW, SAFETENSORS, error, npy
+from tests.http.tensors import NPY, RAW, SAFETENSORS, error
 
 FLOAT8 = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0"}
 OCTETS = bytes([0, 1, 0x38, 0x7B, 0x7F, 0x80, 0xB8, 0xFF])
@@ -50,32 +50,6 @@ def test_resident_tables_are_uploaded_gathered_and_downloaded(client: httpx.Clie
     rows = client.post("/lookup", json={"features": [{"tensor": name, "indices": int64([2], [2, 0])}],
                                         "output_encoding": "base64"}).json()  # fmt: skip
     assert rows["output"] == {"dtype": dtype, "shape": [2, 2], "base64": "f4AAAQ=="}
-
-
-def test_what_has_no_name_for_them_or_computes_refuses_them(client: httpx.Client, dtype: str) -> None:
-    name = uploaded(client, dtype)
-    resident = {"data": {"tensor": name}, "indices": int64([1, 1], [0])}
-    for dialect in ("onnx-13", "onnx-12", "onnx-11"):
-        found = error(client.post("/gathernd", json=resident | {"dialect": dialect}), 422, "unsupported_dtype")
-        assert found["hint"] == f"Use the dialect 'openvino-8', which takes data of type {dtype}."
-    updates = {"dtype": dtype, "shape": [1, 2], "base64": "AAE="}
-    found = error(client.post("/scatternd", json=resident | {"updates": updates}), 422, "unsupported_dtype")
-    assert found["hint"] == f"Convert data to float32, since no dialect takes {dtype}."
-    for reduction in ("add", "mul", "min", "max"):
-        body = {"indices": int64([1, 1], [0]), "updates": updates, "reduction": reduction}
-        error(client.post(f"/tensors/{name}/scatter", json=body), 422, "unsupported_dtype")
-    feature = {"tensor": name, "indices": int64([1], [0]), "offsets": int64([1], [0]), "pooling": "sum"}
-    error(client.post("/lookup", json={"features": [feature]}), 422, "unsupported_dtype")
-    gradient = {"indices": int64([1, 1], [0]), "tensor": name, "grad_output": updates, "dialect": "openvino-8"}
-    error(client.post("/gathernd/backward", json=gradient), 422, "unsupported_dtype")
-    infer = {"inputs": [{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]}]}
-    answer = httpx.post(client.base_url.join(f"/v2/models/{name}/infer"), json=infer)  # without the checks of `client`
-    assert (answer.status_code, answer.json()["code"]) == (422, "unsupported_dtype"), answer.text
-    assert "POST /gathernd" in answer.json()["hint"]
-    kept = np.frombuffer(OCTETS, "V1")
-    found = error(client.put("/tensors/as_npy", content=npy(kept), headers={"content-type": NPY}), 422,
-                  "unsupported_dtype")  # fmt: skip
-    assert "uint8" in found["hint"]
 
 
 def test_a_scatter_replaces_rows_of_a_resident_table(client: httpx.Client, dtype: str) -> None:

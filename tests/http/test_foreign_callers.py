@@ -6,29 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.held import faulty, held, metric, until, wait_for_queue
 from tests.http.raw import TINY, Wire, ask
 from tests.http.server import Server
-
-OWN = [
-    "localhost",
-    "localhost:8080",
-    "127.0.0.1",
-    "127.0.0.1:1",
-    "127.8.8.8",
-    "[::1]",
-    "[::1]:80",
-    "LOCALHOST",
-    "x.localhost",
-]
-FOREIGN = [
-    "example.com", "localhost.example.com", "127.0.0.1.example.com", "0.0.0.0", "10.0.0.1", "[::2]",
-    "localhost@example.com", "example.com:80", "", "a b", "127.0.0.1, example.com", "notlocalhost", "1", "[::1",
-    "::1", "local host", "127.0.0.1/x", "example.com#localhost", "example.com\\@localhost", "localhost:x",
-    "0x7f.1", "2130706433",
-]  # fmt: skip
 
 
 def request(*fields: str, line: str = "POST /gathernd HTTP/1.1") -> bytes:
@@ -36,41 +17,10 @@ def request(*fields: str, line: str = "POST /gathernd HTTP/1.1") -> bytes:
     return "\r\n".join([line, f"Content-Length: {len(body)}", *fields, "", ""]).encode("latin-1") + body
 
 
-@pytest.mark.parametrize("host", OWN)
-def test_a_loopback_name_is_welcome(server: Server, host: str) -> None:
-    assert ask(server, request(f"Host: {host}")).status == 200
-
-
-@for_each("host", FOREIGN)
-@for_each("line", ["POST /gathernd HTTP/1.1", "GET /docs HTTP/1.1", "GET /livez HTTP/1.1", "GET /x HTTP/1.1"])
-def test_a_foreign_host_is_forbidden_everywhere(server: Server, host: str, line: str) -> None:
-    answer = ask(server, request(f"Host: {host}", line=line))
-    assert answer.status in (400, 403)
-    assert answer.json()["code"] in ("forbidden", "malformed_request")
-
-
 def test_a_request_of_http_1_1_without_a_host_is_malformed(server: Server) -> None:
     answer = ask(server, request())
     assert answer.status == 400
     assert answer.json()["code"] == "malformed_request"
-
-
-@pytest.mark.parametrize(
-    "origin", ["http://localhost", "http://127.0.0.1:3000", "https://[::1]:1", "http://LOCALHOST:8080"]
-)
-def test_a_page_of_this_machine_may_call(server: Server, origin: str) -> None:
-    assert ask(server, request("Host: localhost", f"Origin: {origin}")).status == 200
-
-
-@pytest.mark.parametrize(
-    "origin",
-    ["https://example.com", "null", "http://localhost.example.com", "http://127.0.0.1.example.com", "", "file://", "x",
-     "http://example.com#localhost", "http://[::2]", "http://localhost@example.com", "http://[::1"],
-)  # fmt: skip
-def test_a_page_of_another_site_is_forbidden(server: Server, origin: str) -> None:
-    answer = ask(server, request("Host: localhost", f"Origin: {origin}"))
-    assert answer.status == 403
-    assert answer.json()["code"] == "forbidden"
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,8 @@ def test_an_alias_is_no_name_for_an_import(client: httpx.Client, source: RangeSe
         ({"url": "{}/tables/a.npy", "tensor": "x"}, 422, "invalid_field", "/tensor"),
         ({"url": "{}/tables/many.safetensors"}, 422, "invalid_field", "/tensor"),
         ({"url": "{}/tables/many.safetensors", "tensor": "secnod"}, 422, "invalid_field", "/tensor"),
+        ({"url": "{}/tables/a.npy", "note": 7}, 422, "invalid_field", "/note"),
+        ({"url": "{}/tables/a.npy", "note": "two\nlines"}, 422, "invalid_field", "/note"),
         ({"url": "{}/other/a.npy"}, 403, "forbidden", "/url"),
         ({"url": "https://user:pass@host/x"}, 422, "invalid_field", "/url"),
         ({"url": "{}/tables/missing.npy"}, 502, "import_failed", "/url"),
@@ -263,6 +265,8 @@ def test_a_name_that_is_no_text_is_refused(client: httpx.Client, source: RangeSe
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (422, "invalid_field"), answer.text
     assert problem["errors"][0]["pointer"] == "/tensor"
+    answer = client.post("/tensors/odd/import", content=body.replace(b'"tensor"', b'"note"'))
+    assert answer.json()["errors"][0]["pointer"] == "/note"
 
 
 def test_a_checksum_that_does_not_match_fails_the_import(client: httpx.Client, source: RangeServer) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -32,10 +33,10 @@ def lines(server: Server) -> list[Line]:
     return found
 
 
-def about(server: Server, request_id: str) -> list[Line]:
-    """The lines with this id, once there is one."""
+def about(server: Server, request_id: str, count: int = 1) -> list[Line]:
+    """The lines with this id, once there are so many."""
     end = monotonic() + 20
-    while not (found := [line for line in lines(server) if line.get("request_id") == request_id]):
+    while len(found := [line for line in lines(server) if line.get("request_id") == request_id]) < count:
         assert monotonic() < end, server.log_text()
         sleep(0.02)
     return found
@@ -189,7 +190,7 @@ def test_a_flood_of_nonsense_does_not_fill_the_log(start: Start) -> None:
 def test_an_access_log_has_a_line_for_each_request(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     key = api_keys.add(file, "caller", ["gather"])
-    with start("--log-format", "json", "--access-log", "true", "--api-keys-file", str(file)) as server:
+    with start("--log-format", "json", "--access-log", "--api-keys-file", str(file)) as server:
         client = server.client(headers={"authorization": f"Bearer {key}"})
         with client:
             for number in range(5):
@@ -226,17 +227,21 @@ def test_each_change_has_one_line_that_says_what_and_by_whom(start: Start, tmp_p
     with start(*flags) as server, server.client(headers={"authorization": f"Bearer {key}"}) as client:
         raw = {"content-type": "application/octet-stream"}
         upload = "/tensors/items?dtype=uint8&shape=4&keep=2"
+        said = "run 7, commit 9f31"
         asked: list[tuple[str, str, str, bytes, dict[str, str], dict[str, Any]]] = [
             ("first", "PUT", upload, b"abcd", raw, {"name": "items", "version": 1, "bytes": 4}),
-            ("second", "PUT", upload, b"efgh", raw, {"name": "items", "version": 2, "bytes": 4}),
+            ("second", "PUT", f"{upload}&note={quote(said)}", b"efgh", raw,
+             {"name": "items", "version": 2, "bytes": 4, "note": said}),
             ("made", "PUT", "/aliases/now", b'{"tensor":"items@1"}', {}, {"name": "now", "tensor": "items@1"}),
             ("moved", "PUT", "/aliases/now", b'{"tensor":"items@2"}', {}, {"name": "now", "tensor": "items@2"}),
+            ("many", "PUT", "/aliases", b'{"aliases":{"now":"items@2"}}', {}, {"name": "now", "tensor": "items@2"}),
             ("scatter", "POST", "/tensors/items/scatter", SCATTER, {"idempotency-key": "once"},
              {"name": "items", "version": 2, "bytes": len(SCATTER)}),
             ("old", "DELETE", "/tensors/items@1", b"", {}, {"name": "items", "version": 1}),
             ("unmade", "DELETE", "/aliases/now", b"", {}, {"name": "now"}),
-            ("import", "POST", "/tensors/copied/import", b'{"url":"file://%b"}' % str(source).encode(), {},
-             {"name": "copied", "version": 1, "bytes": 32, "url": f"file://{source}"}),
+            ("import", "POST", "/tensors/copied/import",
+             json.dumps({"url": f"file://{source}", "note": said}).encode(), {},
+             {"name": "copied", "version": 1, "bytes": 32, "url": f"file://{source}", "note": said}),
             ("all", "DELETE", "/tensors/items", b"", {}, {"name": "items"}),
         ]  # fmt: skip
         messages = []
@@ -247,13 +252,19 @@ def test_each_change_has_one_line_that_says_what_and_by_whom(start: Start, tmp_p
             assert line["logger"] == "gathernd.changes"
             assert line["level"] == "info"
             assert (line["key"], line["client"]) == ("owner", "127.0.0.1")
-            assert {name: line.get(name) for name in ("name", "version", "bytes", "tensor", "url")} == {
-                name: wanted.get(name) for name in ("name", "version", "bytes", "tensor", "url")
+            assert {name: line.get(name) for name in ("name", "version", "bytes", "tensor", "url", "note")} == {
+                name: wanted.get(name) for name in ("name", "version", "bytes", "tensor", "url", "note")
             }
             messages.append(line["message"])
         assert messages == [
-            "tensor uploaded", "tensor uploaded", "alias made", "alias moved", "tensor scattered", "tensor removed",
-            "alias removed", "import done", "tensor removed",
+            "tensor uploaded", "tensor uploaded", "alias made", "alias moved", "alias moved", "tensor scattered",
+            "tensor removed", "alias removed", "import done", "tensor removed",
+        ]  # fmt: skip
+        assert client.put(upload, content=b"abcd", headers={**raw, "x-request-id": "later"}).is_success
+        two = {"aliases": {"one": "items@3", "two": "items@3"}}
+        assert client.put("/aliases", json=two, headers={"x-request-id": "two"}).is_success
+        assert [(line["message"], line["name"], line["tensor"]) for line in about(server, "two", 2)] == [
+            ("alias made", "one", "items@3"), ("alias made", "two", "items@3"),
         ]  # fmt: skip
         sent = {"x-request-id": "again", "idempotency-key": "once"}
         assert client.post("/tensors/items/scatter", content=SCATTER, headers=sent).status_code == 200

@@ -15,12 +15,13 @@ from pydantic import BaseModel
 
 from app.api.route_table import ROUTES
 from app.api.schemas import examples
-from app.errors import CODES
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE, CODES
 from app.operators import registry
 from app.requests.schemas.operator_request import operator_request
 from tests.http.server import GATHERND, ROOT
 from tests.http.tensors import NPY, npy
+
+pytestmark = pytest.mark.long
 
 METHODS = ("get", "put", "post", "delete", "patch", "head", "options")
 OPERATORS: dict[str, type[BaseModel]] = {

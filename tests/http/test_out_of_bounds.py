@@ -6,13 +6,10 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pytest
-from safetensors.numpy import load, save
 
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
-from tests.http.tensors import error, npy, put_strings
-from tests.oip.bodies import output, part, request
+from tests.http.tensors import error, put_strings
 
 SAFETENSORS = {"content-type": "application/x-safetensors"}
 
@@ -22,51 +19,6 @@ def asked(client: httpx.Client, path: str, body: dict[str, Any], **more: Any) ->
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
-
-
-@pytest.mark.parametrize("text", ["-0", "-0.0", "-0e1"])
-def test_a_fill_value_keeps_the_sign_of_its_zero(every_client: httpx.Client, text: str) -> None:
-    """With and without a fraction, as the values of a tensor do."""
-
-    def is_minus_zero(found: Any) -> bool:
-        return np.array_equal(np.signbit(found), np.ones(np.shape(found), bool)) and not np.any(found)
-
-    body = (
-        '{"data": {"dtype": "float64", "values": [1]}, "indices": {"dtype": "int64", "values": [[1]]}, '
-        '"out_of_bounds": "fill", "fill_value": %s}'
-    )
-    for _ in range(2):  # the second one's fields have been seen before
-        answer = every_client.post("/gathernd", content=body % text).json()
-        assert is_minus_zero(answer["output"]["values"])
-    pairs = body.replace("float64", "complex64").replace("[1]}, ", "[[1, 1]]}, ", 1)
-    answer = every_client.post("/gathernd", content=pairs % f"[{text}, {text}]").json()
-    assert is_minus_zero(answer["output"]["values"])
-    whole = every_client.post("/gathernd", content=body.replace("float64", "int8") % text).json()
-    assert str(whole["output"]["values"]) == "[0]"
-    binary = save({"data": np.ones(1, np.float32), "indices": np.array([[1]])})
-    query = {"out_of_bounds": "fill", "fill_value": text}
-    answer = every_client.post("/gathernd", params=query, content=binary, headers=SAFETENSORS)
-    assert is_minus_zero(load(answer.content)["output"])
-    inputs = [part("data", np.ones(1, np.float32), "FP32"), part("indices", np.array([[1]]), "INT64")]
-    content, headers = request(inputs, parameters=query)
-    answer = every_client.post("/v2/models/gathernd/infer", content=content, headers=headers)
-    assert is_minus_zero(output(answer)[1])
-    every_client.put("/tensors/zeros", content=npy(np.ones((1, 2), np.float32))).raise_for_status()
-    features = '{"features": [{"tensor": "zeros"%s}], "out_of_bounds": "fill", "fill_value": %s}'
-    answer = every_client.post("/lookup", content=features % (', "indices": {"dtype": "int64", "values": [7]}', text))
-    assert is_minus_zero(answer.json()["output"]["values"])
-    binary = save({"0.indices": np.array([7])}, {"lookup": features % ("", text)})
-    answer = every_client.post("/lookup", content=binary, headers=SAFETENSORS)
-    assert is_minus_zero(load(answer.content)["output"])
-    every_client.delete("/tensors/zeros")
-
-
-def test_a_fill_value_of_a_query_that_is_no_json_is_refused(client: httpx.Client) -> None:
-    binary = save({"data": np.zeros(1, np.float32), "indices": np.zeros((1, 1), np.int64)})
-    for text in ("", "nan", "[1", "'x'"):
-        query = {"out_of_bounds": "fill", "fill_value": text}
-        answer = client.post("/gathernd", params=query, content=binary, headers=SAFETENSORS)
-        error(answer, 422, "invalid_field", "/query/fill_value")
 
 
 def test_a_string_that_is_too_long_is_refused_where_limits_have_their_turn(start: Start) -> None:

@@ -10,47 +10,11 @@ import numpy as np
 import pytest
 
 from tests.conftest import slow_but_for
-from tests.for_each import for_each
 from tests.http.raw import TINY, Wire, ask, request
 from tests.http.server import Server
 from tests.http.tensors import RAW, error, put_raw
 
 TABLE = np.arange(6, dtype=np.int64)
-
-
-@for_each(
-    "path",
-    [
-        "/tensors%2Fx", "/tensors%2fx%2Fcontent", "/gathernd%2F", "/%2Fgathernd", "/errors%2Finternal", "/docs%2Fx",
-        "/v2%2Fhealth%2Flive", "/tensors/x%2Fcontent/y", "/tensors/x/content%2Fy", "/%2A",
-        "/v2%2Fmodels/gathernd/infer",
-    ],
-)  # fmt: skip
-@for_each("method", ["GET", "POST", "PUT", "OPTIONS"])
-def test_an_encoded_slash_makes_no_segment(client: httpx.Client, path: str, method: str) -> None:
-    answer = client.request(method, path, content=TINY)
-    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
-
-
-def test_an_encoded_slash_is_part_of_a_name(client: httpx.Client) -> None:
-    for path in ("/tensors/a%2Fb", "/tensors/a%2Fcontent", "/tensors/%2F", "/tensors/a%2Fb/content"):
-        error(client.get(path), 422, "invalid_field", "/name")
-    error(client.get("/errors/internal%2F"), 404, "not_found")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "code"),
-    [
-        ("GET", "/v2/health%2Flive", "not_found"),
-        ("GET", "/v2/models%2Fgathernd", "not_found"),
-        ("POST", "/v2/models/gathernd%2Finfer", "method_not_allowed"),  # the path of a model
-        ("GET", "/v2/models/gathernd%2Fready", "model_not_found"),
-        ("POST", "/v2/models/gathernd%2Fversions%2F1/infer", "model_not_found"),
-    ],
-)
-def test_an_encoded_slash_is_part_of_a_models_name(server: Server, method: str, path: str, code: str) -> None:
-    answer = httpx.request(method, server.url + path, json={}, trust_env=False)
-    assert (answer.status_code, answer.json()["code"]) == (405 if code == "method_not_allowed" else 404, code)
 
 
 @pytest.mark.parametrize("_", range(2))  # the second time the header is known

@@ -133,7 +133,7 @@ def test_what_is_kept_stays_small() -> None:
     request_header_cache.known.clear()
     scope = {"headers": [(b"content-length", b"4")], "client": None}
     for number in range(5000):
-        request_header_cache.remember(b"%d" % number, scope, 4, object(), secret=False)
+        request_header_cache.remember(b"%d" % number, scope, 4, object())
     assert 0 < len(request_header_cache.known) <= 1024
 
 
@@ -143,12 +143,12 @@ def test_what_is_kept_stays_small() -> None:
 def test_headers_that_are_made_for_one_request_are_not_kept(field: bytes) -> None:
     request_header_cache.known.clear()
     scope = {"headers": [(b"content-length", b"4"), (field, b"x")]}
-    request_header_cache.remember(b"head", scope, 4, object(), secret=False)
+    request_header_cache.remember(b"head", scope, 4, object())
     assert not request_header_cache.known
 
 
 @pytest.mark.parametrize("fields", [[], [(b"content-length", b"5")]])
 def test_a_header_is_kept_only_with_the_length_that_it_declares(fields: list[tuple[bytes, bytes]]) -> None:
     request_header_cache.known.clear()
-    request_header_cache.remember(b"head", {"headers": fields}, 4, object(), secret=False)
+    request_header_cache.remember(b"head", {"headers": fields}, 4, object())
     assert not request_header_cache.known

@@ -1,4 +1,4 @@
-"""Schemathesis, a client that knows only the OpenAPI file, against the running service.
+"""Schemathesis, a client that knows only the OpenAPI file, against the running service, in `make test-all`.
 
 It sends what the file allows and what it forbids to every operation in it. No answer may be a 5xx other than 501, 503
 and 507, nor have a status, media type or body that the file does not describe.
@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.conftest import TEST_ALL, samples
+from tests.conftest import samples
 from tests.http.conftest import Start
 from tests.http.server import ROOT, Server
 
@@ -31,8 +31,7 @@ def _octets(_: SerializationContext, value: Any) -> bytes:
 
 
 schema = schemathesis.openapi.from_path(ROOT / "openapi" / "openapi.json")
-# Its systematic cases of every field take a second and a half to be made, by each process that collects the tests.
-schema.config.phases.coverage.enabled = bool(TEST_ALL)
+pytestmark = pytest.mark.slow
 DOCUMENTED_5XX = {501, 503, 507}
 CONCRETE = {path for path in schema.raw_schema["paths"] if "{" not in path}
 
@@ -45,7 +44,7 @@ def own_server(start: Start) -> Iterator[Server]:
 
 
 @schema.parametrize()
-@settings(max_examples=samples(16) if TEST_ALL else 1, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=samples(16), suppress_health_check=list(HealthCheck), deadline=None)
 def test_every_answer_is_one_that_the_file_describes(case: Case, own_server: Server) -> None:
     # /v2/models/stats is not the path of a model `stats`: those without parameters come first (OpenAPI 3.1, Paths).
     assume(case.path in CONCRETE or case.formatted_path not in CONCRETE)

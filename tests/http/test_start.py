@@ -18,12 +18,12 @@ import pytest
 
 from app.main import create_app
 from app.settings import Settings
-from tests.conformance.refused import in_flat_json
 from tests.conftest import TEST_ALL
+from tests.golden.answers import service
+from tests.golden.requests import requests
 from tests.http.conftest import Start
 from tests.http.forms import TYPES, nested, packed, tensor
 from tests.http.held import faulty, held, held_in, until
-from tests.http.provoked import PROVOKED
 from tests.http.raw import TINY
 from tests.http.rules import DIALECTS, zero
 from tests.http.server import Server, serving
@@ -69,9 +69,9 @@ def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
                     body["output_encoding"] = source.choice(("values", "base64"))
                     answered += client.post(path, content=json.dumps(body)).status_code == 200
         assert answered > 200
-        for case in (*PROVOKED, *in_flat_json()):
-            content = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
-            client.post(case.path, content=content, headers=case.headers)
+        with service(server.port) as golden:
+            for asked in list(requests())[::4]:
+                golden.ask(asked)
         for path in ("/", "/metrics", "/docs", "/openapi.json", "/errors", "/readyz"):
             client.get(path)
         assert compilations(server) == before

@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
-from app.store.catalogue.catalogue import FILE
+from app.store.catalogue.catalogue_database import FILE
 from tests.conftest import TEST_ALL
 from tests.http.conftest import Start
 from tests.http.limited import SmallDisk, as_owner, small_disk

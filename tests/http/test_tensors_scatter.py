@@ -65,16 +65,6 @@ def test_a_key_of_another_request_is_refused(client: httpx.Client, name: str) ->
     assert content(client, name)[1] == TABLE[1].tolist()
 
 
-@pytest.mark.parametrize("key", ["", "a b", "x" * 257, "é"])
-def test_a_key_of_another_form_is_refused(client: httpx.Client, name: str, key: str) -> None:
-    answer = client.post(
-        f"/tensors/{name}/scatter",
-        json=scatter_body([[0]], ROW),
-        headers={b"idempotency-key": key.encode()},
-    )
-    error(answer, 422, "invalid_field", "/idempotency-key")
-
-
 def test_if_match(client: httpx.Client, name: str) -> None:
     etag = client.get(f"/tensors/{name}").json()["etag"]
     assert send(client, name, scatter_body([[0]], ROW), **{"if-match": etag}).status_code == 200
@@ -103,13 +93,6 @@ def test_types_of_bodies(client: httpx.Client, name: str) -> None:
     error(client.post(path, content=wrong, headers=binary), 422, "index_out_of_bounds", "/indices")
     bad = client.post(path + "?reduction=x", content=whole, headers=binary)
     error(bad, 422, "invalid_field", "/query/reduction")
-
-
-def test_an_explanation_is_not_offered(client: httpx.Client, name: str) -> None:
-    body = scatter_body([[1]], ROW, "none")
-    refused = client.post(f"/tensors/{name}/scatter?explain=true", json=body)
-    found = error(refused, 422, "invalid_field", "/query/explain")
-    assert found["hint"] == "Leave 'explain' out of the query."  # the body takes no such field
 
 
 def test_a_tensor_that_is_not_there(client: httpx.Client) -> None:

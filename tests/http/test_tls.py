@@ -24,7 +24,7 @@ from app.server.tls import Tls, TlsFiles
 from tests.http.conftest import Start
 from tests.http.held import until
 from tests.http.raw import TINY
-from tests.http.server import GATHERND, LIGHT, TWO_WORKERS, Server
+from tests.http.server import GATHERND, TWO_WORKERS, Server, run_program
 from tests.needs import skip_without
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")
@@ -155,7 +155,7 @@ def test_a_handshake_that_never_ends_is_cut_off(start: Start, pair: Pair, worker
 def test_a_stop_does_not_wait_for_handshakes_or_farewells(start: Start, pair: Pair, workers: str) -> None:
     patient = "--header-timeout", "200", "--drain-timeout", "200"
     with (
-        start("--workers", workers, *LIGHT, *patient, *pair.flags(), tls=pair.trusting()) as server,
+        start("--workers", workers, *patient, *pair.flags(), tls=pair.trusting()) as server,
         server.connect(),
         pair.trusting().wrap_socket(server.connect(), server_hostname="localhost"),
     ):
@@ -231,7 +231,7 @@ def test_a_renewed_certificate_with_a_key_of_another_kind_leaves_nothing_of_the_
 ) -> None:
     """OpenSSL holds a pair for each kind of key, and clients prefer curves."""
     first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second", kind=RSA)
-    with start("--workers", workers, *LIGHT, *first.flags(), tls=first.trusting()) as server:
+    with start("--workers", workers, *first.flags(), tls=first.trusting()) as server:
         assert subject(server) == "first"
         second.key.replace(first.key)
         second.certificate.replace(first.certificate)
@@ -331,7 +331,7 @@ def test_renewed_authorities_of_clients_are_taken_without_a_restart(
         except (httpx.TransportError, ssl.SSLError):
             return False
 
-    flags = ("--workers", workers, *LIGHT, *pair.flags(), "--tls-client-ca", str(authorities))
+    flags = ("--workers", workers, *pair.flags(), "--tls-client-ca", str(authorities))
     with start(*flags, tls=contexts[0]) as server:
         whole = second.certificate.read_bytes()
         authorities.write_bytes(whole[: len(whole) // 2])
@@ -387,7 +387,7 @@ def test_a_pair_that_cannot_be_used_ends_the_start_with_a_reason(
         "key alone": ("--tls-key", str(pair.key)),
     }[fault]
     command = [GATHERND, "serve", "--port", "0", "--store-dir", str(tmp_path / "store"), "--workers", workers, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+    done = run_program(command)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import stat
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +36,7 @@ INDICES = np.array([[1], [-3]])
 @contextmanager
 def on_socket(path: Path, **options: Any) -> Iterator[httpx.Client]:
     transport = httpx.HTTPTransport(uds=str(path))
-    with httpx.Client(transport=transport, base_url="http://localhost", timeout=30, **options) as client:
+    with httpx.Client(transport=transport, base_url="http://localhost", timeout=60, **options) as client:
         yield client
 
 
@@ -46,7 +45,7 @@ def wire_on_socket(server: Server, path: Path) -> Iterator[Wire]:
     with Wire(server) as wire:
         wire.socket.close()
         wire.socket = socket.socket(socket.AF_UNIX)
-        wire.socket.settimeout(20)
+        wire.socket.settimeout(60)
         wire.socket.connect(str(path))
         yield wire
 
@@ -69,7 +68,7 @@ def socket_alone(warmed: Path, folder: Path, *flags: str) -> Iterator[tuple[Any,
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
-            process.wait(10)
+            process.wait(60)
 
 
 def listens_on_tcp(pid: int) -> bool:
@@ -81,7 +80,7 @@ def listens_on_tcp(pid: int) -> bool:
 
 
 def test_a_service_on_a_unix_socket_alone(warmed: Path, tmp_path: Path) -> None:
-    with socket_alone(warmed, tmp_path, "--access-log", "true") as (process, path, log):
+    with socket_alone(warmed, tmp_path, "--access-log") as (process, path, log):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert not listens_on_tcp(process.pid)
         for kind in (Client, Awaited):
@@ -91,13 +90,11 @@ def test_a_service_on_a_unix_socket_alone(warmed: Path, tmp_path: Path) -> None:
         with on_socket(path) as client:
             # The rules of loopback: any page's name that a browser would send is foreign here too.
             assert client.get("/readyz", headers={"host": "pages.example"}).status_code == 403
-        done = subprocess.run(
-            [GATHERND, "status", "--url", f"unix:{path}"], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = servers.run_program([GATHERND, "status", "--url", f"unix:{path}"])
         assert done.returncode == 0, done
         assert "yes" in done.stdout
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, log.read_text()
+        assert process.wait(60) == 0, log.read_text()
         assert not path.exists()
         assert re.search(r"method=POST route=/gathernd .*status=200", log.read_text())
     with pytest.raises(ConnectError):
@@ -107,7 +104,7 @@ def test_a_service_on_a_unix_socket_alone(warmed: Path, tmp_path: Path) -> None:
 def test_what_a_killed_service_has_left_is_replaced(warmed: Path, tmp_path: Path) -> None:
     with socket_alone(warmed, tmp_path) as (process, path, _):
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
         assert path.exists()
     with socket_alone(warmed, tmp_path, "--uds-mode", "0666") as (_, path, _), on_socket(path) as client:
         assert stat.S_IMODE(path.stat().st_mode) == 0o666
@@ -125,7 +122,7 @@ def test_what_a_killed_service_has_left_is_replaced(warmed: Path, tmp_path: Path
 def test_a_second_service_on_the_same_path_ends(warmed: Path, tmp_path: Path) -> None:
     with socket_alone(warmed, tmp_path) as (_, path, _), on_socket(path) as client:
         command = [GATHERND, "serve", "--uds", str(path), "--store-dir", str(tmp_path / "other")]
-        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        second = servers.run_program(command)
         assert second.returncode == 1
         assert "another program listens there; GATHERND_UDS sets another path" in second.stderr
         assert not (tmp_path / "other").exists()

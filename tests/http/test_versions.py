@@ -191,6 +191,18 @@ def test_keep_is_a_number_of_versions(client: httpx.Client, keep: str) -> None:
     assert "1 to 10000" in error(answer, 422, "invalid_field", "/query/keep")["hint"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "pointer"),
+    [
+        ("PUT", "/tensors/other?dtype=int8&shape=1&replicas=2", b"1", "/query/replicas"),
+        ("PUT", "/tensors/other/replicas", b'{"replicas": 2}', "/replicas"),
+        ("POST", "/tensors/other/import?replicas=2", b'{"url": "https://host/a.npy"}', "/query/replicas"),
+    ],
+)
+def test_one_machine_has_no_replicas(client: httpx.Client, method: str, path: str, body: bytes, pointer: str) -> None:
+    assert "cluster" in error(client.request(method, path, content=body), 422, "invalid_field", pointer)["hint"]
+
+
 def test_a_put_answers_201_for_a_new_name_and_200_for_its_next_versions(client: httpx.Client) -> None:
     assert put_raw(client, "fresh", table(1)).status_code == 201
     assert put_raw(client, "fresh", table(2)).status_code == 200
@@ -296,3 +308,35 @@ def test_metrics_count_versions_and_label_lookups_by_the_name_without_a_number(c
     assert 'gathernd_tensor_lookups_total{tensor="items"}' in text
     assert 'gathernd_tensor_lookups_total{tensor="live"}' in text
     assert "items@" not in text
+
+
+def noted(client: httpx.Client, name: str, note: str) -> httpx.Response:
+    query = {"dtype": "int8", "shape": "1", "note": note}
+    headers = {"content-type": "application/octet-stream"}
+    return client.put(f"/tensors/{name}", params=query, content=b"1", headers=headers)
+
+
+def test_a_version_has_the_note_that_its_upload_gave(client: httpx.Client) -> None:
+    note = 'run 7 of naïve-bayes, commit 9f31c02 & "author" 名前'
+    made = noted(client, "noted", note)
+    assert made.json()["note"] == note
+    version = made.json()["version"]
+    after = put_raw(client, "noted", np.zeros(1, np.int8))
+    assert "note" not in after.json()
+    assert client.get(f"/tensors/noted@{version}").json()["note"] == note
+    assert noted(client, "noted", "").status_code == 200
+    assert "note" not in client.get("/tensors/noted").json()
+    longest = noted(client, "noted", "é" * 512)
+    assert [one.get("note") for one in client.get("/tensors").json()["tensors"]] == [None, "é" * 512]
+    client.put("/aliases/live", json={"tensor": f"noted@{longest.json()['version']}"})
+    assert client.get("/tensors/live").json()["note"] == "é" * 512
+    assert client.post("/tensors/live/scatter", json=scatter_body([[0]], np.ones(1, np.int8))).status_code == 200
+    assert client.get("/tensors/live").json()["note"] == "é" * 512
+
+
+@pytest.mark.parametrize(
+    ("note", "hint"),
+    [("é" * 512 + "x", "1024"), ("a\nb", "one line"), ("a\tb", "one line"), ("\x7f", "one line"), ("\x85", "one line")],
+)
+def test_a_note_is_short_and_of_one_line(client: httpx.Client, note: str, hint: str) -> None:
+    assert hint in error(noted(client, "noted", note), 422, "invalid_field", "/query/note")["hint"]

@@ -297,7 +297,7 @@ def test_there_are_a_hundred_attempts() -> None:
     assert len(set(NOT_PUBLIC)) >= 40
 
 
-@pytest.mark.parametrize("text", OTHER_URLS)
+@for_each("text", OTHER_URLS)
 def test_a_url_outside_of_the_prefixes_is_refused_before_anything_is_asked(
     text: str, resolved: dict[str, list[list[str]]], connected: list[str]
 ) -> None:
@@ -406,8 +406,8 @@ TARGETS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("status", slow_but_for((302, 308), (301, 302, 303, 307, 308)))
+@for_each("target", TARGETS)
+@for_each("status", slow_but_for((302, 308), (301, 302, 303, 307, 308)))
 def test_a_redirect_out_of_the_prefixes_is_not_followed(
     target: str, status: int, inner: RangeServer, resolved: dict[str, list[list[str]]], connected: list[str]
 ) -> None:
@@ -478,7 +478,7 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "tables/outside", "tables/absolute", "tables/folder/secret", "tables/chain", "tables/self", "tables/zero",

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from app.kernels.check_arrays import can_fill
 from app.kernels.numba_cpu.chunked_job import shared_team
-from app.kernels.numba_cpu.thread_team import USUAL_WAKE_FROM
+from app.kernels.numba_cpu.thresholds import WAKE_FROM
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
@@ -248,7 +248,7 @@ class Fuzz:
         """The kernel by one thread or, now and then, by several."""
         threads = 1
         if self._kernel.splits:
-            shared_team().settings["wake_from"] = source.choice((0, USUAL_WAKE_FROM))
+            shared_team().settings["wake_from"] = source.choice((0, WAKE_FROM))
             if source.random() < 0.1:
                 threads = source.randint(2, 4)
         first: int = self._kernel.run(plan, data, indices, out, threads, **_further(plan, updates))

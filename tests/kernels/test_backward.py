@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,13 +20,14 @@ from numpy.typing import NDArray
 
 from app.kernels import Kernel
 from app.kernels.numba_cpu.chunked_job import shared_team
-from app.kernels.numba_cpu.thread_team import USUAL_WAKE_FROM
+from app.kernels.numba_cpu.thresholds import WAKE_FROM
 from app.kernels.reference import backward as backward_reference
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import DTYPES
 from tests.conftest import SOAK, samples, slow_but_for
 from tests.for_each import for_each
+from tests.http.server import run_program
 from tests.kernels.reference import EXTREMES
 from tests.traced_memory import peak_of
 
@@ -264,7 +264,7 @@ def test_a_nan_has_no_bits_of_its_own(kernel: Kernel) -> None:
 def test_zeros_take_the_sign_of_the_coefficient(kernel: Kernel) -> None:
     for float_type in FLOAT_TYPES:
         gather = GatherPlan(1, 1, (300,), 3, ITEMS[float_type].itemsize, False, True)
-        for coefficient, sign in ((-1.0, True), (1.0, False), (-0.0, True)):
+        for coefficient, sign in ((-1.0, True), (1.0, False), (0.0, False), (-0.0, True), (0.0, False)):
             plan = BackwardPlan(gather, float_type, coefficient=coefficient)
             got = run(kernel, plan, np.array([-0.0] * 3, ITEMS[float_type]), np.array([7]))[1]
             assert np.signbit(got).tolist() == [sign] * 900
@@ -275,7 +275,7 @@ def always_shared(compiled: None) -> Iterator[None]:
     """Helpers that sleep are woken for every case."""
     shared_team().settings["wake_from"] = 0
     yield
-    shared_team().settings["wake_from"] = USUAL_WAKE_FROM
+    shared_team().settings["wake_from"] = WAKE_FROM
 
 
 def run_between_others(
@@ -409,7 +409,7 @@ def test_few_tuples_into_many_narrow_rows(
                     assert out.tobytes() == wanted, (kernel.name, threads)
 
 
-@pytest.mark.parametrize("kind", INDEX_TYPES, ids=str)
+@for_each("kind", INDEX_TYPES)
 def test_indices_of_every_integer_type(kernel: Kernel, kind: np.dtype[Any]) -> None:
     chance = np.random.default_rng(5)
     plan = BackwardPlan(GatherPlan(1, 3_000, (100, 9), 2, 4, False, True), "float32")
@@ -544,6 +544,18 @@ def test_a_plan_that_does_not_fit_its_arrays_is_refused(
         run_with(kernel, replace(plan, gather=replace(plan.gather, **change)), arrays(plan))
 
 
+def test_batches_that_their_sets_do_not_make_are_refused(kernel: Kernel) -> None:
+    plan = replace(PLAN, gather=replace(GATHER, batches=3, batches_per_set=2))
+    given = {
+        "data": np.zeros(plan.data_items, np.uint32),
+        "indices": np.zeros(plan.index_items, np.int64),
+        "out": np.zeros(plan.output_items, np.uint32),
+        "scratch": np.zeros(plan.scratch_items, np.int64),
+    }
+    with pytest.raises(TypeError):
+        run_with(kernel, plan, given)
+
+
 def test_a_plan_of_another_float_type_is_refused(kernel: Kernel) -> None:
     for wrong in ("float64", "int32", "float16"):
         with pytest.raises(TypeError):
@@ -555,9 +567,7 @@ def test_nothing_is_touched_beyond_the_arrays(name: str, cases: int, compiled: P
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded_backward", name]
     command += [str(samples(cases)), str(random.SystemRandom().getrandbits(32) if SOAK else 20_261_123)]
     command += [str(compiled)] if name == "app.kernels.numba_cpu" else []
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False, timeout=3000
-    )
+    done = run_program(command, timeout=3000, compiled=compiled)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -18,6 +18,7 @@ from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
 from tests.conftest import samples
+from tests.for_each import for_each
 from tests.kernels import emulated, fake_cupy
 from tests.kernels.fake_cupy import CompileException, CUDADriverError, CUDARuntimeError, Machine
 from tests.kernels.reference import check, gather, make_case, random_plan
@@ -129,8 +130,8 @@ def test_indices_of_every_integer_type_travel_in_few_bytes(name: str, device: An
     assert machine.sent == 400 * size
 
 
-@pytest.mark.parametrize("wrap", [False, True])
-@pytest.mark.parametrize("name", INTEGERS)
+@for_each("wrap", [False, True])
+@for_each("name", INTEGERS)
 def test_extremes_of_every_integer_type_are_out_of_bounds(name: str, wrap: bool, device: Any) -> None:
     plan = GatherPlan(1, 3, (100,), 1, 8, False, wrap)
     copy = device.upload(np.arange(100, dtype=np.uint64))

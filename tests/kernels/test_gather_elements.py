@@ -165,7 +165,7 @@ def test_many_blocks_and_any_number_of_threads_give_the_same_bits(
         assert run(kernel, plan, data, indices, threads)[0] == min(bad)
 
 
-@pytest.mark.parametrize("kind", INDEX_TYPES, ids=str)
+@for_each("kind", INDEX_TYPES)
 def test_entries_of_every_integer_type(kernel: Kernel, kind: np.dtype[Any]) -> None:
     source = random.Random(3)
     shape, index_shape = (100, 30), (900, 29)

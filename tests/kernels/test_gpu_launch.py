@@ -12,6 +12,7 @@ from app.kernels.cupy_gpu import kernel_launch
 from app.kernels.cupy_gpu.kernel_launch import Launch, alignment, division, launch
 from app.operators.gather_plan import GatherPlan
 from tests.conftest import samples
+from tests.for_each import for_each
 from tests.kernels import emulated
 from tests.kernels.reference import CARRIERS, Case, gather, make_case, random_plan
 
@@ -37,7 +38,7 @@ def test_multiplication_in_the_place_of_division_is_exact(divisor: int, number: 
         assert (near * factor >> 64) >> shift == near // divisor
 
 
-@pytest.mark.parametrize("divisor", [2, 3, 2**31, 2**32 - 1, 2**32 + 1, 2**62, 2**63 - 1])
+@for_each("divisor", [2, 3, 2**31, 2**32 - 1, 2**32 + 1, 2**62, 2**63 - 1])
 def test_multiplication_in_the_place_of_division_is_exact_at_the_edges(divisor: int) -> None:
     factor, shift = division(divisor)
     top = (2**63 - 1) // divisor * divisor
@@ -46,7 +47,7 @@ def test_multiplication_in_the_place_of_division_is_exact_at_the_edges(divisor: 
             assert (number * factor >> 64) >> shift == number // divisor
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("width", "entry"),
     [(1, "1_2"), (2, "2_2"), (6, "2_2"), (4, "4_2"), (8, "8_2"), (14, "2_2"), (16, "16_2"), (24, "8_2"), (33, "1_wide"),
      (130, "2_wide"), (132, "4_wide"), (256, "16_2"), (264, "8_2"), (312, "8_wide"), (528, "16_2"), (1 << 20, "16_2")],
@@ -55,8 +56,8 @@ def test_unit_is_the_largest_that_divides_a_slice(width: int, entry: str) -> Non
     assert prepared(GatherPlan(1, 9, (5, 5), width, 1, False, True)).entry == f"gather_64_{entry}"
 
 
-@pytest.mark.parametrize("place", [0, 2])
-@pytest.mark.parametrize("off", [1, 2, 4, 8])
+@for_each("place", [0, 2])
+@for_each("off", [1, 2, 4, 8])
 def test_unit_is_not_wider_than_the_addresses_are_aligned(place: int, off: int) -> None:
     addresses = [*ALIGNED]
     addresses[place] += off

@@ -18,6 +18,7 @@ from app.kernels import reference
 from app.operators.gather_plan import Plan
 from tests.conftest import SOAK, slow_but_for
 from tests.for_each import for_each
+from tests.http.server import run_program
 from tests.kernels import emulated
 from tests.kernels.guarded import PLANS, Fuzz
 from tests.kernels.loops import gather_by_loops
@@ -25,22 +26,22 @@ from tests.kernels.reference import gather, make_case, random_plan
 
 NUMBA, NUMPY, EMULATED = "app.kernels.numba_cpu", "app.kernels.reference", "tests.kernels.emulated"
 SAMPLES = {
-    (NUMBA, "gather"): 50_000,
-    (NUMBA, "fill"): 20_000,
-    (NUMBA, "gather_elements"): 50_000,
-    (NUMBA, "scatternd"): 50_000,
-    (NUMBA, "scatter_elements"): 50_000,
-    (NUMPY, "gather"): 10_000,
-    (NUMPY, "fill"): 5_000,
-    (NUMPY, "gather_elements"): 10_000,
-    (NUMPY, "scatternd"): 10_000,
-    (NUMPY, "scatter_elements"): 10_000,
-    (EMULATED, "gather"): 2_000,
+    (NUMBA, "gather"): 20_000,
+    (NUMBA, "fill"): 8_000,
+    (NUMBA, "gather_elements"): 20_000,
+    (NUMBA, "scatternd"): 20_000,
+    (NUMBA, "scatter_elements"): 20_000,
+    (NUMPY, "gather"): 4_000,
+    (NUMPY, "fill"): 2_000,
+    (NUMPY, "gather_elements"): 4_000,
+    (NUMPY, "scatternd"): 4_000,
+    (NUMPY, "scatter_elements"): 4_000,
+    (EMULATED, "gather"): 800,
 }
 ALL = ",".join(PLANS)
 # In `make test` one process tries all kinds of plan on the compiled kernels. NumPy checks what it is given: one kind of
 # plan stands for all of its kernel's. The emulated kernel has a sample of its own, in test_emulated.py.
-FEW = {(NUMBA, ALL): 1_500, (NUMPY, "gather"): 500}
+FEW = {(NUMBA, ALL): 400, (NUMPY, "gather"): 120}
 # Under `make soak`
 MILLIONS = {
     (NUMBA, "gather"): 10,
@@ -60,14 +61,10 @@ MILLIONS = {
 def guarded(kernel: str, plans: str, compiled: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     if kernel == EMULATED and emulated.COMPILER is None:
         pytest.skip("needs the Debian package g++")
-    extra = [str(compiled)] if kernel == NUMBA else []
-    return subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded", kernel, plans, *arguments, *extra],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        check=False,
-    )
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded", kernel, plans, *arguments]
+    if kernel == NUMBA:
+        return run_program([*command, str(compiled)], timeout=None, compiled=compiled)
+    return run_program(command, timeout=None)
 
 
 def said(run: subprocess.CompletedProcess[str]) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from app.compilation.intrinsics import intrinsic
 from app.kernels.numba_cpu import half_floats
+from tests.conftest import slow_but_for
 
 LANES = 8
 Convert = Callable[[Any, Any], Any]
@@ -66,7 +67,7 @@ NARROW = {
 TYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
-@pytest.mark.parametrize("lanes", [1, LANES])
+@pytest.mark.parametrize("lanes", slow_but_for((LANES,), (1, LANES)))
 @pytest.mark.parametrize(("name", "convert"), [(name, each) for name, row in WIDEN.items() for each in row])
 def test_every_number_of_16_bits_is_widened_exactly(name: str, convert: Convert, lanes: int) -> None:
     found = converted(convert, EVERY, np.float32, lanes)
@@ -78,7 +79,7 @@ def test_every_number_of_16_bits_is_widened_exactly(name: str, convert: Convert,
     assert found[~nans].tobytes() == expected[~nans].tobytes()
 
 
-@pytest.mark.parametrize("lanes", [1, LANES])
+@pytest.mark.parametrize("lanes", slow_but_for((LANES,), (1, LANES)))
 @pytest.mark.parametrize(("name", "convert"), [(name, each) for name, row in NARROW.items() for each in row])
 def test_a_float32_is_rounded_half_to_even(name: str, convert: Convert, lanes: int) -> None:
     source = to_be_rounded()

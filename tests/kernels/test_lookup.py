@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,10 +19,12 @@ from numpy.typing import NDArray
 
 from app.kernels import numba_cpu
 from app.kernels.check_lookup import BAD_OFFSETS, FeatureArrays
-from app.operators.lookup import FeaturePlan
+from app.operators.lookup_plan import FeaturePlan
 from app.tensors.dtypes import DTYPES
 from app.tensors.lookup_call import POOLINGS
 from tests.conftest import samples, slow_but_for
+from tests.for_each import for_each
+from tests.http.server import run_program
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 GAP = 0xA5
@@ -306,7 +307,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", REFUSED)
+@for_each("wrong", REFUSED)
 def test_arrays_that_are_not_as_the_plan_says_are_refused(kernels: list[Any], wrong: str) -> None:
     good, bad = feature(), feature(**REFUSED[wrong])
     for kernel in kernels:
@@ -360,8 +361,6 @@ def test_sums_are_rounded_half_to_even(kernels: list[Any], name: str) -> None:
 def test_no_kernel_reads_or_writes_outside_of_its_arrays(kernel: str, compiled: Path) -> None:
     count = str(samples(2000 if kernel == "numba" else 400))
     extra = [str(compiled)] if kernel == "numba" else []
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded_lookup", count, "16", *extra],
-        capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.guarded_lookup", count, "16", *extra]
+    done = run_program(command, timeout=None, compiled=compiled)
     assert done.returncode == 0, done.stderr[-3000:]

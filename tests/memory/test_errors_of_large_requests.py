@@ -11,7 +11,7 @@ import pytest
 from app.errors import GatherError
 from app.operators.dialects import GATHERND
 from app.operators.index_out_of_bounds import index_error
-from app.operators.lookup import check_indices, check_offsets
+from app.operators.lookup_plan import check_indices, check_offsets
 from app.services.gradients import _tuples
 from app.tensors.dtypes import DTYPES
 from app.tensors.lookup_call import Feature

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from app.server.body_reader import MIN_DIRECT_BYTES
+from app.server.http_exchange import MIN_DIRECT_BYTES
 from tests.http.held import metric
 from tests.http.raw import Answer, Wire
 from tests.http.server import Server

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
@@ -46,50 +45,3 @@ def test_a_binary_request_has_a_binary_answer(client: httpx.Client) -> None:
     assert answer.headers["x-gathernd-device"] == "cpu"
     assert "x-gathernd-data-etag" not in answer.headers
     assert (int.from_bytes(answer.content[:8], "little") + 8) % ALIGNMENT == 0
-
-
-@pytest.mark.parametrize(
-    ("accept", "binary_answers_binary", "json_answers_binary"),
-    [
-        ("*/*", True, False),
-        ("application/*", True, False),
-        ("", True, False),
-        ("text/html", True, False),
-        ("application/x-safetensors", True, True),
-        ("Application/X-Safetensors; Q=0.5, text/html", True, True),
-        ("application/json", False, False),
-        ("application/json;q=0.9, */*;q=0.1", False, False),
-        ("application/x-safetensors, application/json;q=0.5", True, True),
-        ("application/json, application/x-safetensors", True, False),
-        ("application/x-safetensors;q=0, */*", False, False),
-        ("application/json;q=0, */*", True, True),
-        ("application/json;q=zero, application/x-safetensors;q=0.1", True, True),
-    ],
-)
-def test_accept_is_weighed(
-    client: httpx.Client, accept: str, binary_answers_binary: bool, json_answers_binary: bool
-) -> None:
-    asked = {
-        "data": {"dtype": "float32", "shape": [2], "values": [1, 2]},
-        "indices": {"dtype": "int64", "shape": [1, 1], "values": [0]},
-    }
-    kinds = {True: "application/x-safetensors", False: "application/json"}
-    answer = ask(client, {"data": DATA, "indices": INDICES}, accept=accept)
-    assert answer.headers["content-type"] == kinds[binary_answers_binary]
-    answer = client.post("/gathernd", json=asked, headers={"accept": accept})
-    assert answer.headers["content-type"] == kinds[json_answers_binary]
-
-
-@pytest.mark.parametrize(
-    ("content_type", "status"),
-    [
-        ("application/x-safetensors", 200),
-        ("Application/X-SafeTensors", 200),
-        ("application/x-safetensors; version=1", 200),
-        ("application/safetensors", 415),
-        ("application/octet-stream", 415),
-    ],
-)
-def test_the_content_type_names_the_format(client: httpx.Client, content_type: str, status: int) -> None:
-    sent = save({"data": DATA, "indices": INDICES})
-    assert client.post("/gathernd", content=sent, headers={"content-type": content_type}).status_code == status

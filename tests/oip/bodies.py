@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE
 from tests.http.server import check_hint
 
 SIZE = "Inference-Header-Content-Length"

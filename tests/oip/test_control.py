@@ -73,87 +73,11 @@ def test_a_model_is_described_with_the_values_that_its_parameters_have_by_themse
     assert values == {"axis": "0", "dialect": "onnx-13", "device": "auto"}
 
 
-def test_stats_is_not_a_model(client: httpx.Client) -> None:
-    assert [one["name"] for one in client.get("/v2/models/stats").json()["model_stats"]][:2] == ["gathernd", "gather"]
-    refused(client.get("/v2/models/stats/ready"), "model_not_found")
-
-
-@pytest.mark.parametrize(("body", "count"), [(b"", 2), (b"{}", 2), (b'{"ready": true}', 2), (b'{"ready": false}', 2)])
-def test_the_index_takes_an_optional_body(client: httpx.Client, body: bytes, count: int) -> None:
-    assert len(client.post("/v2/repository/index", content=body).json()) >= count
-
-
-@pytest.mark.parametrize(
-    ("body", "code", "pointer"),
-    [
-        (b"{", "malformed_request", None),
-        (b"[]", "invalid_field", ""),
-        (b'{"ready": 1}', "invalid_field", "/ready"),
-        (b"x" * 70_000, "payload_too_large", None),
-    ],
-)
-def test_an_index_body_that_is_wrong(client: httpx.Client, body: bytes, code: str, pointer: str | None) -> None:
-    refused(client.post("/v2/repository/index", content=body), code, pointer)
-
-
-@pytest.mark.parametrize("action", ["load", "unload"])
-def test_load_and_unload_of_a_known_model_change_nothing(client: httpx.Client, action: str) -> None:
-    assert client.post(f"/v2/repository/models/gather/{action}", json={"parameters": {}}).status_code == 200
-    assert client.post(f"/v2/repository/models/gather/{action}").status_code == 200
-    assert client.get("/v2/models/gather/ready").status_code == 200
-    refused(client.post(f"/v2/repository/models/nothing/{action}"), "model_not_found")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "code"),
-    [
-        ("GET", "/v2/nothing", "not_found"),
-        ("GET", "/v2/", "not_found"),
-        ("POST", "/v2", "method_not_allowed"),
-        ("DELETE", "/v2/models/gathernd", "method_not_allowed"),
-        ("GET", "/v2/models/gathernd/infer", "method_not_allowed"),
-        ("PUT", "/v2/models/nothing/infer", "method_not_allowed"),
-        ("GET", "/v2/repository/index", "method_not_allowed"),
-        ("POST", "/v2/models/gathernd/nothing", "not_found"),
-        ("GET", "/v2/models/gathernd/versions/1/nothing", "not_found"),
-        ("GET", "/v2/systemsharedmemory/status", "not_implemented"),
-        ("POST", "/v2/cudasharedmemory/region/x/register", "not_implemented"),
-        ("POST", "/v2/logging", "not_implemented"),
-    ],
-)
-def test_errors_of_paths_and_methods(client: httpx.Client, method: str, path: str, code: str) -> None:
-    answer = client.request(method, path)
-    refused(answer, code)
-    assert ("allow" in answer.headers) == (code == "method_not_allowed")
-
-
-def test_errors_of_hosts_and_origins_are_in_the_protocols_form(client: httpx.Client) -> None:
-    refused(client.get("/v2", headers={"host": "example.org"}), "forbidden")
-    refused(client.post("/v2/models/gathernd/infer", headers={"origin": "https://example.org"}), "forbidden")
-
-
 def test_errors_below_http_are_in_the_protocols_form(client: httpx.Client) -> None:
     answer = client.post("/v2/models/gathernd/infer", headers={"x-long": "x" * 70_000})
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["error"]
     assert answer.status_code == 431
-
-
-@pytest.mark.parametrize("path", ["/v2x", "/v3", "/"])
-def test_errors_elsewhere_are_not(client: httpx.Client, path: str) -> None:
-    with httpx.Client(base_url=client.base_url, trust_env=False, timeout=60) as plain:
-        answer = plain.post(path)
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert "error" not in answer.json()
-
-
-@pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
-def test_head_and_options(client: httpx.Client, method: str) -> None:
-    answer = client.request(method, "/v2/health/live")
-    assert answer.status_code == {"HEAD": 200, "OPTIONS": 204}[method]
-    answer = client.request(method, "/v2/models/gathernd/infer")
-    assert answer.status_code == {"HEAD": 405, "OPTIONS": 204}[method]
-    assert "POST" in answer.headers["allow"]
 
 
 def test_openapi_has_every_operation_once_and_only_json_errors(client: httpx.Client) -> None:

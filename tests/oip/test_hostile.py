@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from tests.conftest import samples, slow_but_for
-from tests.for_each import for_each
 from tests.http.server import Server
 from tests.oip.bodies import SIZE, example, part, refused, request
 
@@ -38,75 +37,6 @@ def binary() -> tuple[bytes, dict[str, str]]:
     return request([part("data", DATA, "FP32", binary=True), part("indices", INDICES, "INT64", binary=True)])
 
 
-@pytest.mark.parametrize("sizes", [(95, 17), (97, 15), (0, 112), (112, 0), (80, 32)])
-def test_wrong_binary_sizes_that_add_up(client: httpx.Client, sizes: tuple[int, int]) -> None:
-    parts = [part("data", DATA, "FP32", binary=True), part("indices", INDICES, "INT64", binary=True)]
-    for one, size in zip(parts, sizes, strict=True):
-        one.described["parameters"]["binary_data_size"] = size
-    content, headers = request(parts)
-    refused(client.post(INFER, content=content, headers=headers), "element_count_mismatch", "/inputs/0")
-
-
-def sized(client: httpx.Client, size: Any) -> httpx.Response:
-    """The answer to a binary request whose first input is said to have `size` bytes."""
-    parts = [part("data", DATA, "FP32", binary=True), part("indices", INDICES, "INT64", binary=True)]
-    parts[0].described["parameters"]["binary_data_size"] = size
-    content, headers = request(parts)
-    return client.post(INFER, content=content, headers=headers)
-
-
-@pytest.mark.parametrize("size", [-1, -(2**63), 1.5, "16", True, [16]])
-def test_a_binary_size_that_is_no_number_of_bytes(client: httpx.Client, size: Any) -> None:
-    answer = sized(client, size)
-    assert answer.status_code == 422
-    refused(answer, "invalid_field", "/inputs/0/parameters/binary_data_size")
-
-
-@pytest.mark.parametrize("size", [2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 16, 2**64, 10**30, 1e308])
-def test_a_binary_size_beyond_the_body(client: httpx.Client, size: Any) -> None:
-    answer = sized(client, size)
-    assert answer.status_code == 400
-    refused(answer, "malformed_request")
-
-
-def test_a_binary_size_without_the_header_field(client: httpx.Client) -> None:
-    content, _ = binary()
-    refused(client.post(INFER, content=content), "malformed_request")
-    parts = [part("data", DATA, "FP32", binary=True), part("indices", INDICES, "INT64")]
-    head = json.dumps({"inputs": [one.described for one in parts]})
-    refused(client.post(INFER, content=head), "malformed_request")
-
-
-@pytest.mark.parametrize(
-    "size",
-    [
-        "-1",
-        "-0",
-        "+5",
-        "1.0",
-        "0x10",
-        "1e3",
-        "",
-        "abc",
-        "²",
-        "12 34",
-        "1,2",
-        "9" * 19,
-        "9" * 400,
-        "nan",
-        "00x",
-    ],
-)
-def test_a_header_size_that_is_wrong(client: httpx.Client, size: str) -> None:
-    content, headers = binary()
-    headers[SIZE] = size
-    answer = client.post(
-        INFER, content=content, headers={name.encode(): text.encode() for name, text in headers.items()}
-    )
-    assert answer.status_code == 400
-    refused(answer, "malformed_request")
-
-
 def test_a_header_size_over_the_limit_of_json(client: httpx.Client) -> None:
     content, headers = binary()
     headers[SIZE] = "9" * 18
@@ -119,23 +49,6 @@ def test_a_header_size_given_twice(client: httpx.Client) -> None:
     content, headers = binary()
     answer = client.post(INFER, content=content, headers=[*headers.items(), (SIZE, "5")])
     refused(answer, "malformed_request")
-
-
-@for_each(
-    "shape",
-    [
-        [-1], [-6, -4], [6, -4], [2**63], [2**64 + 24], [2**32, 2**32], [2**62, 4], [2**31, 2**31, 4], [10**30],
-        [2**40] * 20, [1] * 40 + [24], [24] + [1] * 10_000, [1e308], [2.4e1, 0.5], [None], [[24]], ["24"],
-    ],
-)  # fmt: skip
-@for_each("form", [True, False])
-def test_hostile_shapes(client: httpx.Client, shape: list[Any], form: bool) -> None:
-    parts = [part("data", DATA, "FP32", binary=form), part("indices", INDICES, "INT64", binary=form)]
-    parts[0].described["shape"] = shape
-    content, headers = request(parts)
-    answer = client.post(INFER, content=content, headers=headers)
-    assert answer.status_code == 422, answer.text
-    assert len(answer.content) < 5000
 
 
 @pytest.mark.parametrize("form", [True, False], ids=["binary", "json"])
@@ -171,26 +84,6 @@ def test_a_compressed_bomb(client: httpx.Client, server: Server, squeeze: Any, s
 def test_many_inputs(client: httpx.Client, count: int, code: str, pointer: str) -> None:
     body = {"inputs": [{"name": f"x{n}", "datatype": "INT8", "shape": [1], "data": [n]} for n in range(count)]}
     refused(client.post(INFER, json=body), code, pointer)
-
-
-def test_a_key_with_an_escape_is_the_same_key(client: httpx.Client) -> None:
-    text = json.dumps(example()).replace('"data": [0, 1, 2, 3]', '"d\\u0061ta": [0, 1, 2, 3]')
-    assert client.post(INFER, content=text).json()["outputs"][0]["data"] == [0, 3]
-    text = text.replace("[0, 1, 2, 3]", "[0, 1, 2, 300000000000]")
-    refused(client.post(INFER, content=text), "value_not_representable", "/inputs/0/data/3")
-
-
-def test_many_members_named_data_in_odd_places(client: httpx.Client) -> None:
-    odd: Any = {"data": [{"data": [[1, 2], "data"]}], "x": {"data": {"data": 5}}}
-    body: dict[str, Any] = {
-        "data": [1],
-        "outputs": None,
-        "y": [odd, {"data": "["}],
-        "parameters": {"data": odd, "z": {"data": [1]}},
-    }
-    body |= example()
-    body["inputs"][0] = {"data": [0, 1, 2, 3], "x": odd, **body["inputs"][0]}
-    assert client.post(INFER, json=body).json()["outputs"][0]["data"] == [0, 3]
 
 
 def test_the_json_part_over_its_limit(client: httpx.Client) -> None:

@@ -9,7 +9,6 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.for_each import for_each
 from tests.http.tensors import npy
 from tests.oip.bodies import SIZE, Array, output, part, refused, request, same
 
@@ -49,76 +48,11 @@ def test_it_takes_indices_only(client: httpx.Client, table: str, binary: bool) -
     refused(infer(client, data, part("indices", PICK, "INT64")), "invalid_field", "/inputs/0/name")
 
 
-def of_json(client: httpx.Client, **members: Any) -> httpx.Response:
-    body = {"inputs": [{"name": "indices", **members}]}
-    return client.post("/v2/models/table/infer", json=body)
-
-
-@for_each(
-    ("members", "wanted"),
-    [
-        ({"data": [3, 499]}, TABLE[[3, 499]]),
-        ({"data": [[3], [-1]]}, TABLE[[3, -1]]),
-        ({"data": [[3, 5]]}, TABLE[[3], [5]]),
-        ({"data": [[[3], [5]]]}, TABLE[[[3, 5]]]),
-        ({"data": []}, TABLE[:0]),
-        ({"data": [3, 5], "datatype": "INT64"}, TABLE[[3, 5]]),
-        ({"data": [3, 5], "datatype": None, "shape": None}, TABLE[[3, 5]]),
-        ({"data": [3, 5], "shape": [2]}, TABLE[3, 5]),
-        ({"data": [3, 5], "shape": [2, 1]}, TABLE[[3, 5]]),
-    ],
-)
-def test_indices_in_json_need_no_datatype_and_no_shape(
-    client: httpx.Client, members: dict[str, Any], wanted: Array
-) -> None:
-    _, found = output(of_json(client, **members))
-    assert same(found, np.asarray(wanted))
-
-
-@for_each(
-    ("members", "code", "pointer"),
-    [
-        ({"data": [[3], [4, 5]]}, "element_count_mismatch", "/inputs/0/data"),
-        ({"data": [[3], 4]}, "element_count_mismatch", "/inputs/0/data"),
-        ({"data": [3.5]}, "value_not_representable", "/inputs/0/data/0"),
-        ({"data": [3, 500]}, "index_out_of_bounds", "/inputs/0/data/1"),
-        ({"data": [3], "datatype": 5}, "invalid_field", "/inputs/0/datatype"),
-        ({"data": [3], "datatype": "FP7"}, "unsupported_dtype", "/inputs/0/datatype"),
-        ({"data": [3], "shape": "1"}, "invalid_field", "/inputs/0/shape"),
-        ({"parameters": {"binary_data_size": 0}}, "invalid_field", "/inputs/0/shape"),
-        ({}, "invalid_field", "/inputs/0"),
-    ],
-)
-def test_indices_without_a_shape_that_are_wrong(
-    client: httpx.Client, members: dict[str, Any], code: str, pointer: str
-) -> None:
-    refused(of_json(client, **members), code, pointer)
-
-
-@pytest.mark.parametrize("member", ["datatype", "shape"])
-def test_inputs_of_an_operator_say_all(client: httpx.Client, member: str) -> None:
-    inputs = [
-        {"name": "data", "datatype": "FP32", "shape": [2], "data": [1, 2]},
-        {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]},
-    ]
-    for number in range(2):
-        sent = [dict(one) for one in inputs]
-        del sent[number][member]
-        answer = client.post("/v2/models/gathernd/infer", json={"inputs": sent})
-        refused(answer, "invalid_field", f"/inputs/{number}/{member}")
-
-
 def test_a_tensor_that_is_named_like_a_call_is_a_model_all_the_same(client: httpx.Client) -> None:
     client.put("/tensors/infer", content=npy(TABLE), headers={"content-type": "application/x-npy"})
     assert client.get("/v2/models/infer").json()["name"] == "infer"
     assert infer(client, part("indices", PICK, "INT64"), name="infer").status_code == 200
     client.delete("/tensors/infer")
-
-
-@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
-@pytest.mark.parametrize("path", ["/v2/models/a/b/infer", "/v2/models/a/versions/1/2/infer"])
-def test_a_path_that_only_ends_like_a_call_is_none(client: httpx.Client, method: str, path: str) -> None:
-    refused(client.request(method, path), "not_found")
 
 
 @pytest.mark.parametrize("picked", [PICK[:, 0], np.empty(0, np.int64), np.arange(100_000) % 500])
@@ -133,14 +67,6 @@ def test_a_raw_body_is_a_column_of_int64(client: httpx.Client, picked: Array, sq
     )
     assert "binary_data_size" in body["outputs"][0]["parameters"]
     assert same(found, TABLE[picked])
-
-
-def test_a_raw_body_that_is_wrong(client: httpx.Client) -> None:
-    def post(content: bytes) -> httpx.Response:
-        return client.post("/v2/models/table/infer", content=content, headers={SIZE: "0"})
-
-    refused(post(bytes(15)), "element_count_mismatch", "/inputs/0")
-    refused(post(np.array([1, 500]).tobytes()), "index_out_of_bounds", "/inputs/0")
 
 
 def test_parameters_are_those_of_gathernd(client: httpx.Client) -> None:

@@ -211,7 +211,7 @@ def test_many_requests_at_once(server: Server) -> None:
     given = [inputs("INT64", np.full((3, 2), number, np.int64)) for number in range(40)]
     waiting = [client.async_infer("gathernd", one, response_compression_algorithm="gzip") for one in given]
     for number, one in enumerate(waiting):
-        assert one.get_result(timeout=30).as_numpy("output").tolist() == [[number] * 2] * 3
+        assert one.get_result(timeout=60).as_numpy("output").tolist() == [[number] * 2] * 3
     client.close()
 
 

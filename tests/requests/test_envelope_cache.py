@@ -16,6 +16,7 @@ from app.tensors.gather_call import Call, Encoding
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
 from tests.conftest import samples
+from tests.for_each import for_each
 from tests.wire.json_random import Requests
 from tests.wire.json_requests import INDICES, SIGNATURES, outcome, read_call, request, tensor
 
@@ -47,7 +48,7 @@ def test_random_requests_are_read_alike_with_and_without_the_cache() -> None:
         assert found == wanted * 2, (body, other)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "rest",
     [
         ', "out_of_bounds": "fill", "fill_value": {"shape": [1]}',
@@ -56,7 +57,7 @@ def test_random_requests_are_read_alike_with_and_without_the_cache() -> None:
         ', "out_of_bounds": "fill", "fill_value": [[1], 1e999]',
     ],
 )
-@pytest.mark.parametrize("shape", ["[1.0]", "[1]", "[ 1 ]", "[1,1]"])
+@for_each("shape", ["[1.0]", "[1]", "[ 1 ]", "[1,1]"])
 def test_a_shape_elsewhere_is_not_taken_for_that_of_an_array(rest: str, shape: str) -> None:
     bodies = [
         request(tensor("float32", "[5, 6]", given), INDICES, rest.replace("[1]", other))

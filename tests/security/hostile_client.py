@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE
 from tests.security.hostile import SMUGGLED
 
 ALLOWED_5XX: Final = {501, 503, 507}

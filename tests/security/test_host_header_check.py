@@ -6,9 +6,10 @@ import pytest
 
 from app.errors import GatherError
 from app.security.host_header_check import HostHeaderCheck
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     "host",
     ["localhost", "localhost:8080", "127.0.0.1", "127.0.0.1:8080", "127.9.9.9", "[::1]", "[::1]:8080", "LOCALHOST.",
      "a.localhost:1", "my.service:99"],
@@ -19,7 +20,7 @@ def test_loopback_and_allowed_names_pass(host: str) -> None:
     guard.check({b"host": host.encode(), b"origin": b"http://" + host.encode()})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "host",
     ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", "[::2]", "", "a b", "localhost:x",
      "evil.example:80@localhost", "127.1", "0x7f000001", "2130706433", "[localhost]", "[127.0.0.1]", "[::1]x",
@@ -30,7 +31,7 @@ def test_a_foreign_host_is_forbidden(host: str) -> None:
         HostHeaderCheck("127.0.0.1", []).check({b"host": host.encode()})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "origin",
     ["https://evil.example", "null", "http://localhost.evil.example", "file://", "", "javascript://localhost",
      "ftp://localhost", "HTTP://localhost", "//localhost", "localhost", "http:localhost", "http:/localhost",

@@ -21,7 +21,7 @@ from app.errors import GatherError
 from app.security import api_keys
 from app.security.api_keys import BadKeysFile, key_digest
 from app.security.authorizer import KeyAuthorizer, ReadOnlyAuthorizer
-from tests.http.server import GATHERND
+from tests.http.server import GATHERND, run_program
 
 DIGEST = sha256(b"one").hexdigest()
 OTHER = sha256(b"other").hexdigest()
@@ -336,9 +336,7 @@ def gathernd(*arguments: str, file: Path | None) -> subprocess.CompletedProcess[
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
     if file is not None:
         environment["GATHERND_API_KEYS_FILE"] = str(file)
-    return subprocess.run(
-        [GATHERND, "keys", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    return run_program([GATHERND, "keys", *arguments], variables=environment)
 
 
 def test_the_command_makes_lists_and_removes_keys(tmp_path: Path) -> None:

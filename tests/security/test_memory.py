@@ -27,7 +27,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     scope="module",
     params=[
         pytest.param("", marks=pytest.mark.slow),
-        pytest.param("--access-log true", marks=pytest.mark.slow),
+        pytest.param("--access-log", marks=pytest.mark.slow),
         "--cors-origins https://app.example",
     ],
 )

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from app.server.http1_connection import Http1Connection
 from app.settings import Settings
+from tests.server.connections import configured
 
 
 @pytest.fixture(autouse=True)
-def default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections that no server has made have the settings that a server without any gives them."""
-    monkeypatch.setattr(Http1Connection, "settings", Settings(), raising=False)
+def default_settings() -> Iterator[None]:
+    """Connections that no server has made have what a server without any settings gives them."""
+    with configured(Settings()):
+        yield

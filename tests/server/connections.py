@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from app.memory.budget import Budget
+from app.server.connection_limit import ConnectionLimit
 from app.server.http1_connection import Http1Connection
 from app.settings import Settings
+from app.telemetry.shared_counters import unshared_counters
 
 Application = Callable[..., Coroutine[Any, Any, None]]
 
@@ -46,9 +51,18 @@ class FakeTransport(asyncio.Transport):
         """Bring no more to the connection."""
 
 
+@contextmanager
+def configured(settings: Settings) -> Iterator[None]:
+    """Give connections what a server with these settings gives them, but for the answers of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Http1Connection, "settings", settings, raising=False)
+        patch.setattr(Http1Connection, "budget", Budget(1 << 30), raising=False)
+        patch.setattr(Http1Connection, "limit", ConnectionLimit(100, set(), unshared_counters()), raising=False)
+        yield
+
+
 def connect(app: Application) -> tuple[Http1Connection, FakeTransport]:
-    """A new connection to `app`, with the settings that a server without any gives it. Call it in a running loop."""
-    Http1Connection.settings = Settings()
+    """A new connection to `app`, whose class is `configured`. Call it in a running loop."""
     config = uvicorn.Config(cast(Any, app), lifespan="off", log_config=None)
     config.load()
     connection = Http1Connection(config=config, server_state=ServerState(), app_state={})
@@ -59,6 +73,6 @@ def connect(app: Application) -> tuple[Http1Connection, FakeTransport]:
 
 async def until(state: Callable[[], bool]) -> None:
     """Wait for a state."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not state():  # noqa: ASYNC110  (nothing says when it comes)
             await asyncio.sleep(0)

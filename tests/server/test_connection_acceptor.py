@@ -13,6 +13,7 @@ import pytest
 
 from app.server import connection_acceptor
 from app.server.connection_acceptor import Acceptor
+from app.server.connection_limit import ConnectionLimit
 from app.telemetry.shared_counters import CounterGroup, Counters, SlotHeader, join
 
 PATIENCE = 0.2
@@ -48,7 +49,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen()
-            taking = Acceptor([listener], lambda: Connections(opened), opened, mine)
+            limit = ConnectionLimit(100, opened, mine)
+            taking = Acceptor([listener], lambda: Connections(opened), opened, mine, dict, limit)
             taking.start()
             other.header[SlotHeader.ACCEPTING] = 1
             try:

@@ -9,6 +9,7 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable, Coroutine
+from hashlib import sha256
 from typing import Any
 
 import httptools
@@ -21,7 +22,7 @@ from app.errors import Code, GatherError
 from app.memory.budget import Budget
 from app.server import request_header_cache
 from app.server.http1_connection import Http1Connection, _bad_framing
-from app.server.refusal_response import RenderedError
+from app.server.raw_error_response import RenderedError
 from tests.server.connections import connect, until
 
 GET = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -56,7 +57,6 @@ class Held:
 def budget(monkeypatch: pytest.MonkeyPatch) -> Budget:
     found = Budget(1 << 20)
     monkeypatch.setattr(Http1Connection, "budget", found)
-    monkeypatch.setattr(Http1Connection, "limit", None)
     return found
 
 
@@ -126,13 +126,12 @@ async def test_a_header_that_is_not_cached_is_looked_up_once(monkeypatch: pytest
             return default
 
     monkeypatch.setattr(request_header_cache, "known", Counting(1))
-    monkeypatch.setattr(request_header_cache, "hashed", False)
     app = Held()
     app.go.set()
     connection, transport = connect(app)
     connection.data_received(GET * 3)
     await until(lambda: transport.written.count(b"HTTP/1.1 204") == 3)
-    assert asked == [GET] * 3
+    assert asked == [sha256(GET).digest()] * 3
 
 
 @in_loop

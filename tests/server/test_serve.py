@@ -40,7 +40,6 @@ class Starting:
 
 @pytest.fixture
 def starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Starting]:
-    monkeypatch.setattr(Http1Connection, "limit", None, raising=False)
     monkeypatch.setattr(Http1Connection, "leaving", False)
     made = Starting()
     yield made

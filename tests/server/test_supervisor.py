@@ -1,27 +1,28 @@
-"""The parent of several workers in events that are rare, with stand-ins for the workers: real processes, real signals.
+"""The parent of several workers in events whose order the service does not fix: stand-ins for the workers do.
 
-tests/workers has the same with the service itself, under `make test-all`. A stand-in says what a worker says over its
-channel (see `app.server.supervisor`) and serves nobody.
+A stand-in says what a worker says over its channel (see `app.server.supervisor`) and serves nobody. tests/workers has
+the other events, with the service itself.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import sleep
 
 import pytest
 
 from app.security import api_keys
 from tests.conftest import slow_but_for
+from tests.http import server as servers
+from tests.http.fork_server import ForkedProcess
 from tests.workers.load import until
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 WORKER = """
@@ -36,7 +37,8 @@ if start.settings:
     from pathlib import Path
     from app.security.authorizer import KeyAuthorizer
     keys = KeyAuthorizer(Path(start.settings["keys"]), start.last_good)
-    print("worker", os.getpid(), "starts with", *(key.label for key in keys._keys.values()), flush=True)
+    labels = " ".join(key.label for key in keys._keys.values())
+    os.write(1, f"worker {os.getpid()} starts with {labels}\\n".encode())  # in one piece, since two workers write
 while letter := channel.recv(1):
     if letter == b"g":
         channel.send(b"w")
@@ -73,7 +75,7 @@ sys.exit(watched.Supervisor(options, listeners, sys.argv[1], handed_on, "", [key
 class Parent:
     """A parent with two workers that take connections, or one that has said `begun`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path, begun: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, log: Path, begun: str) -> None:
         self.process = process
         self._log = log
         self.said(begun)
@@ -101,25 +103,14 @@ class Parent:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
 
-    @contextmanager
-    def no_more_files(self) -> Iterator[None]:
-        """It can open nothing, and so start no worker."""
-        pid = self.process.pid
-        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
-        yield
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
-
 
 @contextmanager
 def parent(folder: Path, *arguments: str, program: str = WORKER, begun: str = "ready") -> Iterator[Parent]:
     log = folder / "log"
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", PARENT, program, *arguments],
-            stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
+        command = [sys.executable, "-c", PARENT, program, *arguments]
+        process = servers.start(command, ROOT, {**os.environ, "PYTHONPATH": path}, {}, output)
     try:
         yield Parent(process, log, begun)
     finally:
@@ -132,72 +123,6 @@ def break_at_once(file: Path) -> None:
     broken = file.with_name("broken")
     broken.write_text("broken\n")
     broken.replace(file)
-
-
-def refuses(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except ConnectionRefusedError:
-        return True
-    return False
-
-
-def test_a_worker_that_hangs_in_a_rolling_restart_is_killed_and_the_restart_ends(tmp_path: Path) -> None:
-    with parent(tmp_path) as running:
-        before = running.workers()
-        os.kill(before[0], signal.SIGSTOP)
-        running.process.send_signal(signal.SIGHUP)
-        running.said("the restart has ended")
-        assert running.log().count("hangs and is killed") == 1
-        after = running.workers()
-        assert len(after) == 2
-        assert not set(before) & set(after)
-        assert running.stop() == 0, "how a worker ended that had been replaced is no failure of the stop"
-
-
-def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_can(tmp_path: Path) -> None:
-    with parent(tmp_path) as running:
-        assert not refuses(running.port)
-        with running.no_more_files():
-            first, second = running.workers()
-            os.kill(first, signal.SIGKILL)
-            running.said("a worker is missing")
-            assert not refuses(running.port)
-            os.kill(second, signal.SIGKILL)
-            running.said("no worker is left", times=2)
-            assert refuses(running.port)
-        running.said("takes connections", times=4)
-        assert len(running.workers()) == 2
-        assert running.stop() == 0, running.log()
-
-
-@pytest.mark.slow
-def test_a_rolling_restart_that_is_given_up_is_not_said_to_have_ended(tmp_path: Path) -> None:
-    with parent(tmp_path) as running:
-        before = running.workers()
-        with running.no_more_files():
-            running.process.send_signal(signal.SIGHUP)
-            running.said("the restart is given up")
-        sleep(1)  # it looks at its workers four times meanwhile
-        assert "the restart has ended" not in running.log()
-        running.process.send_signal(signal.SIGHUP)
-        running.said("the restart has ended")
-        assert not set(before) & set(running.workers())
-        assert running.stop() == 0, running.log()
-
-
-@pytest.mark.slow
-def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    api_keys.add(file, "a", ["gather"])
-    with parent(tmp_path, str(file)) as running:
-        break_at_once(file)
-        os.kill(running.workers()[0], signal.SIGKILL)
-        running.said("takes connections", times=3)
-        lines = [line for line in running.log().splitlines() if "starts with" in line]
-        assert len(lines) == 3
-        assert {line.partition("starts with ")[2] for line in lines} == {"a"}
-        assert running.stop() == 0, running.log()
 
 
 def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_no_key_that_was_removed(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_cycle_starts_with_all_that_uvicorns_starts_with() -> None:
     """Ours does not call the constructor of uvicorn, which costs each request more than what ours does of it."""
     protocol = protocol_of(Http1Connection)
     scope: dict[str, Any] = {"type": "http", "headers": [], "method": "POST"}
-    ours = HttpExchange(protocol, scope, keep_alive=True, expect=True)
+    ours = HttpExchange(protocol, scope, keep_alive=True)
     theirs = httptools_impl.RequestResponseCycle(
         scope=scope,  # type: ignore[arg-type]
         transport=protocol.transport,
@@ -73,7 +73,7 @@ def test_a_cycle_starts_with_all_that_uvicorns_starts_with() -> None:
         access_log=False,
         default_headers=protocol.server_state.default_headers,
         message_event=asyncio.Event(),
-        expect_100_continue=True,
+        expect_100_continue=False,
         keep_alive=True,
         on_response=protocol.on_response_complete,
     )

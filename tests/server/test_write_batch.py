@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,10 +44,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def respond(transport: Any, size: int) -> None:
     """What a request comes to whose answer has that many bytes."""
-    made = HttpExchange.__new__(HttpExchange)
-    made.transport = transport
-    made.keep_alive = True
-    made.on_response = lambda: None
+    connection: Any = SimpleNamespace(
+        transport=transport,
+        flow=None,
+        server_state=SimpleNamespace(default_headers=[]),
+        on_response_complete=lambda: None,
+    )
+    made = HttpExchange(connection, {}, keep_alive=True)
     made.respond(200, b"", (bytes(size),), size)
 
 

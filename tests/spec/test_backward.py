@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from app.operators.backward_rules import Backward
+from app.operators.backward import Backward, plan_gather_backward, plan_gathernd_backward
 from app.operators.dialects import GATHER, GATHERND
-from app.operators.gather_backward import plan_gather_backward
-from app.operators.gathernd_backward import plan_gathernd_backward
 from app.tensors.backward_call import BackwardCall
 from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import BackwardName

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.store import LocalStore
-from app.tensors.shape_limits import Limits
+from tests.store.helpers import opened
 
 
 @pytest.fixture
@@ -17,8 +17,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(folder: Path) -> Iterator[LocalStore]:
     """An open store of its own."""
-    made = LocalStore(folder, Limits())
-    made.open()
+    made = opened(folder)
     yield made
     made.close()
 
@@ -26,7 +25,6 @@ def store(folder: Path) -> Iterator[LocalStore]:
 @pytest.fixture
 def other(store: LocalStore, folder: Path) -> Iterator[LocalStore]:
     """The same store as another worker of the same process group has it."""
-    made = LocalStore(folder, Limits(), token=store.group.token)
-    made.open()
+    made = opened(folder, token=store.group.token)
     yield made
     made.close()

@@ -53,6 +53,7 @@ from numpy.typing import NDArray
 
 from app import compile_request_functions
 from app.api.routes.tensors_scatter import ScatterAttempt
+from app.catalogue.aliases import AliasMove
 from app.errors import GatherError
 from app.formats import npy as npy_format
 from app.imports.import_steps import ImportSpec, ImportSteps
@@ -65,7 +66,7 @@ from app.store.scatters.pending_scatter import PendingScatter
 from app.store.scatters.scatter_log import ScatterLog
 from app.tensors.shape_limits import Limits
 from tests.http.tensors import npy
-from tests.store.helpers import call_of, change_of, files, put, scatter_together, strings
+from tests.store.helpers import call_of, change_of, files, put, put_alias, scatter_together, strings
 from tests.store.power import LOSSES, Power
 from tests.strings import items
 
@@ -153,7 +154,7 @@ def versioned() -> list[Change]:
         ("scatter", "t@3", (*rows(6, 2), "add")),
         ("delete", "t@4", None),
         ("scatter", "t", (*rows(7, 2), "add")),
-        ("alias", "b", "t@3"),
+        ("aliases", "", {"a": "t@3", "b": "t@3"}),
         ("delete", "s", None),
         ("unalias", "a", None),
         ("put", "t", table(5)),
@@ -271,6 +272,10 @@ def expected(tables: Tables, change: Change) -> Tables:
         assert what in tables
         after[f"={name}"] = what
         return after
+    if kind == "aliases":
+        assert set(what.values()) <= tables.keys()
+        after |= {f"={alias}": target for alias, target in what.items()}
+        return after
     if kind == "unalias":
         del after[f"={name}"]
         return after
@@ -367,7 +372,10 @@ def carry_out(store: LocalStore, change: Change, key: str) -> list[str]:
                 assert store.imports.find(record.id) is None
         return []
     if kind == "alias":
-        store.put_alias(name, what)
+        put_alias(store, name, what)
+        return []
+    if kind == "aliases":
+        store.put_aliases([AliasMove(*each) for each in what.items()])
         return []
     if kind == "unalias":
         store.delete_alias(name)

@@ -32,6 +32,10 @@ class Filler:
             while self._grow(file.fileno()):
                 os.fsync(file.fileno())  # which sets free what others have removed
 
+    def give_back_a_file(self) -> None:
+        """Make room for one empty file."""
+        (self._folder / "0").unlink(missing_ok=True)
+
     def empty(self) -> None:
         """Remove them all."""
         self._folder.mkdir(exist_ok=True)

@@ -23,7 +23,7 @@ from app.store.maintenance.restore import restore
 from tests.conftest import TEST_ALL
 from tests.store.crash import carry_out_import
 from tests.store.filler import Filler
-from tests.store.helpers import opened, put, read, scatter
+from tests.store.helpers import opened, put, put_alias, read, scatter
 
 COUNT = 300 if TEST_ALL else 100
 ROLLED = "rolled"
@@ -40,7 +40,7 @@ def prepare(store: LocalStore) -> None:
         put(store, f"n{number}", np.full(100, number + COUNT, np.int64))
     for number in (1, 2):
         put(store, ROLLED, np.full(100, number, np.int64), keep=2)
-    store.put_alias("live", f"{ROLLED}@2")
+    put_alias(store, "live", f"{ROLLED}@2")
     scatter(store, "live", [[0]], np.array([2]), key="key")
     for kind in ("import failed", "import ended"):
         carry_out_import(store, kind, "more", np.zeros(10_000))
@@ -95,15 +95,16 @@ def check_copy(backup: Path) -> None:
     assert list(check_store(backup)) == []
     with tempfile.TemporaryDirectory() as room:
         restore(backup, Path(room) / "store")
-        store = opened(Path(room))
+        store = opened(Path(room) / "store")
         check(store, range(COUNT))
         assert read(store, "live").tolist() == [2] * 100
         store.close()
 
 
 def back_up_from_full_disk(place: Path, filler: Filler) -> None:
-    """A backup from a full disk to another one is whole; one on the full disk is refused."""
+    """A backup from a full disk to another one is whole: it takes an empty file there; one on that disk is refused."""
     filler.fill()
+    filler.give_back_a_file()
     with tempfile.TemporaryDirectory() as room:
         there = Path(room) / "backup"
         back_up(place / "store", there)
@@ -114,7 +115,7 @@ def back_up_from_full_disk(place: Path, filler: Filler) -> None:
 
 def main(place: Path) -> None:
     filler = Filler(place / "filler")
-    store = opened(place)
+    store = opened(place / "store")
     prepare(store)
     back_up_from_full_disk(place, filler)
     filler.fill()
@@ -125,7 +126,7 @@ def main(place: Path) -> None:
     refused_import(store)
     filler.fill()
     for number in (1, 2, 1):
-        store.put_alias("live", f"{ROLLED}@{number}")
+        put_alias(store, "live", f"{ROLLED}@{number}")
         assert read(store, "live").tolist() == [number] * 100
     assert store.find_answer("live", "key", "digest") is not None
     forget_imports(store)
@@ -135,7 +136,7 @@ def main(place: Path) -> None:
         if number % 50 == 0:
             check(store, range(number + 1, COUNT))
     store.close()
-    store = opened(place)
+    store = opened(place / "store")
     check(store, range(0))
     assert read(store, "live").tolist() == [1] * 100
     filler.empty()

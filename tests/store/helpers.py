@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.catalogue.aliases import AliasMove
+from app.catalogue.records import Alias
 from app.errors import GatherError
 from app.operators.scatternd import plan_scatter
-from app.store import Conditions, LocalStore, Metadata
+from app.store import Conditions, LocalStore, Metadata, Quota
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered
 from app.tensors.dtypes import DTYPES
@@ -26,15 +28,27 @@ BY_NUMPY = {row.numpy: row for row in DTYPES.values()}
 ALWAYS = Conditions()
 
 
-def opened(folder: Path) -> LocalStore:
-    """A store in a folder of `folder`."""
-    store = LocalStore(folder / "store", Limits())
+def opened(folder: Path, quota: Quota | None = None, **options: Any) -> LocalStore:
+    """The store in `folder`, of which this is the first process unless `options` have a token."""
+    store = LocalStore(folder, Limits(), quota, **options)
     store.open()
     return store
 
 
+def reopened(store: LocalStore, folder: Path) -> LocalStore:
+    """The store after a restart."""
+    store.close()
+    return opened(folder)
+
+
 def packed(texts: list[str]) -> bytes:
     return framed(texts)
+
+
+def put_alias(store: LocalStore, alias: str, target: str, conditions: Conditions = ALWAYS) -> tuple[Alias, bool]:
+    """Make or move one alias: the alias, and whether it is new."""
+    (made,) = store.put_aliases([AliasMove(alias, target, conditions)])
+    return made
 
 
 def put(
@@ -114,7 +128,7 @@ def scatter_change(store: LocalStore, name: str, change: ScatterChange, conditio
     queued = store.queue_scatter(name, change, conditions, turn.set)
     if not queued.is_leader:
         turn.wait()
-    return store.complete_scatter(queued)
+    return store.complete_scatter(name, queued)
 
 
 def scatter(
@@ -166,3 +180,10 @@ def files(folder: Path) -> set[str]:
         for path in (folder / part).rglob("*")
         if path.is_file()
     }
+
+
+def flip(path: Path, place: int) -> None:
+    """Change one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.store.catalogue.catalogue import FILE, FILES
+from app.store.catalogue.catalogue_database import FILE, FILES
 from app.store.files import disk_writes
 
 STEPS = tuple(

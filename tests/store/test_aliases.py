@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.catalogue.aliases import AliasMove
+from app.catalogue.records import Alias
 from app.errors import GatherError
 from app.errors.hints import hint_of
 from app.store import Conditions, LocalStore, Quota
-from app.store.catalogue.catalogue_rows import Alias
 from app.store.files import disk_writes
+from app.store.files.mapped_tensor import MappedContent
 from app.store.files.write_uploaded_tensor import UploadSpec
 from app.tensors.dtypes import DTYPES
-from app.tensors.shape_limits import Limits
-from tests.store.helpers import answered, files, put, read, scatter, strings, uploaded
+from tests.store.helpers import answered, files, opened, put, put_alias, read, scatter, strings, uploaded
 
 
 @pytest.fixture
@@ -40,10 +41,10 @@ def refused(code: str, work: Callable[..., object], *arguments: object) -> Gathe
 def test_an_alias_names_one_version_and_moves_in_one_step_for_every_process(
     items: LocalStore, other: LocalStore
 ) -> None:
-    alias, created = items.put_alias("live", "items@2")
+    alias, created = put_alias(items, "live", "items@2")
     assert (alias.alias, alias.name, alias.version, created) == ("live", "items", 2, True)
     for number in (2, 3, 1):
-        moved, created = items.put_alias("live", f"items@{number}")
+        moved, created = put_alias(items, "live", f"items@{number}")
         assert not created
         for each in (items, other):
             assert read(each, "live").tolist() == [number] * 3
@@ -59,48 +60,32 @@ def test_an_alias_names_one_version_and_moves_in_one_step_for_every_process(
 
 
 def test_it_survives_a_restart_with_its_etag(items: LocalStore) -> None:
-    alias, _ = items.put_alias("live", "items@2")
+    alias, _ = put_alias(items, "live", "items@2")
     items.close()
-    store = LocalStore(items.folder, Limits())
-    store.open()
+    store = opened(items.folder)
     assert store.alias("live") == alias
     assert read(store, "live").tolist() == [2, 2, 2]
     store.close()
 
 
 def test_each_move_has_a_new_etag_and_a_move_to_where_it_is_keeps_it(items: LocalStore) -> None:
-    etags = [items.put_alias("live", f"items@{number}")[0].etag for number in (1, 2, 2, 1)]
+    etags = [put_alias(items, "live", f"items@{number}")[0].etag for number in (1, 2, 2, 1)]
     assert etags[1] == etags[2]
     assert len(set(etags)) == 3
     alias = items.alias("live")
     items.delete_alias("live")
-    made, created = items.put_alias("live", "items@1")
+    made, created = put_alias(items, "live", "items@1")
     assert created
     assert made.etag != alias.etag
     assert made.created > alias.created
-    moved, _ = items.put_alias("live", "items@2")
+    moved, _ = put_alias(items, "live", "items@2")
     assert moved.created == made.created
     assert moved.modified > made.modified
 
 
-def test_conditions_are_those_of_the_alias_and_not_of_what_it_names(items: LocalStore) -> None:
-    content = items.metadata("items@1").etag
-    refused("precondition_failed", items.put_alias, "live", "items@1", Conditions(match=("*",)))
-    etag = items.put_alias("live", "items@1", Conditions(none_match=("*",)))[0].etag
-    for conditions in (Conditions(match=(content,)), Conditions(none_match=("*",)), Conditions(none_match=(etag,))):
-        for target in ("items@1", "items@2"):
-            error = refused("precondition_failed", items.put_alias, "live", target, conditions)
-            assert "tensor" not in str(error.hint)
-        refused("precondition_failed", items.delete_alias, "live", conditions)
-    moved = items.put_alias("live", "items@2", Conditions(match=(etag,)))[0]
-    refused("precondition_failed", items.put_alias, "live", "items@3", Conditions(match=(etag,)))
-    items.delete_alias("live", Conditions(match=(moved.etag,)))
-    assert items.alias_names() == []
-
-
 def test_what_it_names_is_not_removed_and_not_given_up_at_an_upload(items: LocalStore) -> None:
-    items.put_alias("live", "items@1")
-    items.put_alias("next", "items@3")
+    put_alias(items, "live", "items@1")
+    put_alias(items, "next", "items@3")
     for reference, alias in (("items", "live"), ("items@1", "live"), ("items@3", "next")):
         error = refused("tensor_in_use", items.delete, reference)
         assert f"/aliases/{alias}" in str(error.hint)
@@ -108,10 +93,10 @@ def test_what_it_names_is_not_removed_and_not_given_up_at_an_upload(items: Local
     for number in (4, 5):
         put(items, "items", np.full(3, number), keep=1)
         assert items.version_numbers("items") == [1, 3, number]
-    items.put_alias("live", "items@5")
+    put_alias(items, "live", "items@5")
     assert items.version_numbers("items") == [1, 3, 5]  # so that one can move back until the next upload
-    items.put_alias("live", "items@1")
-    items.put_alias("live", "items@5")
+    put_alias(items, "live", "items@1")
+    put_alias(items, "live", "items@5")
     put(items, "items", np.full(3, 6))
     assert items.version_numbers("items") == [3, 5, 6]
     items.delete_alias("next")
@@ -121,9 +106,9 @@ def test_what_it_names_is_not_removed_and_not_given_up_at_an_upload(items: Local
 
 
 def test_tensors_and_aliases_share_their_names(items: LocalStore) -> None:
-    items.put_alias("live", "items@1")
+    put_alias(items, "live", "items@1")
     refused("name_conflict", put, items, "live", np.arange(3))
-    refused("name_conflict", items.put_alias, "items", "items@1")
+    refused("name_conflict", put_alias, items, "items", "items@1")
     assert "/aliases/live" in str(refused("name_conflict", items.delete, "live").hint)
     refused("name_conflict", items.delete_alias, "items")
     refused("tensor_not_found", items.delete_alias, "none")
@@ -133,12 +118,12 @@ def test_tensors_and_aliases_share_their_names(items: LocalStore) -> None:
     assert not [path for path in files(items.folder) if path.startswith("incoming")]
     items.delete_alias("live")
     put(items, "live", np.arange(3))
-    refused("name_conflict", items.put_alias, "live", "items@1")
+    refused("name_conflict", put_alias, items, "live", "items@1")
 
 
 def test_an_upload_that_began_before_an_alias_took_its_name_is_refused(items: LocalStore) -> None:
     upload = uploaded(items, UploadSpec("live", DTYPES["int8"], (3,)), b"abc", 3)
-    items.put_alias("live", "items@1")
+    put_alias(items, "live", "items@1")
     refused("name_conflict", items.put, upload)
     assert not [path for path in files(items.folder) if path.startswith("incoming")]
 
@@ -159,32 +144,26 @@ def test_an_upload_that_began_before_an_alias_took_its_name_is_refused(items: Lo
 def test_it_names_a_version_that_is_there_and_never_an_alias(
     items: LocalStore, target: str, code: str, hint: str
 ) -> None:
-    items.put_alias("live", "items@1")
-    error = refused(code, items.put_alias, "next", target)
+    put_alias(items, "live", "items@1")
+    error = refused(code, put_alias, items, "next", target)
     assert error.places[0].pointer == "/tensor"
     assert hint in str(error.hint)
     assert items.alias_names() == ["live"]
 
 
-@pytest.mark.parametrize("name", ["a b", "", "live@1", "gathernd", "stats", "lookup", "x" * 129])
-def test_its_name_is_one_that_a_tensor_may_have(items: LocalStore, name: str) -> None:
-    assert refused("invalid_field", items.put_alias, name, "items@1").places[0].pointer == "/name"
-
-
 def test_there_are_no_more_aliases_than_tensors_may_be(folder: Path) -> None:
-    store = LocalStore(folder, Limits(), Quota(tensors=2))
-    store.open()
+    store = opened(folder, Quota(tensors=2))
     put(store, "items", np.arange(3))
     for name in ("a", "b", "a"):
-        store.put_alias(name, "items@1")
-    error = refused("insufficient_storage", store.put_alias, "c", "items@1")
+        put_alias(store, name, "items@1")
+    error = refused("insufficient_storage", put_alias, store, "c", "items@1")
     assert error.facts == {"limit": "store_aliases", "maximum": 2}
     put(store, "more", np.arange(3))  # aliases are no tensors
     store.close()
 
 
 def test_a_scatter_through_it_changes_that_version(items: LocalStore, other: LocalStore) -> None:
-    items.put_alias("live", "items@2")
+    put_alias(items, "live", "items@2")
     etag = scatter(items, "live", [[0]], np.array([20]))
     for each in (items, other):
         assert [read(each, name)[0] for name in ("items@1", "items@2", "items", "live")] == [1, 20, 3, 20]
@@ -198,7 +177,7 @@ def test_strings_that_a_scatter_changes_are_read_through_it_by_every_process(
     store: LocalStore, other: LocalStore
 ) -> None:
     put(store, "words", strings("a", "b"))
-    store.put_alias("live", "words@1")
+    put_alias(store, "live", "words@1")
     assert read(other, "live").tolist() == ["a", "b"]
     scatter(store, "words", [[0]], strings("longer"))
     assert read(other, "live").tolist() == ["longer", "b"]
@@ -208,10 +187,10 @@ def test_strings_that_a_scatter_changes_are_read_through_it_by_every_process(
 
 def test_a_key_given_with_it_gets_the_first_answer_wherever_it_names_now(items: LocalStore, other: LocalStore) -> None:
     put(items, "users", np.arange(3))
-    items.put_alias("live", "items@1")
+    put_alias(items, "live", "items@1")
     first = scatter(items, "live", [[0]], np.array([1]), "add", key="k")
     for target in ("items@2", "users@1", "items@1", "items@3"):
-        items.put_alias("live", target)
+        put_alias(items, "live", target)
         for each in (items, other):
             assert scatter(each, "live", [[0]], np.array([1]), "add", key="k") == first
     found = items.find_answer("live", "k", "digest")
@@ -228,7 +207,7 @@ def test_a_key_given_with_it_gets_the_first_answer_wherever_it_names_now(items: 
 def test_a_move_and_a_removal_of_its_target_at_the_same_time_leave_no_alias_of_nothing(
     items: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    items.put_alias("live", "items@1")
+    put_alias(items, "live", "items@1")
     real = disk_writes.commit
     begun, go_on = Event(), Event()
 
@@ -241,7 +220,7 @@ def test_a_move_and_a_removal_of_its_target_at_the_same_time_leave_no_alias_of_n
 
     def move() -> None:
         try:
-            outcomes.append(other.put_alias("live", "items@2"))
+            outcomes.append(put_alias(other, "live", "items@2"))
         except GatherError as error:
             outcomes.append(error.code)
 
@@ -260,29 +239,58 @@ def test_a_move_and_a_removal_of_its_target_at_the_same_time_leave_no_alias_of_n
     assert items.alias("live").version == 1
 
 
-def test_a_lookup_beside_a_thread_that_learns_of_a_move_and_of_a_removal_finds_the_version(
-    items: LocalStore, other: LocalStore
+def moving_before_the_first_mapping(monkeypatch: pytest.MonkeyPatch, move: Callable[[], None]) -> None:
+    """Have `move` called when a lookup has found its versions, and is about to map the first content."""
+    real, waiting = MappedContent, [move]
+
+    def mapped(*arguments: Any) -> MappedContent:
+        if waiting:
+            waiting.pop()()
+        return real(*arguments)
+
+    monkeypatch.setattr("app.store.stored_tensors.MappedContent", mapped)
+
+
+def test_a_lookup_whose_version_is_removed_before_it_is_mapped_finds_where_the_alias_was_moved(
+    items: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    items.put_alias("live", "items@1")
+    put_alias(other, "live", "items@1")
 
-    class Interrupted(dict[str, Alias]):
-        """Another thread of this process learns of both just when the lookup knows what the alias named before."""
+    def move() -> None:
+        put_alias(other, "live", "items@2")
+        other.delete("items@1")
 
-        def get(self, alias: str, default: Any = None) -> Any:
-            found = super().get(alias, default)
-            items._index._aliases = dict(self)
-            other.put_alias("live", "items@2")
-            other.delete("items@1")
-            items.sweep()
-            return found
-
-    items._index._aliases = Interrupted(items._index._aliases)
+    moving_before_the_first_mapping(monkeypatch, move)
     assert read(items, "live").tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_names_looked_up_together_are_of_one_state_whatever_moves_between_them(
+    store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    """With `removed` the versions of the older state are not there any more: all names are looked up again."""
+    for name in "ab":
+        for number in (1, 2):
+            put(other, name, np.full(3, number), keep=2)
+        put_alias(other, f"{name}-live", f"{name}@1")
+
+    def move() -> None:
+        for name in "ab":
+            put_alias(other, f"{name}-live", f"{name}@2")
+            if removed:
+                other.delete(f"{name}@1")
+
+    moving_before_the_first_mapping(monkeypatch, move)
+    found = store.get_all(["a-live", "b-live", "a-live", "a@2"])
+    expected = 2 if removed else 1
+    assert [one and one.data_version for one in found] == [expected, expected, expected, 2]
+    assert [one and one.data_version for one in store.get_all(["a-live", "b-live"])] == [2, 2]
+    assert store.get_all(["a", "c", "b"])[1:] == [None]
 
 
 def test_many_moves_in_two_processes_follow_each_other(items: LocalStore, other: LocalStore) -> None:
     """Both move the same alias by its ETag, as two publishers do; each move is made once and seen at once."""
-    items.put_alias("live", "items@1")
+    put_alias(items, "live", "items@1")
     moves: list[str] = []
 
     def run(store: LocalStore) -> None:
@@ -290,7 +298,7 @@ def test_many_moves_in_two_processes_follow_each_other(items: LocalStore, other:
         while made < 30:
             alias = store.alias("live")
             try:
-                moved, _ = store.put_alias("live", f"items@{alias.version % 3 + 1}", Conditions(match=(alias.etag,)))
+                moved, _ = put_alias(store, "live", f"items@{alias.version % 3 + 1}", Conditions(match=(alias.etag,)))
             except GatherError as error:
                 if error.code != "precondition_failed":
                     raise
@@ -308,10 +316,98 @@ def test_many_moves_in_two_processes_follow_each_other(items: LocalStore, other:
     assert items.alias("live").version == 60 % 3 + 1
 
 
-def test_aliases_are_listed_in_the_order_of_their_names(items: LocalStore) -> None:
-    for name in ("c", "a", "d", "b"):
-        items.put_alias(name, "items@1")
-    found, following = items.alias_page(2, None)
-    assert ([alias.alias for alias in found], following) == (["a", "b"], "b")
-    found, following = items.alias_page(2, following)
-    assert ([alias.alias for alias in found], following) == (["c", "d"], None)
+RELEASES = 20
+
+
+def test_many_move_in_one_step_for_another_process_that_looks_them_up_meanwhile(
+    store: LocalStore, other: LocalStore
+) -> None:
+    names = [f"t{number}" for number in range(26)]
+    live = [f"{name}-live" for name in names]
+    for name in names:
+        for number in (1, 2):
+            put(store, name, np.full(1, number), keep=2)
+
+    def move(version: int) -> list[tuple[Alias, bool]]:
+        return store.put_aliases(
+            [AliasMove(alias, f"{name}@{version}") for alias, name in zip(live, names, strict=True)]
+        )
+
+    assert all(is_new for _, is_new in move(1))
+    stop = Event()
+    seen: list[set[object]] = []
+
+    def look() -> None:
+        while not stop.is_set():
+            seen.append({one and one.data_version for one in other.get_all(live)})
+
+    reader = Thread(target=look)
+    reader.start()
+    for release in range(RELEASES):
+        moved = move(2 - release % 2)
+        assert [alias.version for alias, _ in moved] == [2 - release % 2] * 26
+        assert not any(is_new for _, is_new in moved)
+        assert {one and one.data_version for one in other.get_all(live)} == {2 - release % 2}
+    stop.set()
+    reader.join()
+    assert {1, 2} >= {version for found in seen for version in found}
+    assert all(len(found) == 1 for found in seen)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "pointer"),
+    [
+        (AliasMove("b", "items@9", pointer="/b", target_pointer="/b/tensor"), "tensor_not_found", "/b/tensor"),
+        (AliasMove("b", "items", pointer="/b", target_pointer="/b/tensor"), "invalid_field", "/b/tensor"),
+        (AliasMove("b", "a@1", pointer="/b", target_pointer="/b/tensor"), "tensor_not_found", "/b/tensor"),
+        (AliasMove("items", "items@1", pointer="/items"), "name_conflict", "/items"),
+        (AliasMove("lookup", "items@1", pointer="/lookup"), "invalid_field", "/lookup"),
+        (AliasMove("b c", "items@1", pointer="/b c"), "invalid_field", "/b c"),
+        (AliasMove("b@1", "items@1", pointer="/b@1"), "invalid_field", "/b@1"),
+        (AliasMove("", "items@1", pointer="/"), "invalid_field", "/"),
+        (AliasMove("b", "items@1", Conditions(match=("*",), pointer="/b")), "precondition_failed", "/b"),
+        (AliasMove("a", "items@2", Conditions(none_match=("*",), pointer="/a")), "precondition_failed", "/a"),
+    ],
+)
+def test_where_one_of_many_cannot_be_moved_none_is(
+    items: LocalStore, wrong: AliasMove, code: str, pointer: str
+) -> None:
+    put_alias(items, "a", "items@1")
+    before, _ = items.alias_page(10, None)
+    others = [AliasMove(name, "items@3") for name in ("a", "new") if name != wrong.alias]
+    for moves in ([wrong, *others], [*others, wrong]):
+        error = refused(code, items.put_aliases, moves)
+        assert [place.pointer for place in error.places] == [pointer]
+        assert items.alias_page(10, None)[0] == before
+
+
+def test_of_many_those_that_name_their_version_already_keep_their_etag(items: LocalStore) -> None:
+    kept, _ = put_alias(items, "a", "items@1")
+    moved, _ = put_alias(items, "b", "items@1")
+    targets = {"a": "items@1", "b": "items@2", "c": "items@3"}
+    (a, *a_is_new), (b, *b_is_new), (_, *c_is_new) = items.put_aliases([AliasMove(*each) for each in targets.items()])
+    assert a == kept
+    assert (b.created, b.etag == moved.etag) == (moved.created, False)
+    assert [*a_is_new, *b_is_new, *c_is_new] == [False, False, True]
+
+
+def test_many_new_ones_together_are_no_more_than_tensors_may_be(folder: Path) -> None:
+    store = opened(folder, Quota(tensors=2))
+    put(store, "items", np.arange(3))
+    refused("insufficient_storage", store.put_aliases, [AliasMove(name, "items@1") for name in "abc"])
+    assert store.alias_names() == []
+    store.put_aliases([AliasMove(name, "items@1") for name in "ab"])
+    store.put_aliases([AliasMove(name, "items@1") for name in "ba"])
+    store.close()
+
+
+def test_keys_given_with_many_get_their_first_answers_wherever_those_name_now(
+    items: LocalStore, other: LocalStore
+) -> None:
+    for number, alias in enumerate("ab", 1):
+        put_alias(items, alias, f"items@{number}")
+    first = {alias: scatter(items, alias, [[0]], np.array([1]), "add", key="k") for alias in "ab"}
+    items.put_aliases([AliasMove(alias, "items@3") for alias in "ab"])
+    for alias in "ab":
+        assert answered(other, alias, "k", "digest") == first[alias]
+    assert answered(other, "items@1", "k", "digest") is None

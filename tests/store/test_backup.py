@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.store import LocalStore, StoreInUse, StoreRefused
-from app.store.catalogue.catalogue import FILE
+from app.store.catalogue.catalogue_database import FILE
 from app.store.files import disk_writes, file_system_check
 from app.store.files.content_copy import copy_content
 from app.store.files.download_snapshots import Snapshot
@@ -29,19 +29,13 @@ from app.store.maintenance.backup import BackupResult, DamagedVersions, back_up
 from app.store.maintenance.backup_manifest import CONTENTS, MANIFEST, MARKER
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
-from app.tensors.shape_limits import Limits
-from tests.store.helpers import answered, put, read, scatter, strings
+from tests.conftest import TEST_ALL
+from tests.store.helpers import answered, flip, opened, put, put_alias, read, scatter, strings
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
     return tmp_path / "backup"
-
-
-def opened(folder: Path) -> LocalStore:
-    store = LocalStore(folder, Limits())
-    store.open()
-    return store
 
 
 def restored(target: Path, folder: Path) -> LocalStore:
@@ -54,14 +48,14 @@ def restored(target: Path, folder: Path) -> LocalStore:
 
 def filled(store: LocalStore) -> None:
     for number in (1, 2, 3):
-        put(store, "table", np.full((3, 5), number, np.float32), keep=2)
-    put(store, "words", strings("a", "bé", "", "d" * 300), prefault=True)
+        put(store, "table", np.full((3, 5), number, np.float32), keep=2, note=f"run {number}")
+    put(store, "words", strings("a", "bé", "", "d" * 300), prefault=True, note="über alles")
     put(store, "empty", np.zeros((0, 4), np.int8))
     put(store, "big", np.arange(3 * BLOCK, dtype=np.uint8))
     for _ in range(4):
         put(store, "gone", np.arange(2))
     store.delete("gone")
-    store.put_alias("live", "table@2")
+    put_alias(store, "live", "table@2")
     scatter(store, "live", [[0]], np.full((1, 5), 9, np.float32), key="k")
     scatter(store, "words", [[0]], strings("longer"), key="w")
     scatter(store, "big", [[BLOCK], [2 * BLOCK]], np.full(2, 200, np.uint8), "max")
@@ -75,6 +69,8 @@ def check_filled(store: LocalStore) -> None:
     assert read(store, "table").tolist() == [[3] * 5] * 3
     assert read(store, "words").tolist() == ["longer", "bé", "", "d" * 300]
     assert store.metadata("words").prefault
+    notes = [store.metadata(reference).note for reference in ("live", "table", "words", "big")]
+    assert notes == ["run 2", "run 3", "über alles", ""], "a scatter keeps the note"
     assert read(store, "empty").shape == (0, 4)
     big = np.arange(3 * BLOCK, dtype=np.uint8)
     big[[BLOCK, 2 * BLOCK]] = np.maximum(big[[BLOCK, 2 * BLOCK]], 200)
@@ -82,12 +78,9 @@ def check_filled(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize("running", [True, False])
-@pytest.mark.parametrize("clones", [True, False])
 def test_a_restored_store_has_names_versions_aliases_times_and_numbers_and_new_etags(
-    store: LocalStore, folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch, running: bool, clones: bool
+    store: LocalStore, folder: Path, target: Path, running: bool
 ) -> None:
-    if clones:
-        monkeypatch.setattr(disk_writes, "clone", cloned)
     filled(store)
     described = {name: store.metadata(name) for name in ("table@2", "table@3", "words", "empty", "big")}
     if not running:
@@ -121,12 +114,6 @@ def test_a_restored_store_has_names_versions_aliases_times_and_numbers_and_new_e
     new.close()
     if running:
         check_filled(store)
-
-
-def cloned(source: int, target: int) -> bool:
-    """What a file system with reflinks does, at one moment."""
-    os.pwrite(target, os.pread(source, os.fstat(source).st_size, 0), 0)
-    return True
 
 
 def test_the_aliases_of_a_restored_store_have_etags_of_their_own(store: LocalStore, folder: Path, target: Path) -> None:
@@ -204,7 +191,7 @@ def test_a_content_is_of_one_version_though_it_is_scattered_replaced_or_removed_
     monkeypatch.setattr(backup, "_OPEN_FILES", held_open)
     put(store, "x", np.zeros((64, BLOCK), np.uint8))
     put(store, "y", np.zeros((64, BLOCK), np.uint8))
-    store.put_alias("live", "y@1")
+    put_alias(store, "live", "y@1")
     real = Snapshot.read
     seen: list[int] = []
 
@@ -213,7 +200,7 @@ def test_a_content_is_of_one_version_though_it_is_scattered_replaced_or_removed_
             scatter(store, "x", [[row] for row in range(64)], np.ones((64, BLOCK), np.uint8))
         if len(seen) == 3:  # while x is copied
             put(store, "y", np.full(3, 5), keep=2)
-            store.put_alias("live", "y@2")
+            put_alias(store, "live", "y@2")
             store.delete("y@1")
             put(store, "x", np.full(3, 6))
             put(store, "z", np.full(3, 7))
@@ -243,14 +230,14 @@ def test_scatters_wait_for_no_copy_and_the_copy_has_none_of_them_by_half(
 
     def change() -> None:
         nonlocal count
-        while not stop.is_set():
+        while not stop.wait(0 if TEST_ALL else 0.005):
             count += 1
             scatter(store, "x", [[row] for row in range(256)], np.full((256, 4096), count % 251, np.uint8))
 
     thread = Thread(target=change)
     thread.start()
     try:
-        for number in range(8):
+        for number in range(8 if TEST_ALL else 4):
             back_up(folder, target)
             new = restored(target, folder.with_name(f"new-{number}"))
             content = read(new, "x")
@@ -259,7 +246,7 @@ def test_scatters_wait_for_no_copy_and_the_copy_has_none_of_them_by_half(
     finally:
         stop.set()
         thread.join()
-    assert count > 8
+    assert count > (8 if TEST_ALL else 4)
 
 
 def test_a_service_that_starts_meanwhile_spoils_no_copy(
@@ -273,7 +260,7 @@ def test_a_service_that_starts_meanwhile_spoils_no_copy(
 
     def reading(snapshot: Snapshot, begin: int, end: int) -> bytes:
         if not started:
-            started.append(opened(folder))  # it removes the snapshots of earlier services
+            started.append(opened(folder))  # it removes the snapshots of dead readers
             scatter(started[0], "x", [[row] for row in range(64)], np.ones((64, BLOCK), np.uint8))
         return real(snapshot, begin, end)
 
@@ -281,7 +268,7 @@ def test_a_service_that_starts_meanwhile_spoils_no_copy(
     back_up(folder, target)
     started[0].close()
     new = restored(target, folder.with_name("new"))
-    assert np.unique(read(new, "x")).tolist() == [1]
+    assert np.unique(read(new, "x")).tolist() in ([0], [1])
     new.close()
 
 
@@ -289,7 +276,7 @@ def test_uploads_and_alias_moves_all_the_while_leave_each_backup_of_one_moment(
     store: LocalStore, folder: Path, target: Path
 ) -> None:
     put(store, "x", np.full(1000, 1), keep=3)
-    store.put_alias("live", "x@1")
+    put_alias(store, "live", "x@1")
     stop = Event()
     published = 1
 
@@ -297,7 +284,7 @@ def test_uploads_and_alias_moves_all_the_while_leave_each_backup_of_one_moment(
         nonlocal published
         while not stop.is_set():
             version = put(store, "x", np.full(1000, published + 1), keep=3)[0].version
-            store.put_alias("live", f"x@{version}")
+            put_alias(store, "live", f"x@{version}")
             published = version
 
     thread = Thread(target=publish)
@@ -386,16 +373,10 @@ def test_a_folder_that_another_process_has_claimed_is_refused(store: LocalStore,
             restore(target, new)
 
 
-def flip(path: Path, place: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1
-    path.write_bytes(content)
-
-
 def file_of(target: Path, name: str) -> Path:
     manifest = backup_manifest.read(target)
     assert manifest is not None
-    return target / CONTENTS / next(one.row.file for one in manifest.versions if one.row.name == name)
+    return target / CONTENTS / next(row.file for row in manifest.catalogue.rows if row.name == name)
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -456,7 +437,8 @@ def test_a_manifest_cannot_name_files_elsewhere(store: LocalStore, folder: Path,
     back_up(folder, target)
     body = json.loads((target / MANIFEST).read_bytes().partition(b"\n")[2])
     for member, value in (("file", "../../secret"), ("file", "/etc/passwd"), ("name", "../x"), ("file", None)):
-        changed = {**body, "versions": [{**body["versions"][0], member: value}]}
+        catalogue = body["catalogue"]
+        changed = {**body, "catalogue": {**catalogue, "rows": [{**catalogue["rows"][0], member: value}]}}
         text = json.dumps(changed).encode()
         head = json.dumps({"format": 1, "sha256": hashlib.sha256(text).hexdigest()}).encode()
         (target / MANIFEST).write_bytes(head + b"\n" + text)
@@ -559,13 +541,13 @@ def test_more_files_than_are_held_open_are_copied_though_all_are_replaced_meanwh
     real = copy_content
     copies = 0
 
-    def copying(*arguments: Any) -> str:
+    def copying(*arguments: Any) -> None:
         nonlocal copies
         copies += 1
         if copies == 2:
             for number in range(12):
                 put(store, f"n{number}", np.full(10, 2))
-        return real(*arguments)
+        real(*arguments)
 
     monkeypatch.setattr(backup, "copy_content", copying)
     done = back_up(folder, target)
@@ -612,7 +594,7 @@ def test_a_backup_brought_up_to_date_is_as_one_made_anew(tmp_path_factory: Any, 
         elif kind == "delete" and versions and not any(store.alias(a).name == name for a in store.alias_names()):
             store.delete(name)
         elif kind == "alias" and versions:
-            store.put_alias(f"alias-{what}", f"{name}@{versions[what % len(versions)]}")
+            put_alias(store, f"alias-{what}", f"{name}@{versions[what % len(versions)]}")
         elif kind == "backup":
             back_up(room / "store", room / "backup")
     back_up(room / "store", room / "backup")

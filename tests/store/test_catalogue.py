@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,38 +14,25 @@ import pytest
 
 from app.errors import GatherError
 from app.store import LocalStore, Quota, StoreInUse, StoreRefused
-from app.store.catalogue import catalogue, catalogue_transaction
-from app.store.catalogue.catalogue import FILE, FILES, Catalogue
+from app.store.catalogue import catalogue_database, catalogue_transaction
+from app.store.catalogue.catalogue_database import FILE, FILES, Catalogue
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes
 from app.store.files.tensor_file import encode_page
 from app.store.files.write_uploaded_tensor import UploadSpec
-from app.store.processes.shared_state import StateWord
+from app.store.processes.directory_lock import StateWord
 from app.store.tensor_metadata import read_first_page
 from app.tensors.dtypes import DTYPES
-from app.tensors.shape_limits import Limits
 from tests.conftest import slow_but_for
-from tests.store.helpers import files, put, read, scatter, strings
+from tests.http.server import run_program
+from tests.store.helpers import files, opened, put, read, scatter, strings
 
 ROOT = Path(__file__).parents[2]
 
 
-def opened(folder: Path, quota: Quota | None = None) -> LocalStore:
-    store = LocalStore(folder, Limits(), quota)
-    store.open()
-    return store
-
-
 @pytest.mark.parametrize("what", slow_but_for(("replace", "checkpoint"), ("replace", "remove", "checkpoint", "upload")))
 def test_a_worker_that_dies_at_a_step_of_a_change_leaves_the_others_right(what: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.store.survivors", what],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run_program([sys.executable, "-m", "tests.store.survivors", what], timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout) >= 5
 
@@ -104,12 +90,12 @@ def test_the_catalogue_is_damaged_missing_or_locked_and_the_start_says_so(folder
 
     locking = sqlite3.connect(path, isolation_level=None)
     locking.execute("BEGIN IMMEDIATE")
-    catalogue.LOCK_TIMEOUT_S, before = 0.1, catalogue.LOCK_TIMEOUT_S  # type: ignore[misc]
+    catalogue_database.LOCK_TIMEOUT_S, before = 0.1, catalogue_database.LOCK_TIMEOUT_S  # type: ignore[misc]
     try:
         with pytest.raises(StoreInUse, match="locked"):
             opened(folder)
     finally:
-        catalogue.LOCK_TIMEOUT_S = before  # type: ignore[misc]
+        catalogue_database.LOCK_TIMEOUT_S = before  # type: ignore[misc]
         locking.close()
 
     for content in (b"", b"junk" * 5000, whole[:5000], whole[:4096] + bytes(len(whole) - 4096)):

@@ -14,23 +14,16 @@ import numpy as np
 import pytest
 
 from app.store import LocalStore, StoreRefused
-from app.store.catalogue.catalogue import FILE
+from app.store.catalogue.catalogue_database import FILE
 from app.store.files import disk_writes, file_system_check
 from app.store.files.tensor_file import BLOCK, PAGE
 from app.store.files.write_uploaded_tensor import UploadSpec
 from app.store.maintenance.check_store import check
 from app.tensors.dtypes import DTYPES
-from app.tensors.shape_limits import Limits
 from tests.conftest import slow_but_for
-from tests.store.helpers import put, read, scatter, strings
+from tests.store.helpers import flip, opened, put, put_alias, read, scatter, strings
 
 """The id of an import."""
-
-
-def opened(folder: Path) -> LocalStore:
-    store = LocalStore(folder, Limits())
-    store.open()
-    return store
 
 
 def filled(store: LocalStore) -> None:
@@ -39,7 +32,7 @@ def filled(store: LocalStore) -> None:
     put(store, "words", strings("a", "bé", "", "d" * 300))
     put(store, "gone", np.arange(3))
     store.delete("gone")
-    store.put_alias("live", "table@1")
+    put_alias(store, "live", "table@1")
     for number in range(4):
         scatter(store, "table", [[number]], np.full((1, 1), 5, np.float32), key=f"k{number}")
 
@@ -59,12 +52,6 @@ def file_of(folder: Path, reference: str, member: str = "file") -> Path:
 
 def log_of(folder: Path, reference: str) -> Path:
     return file_of(folder, reference, "content")
-
-
-def flip(path: Path, place: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1
-    path.write_bytes(content)
 
 
 def write_at(path: Path, place: int, content: bytes) -> None:
@@ -202,8 +189,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "last number missing": (
         in_catalogue("DELETE FROM last_versions WHERE name = 'table'"), "table", "remembers of it is missing",
     ),
-    "count of removed names": (
-        in_catalogue(LAST + "removed = 3 WHERE name = 'table'"), FILE, "removed_names is 1, and it is 2",
+    "tensor remembered as removed": (
+        in_catalogue(LAST + "removed = 3 WHERE name = 'table'"), "table", "is remembered as removed, and has versions",
     ),
     "count of keys": (in_catalogue("UPDATE facts SET value = 9 WHERE name = 'keys'"), FILE, "keys is 9, and it is"),
     "value missing": (in_catalogue("DELETE FROM facts WHERE name = 'clock'"), FILE, "lacks the value 'clock'"),
@@ -234,11 +221,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     },
     **{
         f"{name} no number": (in_catalogue(f"UPDATE facts SET value = 'x' WHERE name = '{name}'"), FILE, repr(name))
-        for name in ("keys", "clock", "boottime", "version_floor", "removed_names")
+        for name in ("keys", "clock", "boottime", "version_floor")
     },
     **{
         f"table {name} missing": (in_catalogue(f"DROP TABLE {name}"), FILE, f"lacks the table {name!r}")
-        for name in ("tensors", "aliases", "keys", "last_versions", "facts", "changes")
+        for name in ("tensors", "aliases", "keys", "last_versions", "facts", "changes", "imports")
     },
     **{
         f"index {name} missing": (in_catalogue(f"DROP INDEX {name}"), FILE, f"lacks the index {name!r}")
@@ -357,6 +344,11 @@ def test_files_of_another_user_and_a_network_file_system_are_found(
         assert "belongs to user 12345" in found.problem
 
 
+def test_the_folder_of_a_shard_is_of_the_store(stopped: Path) -> None:
+    (stopped / "shard").mkdir()
+    assert list(check(stopped)) == []
+
+
 def test_a_check_changes_nothing(stopped: Path) -> None:
     with (log_of(stopped, "table@2")).open("ab") as file:
         file.write(b"redo torn")
@@ -412,7 +404,7 @@ def test_a_check_of_a_busy_store_finds_nothing(store: LocalStore, folder: Path) 
 
     def publish(number: int) -> None:
         version = put(store, "x", np.full(5000, number), keep=2)[0].version
-        store.put_alias("x-live", f"x@{version}")
+        put_alias(store, "x-live", f"x@{version}")
 
     def come_and_go(number: int) -> None:
         put(store, f"n{number % 3}", np.full(5000, number))

@@ -4,14 +4,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event
+from threading import Event, Timer
 
 import numpy as np
 import pytest
 
 from app.store import LocalStore, StoreInUse
+from app.store.processes import directory_lock
 from app.tensors.shape_limits import Limits
-from tests.store.helpers import put, read
+from tests.store.helpers import opened, put, read
 
 HOLDER = """
 import sys, time
@@ -58,12 +59,23 @@ def test_a_killed_owner_leaves_the_store_free(folder: Path) -> None:
     with pytest.raises(StoreInUse):
         LocalStore(folder, Limits()).open()
     end(process)
-    store = LocalStore(folder, Limits())
-    store.open()
+    store = opened(folder)
     store.close()
 
 
-def test_workers_that_outlive_their_parent_keep_others_out(folder: Path) -> None:
+def test_a_service_started_at_once_waits_for_the_workers_of_a_killed_one(folder: Path) -> None:
+    owner, token = holder(folder)
+    worker, _ = holder(folder, token)
+    end(owner)
+    soon = Timer(0.3, end, [worker])
+    soon.start()
+    store = opened(folder)
+    store.close()
+    soon.join()
+
+
+def test_workers_that_outlive_their_parent_keep_others_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory_lock, "WORKERS_END_WITHIN", 0.2)
     owner, token = holder(folder)
     worker, same = holder(folder, token)
     assert same == token
@@ -73,14 +85,12 @@ def test_workers_that_outlive_their_parent_keep_others_out(folder: Path) -> None
     with pytest.raises(StoreInUse, match="first process"):
         LocalStore(folder, Limits(), token=token).open()
     end(worker)
-    store = LocalStore(folder, Limits())
-    store.open()
+    store = opened(folder)
     store.close()
 
 
 def test_a_token_of_another_folder_does_not_count(store: LocalStore, tmp_path: Path) -> None:
-    another = LocalStore(tmp_path / "another", Limits(), token=store.group.token)
-    another.open()
+    another = opened(tmp_path / "another", token=store.group.token)
     assert another.group.owner
     assert store.group.token != another.group.token
     another.close()

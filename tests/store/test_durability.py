@@ -15,28 +15,23 @@ import orjson
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, Quota, idempotency
+from app.store import LocalStore, Quota, StoreRefused, idempotency
+from app.store.catalogue.catalogue_rows import AnsweredKey
 from app.store.files import disk_writes, file_system_check, tensor_file
-from app.store.files.file_system_check import Unsuitable, file_system_of
+from app.store.files.file_system_check import file_system_of
 from app.store.files.tensor_file import HeaderWord
 from app.store.processes import memory_barrier
-from app.store.processes.shared_state import StateWord
+from app.store.processes.directory_lock import StateWord
 from app.store.scatters import scatter_log
 from app.store.scatters import writable_tensor as scatters
 from app.tensors.shape_limits import Limits
-from tests.store.helpers import answered, files, put, read, scatter, strings
+from tests.store.helpers import answered, files, opened, put, read, scatter, strings
 
 STEPS = (
     "create", "open_or_create", "write", "write_at", "store_words", "fsync", "fsync_folder", "truncate", "rename",
     "unlink", "commit",
 )  # fmt: skip
 DAY_NS = 24 * 3600 * 10**9
-
-
-def opened(folder: Path, quota: Quota | None = None) -> LocalStore:
-    store = LocalStore(folder, Limits(), quota)
-    store.open()
-    return store
 
 
 def failing_at(monkeypatch: pytest.MonkeyPatch, last: int) -> Callable[[], bool]:
@@ -308,15 +303,12 @@ def test_keys_by_the_hundred_thousand_are_all_remembered(store: LocalStore, monk
     monkeypatch.setattr(disk_writes, "fsync", lambda _: None)
     put(store, "x", np.zeros(2, np.int64))
     (row,) = store._index.rows()
-    entries = [
-        scatter_log.Entry(1, 0, f"key-{number}", "d", f'"{number}"', clock=store._keys.clock.now())
-        for number in range(130_000)
-    ]
+    clock = store._keys.clock.now()
+    answers = [AnsweredKey("x", f"key-{number}", "d", f'"{number}"', clock) for number in range(130_000)]
     with store._replayed_logs.open(row) as writable:
-        writable.log.keys.update({(None, str(entry.key)): entry for entry in entries})
-        living = store._keys.unexpired("x", writable.log.keys.values())
+        writable.log.keys.update({(answer.scope, answer.key): answer for answer in answers})
         with store._index.change() as transaction:
-            store._keys.store(transaction, living)
+            store._keys.store(transaction, answers)
     assert store.group.state[StateWord.KEYS] == 130_000
     assert answered(store, "x", "key-0", "d") == '"0"'
 
@@ -382,7 +374,7 @@ def test_a_folder_on_a_network_file_system_is_refused(
     monkeypatch.setattr(file_system_check, "MOUNTS", table)
     assert file_system_of(folder) == kind
     if refused:
-        with pytest.raises(Unsuitable, match=kind):
+        with pytest.raises(StoreRefused, match=kind):
             opened(folder)
         assert not folder.exists()
     else:
@@ -406,7 +398,7 @@ def test_workers_are_refused_where_they_could_not_see_changes_in_order(
     monkeypatch.setattr(memory_barrier, "register", lambda: fenced)
     store = LocalStore(folder, Limits(), processes=processes)
     if refused:
-        with pytest.raises(Unsuitable, match="GATHERND_WORKERS=1"):
+        with pytest.raises(StoreRefused, match="GATHERND_WORKERS=1"):
             store.open()
     else:
         store.open()

@@ -41,6 +41,8 @@ def test_a_batch_of_several_has_no_more_bytes_than_it_may(
             scatter.finish(Scattered("etag", 1))
 
     queues = ScatterQueues(work)
-    queued = [queues.enqueue("x", PendingScatter(change(size)), lambda: None) for _ in range(5)]
-    assert [queues.complete(one) for one in queued] == [Scattered("etag", 1)] * 5
+    queued = [PendingScatter(change(size)) for _ in range(5)]
+    for one in queued:
+        queues.enqueue("x", one)
+    assert [queues.complete("x", one) for one in queued] == [Scattered("etag", 1)] * 5
     assert found == batches

@@ -11,8 +11,7 @@ import pytest
 
 from app.errors import GatherError
 from app.store import LocalStore, import_records
-from app.tensors.shape_limits import Limits
-from tests.store.helpers import put
+from tests.store.helpers import opened, put
 
 
 def refuse(*_: object) -> None:
@@ -22,8 +21,7 @@ def refuse(*_: object) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LocalStore]:
-    made = LocalStore(tmp_path / "store", Limits())
-    made.open()
+    made = opened(tmp_path / "store")
     yield made
     made.close()
 

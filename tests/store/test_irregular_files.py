@@ -25,15 +25,14 @@ import pytest
 
 from app.errors import GatherError
 from app.store import LocalStore, StoreRefused
-from app.store.catalogue.catalogue import FILE
+from app.store.catalogue.catalogue_database import FILE
 from app.store.import_records import ImportRecord
 from app.store.maintenance.backup import DamagedVersions, back_up
 from app.store.maintenance.backup_manifest import CONTENTS, MANIFEST, MARKER
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
-from app.tensors.shape_limits import Limits
 from tests.conftest import slow_but_for
-from tests.store.helpers import put, read, scatter
+from tests.store.helpers import opened, put, put_alias, read, scatter
 from tests.store.test_check import file_of, log_of
 
 LONGEST_S = 30
@@ -144,12 +143,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def opened(folder: Path, token: str | None = None) -> LocalStore:
-    store = LocalStore(folder, Limits(), token=token)
-    store.open()
-    return store
-
-
 # What is asked of it, each in a process that may hang
 
 
@@ -189,7 +182,7 @@ def use(store: LocalStore, told: list[str]) -> None:
         lambda: store.imports.page(10, None),
         lambda: store.imports.find(RECORD),
         lambda: store.imports.cancel(RECORD),
-        lambda: store.put_alias("live", "beside@1"),
+        lambda: put_alias(store, "live", "beside@1"),
         lambda: store.remove_leftovers(at_once=True),
         lambda: put(store, "new", np.arange(3)),
         lambda: store.delete("new"),

@@ -25,7 +25,8 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from tests.conftest import slow_but_for
-from tests.store.helpers import files, put, read, scatter, strings
+from tests.for_each import for_each
+from tests.store.helpers import files, opened, put, read, reopened, scatter, strings
 from tests.strings import items
 
 SAMPLES = {
@@ -34,13 +35,6 @@ SAMPLES = {
     else (np.arange(12).reshape(4, 3) % 2).astype(row.numpy)
     for name, row in DTYPES.items()
 }
-
-
-def reopened(store: LocalStore, folder: Path) -> LocalStore:
-    store.close()
-    again = LocalStore(folder, Limits())
-    again.open()
-    return again
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -107,7 +101,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each("name", HOSTILE)
 def test_a_hostile_name_is_refused_and_leaves_nothing(store: LocalStore, folder: Path, name: str) -> None:
     before = set(folder.parent.rglob("*"))
     for work in (
@@ -236,27 +230,11 @@ def test_refused_uploads_leave_nothing(store: LocalStore, folder: Path) -> None:
     assert files(folder) == before
 
 
-def test_pages_of_the_list_are_in_order_and_complete(store: LocalStore) -> None:
-    names = sorted(f"t{number}" for number in range(25))
-    for name in names:
-        put(store, name, np.arange(2))
-    found, after = [], None
-    for _ in range(3):
-        page, after = store.page(10, after)
-        found += [metadata.name for metadata in page]
-    assert found == names
-    assert after is None
-    assert store.page(25, None)[1] is None
-    assert store.page(10, "t9")[0] == []
-    assert [metadata.name for metadata in store.page(2, "t3x")[0]] == ["t4", "t5"]
-
-
 @pytest.mark.parametrize(
     ("quota", "limit"), [(Quota(tensors=2), "store_tensors"), (Quota(total=30_000), "store_bytes")]
 )
 def test_the_quota_refuses_what_is_new_and_lets_replace(folder: Path, quota: Quota, limit: str) -> None:
-    store = LocalStore(folder, Limits(), quota)
-    store.open()
+    store = opened(folder, quota)
     table = np.zeros(8000, np.uint8)
     put(store, "a", table)
     put(store, "b", table)
@@ -404,8 +382,7 @@ def test_a_restart_removes_what_an_upload_left(store: LocalStore, folder: Path) 
 
 
 def test_a_content_larger_than_memory_is_told_to_be_cold(folder: Path) -> None:
-    store = LocalStore(folder, Limits(), memory=20_000)
-    store.open()
+    store = opened(folder, memory=20_000)
     put(store, "small", np.arange(100))
     put(store, "large", np.arange(3000))
     assert [getattr(store.get(name), "cold", None) for name in ("small", "large")] == [False, True]

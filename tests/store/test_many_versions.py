@@ -10,8 +10,8 @@ from time import thread_time
 import numpy as np
 import pytest
 
+from app.catalogue.records import Alias
 from app.store import LocalStore, Quota
-from app.store.catalogue.catalogue_rows import Alias
 from app.store.files.tensor_file import encode_page
 from app.store.tensor_metadata import read_first_page
 from app.tensors.shape_limits import Limits
@@ -42,7 +42,7 @@ def entered(folder: Path, names: int, versions: int) -> None:
                 first = encode_page(replace(about, name=name, id=identity), 0, 0)
                 content = first + rest if version in (1, versions) else b""
                 (folder / "tensors" / identity).write_bytes(content)
-                transaction.put(replace(row, name=name, content=identity, file=identity, version=version))
+                transaction.put(replace(row, name=name, content=identity, file=identity, number=version))
             transaction.put_alias(alias_of(name, versions))
     store.close()
 

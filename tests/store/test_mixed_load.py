@@ -28,8 +28,8 @@ def test_a_mixed_load_with_kills_loses_nothing_and_repeats_no_etag(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_minute_of_mixed_load_on_more_than_a_thousand_tensors(tmp_path: Path, warmed: Path) -> None:
-    counts = run_and_report(tmp_path, warmed, 60, 2, 1100, kills=2)
+def test_a_mixed_load_on_more_than_a_thousand_tensors_loses_nothing(tmp_path: Path, warmed: Path) -> None:
+    counts = run_and_report(tmp_path, warmed, 25, 2, 1100, kills=2)
     assert counts["tensors"] > 800
     assert counts["workers killed"] > 1
     assert counts["groups killed"] > 1

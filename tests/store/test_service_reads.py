@@ -20,7 +20,7 @@ from app.kernels import reference
 from app.memory.budget import Budget
 from app.operators.gather_plan import GatherPlan
 from app.services.service import Service
-from app.store import EmptyStore, LocalStore, Resident
+from app.store import LocalStore, Resident, Store
 from app.store.files import disk_writes
 from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES
@@ -61,7 +61,7 @@ class Overtaken:
         return bad
 
 
-class Cold(EmptyStore):
+class Cold(Store):
     """A store whose contents are larger than memory."""
 
     def __init__(self, store: LocalStore) -> None:
@@ -244,7 +244,7 @@ def test_gathers_that_wait_for_one_stalled_tensor_leave_the_threads_to_others(st
 
     async def run() -> None:
         waiting = [asyncio.create_task(look_up("x")) for _ in range(50)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while stalled.waiting < 2:  # noqa: ASYNC110  (threads change it)
                 await asyncio.sleep(0.001)
             assert await look_up("y") == [1, 2]
@@ -260,7 +260,7 @@ def test_gathers_that_wait_for_one_stalled_tensor_leave_the_threads_to_others(st
         threads.shutdown()
 
 
-class StalledStore(EmptyStore):
+class StalledStore(Store):
     """A store whose x changes whenever it is read, and cannot be kept from that until `free` is set."""
 
     def __init__(self, store: LocalStore) -> None:

@@ -8,22 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.catalogue.records import Alias, NameRecord
+from app.catalogue.versions import superseded
 from app.errors import GatherError
 from app.errors.hints import hint_of
 from app.store import Conditions, LocalStore, Quota
 from app.store.catalogue import catalogue_transaction
 from app.store.catalogue.catalogue_rows import Row
-from app.store.version_changes import superseded
-from app.tensors.shape_limits import Limits
-from tests.store.helpers import answered, files, put, read, scatter, strings
+from tests.store.helpers import answered, files, opened, put, put_alias, read, scatter, strings
 
 ANY = ("*",)
-
-
-def opened(folder: Path, quota: Quota | None = None, keep: int = 1) -> LocalStore:
-    store = LocalStore(folder, Limits(), quota, keep_versions=keep)
-    store.open()
-    return store
 
 
 def numbers(store: LocalStore, name: str) -> list[int]:
@@ -35,7 +29,7 @@ def numbers(store: LocalStore, name: str) -> list[int]:
 
 
 def version_row(number: int) -> Row:
-    return Row("x", f"{number}", f"{number}", "int8", (1,), 1, 1, "", 0, 0, version=number)
+    return Row("x", f"{number}", f"{number}", "int8", (1,), 1, 1, "", 0, 0, number=number)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +48,9 @@ def version_row(number: int) -> Row:
 def test_the_newest_stay_and_those_that_aliases_name(
     there: list[int], keep: int, named: list[int], gone: list[int]
 ) -> None:
-    assert [row.version for row in superseded([version_row(one) for one in there], keep, named)] == gone
+    aliases = [Alias(f"a{one}", "x", one, "", 0, 0) for one in named]
+    own = NameRecord("x", [version_row(one) for one in there], aliases)
+    assert [row.number for row in superseded(own, keep)] == gone
 
 
 def test_each_upload_makes_the_next_version_and_by_default_takes_the_last_ones_place(
@@ -70,7 +66,7 @@ def test_each_upload_makes_the_next_version_and_by_default_takes_the_last_ones_p
 
 
 def test_older_versions_are_kept_as_an_upload_says_or_the_setting(folder: Path) -> None:
-    store = opened(folder, keep=3)
+    store = opened(folder, keep_versions=3)
     for number in range(1, 5):
         put(store, "x", np.arange(number))
     assert numbers(store, "x") == [2, 3, 4]
@@ -157,13 +153,6 @@ def test_a_name_is_removed_with_all_its_versions_and_one_version_alone(store: Lo
             store.delete(reference)
 
 
-def test_the_last_version_takes_its_name_along(store: LocalStore) -> None:
-    put(store, "x", np.arange(3))
-    store.delete("x@1")
-    assert store.names() == []
-    assert put(store, "x", np.arange(3))[1]
-
-
 def test_conditions_are_those_of_the_version_that_is_named(store: LocalStore) -> None:
     first = put(store, "x", np.arange(3))[0].etag
     second = put(store, "x", np.arange(4), keep=2)[0].etag
@@ -222,14 +211,6 @@ def test_the_hint_of_a_version_that_is_not_kept_names_one_that_is(store: LocalSt
     assert "'x@6'" in refused.value.hint
 
 
-def test_a_version_is_not_uploaded_under_its_number(store: LocalStore) -> None:
-    put(store, "x", np.arange(3))
-    with pytest.raises(GatherError, match="invalid_field") as refused:
-        put(store, "x@2", np.arange(3))
-    assert refused.value.hint == "PUT 'x', without the number."
-    assert len(files(store.folder)) == 1
-
-
 def test_all_versions_count_in_the_bytes_and_names_in_the_tensors(folder: Path) -> None:
     size = 4096 + 30_000 + 4
     store = opened(folder, Quota(total=3 * size + 1000, tensors=1))
@@ -267,12 +248,12 @@ def test_a_process_that_is_far_behind_has_the_versions_right(
     monkeypatch.setattr(catalogue_transaction, "_KEPT_CHANGES", 8)
     put(store, "x", np.full(3, 1))
     put(store, "x", np.full(3, 2), keep=2)
-    store.put_alias("live", "x@1")
+    put_alias(store, "live", "x@1")
     held = other.get("x@1")
     assert other.alias_names() == ["live"]
     for number in range(300):
         put(store, "x", np.full(3, number + 3), keep=3)
-    store.put_alias("next", "x@301")
+    put_alias(store, "next", "x@301")
     store.delete_alias("live")
     for each in (store, other):
         assert numbers(each, "x") == [1, 300, 301, 302]
@@ -312,7 +293,7 @@ def test_keys_given_with_a_name_are_found_after_the_next_upload(store: LocalStor
 def test_keys_of_every_name_of_a_content_pass_through_checkpoints_and_restarts(folder: Path) -> None:
     store = opened(folder)
     put(store, "x", np.arange(3))
-    store.put_alias("live", "x@1")
+    put_alias(store, "live", "x@1")
     given = {
         name: scatter(store, name, [[0]], np.array([1]), "add", key="k", digest=name) for name in ("x", "x@1", "live")
     }

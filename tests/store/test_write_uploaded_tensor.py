@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.conftest import slow_but_for
 from tests.for_each import for_each
+from tests.http.server import run_program
 from tests.store.helpers import files, packed, put, read, strings, uploaded
 
 NUMBERS = [name for name, row in DTYPES.items() if row.kind not in ("string", "bool") and name != "bfloat16"]
@@ -159,9 +159,7 @@ store.close()
 @pytest.mark.parametrize("kind", slow_but_for(("fortran", "string"), ("plain", "fortran", "swap", "string")))
 def test_memory_is_bounded_whatever_is_uploaded(folder: Path, kind: str) -> None:
     program = MEMORY.format(root=str(Path(__file__).parents[2]), folder=str(folder))
-    done = subprocess.run(
-        [sys.executable, "-c", program, kind], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = run_program([sys.executable, "-c", program, kind], timeout=100)
     assert done.returncode == 0, done.stderr
 
 

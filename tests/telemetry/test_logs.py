@@ -16,6 +16,7 @@ from app.telemetry import request_log
 from app.telemetry.logs import JsonFormatter, TextFormatter
 from app.telemetry.request_log import RequestLog, RequestRecord
 from app.telemetry.trace_context import trace_id_of
+from tests.for_each import for_each
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 HOSTILE = [
@@ -192,7 +193,7 @@ def test_what_an_exception_was_raised_from_none_to_hide_is_not_told() -> None:
         assert "secret" not in line
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "found"),
     [
         (f"00-{TRACE}-b7ad6b7169203331-01", TRACE),

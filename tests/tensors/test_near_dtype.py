@@ -32,7 +32,7 @@ def test_the_names_of_the_formats_mean_their_types(names: Mapping[str, DType]) -
         assert near_dtype(name) == near_dtype(name.lower()) == known.name
 
 
-@pytest.mark.parametrize("name", [row.name for row in DTYPES.values() if row.npy is not None])
+@for_each("name", [row.name for row in DTYPES.values() if row.npy is not None])
 def test_what_numpy_writes_for_a_type_means_it(name: str) -> None:
     dtype = np.dtype(DTYPES[name].numpy)
     assert near_dtype(dtype.str) == near_dtype(dtype.newbyteorder(">").str) == name

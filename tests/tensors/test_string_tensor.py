@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.tensors.dtypes import DTYPES
-from app.tensors.frame_format import HEAD
+from app.tensors.string_frames import HEAD
 from app.tensors.string_tensor import PackedStrings
 from tests.traced_memory import peak_of
 

@@ -20,7 +20,7 @@ from app.json_text.compiled.read_elements import read_elements
 from app.json_text.compiled.write_strings import write_strings
 from app.json_text.constants import KINDS, strings_room
 from app.tensors.compiled_string_frames import copy_frames, first_longer, frames_size, read_frames
-from app.tensors.frame_format import ROOM
+from app.tensors.string_frames import ROOM
 from tests.kernels.guarded import Bytes, room_for
 from tests.strings import framed
 

@@ -52,7 +52,7 @@ def sizes(group: str) -> tuple[int, ...]:
 def sample(group: str) -> list[Body]:
     """Some of the bodies of a group: all where they are few."""
     bodies = [body for size in sizes(group) for body in MAKERS[group](size)]
-    step = max(1, len(bodies) // (60 if TEST_ALL else 5))
+    step = max(1, len(bodies) // (60 if TEST_ALL else 3))
     return bodies[:: step + 1 - step % 2]  # an odd step meets every format and every element
 
 
@@ -157,7 +157,7 @@ def coded_wrongs(bodies: Iterable[Body], coding: str) -> list[str]:
 def test_a_compressed_body_takes_no_memory_untold(coding: str) -> None:
     bodies = [body for group in ("values", "single", "base64", "fields", "binary") for body in MAKERS[group](SAMPLE)]
     start = 5 * list(CODINGS).index(coding)
-    assert not coded_wrongs([*bodies[start :: len(bodies) // (18 if TEST_ALL else 5) | 1], *bombs(LARGE)], coding)
+    assert not coded_wrongs([*bodies[start :: len(bodies) // (18 if TEST_ALL else 3) | 1], *bombs(LARGE)], coding)
 
 
 @pytest.mark.slow

@@ -22,11 +22,11 @@ from app.json_text.write_values import most_text, values_text
 from app.memory.budget import Memory
 from app.operators.registry import GRADIENTS, OPERATORS
 from app.tensors.dtypes import DTYPES
-from app.tensors.frame_format import ROOM
 from app.tensors.gather_call import Answer
 from app.tensors.little_endian_items import packed_bytes
 from app.tensors.lookup_call import LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
+from app.tensors.string_frames import ROOM
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from tests.for_each import for_each
@@ -50,7 +50,7 @@ def charged(data: dict[str, Any]) -> tuple[int, int]:
     return sum(charges[:-1]), call.data.array.nbytes
 
 
-@pytest.mark.parametrize("dtype", NUMBERS)
+@for_each("dtype", NUMBERS)
 def test_numbers_are_told_by_their_shape(dtype: str) -> None:
     size = DTYPES[dtype].item_size
     assert charged({"dtype": dtype, "shape": [5, 20], "values": [1] * 100}) == (100 * size, 100 * size)
@@ -108,7 +108,7 @@ def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: p
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
     ]
     with pytest.raises(GatherError, match="no room for 3"):
-        read_body(json.dumps({"inputs": inputs}).encode(), None, MODEL, Limits(), ToldMemory(full))
+        read_body((json.dumps({"inputs": inputs}).encode(), None), MODEL, Limits(), ToldMemory(full))
 
 
 def test_strings_behind_the_json_are_told() -> None:
@@ -119,7 +119,7 @@ def test_strings_behind_the_json_are_told() -> None:
         {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
     ]
     text = json.dumps({"inputs": inputs}).encode()
-    read_body(text + raw, len(text), MODEL, Limits(), ToldMemory(charges.append))
+    read_body((text + raw, len(text)), MODEL, Limits(), ToldMemory(charges.append))
     assert charges == [100 * 8, 8]
 
 
@@ -161,16 +161,16 @@ def test_the_text_of_an_answer_is_charged_before_it_is_made(dtype: str, count: i
     answer = Answer({"output": output}, "onnx-13", "cpu")
     account = Account()
     found = write_answer(answer, encoding, account)
-    size = len(found) if isinstance(found, bytes) else sum(map(len, found))
+    size = sum(map(len, found))
     assert size - 200 <= account.held <= size + 64
     assert account.most <= 2 * account.held + 3_000_000
-    whole = found if isinstance(found, bytes) else b"".join(found)
+    whole = b"".join(found)
     plain = write_answer(answer, encoding)
-    assert whole == (plain if isinstance(plain, bytes) else b"".join(plain))
+    assert whole == b"".join(plain)
     assert json.loads(whole)["output"]["shape"] == [count]
 
 
-@pytest.mark.parametrize("dtype", [*NUMBERS, "bool", "complex64", "complex128"])
+@for_each("dtype", [*NUMBERS, "bool", "complex64", "complex128"])
 def test_no_item_has_a_longer_text_than_is_charged(dtype: str) -> None:
     known = DTYPES[dtype]
     items = widest(dtype, 4).astype(known.numpy)
@@ -191,7 +191,7 @@ def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -
             {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
         ]
         head = json.dumps({"inputs": inputs}).encode()
-        call = read_body(head + raw, len(head), MODEL, Limits(), ToldMemory(charges.append)).call
+        call = read_body((head + raw, len(head)), MODEL, Limits(), ToldMemory(charges.append)).call
     else:
         data = {"dtype": "string", "shape": [count]}
         data |= {"base64": pybase64.b64encode(raw).decode()} if how == "base64" else {"values": texts}
@@ -228,7 +228,7 @@ def test_a_tensor_behind_the_json_that_is_not_aligned_is_charged_with_its_copy()
         {"name": "indices", "datatype": "INT64", "shape": [900, 1], "parameters": {"binary_data_size": 7200}},
     ]
     head = json.dumps({"inputs": inputs}).encode()
-    read_body(head + bytes(7203), len(head), MODEL, Limits(), ToldMemory(charges.append))
+    read_body((head + bytes(7203), len(head)), MODEL, Limits(), ToldMemory(charges.append))
     assert charges == [7200]
 
 

@@ -85,7 +85,7 @@ def test_an_integer_is_what_its_decimal_text_says_in_every_format(text: str, dty
         f'{{"inputs": [{{"name": "data", "datatype": "{known.oip}", "shape": [1], "data": [{text}]}}, '
         '{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]}]}'
     ).encode()
-    assert outcome(lambda: item(read_body(infer, None, MODEL, Limits()).call.data)) == wanted
+    assert outcome(lambda: item(read_body((infer, None), MODEL, Limits()).call.data)) == wanted
 
 
 @given(text=numbers())

@@ -53,7 +53,7 @@ INDICES = b'{"name":"indices","datatype":"INT64","shape":[1,1],"data":[0]}]}'
 
 def refusal(body: bytes, protocol: bool) -> GatherError:
     with pytest.raises(GatherError) as caught:
-        read_body(body, None, MODEL, Limits()) if protocol else call(body)
+        read_body((body, None), MODEL, Limits()) if protocol else call(body)
     return caught.value
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from app.errors import GatherError
 from app.json_text.nesting_hint import hint
+from tests.for_each import for_each
 from tests.wire.json_requests import call, request
 
 AT = "/data/values"
@@ -19,7 +20,7 @@ def told(values: Any, shape: list[int] | None, *, pairs: bool = False) -> str | 
     return hint(text.encode(), "data", shape, pairs, len(text) - len(text.lstrip("[")), AT)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "shape", "pairs", "words"),
     [
         ([1, 2, 3], [2, 2], False, "Send 4 values in data, as shape [2, 2] asks, or make the shape fit them: 3 came."),

@@ -151,7 +151,7 @@ def test_a_header_of_four_gigabytes_is_refused_at_once(length: int) -> None:
         npy.read_start(with_header("{", 2, length))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b"\x93NUMPX" + bytes(20),
@@ -187,7 +187,7 @@ def test_an_unsound_header_is_malformed(body: bytes) -> None:
         npy.read_start(body)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "descr",
     [
         None, 4, "", "<", "<f3", "<i9999999999", "<f4junk", "|b2", "=i16", ">u3", "<float32", "float32 ", " f4", "f4,",

@@ -52,7 +52,7 @@ def described(**changes: Any) -> bytes:
 
 def refusal(body: Any, size: int | None = None, model: Model = GATHERND) -> tuple[str, str | None]:
     with pytest.raises(GatherError) as caught:
-        read_body(body, size, model, LIMITS)
+        read_body((body, size), model, LIMITS)
     places = caught.value.places
     return caught.value.code, places[0].pointer if places else None
 
@@ -64,7 +64,7 @@ def data_of(request: AskedInference) -> Tensor:
 
 def test_aligned_binary_items_share_the_memory_of_the_body() -> None:
     body, size = binary()
-    request = read_body(body, size, GATHERND, LIMITS)
+    request = read_body((body, size), GATHERND, LIMITS)
     whole = np.frombuffer(body, np.uint8)
     assert np.shares_memory(data_of(request).array, whole)
     assert np.shares_memory(request.call.indices.array, whole)
@@ -73,7 +73,7 @@ def test_aligned_binary_items_share_the_memory_of_the_body() -> None:
 @pytest.mark.parametrize("off", range(1, 9))
 def test_items_that_are_not_aligned_are_right_and_aligned(off: int) -> None:
     body, size = binary(lead=off)
-    request = read_body(body, size, GATHERND, LIMITS)
+    request = read_body((body, size), GATHERND, LIMITS)
     for tensor, array in ((data_of(request), DATA), (request.call.indices, INDICES)):
         assert tensor.array.flags.aligned
         assert np.array_equal(tensor.array, array.reshape(-1))
@@ -93,7 +93,7 @@ def test_a_count_in_json_is_told_before_a_binary_value() -> None:
 
 def test_the_json_of_binary_requests_is_remembered_with_its_model() -> None:
     body, size = binary(parameters={"batch_dims": 0})
-    assert read_body(body, size, GATHERND, LIMITS).call.operator == "gathernd"
+    assert read_body((body, size), GATHERND, LIMITS).call.operator == "gathernd"
     gather = Model("gather", Signature("gather", (AXIS,), ("onnx-13",)))
     assert refusal(body, size, gather) == ("invalid_field", "/parameters/batch_dims")
     assert refusal(body, size, RESIDENT) == ("invalid_field", "/inputs/0/name")
@@ -102,7 +102,7 @@ def test_the_json_of_binary_requests_is_remembered_with_its_model() -> None:
 def test_one_json_with_other_items_is_another_request() -> None:
     for number in range(3):
         body, size = binary(np.full((3, 2), number, np.float32))
-        assert data_of(read_body(body, size, GATHERND, LIMITS)).array.tolist() == [number] * 6
+        assert data_of(read_body((body, size), GATHERND, LIMITS)).array.tolist() == [number] * 6
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_one_json_with_other_items_is_another_request() -> None:
 )
 def test_members_that_are_ignored_are_not_taken_for_those_that_count(more: bytes) -> None:
     def ask(more: bytes) -> tuple[str | None, tuple[int, ...]]:
-        asked = read_body(described()[:-1] + b", " + more + b"}", None, GATHERND, LIMITS)
+        asked = read_body((described()[:-1] + b", " + more + b"}", None), GATHERND, LIMITS)
         return asked.identifier, data_of(asked).shape
 
     expected = json.loads(b"{" + more + b"}").get("id")

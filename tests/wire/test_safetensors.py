@@ -191,12 +191,10 @@ def test_items_are_aligned_and_shared_where_the_header_allows(pad: int) -> None:
     assert bits(call.data.array) == array.tobytes()
 
 
-@pytest.mark.parametrize("pad", range(8))
-@pytest.mark.parametrize("first", ["data", "indices"])
-@pytest.mark.parametrize(
-    ("dtype", "count"), [("I8", 3 << 10), ("I8", (3 << 10) + 3), ("BF16", 1 << 10), ("F32", 3), ("F64", 1 << 8)]
-)
-@pytest.mark.parametrize("tuples", [1, 1 << 8])
+@for_each("pad", range(8))
+@for_each("first", ["data", "indices"])
+@for_each(("dtype", "count"), [("I8", 3 << 10), ("I8", (3 << 10) + 3), ("BF16", 1 << 10), ("F32", 3), ("F64", 1 << 8)])
+@for_each("tuples", [1, 1 << 8])
 def test_tensors_are_read_wherever_they_begin(pad: int, first: str, dtype: str, count: int, tuples: int) -> None:
     kind = BY_SAFETENSORS[dtype]
     arrays = {
@@ -278,7 +276,7 @@ def test_an_integer_of_absurd_length_is_cut_and_cheap(sign: int) -> None:
     assert read(GOOD, f"batch_dims={'0' * 60_000}5".encode()).parameters == (5,)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("query", "pointer"),
     [
         (b"batchdims=1", "/query/batchdims"),

@@ -123,6 +123,12 @@ def connected(port: int, number: int = 1) -> Iterator[list[Connection]]:
             connection.close()
 
 
+def one_of_each(opened: list[Connection]) -> list[Connection]:
+    """Of these connections one to each worker."""
+    ready = request("GET", "/readyz", b"")
+    return list({connection.ask(ready).worker: connection for connection in opened}.values())
+
+
 def ask_once(port: int, content: bytes) -> Answer:
     """A request on a connection of its own."""
     with connected(port) as (connection,):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from threading import Event, Thread
+from threading import Event
 
 import httpx
 import numpy as np
@@ -13,46 +13,37 @@ from tests.conftest import SOAK, TEST_ALL
 from tests.http.server import TWO_WORKERS
 from tests.http.tensors import put_raw
 from tests.workers.conftest import Start
-from tests.workers.load import Connection, connected, request
+from tests.workers.load import connected, one_of_each, request
+from tests.workers.releases import (
+    LOOK_UP,
+    NAMES,
+    VERSIONS,
+    ConnectedReader,
+    Moves,
+    ReleaseReader,
+    all_named,
+    move_all,
+    reading,
+    releases_of,
+    version_after,
+)
 
-MOVES = 1000 if SOAK or TEST_ALL else 75
+MOVES = 1000 if SOAK else 300 if TEST_ALL else 75
+RELEASES = 1000 if SOAK else 50 if TEST_ALL else 5
 READERS = 4
-VERSIONS = (1, 2, 3)
-READY = request("GET", "/readyz", b"")
 BODY = json.dumps(
     {"data": {"tensor": "live"}, "indices": {"dtype": "int64", "shape": [2, 1], "values": [0, 1]}}
 ).encode()
 
 
-class Moves:
-    """How many moves of the alias have begun, and how many were acknowledged; the first one makes it."""
-
-    def __init__(self) -> None:
-        self.begun = self.acknowledged = 1
-
-    def allowed(self, acknowledged: int, begun: int) -> set[int]:
-        """The versions of answers to requests that came after `acknowledged` moves and were answered after `begun`."""
-        return {version_after(move) for move in range(acknowledged, begun + 1)}
-
-
-def version_after(moves: int) -> int:
-    """The version that the alias names after so many moves."""
-    return VERSIONS[(moves - 1) % len(VERSIONS)]
-
-
-class Reader(Thread):
-    """Looks up through the alias on one connection, again and again; what it read, in order."""
+class Reader(ConnectedReader):
+    """Looks up through the alias, again and again; what it read, in order."""
 
     def __init__(self, port: int, stop: Event, moves: Moves) -> None:
-        super().__init__()
-        self.connection = Connection(port)
-        self.stop = stop
-        self.moves = moves
-        self.stale: list[str] = []
+        super().__init__(port, stop, moves)
         self.judged = 0
         self.read: list[tuple[int, float, str]] = []
         self.workers: set[str] = set()
-        self.failures: list[str] = []
 
     def run(self) -> None:
         while not self.stop.is_set():
@@ -70,11 +61,6 @@ class Reader(Thread):
                 self.stale.append(f"{found['version']} after {before} moves, which is none of {allowed}")
 
 
-def one_of_each(opened: list[Connection]) -> list[Connection]:
-    """Of these connections one to each worker."""
-    return list({connection.ask(READY).worker: connection for connection in opened}.values())
-
-
 @pytest.mark.slow
 def test_every_answer_is_of_one_version_and_never_of_an_older_one_than_was_acknowledged(start: Start) -> None:
     with (
@@ -88,11 +74,9 @@ def test_every_answer_is_of_one_version_and_never_of_an_older_one_than_was_ackno
         client.put("/aliases/live", json={"tensor": "items@1"})
         stop, moves = Event(), Moves()
         readers = [Reader(server.port, stop, moves) for _ in range(READERS)]
-        for reader in readers:
-            reader.start()
         checks = one_of_each(opened)
         assert len(checks) == 2, "both workers are asked"
-        try:
+        with reading(readers, stop):
             for move in range(MOVES):
                 number = version_after(moves.acknowledged + 1)
                 mover, other = checks[move % 2], checks[(move + 1) % 2]
@@ -105,11 +89,6 @@ def test_every_answer_is_of_one_version_and_never_of_an_older_one_than_was_ackno
                 for connection in (mover, other, mover):
                     found = connection.ask(request(path="/gathernd", body=BODY))
                     assert json.loads(found.body)["version"] == number, f"after move {move}"
-        finally:
-            stop.set()
-            for reader in readers:
-                reader.join()
-                reader.connection.close()
         for reader in readers:
             assert reader.failures == []
             assert reader.stale == []
@@ -119,3 +98,27 @@ def test_every_answer_is_of_one_version_and_never_of_an_older_one_than_was_ackno
                 assert value == version
                 assert etag == etags[version]
         assert {version for reader in readers for version, _, _ in reader.read} == set(VERSIONS)
+
+
+def test_a_lookup_of_all_tables_never_mixes_the_releases_that_aliases_move_between(start: Start) -> None:
+    with (
+        start(*TWO_WORKERS, "--keep-versions", "3", "--device", "cpu") as server,
+        httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client,
+    ):
+        for name in NAMES:
+            for number in VERSIONS:
+                put_raw(client, name, np.full((1, 1), number, np.float32))
+        stop, moves = Event(), Moves()
+        assert client.put("/aliases", content=all_named(version_after(1))).status_code == 200
+        readers = [ReleaseReader(server.port, stop, moves) for _ in range(READERS)]
+        with connected(server.port, 16) as opened, reading(readers, stop):
+            checks = one_of_each(opened)
+            assert len(checks) == 2, "both workers are asked"
+            for move in range(RELEASES):
+                mover = checks[move % 2]
+                release = move_all(moves, lambda body: mover.ask(request("PUT", "/aliases", body)).status)  # noqa: B023
+                for connection in checks:  # once it is acknowledged, every worker serves it
+                    assert releases_of(connection.ask(LOOK_UP).body) == [release] * len(NAMES), f"after move {move}"
+        for reader in readers:
+            assert (reader.failures, reader.mixed, reader.stale) == ([], [], [])
+            assert reader.read <= set(VERSIONS)

@@ -32,6 +32,8 @@ from tests.workers.conftest import Start
 from tests.workers.load import BODY, CONTENT, ask_once, connected, request, until
 from tests.workers.test_workers import pids
 
+pytestmark = pytest.mark.long
+
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 OUT_OF_BOUNDS = json.dumps({**BODY, "indices": {"dtype": "int64", "shape": [1, 2], "values": [0, 2]}}).encode()
 DEEP = json.dumps({**BODY, "data": {"dtype": "int8", "shape": [1] * 33, "values": [1]}}).encode()
@@ -433,7 +435,7 @@ def test_a_deadline_of_the_services_own_is_its_failure(start: Start) -> None:
 
 
 _OFTEN = (
-    "import app.count_damaged_tensors as m; m.DAMAGE_INTERVAL_S = 0.05; m.DAMAGE_PAUSE_RATIO = 1; "
+    "import app.periodic_tasks as m; m.DAMAGE_INTERVAL_S = 0.05; m.DAMAGE_PAUSE_RATIO = 1; "
     "from gathernd_cli import main; main()"
 )
 

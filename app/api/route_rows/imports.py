@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from app.api.route_rows.operation import TENSORS, Operation, Route, header, in_path, parameter
-from app.api.route_rows.tensors import IF_MATCH, IF_NONE_MATCH, MEMORY, NEW_NAME, keep, limit
+from app.api.route_rows.tensors import IF_MATCH, IF_NONE_MATCH, MEMORY, NEW_NAME, REPLICAS, keep, limit
 from app.api.schemas.tensor_messages import ImportBody, ImportList
 from app.requests.schemas.import_request import ImportRequest
 from app.security.authorizer import Access
@@ -26,6 +26,7 @@ IMPORT_ROUTES: Final = (
                 NEW_NAME,
                 *MEMORY,
                 keep("How many of the newest versions stay, as for an upload."),
+                REPLICAS,
                 IF_MATCH,
                 IF_NONE_MATCH,
             ),

@@ -18,8 +18,9 @@ from app.api.route_rows.operation import (
 from app.api.schemas.tensor_messages import ResidentTensor, ScatterAnswer, TensorList
 from app.errors import Code
 from app.formats import body_formats
-from app.requests.schemas.members import RESIDENT
+from app.requests.schemas.common_fields import RESIDENT
 from app.requests.schemas.query_fields import query_parameters
+from app.requests.schemas.replicas_request import MOST_REPLICAS, ReplicasRequest
 from app.requests.schemas.scatter_request import ScatterRequest
 from app.security.authorizer import Access
 from app.tensors.dtypes import DTYPES
@@ -28,6 +29,8 @@ from app.tensors.tensor_name import PATTERN, REFERENCE_PATTERN, RESERVED
 MAX_LIST: Final = 1000
 MAX_KEEP: Final = 10_000
 """Most versions that an upload, or the setting, may have kept."""
+MAX_NOTE_BYTES: Final = 1024
+"""Most bytes of UTF-8 of the note of a version."""
 NPY, SAFETENSORS, RAW = body_formats.TENSORS
 NEW_NAME: Final = in_path("name", f"Name of the tensor; not {', '.join(RESERVED[:-1])} or {RESERVED[-1]}.", PATTERN)
 _NAME: Final = in_path("name", f"{RESIDENT}.", REFERENCE_PATTERN)
@@ -69,6 +72,13 @@ def keep(text: str) -> Described:
     return parameter("keep", "query", text, {"type": "integer", "minimum": 1, "maximum": MAX_KEEP})
 
 
+REPLICAS: Final = parameter(
+    "replicas",
+    "query",
+    "In a cluster only: on how many shards each range of rows is to be, of all versions from now on; without it as "
+    "many as before.",
+    {"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS},
+)
 _PUT: Final = Operation(
     "putTensor",
     "Upload the next version of a tensor",
@@ -91,6 +101,14 @@ _PUT: Final = Operation(
             "How many of the newest versions stay, this one among them, beside those that aliases name; without it "
             "what the service is set to."
         ),
+        parameter(
+            "note",
+            "query",
+            f"What is said of this version wherever it is described, such as its run, commit and author: at most "
+            f"{MAX_NOTE_BYTES} bytes of UTF-8 without control characters.",
+            {"type": "string", "maxLength": MAX_NOTE_BYTES},
+        ),
+        REPLICAS,
         IF_MATCH,
         IF_NONE_MATCH,
         parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent, which is compared."),
@@ -202,4 +220,19 @@ TENSOR_ROUTES: Final = (
     }),
     Route("/tensors/{name}/content", TENSORS, Access.TENSORS, {"GET": _CONTENT}),
     Route("/tensors/{name}/scatter", TENSORS, Access.TENSORS, {"POST": _SCATTER}),
+    Route("/tensors/{name}/replicas", TENSORS, Access.TENSORS, {
+        "PUT": Operation(
+            "setReplicas",
+            "Say on how many shards each range of a table is to be",
+            (
+                "tensor_not_found", "name_conflict", "payload_too_large", "unsupported_media_type", "shard_unavailable",
+                "not_implemented",
+            ),
+            (NEW_NAME,),
+            body=ReplicasRequest,
+            answer=ResidentTensor,
+            answers={200: {"description": "The metadata of the current version", "headers": _ETAG}},
+            description="In a cluster only. The answer comes at once; ranges are copied, or copies dropped, after it.",
+        ),
+    }),
 )  # fmt: skip

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from app.api.asgi_request import RequestContext
-from app.api.conditional_requests import etag_field, is_unchanged, read_conditions
+from app.api.conditional_requests import conditions_in_body, etag_field, is_unchanged, read_conditions
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
 from app.api.request_body import check_json_type, read_json
 from app.api.routes.tensors import read_page, time_text
-from app.requests.schemas.alias_request import alias_target
-from app.store.catalogue.catalogue_rows import Alias
+from app.catalogue.aliases import AliasMove
+from app.catalogue.records import Alias
+from app.requests.schemas.alias_request import MOST_BYTES, alias_moves, alias_target
 from app.store.tensor_store_interface import TensorStore
-from app.telemetry.change_log import Change
+from app.telemetry.tensor_change_log import Change
 from app.tensors.tensor_name import check_name, check_new_name
 
 
@@ -30,8 +32,7 @@ class AliasesRoute:
         """`GET /aliases`."""
         limit, after = read_page(context)
         found, following = await self.threads.look_up("", lambda: self.store.alias_page(limit, after))
-        body = {"aliases": [_described(alias) for alias in found], "next": following}
-        await context.send(200, JSON, orjson.dumps(body))
+        await context.send(200, JSON, _list_of(found, following))
 
     async def get(self, context: RequestContext) -> None:
         """`GET /aliases/{alias}`."""
@@ -50,9 +51,8 @@ class AliasesRoute:
         context.query_fields()
         check_json_type(context.headers.get(b"content-type", JSON))
         conditions = read_conditions(context.headers)
-        target = alias_target(await read_json(context))
-        alias, created = await self.threads.change(name, lambda: self.store.put_alias(name, target, conditions))
-        context.change = Change("alias made" if created else "alias moved", name, tensor=alias.reference)
+        move = AliasMove(name, alias_target(await read_json(context)), conditions)
+        ((alias, created),) = await self._move(context, [move])
         where = ((b"location", context.path.encode()),) if created else ()
         text = orjson.dumps(_described(alias))
         await context.send(201 if created else 200, JSON, text, etag_field(alias.etag), *where)
@@ -64,8 +64,39 @@ class AliasesRoute:
         context.query_fields()
         conditions = read_conditions(context.headers)
         await self.threads.change(name, lambda: self.store.delete_alias(name, conditions))
-        context.change = Change("alias removed", name)
+        context.changes = [Change("alias removed", name)]
         await context.send_empty(204)
+
+    async def put_all(self, context: RequestContext) -> None:
+        """`PUT /aliases`."""
+        context.query_fields()
+        check_json_type(context.headers.get(b"content-type", JSON))
+        moves = [
+            AliasMove(
+                one.alias,
+                one.asked.tensor,
+                conditions_in_body(one.asked.if_match, one.asked.if_none_match, one.pointer),
+                one.pointer,
+                one.target_pointer,
+            )
+            for one in alias_moves(await read_json(context, MOST_BYTES))
+        ]
+        made = await self._move(context, moves)
+        aliases = sorted((alias for alias, _ in made), key=lambda alias: alias.alias)
+        await context.send(200, JSON, _list_of(aliases, None))
+
+    async def _move(self, context: RequestContext, moves: Sequence[AliasMove]) -> Sequence[tuple[Alias, bool]]:
+        """Make or move aliases, and have each written to the log of changes."""
+        made = await self.threads.change(moves[0].alias, lambda: self.store.put_aliases(moves))
+        context.changes = [
+            Change("alias made" if created else "alias moved", alias.alias, tensor=alias.reference)
+            for alias, created in made
+        ]
+        return made
+
+
+def _list_of(aliases: Sequence[Alias], following: str | None) -> bytes:
+    return orjson.dumps({"aliases": [_described(alias) for alias in aliases], "next": following})
 
 
 def _described(alias: Alias) -> dict[str, Any]:

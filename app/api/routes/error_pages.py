@@ -11,8 +11,7 @@ from app.api.asgi_request import RequestContext
 from app.api.error_responses import example_answer
 from app.api.page_layout import page
 from app.api.static_files import StaticFile
-from app.errors import CODES, Code, GatherError
-from app.errors.catalogue import CATALOGUE
+from app.errors import CATALOGUE, CODES, Code, GatherError
 from app.near_name import instead_of, near_name
 from app.security.host_header_check import split_host
 

@@ -1,10 +1,12 @@
-"""The routes of liveness, readiness and metrics."""
+"""The routes of liveness, readiness and metrics, and other answers that are always the same."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from app.api.asgi_request import RequestContext
+import orjson
+
+from app.api.asgi_request import Handler, RequestContext
 from app.api.error_responses import JSON
 from app.server.readiness import Readiness
 from app.telemetry.request_metrics import Metrics
@@ -12,22 +14,22 @@ from app.telemetry.request_metrics import Metrics
 _PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
-class HealthRoutes:
-    """`/livez`, `/readyz` and `/metrics`."""
+def answer_with(body: dict[str, Any], readiness: Readiness | None = None) -> Handler:
+    """A handler that always answers `body`; with `readiness`, it raises not_ready until the service is ready."""
+    text = orjson.dumps(body)
 
-    def __init__(self, readiness: Readiness, metrics: Metrics) -> None:
-        self.readiness = readiness
-        self.metrics = metrics
+    async def answer(context: RequestContext) -> None:
+        if readiness is not None:
+            readiness.check()
+        await context.send(200, JSON, text)
 
-    async def live(self, context: RequestContext) -> None:
-        """`GET /livez`."""
-        await context.send(200, JSON, b'{"status":"live"}')
+    return answer
 
-    async def ready(self, context: RequestContext) -> None:
-        """`GET /readyz`."""
-        self.readiness.check()
-        await context.send(200, JSON, b'{"status":"ready"}')
 
-    async def write_metrics(self, context: RequestContext) -> None:
-        """`GET /metrics`."""
-        await context.send(200, _PROMETHEUS, await self.metrics.text())
+def write_metrics(metrics: Metrics) -> Handler:
+    """`GET /metrics`."""
+
+    async def answer(context: RequestContext) -> None:
+        await context.send(200, _PROMETHEUS, await metrics.text())
+
+    return answer

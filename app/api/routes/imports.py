@@ -10,11 +10,11 @@ from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON, problem
 from app.api.request_body import check_json_type, read_json
 from app.api.route_table import path_of
-from app.api.routes.tensors import described, read_flag, read_keep, read_page, time_text
+from app.api.routes.tensors import described, read_flag, read_keep, read_note, read_page, read_replicas, time_text
 from app.errors import GatherError
 from app.imports.import_jobs import ImportJobs
 from app.imports.import_steps import ImportSpec
-from app.requests.schemas.import_request import import_source
+from app.requests.schemas.import_request import import_request
 from app.store import Conditions, LocalStore
 from app.store.import_records import ImportRecord
 from app.store.tensor_store_interface import TensorStore
@@ -36,15 +36,17 @@ class ImportsRoute:
         check_new_name(name)
         fields = context.query_fields()
         keep = read_keep(fields.get("keep"))
+        replicas = read_replicas(fields.get("replicas"), self.tensors)
         prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
         check_json_type(context.headers.get(b"content-type", JSON))
         conditions = read_conditions(context.headers)
-        text, tensor = import_source(await read_json(context))
-        url = self.jobs.allowed.check(text)
+        asked = import_request(await read_json(context))
+        note = read_note(asked.note, "/note")
+        url = self.jobs.allowed.check(asked.url)
         etag = await self.threads.look_up(name, lambda: self.tensors.etag_to_replace(name))
         if conditions != Conditions():
             conditions.check(etag)  # and again when it is committed
-        request = ImportSpec(name, url, tensor, conditions, keep, prefault, lock)
+        request = ImportSpec(name, url, asked.tensor, conditions, keep, prefault, lock, note, replicas)
         record = await self.jobs.begin(request, context.metrics.caller(context))
         where = (b"location", path_of("getImport", id=record.id).encode())
         await context.send(202, JSON, dump(_described(record, context.request_id)), where)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Container
 from dataclasses import asdict
+from functools import cache
 from html import escape
 from importlib.resources import files
 from math import inf
@@ -16,10 +18,11 @@ from typing import Any, Final
 from app import __version__
 from app.api.asgi_request import RequestContext
 from app.api.error_responses import JSON
-from app.api.static_files import StaticFile, StaticFiles
+from app.api.static_files import StaticFile
+from app.errors import GatherError
 from app.operators.backward_plan import FLOAT_TYPES
 from app.operators.dialects import Dialect
-from app.operators.lookup import INDEX_DTYPES
+from app.operators.lookup_plan import INDEX_DTYPES
 from app.operators.registry import GRADIENTS, OPERATORS
 from app.surrogate_safe_json import dump
 from app.tensors import float_rounding
@@ -28,7 +31,7 @@ from app.tensors.lookup_call import POOLINGS
 from app.tensors.operator_signature import DialectFields, Signature
 
 WEB: Final = files("app.api") / "web"
-_DOCS: Final = "docs.html"
+_ASSETS: Final = frozenset(file.name for file in WEB.iterdir() if not file.name.endswith(".html"))
 _SWAGGER: Final = ("swagger-ui-bundle.js", "swagger-ui.css")
 
 
@@ -106,51 +109,61 @@ def front_page() -> str:
     )
 
 
-class PageRoutes:
-    """`/`, `/docs`, `/openapi.json` and the files that pages load."""
-
-    def __init__(self) -> None:
-        self._front: StaticFile | None = None
-        self._openapi: bytes | None = None
-        self._assets = StaticFiles(file for file in WEB.iterdir() if not file.name.endswith(".html"))
-        self._docs = StaticFiles([WEB / _DOCS])
-        self._swagger: StaticFiles | None = None
-
-    async def front(self, context: RequestContext) -> None:
-        """`GET /`."""
-        if self._front is None:
-            self._front = StaticFile.of(front_page().encode(), "index.html")
-        await self._front.send(context)
-
-    async def asset(self, context: RequestContext) -> None:
-        """`GET /assets/{asset}`."""
-        (name,) = context.parameters
-        await self._assets.send(name, context)
-
-    async def favicon(self, context: RequestContext) -> None:
-        """`GET /favicon.ico`."""
-        await self._assets.send("favicon.svg", context)
-
-    async def docs(self, context: RequestContext) -> None:
-        """`GET /docs`."""
-        await self._docs.send(_DOCS, context)
-
-    async def docs_asset(self, context: RequestContext) -> None:
-        """`GET /docs/{asset}`."""
-        (name,) = context.parameters
-        if self._swagger is None:
-            resources = (await asyncio.to_thread(files, "fastapi_swagger")) / "resources"
-            self._swagger = StaticFiles(resources / name for name in _SWAGGER)
-        await self._swagger.send(name, context)
-
-    async def openapi(self, context: RequestContext) -> None:
-        """`GET /openapi.json`."""
-        if self._openapi is None:
-            self._openapi = await asyncio.to_thread(_openapi_text)
-        await context.send(200, JSON, self._openapi)
+@cache
+def _front_file() -> StaticFile:
+    return StaticFile.of(front_page().encode(), "index.html")
 
 
+@cache
+def _web_file(name: str) -> StaticFile:
+    return StaticFile.of((WEB / name).read_bytes(), name)
+
+
+@cache
+def _swagger_file(name: str) -> StaticFile:
+    return StaticFile.of((files("fastapi_swagger") / "resources" / name).read_bytes(), name)
+
+
+@cache
 def _openapi_text() -> bytes:
     from app.api.openapi_document import openapi_document  # noqa: PLC0415  (FastAPI is needed for nothing else)
 
     return dump(openapi_document())
+
+
+async def send_front_page(context: RequestContext) -> None:
+    """`GET /`."""
+    await _front_file().send(context)
+
+
+async def send_asset(context: RequestContext) -> None:
+    """`GET /assets/{asset}`."""
+    await _send_named(context, _ASSETS, _web_file)
+
+
+async def send_favicon(context: RequestContext) -> None:
+    """`GET /favicon.ico`."""
+    await _web_file("favicon.svg").send(context)
+
+
+async def send_docs(context: RequestContext) -> None:
+    """`GET /docs`."""
+    await _web_file("docs.html").send(context)
+
+
+async def send_docs_asset(context: RequestContext) -> None:
+    """`GET /docs/{asset}`."""
+    await _send_named(context, _SWAGGER, _swagger_file)
+
+
+async def _send_named(context: RequestContext, names: Container[str], read: Callable[[str], StaticFile]) -> None:
+    """Answer with the file that the path names. Raises not_found for one that is not in `names`."""
+    (name,) = context.parameters
+    if name not in names:
+        raise GatherError("not_found", f"no file of the pages is named {name!r}")
+    await (await asyncio.to_thread(read, name)).send(context)
+
+
+async def send_openapi(context: RequestContext) -> None:
+    """`GET /openapi.json`."""
+    await context.send(200, JSON, await asyncio.to_thread(_openapi_text))

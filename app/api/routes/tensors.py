@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final
+from unicodedata import category
 
 import orjson
 
@@ -17,17 +18,19 @@ from app.api.asgi_request import Field, Handler, RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, read_conditions, version_field
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
-from app.api.route_rows.tensors import MAX_KEEP, MAX_LIST
-from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive, upload_too_large
+from app.api.request_body import check_json_type, read_json, too_large
+from app.api.route_rows.tensors import MAX_KEEP, MAX_LIST, MAX_NOTE_BYTES
+from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive
 from app.errors import GatherError, invalid_field
 from app.formats.body_formats import MEDIA_TYPES, NPY, TENSORS, WHOLE_FILE_HINT, TensorCodec, start_of
 from app.formats.npy import Start
 from app.near_name import instead_of, near_name, shorten
+from app.requests.schemas.replicas_request import MOST_REPLICAS, asked_replicas
 from app.store import Conditions, Metadata
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec, check_shape
 from app.store.store_errors import storage_errors
 from app.store.tensor_store_interface import TensorStore
-from app.telemetry.change_log import Change
+from app.telemetry.tensor_change_log import Change
 from app.tensors.little_endian_items import packed_size_hint
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
@@ -67,12 +70,14 @@ class TensorsRoute:
         check_new_name(name)
         fields = context.query_fields()
         keep = read_keep(fields.get("keep"))
+        replicas = read_replicas(fields.get("replicas"), self.store)
         prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
+        note = read_note(fields.get("note"), "/query/note")
         conditions = read_conditions(context.headers)
         codec = _codec_of(context.headers.get(b"content-type"))
         declared = context.content_length()
         if declared is not None and declared > self.max_upload_bytes:
-            raise upload_too_large(self.max_upload_bytes)
+            raise too_large(self.max_upload_bytes, "upload_bytes")
         if conditions != Conditions():
             # Judged again when the upload is committed; here it saves the sending.
             conditions.check(await self.threads.look_up(name, lambda: self.store.etag_to_replace(name)))
@@ -83,7 +88,10 @@ class TensorsRoute:
             check_shape(start.dtype, start.shape, self.limits, start.shape_pointer)
             if declared is not None and encoding is None and start.dtype.kind != "string":
                 check_count(start, declared)
-            spec = UploadSpec(name, start.dtype, start.shape, start.swap, start.fortran, prefault, lock, keep)
+            spec = UploadSpec(
+                name, start.dtype, start.shape, start.swap, start.fortran, prefault, lock, keep, note=note,
+                replicas=replicas,
+            )  # fmt: skip
             return self.store.upload(spec)
 
         receiver = UploadReceiver(
@@ -96,11 +104,23 @@ class TensorsRoute:
         with storage_errors():
             upload = await receive(context, receiver, self.threads.streams)
         metadata, created = await self.threads.change(name, lambda: self.store.put(upload, conditions))
-        context.change = Change("tensor uploaded", metadata.name, metadata.version, metadata.size)
+        context.changes = [Change("tensor uploaded", metadata.name, metadata.version, metadata.size, note=note or None)]
         where: tuple[Field, ...] = ((b"location", context.path.encode()),) if created else ()
         body = orjson.dumps(described(metadata))
         named = etag_field(metadata.etag), version_field(metadata.version)
         await context.send(201 if created else 200, JSON, body, *named, *where)
+
+    async def set_replicas(self, context: RequestContext, name: str) -> None:
+        """`PUT /tensors/{name}/replicas`."""
+        check_new_name(name)
+        check_has_replicas(self.store, "/replicas")
+        context.query_fields()
+        check_json_type(context.headers.get(b"content-type", JSON))
+        replicas = asked_replicas(await read_json(context))
+        metadata = await self.threads.change(name, lambda: self.store.set_replicas(name, replicas))
+        context.changes = [Change("replicas set", name, replicas=replicas)]
+        named = etag_field(metadata.etag), version_field(metadata.version)
+        await context.send(200, JSON, orjson.dumps(described(metadata)), *named)
 
     async def delete(self, context: RequestContext, name: str) -> None:
         """`DELETE /tensors/{name}`."""
@@ -108,7 +128,7 @@ class TensorsRoute:
         conditions = read_conditions(context.headers)
         lock = self.store.lock_name(name)
         await self.threads.change(lock, lambda: self.store.delete(name, conditions))
-        context.change = Change("tensor removed", *split_reference(name))
+        context.changes = [Change("tensor removed", *split_reference(name))]
         await context.send_empty(204)
 
 
@@ -168,6 +188,50 @@ def read_keep(text: str | None) -> int | None:
     return int(text)
 
 
+def read_replicas(text: str | None, store: TensorStore) -> int | None:
+    """On how many shards an upload is to be, None where it does not say so. Raises invalid_field."""
+    if text is None:
+        return None
+    check_has_replicas(store, "/query/replicas")
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MOST_REPLICAS:
+        raise invalid_field(
+            "/query/replicas",
+            f"replicas must be from 1 to {MOST_REPLICAS}",
+            f"Write a number from 1 to {MOST_REPLICAS} in place of {shorten(text)!r}.",
+        )
+    return int(text)
+
+
+def check_has_replicas(store: TensorStore, pointer: str) -> None:
+    """Raises invalid_field for a number of replicas, at `pointer`, that is sent to one machine."""
+    if not store.has_replicas:
+        raise invalid_field(
+            pointer,
+            "this service is one machine, and its tensors have no replicas",
+            "Leave out replicas, or ask a router of a cluster.",
+        )
+
+
+def read_note(text: str | None, pointer: str) -> str:
+    """What the caller says of a version, "" where that is nothing. Raises invalid_field."""
+    note = text or ""
+    wrong = next((sign for sign in note if category(sign) in ("Cc", "Cs")), None)
+    if wrong is not None:
+        raise invalid_field(
+            pointer,
+            f"note has the character U+{ord(wrong):04X}, and may have no control characters and no lone surrogates",
+            "Write the note in one line, without tabs and line breaks.",
+        )
+    size = len(note.encode())
+    if size > MAX_NOTE_BYTES:
+        raise invalid_field(
+            pointer,
+            f"note has {size} bytes of UTF-8, and may have {MAX_NOTE_BYTES}",
+            f"Write at most {MAX_NOTE_BYTES} bytes, such as the ids of the run and of the commit.",
+        )
+    return note
+
+
 def read_flag(fields: dict[str, str], name: str) -> bool:
     """Whether a member of the query is true; false where it is left out. Raises invalid_field."""
     value = fields.get(name, "false")
@@ -202,6 +266,8 @@ def described(metadata: Metadata) -> dict[str, Any]:
         "modified": time_text(metadata.modified),
         "prefault": metadata.prefault,
         "lock": metadata.lock,
+        **({} if metadata.replicas is None else {"replicas": metadata.replicas}),
+        **({"note": metadata.note} if metadata.note else {}),
         **({"damaged": True} if metadata.damaged else {}),
     }
 

@@ -18,15 +18,14 @@ from app.api.exchange import BodyLimits, format_of
 from app.api.request_body import inflate, read_body
 from app.errors import GatherError
 from app.formats.body_formats import FORMATS, Codec
-from app.formats.json.query import refuse_query
+from app.formats.fields_in_query import refuse_query
 from app.memory.budget import Memory
 from app.operators.scatternd import plan_scatter
 from app.server.readiness import Readiness
 from app.store import Conditions, LocalStore
 from app.store.idempotency import read_key
-from app.store.scatters.group_commit import QueuedScatter
-from app.store.scatters.pending_scatter import ContentReplaced, ScatterChange, Scattered
-from app.telemetry.change_log import SCATTERED, Change
+from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered
+from app.telemetry.tensor_change_log import SCATTERED, Change
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.scatter_call import TABLE_SCATTER, ScatterCall
@@ -85,7 +84,7 @@ class ScatterRoute:
         scattered = await self._carry_out(name, read, conditions, key)
         etag, version = scattered.etag, scattered.version
         if not scattered.repeated:
-            context.change = Change(SCATTERED, split_reference(name)[0], version, len(body))
+            context.changes = [Change(SCATTERED, split_reference(name)[0], version, len(body))]
         body = orjson.dumps({"name": name, "etag": etag})
         await context.send(200, JSON, body, etag_field(etag), version_field(version))
 
@@ -144,7 +143,7 @@ class ScatterAttempt:
         self._store, self._name, self._call, self._conditions = store, name, call, conditions
         self._key, self._digest, self._wake = key, digest, wake
         self._attempts = _ATTEMPTS
-        self._queued: QueuedScatter | None = None
+        self._queued: PendingScatter | None = None
 
     def advance(self) -> Scattered | None:
         """The answer; None where others are carried out first: call again once `wake` was called. Blocks on the disk.
@@ -160,7 +159,7 @@ class ScatterAttempt:
                     if not self._queued.is_leader:
                         return None
                 try:
-                    return self._store.complete_scatter(self._queued)
+                    return self._store.complete_scatter(self._name, self._queued)
                 except ContentReplaced:
                     self._queued = None
         except GatherError:
@@ -175,7 +174,7 @@ class ScatterAttempt:
 
     def outcome(self) -> Scattered | None:
         """The answer if others have carried this one out; None where `advance` is needed."""
-        return None if self._queued is None else self._queued.scatter.scattered
+        return None if self._queued is None else self._queued.scattered
 
     def _change(self) -> ScatterChange:
         about, call = self._store.content(self._name).description, self._call

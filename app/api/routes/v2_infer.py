@@ -9,12 +9,11 @@ from app.api.content_codings import coding_of_answer, compressed
 from app.api.error_responses import JSON
 from app.api.exchange import BodyLimits, fact_fields
 from app.api.inference import Inference, InferFormat
-from app.api.request_body import inflate_in, read_body
-from app.api.unknown_length_body import too_large
+from app.api.request_body import inflate_in, read_body, too_large, whole_body
 from app.errors import GatherError
 from app.formats import body_formats
 from app.formats.oip.infer_answer import is_long_answer, write_answer
-from app.formats.oip.read_body import is_long
+from app.formats.oip.read_body import InferBody, is_long
 from app.formats.oip.read_body import read_body as read_infer_body
 from app.tensors.buffer_type import Buffer
 
@@ -22,15 +21,8 @@ _OCTETS: Final = body_formats.RAW.media_type.encode()
 _ALIGNMENT: Final = 64
 
 
-InferBody = tuple[Buffer, int | None]
-"""A body, and the bytes of JSON at its start; None if all of it is JSON."""
-
-
 _REST: Final[InferFormat[InferBody, tuple[list[Buffer], int | None]]] = InferFormat(
-    is_long=lambda body, model: is_long(*body, model),
-    read=lambda body, model, limits, memory: read_infer_body(*body, model, limits, memory),
-    is_long_answer=is_long_answer,
-    write=write_answer,
+    is_long, read_infer_body, is_long_answer, write_answer
 )
 
 
@@ -62,7 +54,9 @@ class InferRoute:
             short = sum(map(len, pieces)) <= body_formats.LONG_JSON
             packed = await self.pool.run_unless(short, lambda: compressed(pieces, coding, context.memory), context)
             pieces, headers = packed, (*headers, (b"content-encoding", coding))
-        await context.send(200, JSON if json_size is None else _OCTETS, pieces, *headers)
+        media_type = JSON if json_size is None else _OCTETS
+        if not context.send_at_once(200, media_type, pieces, headers):
+            await context.send(200, media_type, pieces, *headers)
 
     async def _read_body(self, context: RequestContext) -> InferBody:
         json_size = read_json_size(context.headers)
@@ -71,7 +65,9 @@ class InferRoute:
             if json_size > limit:
                 raise too_large(limit, "json_bytes")
             limit, lead = self.limits.binary, -json_size % _ALIGNMENT
-        body = await read_body(context, limit, lead)
+        body = whole_body(context, limit)
+        if body is None:
+            body = await read_body(context, limit, lead)
         if b"content-encoding" in context.headers:
             body = await inflate_in(self.pool, context, body, limit, lead)
         return body, json_size

@@ -1,27 +1,37 @@
-"""The models of the inference protocol over HTTP: metadata, configuration and statistics."""
+"""The models of the inference protocol over HTTP: metadata, configuration, statistics, and the repository's index.
+
+Loading and unloading a model change nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from typing import Any, Final, TypeVar
 
 import orjson
 
 from app.api.asgi_request import Handler, RequestContext
 from app.api.error_responses import JSON
+from app.api.request_body import read_body
+from app.api.schemas.v2_messages import IndexEntry
 from app.api.schemas.v2_model_description import model_config, model_metadata
 from app.api.v2_model_lookup import Models, counted_as
+from app.errors import GatherError, invalid_field
 from app.memory.budget import Memory
 from app.server.readiness import Readiness
 
 T = TypeVar("T")
 STATISTICS_BYTES: Final = 1 << 11
 """What the statistics of a version take in an answer: their text twice, or a message and its JSON."""
+ENTRY_BYTES: Final = 1 << 10
+"""What the entry of a version takes in the index: its text twice, or a message and its JSON."""
+_INDEX_BYTES: Final = 1 << 16
+"""Most bytes of the body of a request for the repository's index, which has one member."""
 
 
 class ModelRoutes:
-    """`/v2/models/stats`, and what is below `/v2/models/{name}` and `/v2/models/{name}/versions/{version}`."""
+    """Below `/v2/models` and `/v2/repository`."""
 
     def __init__(self, models: Models, readiness: Readiness) -> None:
         self.models = models
@@ -52,6 +62,19 @@ class ModelRoutes:
     async def statistics_of_all(self, context: RequestContext) -> None:
         """`GET /v2/models/stats`."""
         await _send_statistics(context, await statistics_of_all(self.models, _writer(context)))
+
+    async def index(self, context: RequestContext) -> None:
+        """`POST /v2/repository/index`."""
+        only_ready = await _wants_ready(context)
+        write = charging(context.memory, ENTRY_BYTES, orjson.dumps)
+        pieces = await repository_index(self.models, self.readiness, only_ready=only_ready, write=write)
+        await context.send(200, JSON, b"[" + b",".join(pieces) + b"]")
+
+    async def load(self, context: RequestContext) -> None:
+        """`POST /v2/repository/models/{name}/load` and `unload`."""
+        (name,) = context.parameters
+        self.models.find(name)
+        await context.send_empty(200, (b"content-length", b"0"))
 
     def after_finding(self, handler: Handler) -> Handler:
         """`handler` for requests that name a model. Raises model_not_found."""
@@ -113,3 +136,58 @@ async def _statistics(
     models: Models, names: list[str], more: Set[str], write: Callable[[dict[str, Any]], T]
 ) -> list[T]:
     return await asyncio.to_thread(lambda: [write(body) for body in models.statistics.bodies(names, more)])
+
+
+async def repository_index(
+    models: Models,
+    readiness: Readiness,
+    *,
+    only_ready: bool,
+    write: Callable[[dict[str, Any]], T],
+) -> list[T]:
+    """What `write` makes of the entry of every version of every model; with `only_ready` of those that may be called.
+
+    In a thread: there may be very many.
+    """
+
+    def written() -> list[T]:
+        entries = (entry for name in models.names() for entry in _index_entries(name, models, readiness))
+        return [write(entry.model_dump()) for entry in entries if entry.state == "READY" or not only_ready]
+
+    return await asyncio.to_thread(written)
+
+
+def _index_entries(name: str, models: Models, readiness: Readiness) -> Iterator[IndexEntry]:
+    """Every version of a model. Of a tensor's older ones, of which there may be very many, no file is looked at."""
+    versions = models.versions(name)
+    for version in versions:
+        yield _index_entry(name, version, version == versions[-1], models, readiness)
+
+
+def _index_entry(name: str, version: str, is_newest: bool, models: Models, readiness: Readiness) -> IndexEntry:
+    try:
+        if is_newest:
+            models.find(name, version)
+        else:
+            models.check_older(name, version)
+        readiness.check()
+    except GatherError as error:
+        return IndexEntry(name=name, version=version, state="UNAVAILABLE", reason=error.detail)
+    return IndexEntry(name=name, version=version, state="READY", reason="")
+
+
+async def _wants_ready(context: RequestContext) -> bool:
+    """Whether the body of a repository index request asks for ready models only; the body may be empty."""
+    body = await read_body(context, _INDEX_BYTES, name="small_body_bytes")
+    if not body:
+        return False
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise GatherError("malformed_request", f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise invalid_field("", "the body must be a JSON object", "Send a JSON object, or no body at all.")
+    ready = document.get("ready", False)
+    if not isinstance(ready, bool):
+        raise invalid_field("/ready", "ready must be true or false", "Write true or false at /ready.")
+    return ready

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from app.requests.schemas.members import BASE64, INT64, VALUES, DTypeName, Size, tidy
+from app.requests.schemas.member_types import BASE64, INT64, VALUES, DTypeName, Size, tidy
 from app.tensors.lookup_call import Pooling
 from app.tensors.operator_signature import BackwardName, OperatorName
 

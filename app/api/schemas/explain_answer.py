@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from app.dispatch.choose_backend import Decision, Size
 from app.operators.gather_plan import Plan
-from app.operators.lookup import LookupPlan
+from app.operators.lookup_plan import LookupPlan
 from app.services.runner import Explanation
 from app.tensors.lookup_call import LookupCall
 from app.tensors.tensor import Tensor, nbytes

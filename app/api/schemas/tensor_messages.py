@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
 from app.api.schemas.answers import OpenModel
-from app.requests.schemas.members import DTypeName, Size
+from app.requests.schemas.member_types import DTypeName, Size
 
 _TIME: Final[dict[str, JsonValue]] = {"format": "date-time"}
 
@@ -33,6 +33,10 @@ class ResidentTensor(OpenModel):
     modified: str = Field(description="When the content last changed.", json_schema_extra=_TIME)
     prefault: bool = Field(description="Whether the content is read into memory ahead of requests.")
     lock: bool = Field(description="Whether the content is to be kept in memory.")
+    replicas: Size | SkipJsonSchema[None] = Field(
+        None, description="In a cluster: on how many shards each range of its rows is to be."
+    )
+    note: str | SkipJsonSchema[None] = Field(None, description="What its upload said of this version, where it did.")
     damaged: bool | SkipJsonSchema[None] = Field(None, description="True, in lists, where the content is damaged.")
 
 

@@ -13,7 +13,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from app.api.schemas.answers import OpenModel, Problem
 from app.requests.schemas.infer_request import Datatype
-from app.requests.schemas.members import Size
+from app.requests.schemas.member_types import Size
 
 Parameters = Annotated[
     dict[str, Any] | SkipJsonSchema[None],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from app.formats.oip.infer_document import Model
-from app.operators.lookup import INDEX_DTYPES
+from app.operators.lookup_plan import INDEX_DTYPES
 from app.operators.registry import OPERATORS
 from app.store import Resident
 from app.tensors.dtypes import BY_OIP, DTYPES, INTEGERS

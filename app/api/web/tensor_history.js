@@ -59,7 +59,7 @@ export class TensorHistory {
       make("ul", { className: "lines versions", "aria-label": `Versions of ${this.name}` }, ...lines), ...more, this.#form(), this.said);
   }
 
-  #line({ version, dtype, shape, bytes, modified, damaged }, isCurrent) {
+  #line({ version, dtype, shape, bytes, modified, note, damaged }, isCurrent) {
     const named = this.aliases.filter((alias) => alias.version === version);
     const reference = `${this.name}@${version}`;
     const use = make("button", { type: "button", disabled: !!damaged, "aria-label": `Try ${reference} in the playground` }, "Try");
@@ -71,7 +71,7 @@ export class TensorHistory {
     });
     const facts = damaged
       ? [make("strong", { className: "damaged" }, "damaged")]
-      : [`${dtype} ${shapeText(shape)}`, sizeText(bytes), shown(modified)].map((text) => make("span", {}, text));
+      : [`${dtype} ${shapeText(shape)}`, sizeText(bytes), shown(modified), note].filter(Boolean).map((text) => make("span", {}, text));
     const names = named.map(({ alias }) => make("span", { className: "chosen" }, alias));
     return make("li", { className: "line" }, make("div", { className: "line-head" },
       make("span", { className: "name" }, `${version}${isCurrent ? " current" : ""}`),

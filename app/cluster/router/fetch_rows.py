@@ -9,15 +9,17 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from time import perf_counter
 from typing import Final
 
+from app.api.meant_shard import FIELD
 from app.cluster.router.range_reads import AskReplica, FetchMap, RangeReads, ReadAction, Wake
 from app.cluster.router.range_requests import RangeRequest
 from app.cluster.router.shard_connection import Failure
+from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.router.shards import Ask, Shards
-from app.cluster.shard_map import Replica, RowRange, ShardedVersion, ShardMap
+from app.cluster.shard_map import Replica, RowRange, ShardMap
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.telemetry.served_request import ServedRequest
@@ -27,15 +29,17 @@ BYTES_PER_SECOND: Final = 1 << 27
 """So slow may a shard be with a large answer before it counts as late."""
 BEGUN_ANEW: Final = 2
 """How often a request whose version goes away begins anew."""
+READ_ANSWERS_S: Final = 0.001
+"""A hedge waits so long for answers that have come while the event loop was busy."""
+HEDGE_AGAIN_S: Final = 0.05
+"""How soon a slow read that may not be hedged is looked at again."""
 
 
 @dataclass(slots=True)
 class TableReads:
-    """What is needed of one version of a table as the map `known` has it, by number of range."""
+    """What is needed of one version of a table, by number of range."""
 
-    table: str
-    known: ShardMap
-    version: ShardedVersion
+    resident: ShardedResident
     requests: Mapping[int, RangeRequest]
 
 
@@ -46,7 +50,7 @@ class VersionGone(GatherError):
     """
 
     def __init__(self, one: TableReads) -> None:
-        detail = f"version {one.version.number} of {one.table!r} was removed while it was read"
+        detail = f"version {one.resident.data_version} of {one.resident.table!r} was removed while it was read"
         super().__init__("shard_unavailable", detail, retry_after=1)
 
 
@@ -102,20 +106,38 @@ class RowFetcher:
 
     def pieces(self, request: RangeRequest, one: RowRange, replica: Replica, fields: bytes) -> list[Buffer]:
         """The bytes of a request to a replica; `fields` are further lines of its header."""
+        if replica.node:
+            fields = b"%b%b: %b\r\n" % (fields, FIELD, replica.node.encode())
         head = (
             b"POST /%b?tensor=%b%b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/x-safetensors\r\naccept: %b\r\n"
             b"%bcontent-length: %d\r\n\r\n"
         ) % (
-            request.operator.encode(), one.tensor.encode(), request.query, replica.address.encode(), request.accept,
-            fields, request.body_bytes,
+            request.operator.encode(), one.tensor.encode(), request.query, replica.address.encode(),
+            request.output.accept, fields, sum(map(len, request.body)),
         )  # fmt: skip
         if len(request.body) == 1:
             return [head + request.body[0]]
         return [head, *request.body]
 
 
+@dataclass(slots=True)
+class _Asked:
+    """What an ask is for: a range of the reads at `place`.
+
+    Its answer may take `spare` seconds for its size. The read is slow at `hedge_at`. It is asked `in_haste` if the
+    deadline is so near that to be late says little.
+    """
+
+    place: int
+    number: int
+    replica: Replica
+    spare: float
+    hedge_at: float
+    in_haste: bool
+
+
 class _Fetch:
-    """The asks of one request, until all are answered, lost, or too late."""
+    """The asks of one request, until all are answered, lost, or too late. One timer serves hedges and deadline."""
 
     def __init__(self, fetcher: RowFetcher, wanted: Sequence[TableReads], request: ServedRequest) -> None:
         self.fetcher = fetcher
@@ -126,15 +148,18 @@ class _Fetch:
         left = request.deadline - perf_counter()
         now = loop.time()
         self.deadline = now + left
-        self.timer = loop.call_later(left, self._too_late)
+        self.timer: asyncio.TimerHandle | None = None
+        self.alarm = inf
+        """When the timer is due: at the next hedge or the deadline."""
+        self.is_hedged = False
         self.fields = fetcher.fields + fetcher.handed_on(request) + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
         self.lost: list[LostRange] = []
         self.reads = [
-            RangeReads(one.known, one.version, fetcher.shards.choice, self.deadline, fetcher.late_after)
-            for one in wanted
+            RangeReads(one.shard_map, one.version_in_map, fetcher.shards.choice, self.deadline, fetcher.late_after)
+            for one in (each.resident for each in wanted)
         ]
         self.failures: dict[tuple[int, int], list[Failure]] = {}
-        self.asks: dict[tuple[int, int], Ask] = {}
+        self.asks: dict[Ask, _Asked] = {}
         self.timers: list[asyncio.TimerHandle] = []
         self.over: set[int] = set()
 
@@ -144,17 +169,17 @@ class _Fetch:
         for place, reads in enumerate(self.reads):
             self._do(place, reads.start(self.wanted[place].requests, now))
             self._look(place)
+        if self.timer is None:
+            self._wake_at(self.deadline)
 
     def close(self) -> None:
         """Nobody waits any more."""
-        self.timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
         for timer in self.timers:
             timer.cancel()
-        for ask in tuple(self.asks.values()):
-            if ask.is_silent:
-                self.fetcher.shards.doubt(ask.address)
-            ask.drop()
-        self.asks.clear()
+        for ask in tuple(self.asks):
+            self._drop(ask)
 
     def client_has_gone(self) -> None:
         """The client of the request is gone."""
@@ -183,37 +208,87 @@ class _Fetch:
         request = self.wanted[place].requests[number]
         one = self.reads[place].version.ranges[number]
         own = action.late_at - self.loop.time()
-        done = partial(self._answered, place, number, replica, own < fetcher.late_after / 2)
-        patience = max(own, 0.0) + request.answer_bytes / BYTES_PER_SECOND
+        spare = request.answer_bytes / BYTES_PER_SECOND
         pieces = fetcher.pieces(request, one, replica, self.fields)
-        ask = Ask(fetcher.shards.get(replica.address), pieces, request.sink, replica.etag, patience, done)
-        self.asks[place, number] = ask
+        shard, patience = fetcher.shards.get(replica.address), max(own, 0.0) + spare
+        ask = Ask(shard, pieces, request.sink, replica.etag, patience, self._answered, self._begun)
+        hedge_at = action.hedge_at + spare
+        self.asks[ask] = _Asked(place, number, replica, spare, hedge_at, own < fetcher.late_after / 2)
+        if hedge_at < self.alarm:
+            self._wake_at(hedge_at)
         ask.start()
 
-    def _answered(
-        self, place: int, number: int, replica: Replica, in_haste: bool, _: Ask, failure: Failure | None
-    ) -> None:
-        """A shard was asked; `in_haste` because the request's deadline is near, so that to be late says little."""
-        reads, shards = self.reads[place], self.fetcher.shards
-        self.asks.pop((place, number), None)
-        is_doubtful = in_haste and failure is not None and failure.kind == "late"
-        if is_doubtful:
-            shards.doubt(replica.address)
-        else:
-            shards.note(replica.address, failure)
+    def _answered(self, ask: Ask, failure: Failure | None) -> None:
+        """A shard has answered, or will not."""
+        asked = self.asks.pop(ask)
+        place, number, replica = asked.place, asked.number, asked.replica
+        reads = self.reads[place]
         if failure is None:
+            reads.choice.took(replica.address, ask.seconds - asked.spare)
             reads.answered(number, replica)
         elif failure.error is not None:
             self._raise(failure.error)
             return
         else:
             self.failures.setdefault((place, number), []).append(failure)
-            now = self.loop.time()
-            if is_doubtful or failure.kind in ("busy", "starting", "stale", "deadline"):
+            now, is_late = self.loop.time(), failure.kind == "late"
+            if is_late:
+                reads.choice.gave_up(replica.address, ask.seconds - asked.spare, now)
+            if (is_late and asked.in_haste) or failure.kind in ("busy", "starting", "stale", "deadline"):
                 self._do(place, reads.no_range(number, replica, now))
             else:
-                self._do(place, reads.failed(number, replica, now))
+                self._do(place, reads.failed(number, replica, now, failure.detail))
         self._look(place)
+
+    def _begun(self, ask: Ask) -> None:
+        """An answer begins. If its read is hedged, nobody waits for the other one any more."""
+        if not self.is_hedged:
+            return
+        begun = self.asks[ask]
+        for other, asked in tuple(self.asks.items()):
+            if other is not ask and (asked.place, asked.number) == (begun.place, begun.number):
+                self._drop(other)
+        self.reads[begun.place].begun(begun.number, begun.replica)
+
+    def _drop(self, ask: Ask) -> None:
+        """Nobody waits for an ask any more."""
+        asked = self.asks.pop(ask)
+        ask.drop()
+        if not ask.has_begun:
+            choice = self.fetcher.shards.choice
+            choice.gave_up(asked.replica.address, ask.seconds - asked.spare, self.loop.time())
+
+    def _wake_at(self, at: float) -> None:
+        """Set the timer."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.alarm = min(at, self.deadline)
+        self.timer = self.loop.call_at(self.alarm, self._look_at_clock)
+
+    def _look_at_clock(self) -> None:
+        """The deadline has passed, or a read is slow."""
+        if self.alarm >= self.deadline:
+            self._too_late()
+        else:
+            self.timer = self.loop.call_later(READ_ANSWERS_S, self._hedge)
+
+    def _hedge(self) -> None:
+        """Ask further replicas for what is slow."""
+        if self.future.done():
+            return
+        now = max(self.loop.time(), self.alarm)
+        self._wake_at(self.deadline)
+        for ask, asked in tuple(self.asks.items()):
+            if ask.has_begun:
+                continue
+            if asked.hedge_at <= now:
+                action = self.reads[asked.place].hedge(asked.number, now)
+                asked.hedge_at = now + HEDGE_AGAIN_S if action is None else inf
+                if action is not None:
+                    self.is_hedged = True
+                    self._ask(asked.place, action)
+            if asked.hedge_at < self.alarm:
+                self._wake_at(asked.hedge_at)
 
     def _fetched(self, place: int) -> None:
         if not self.future.done():

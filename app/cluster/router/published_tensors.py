@@ -1,98 +1,83 @@
-"""The tables of a cluster with a coordinator, which change by publishing: uploads, removals and aliases go through it.
+"""The tables of a cluster's catalogue, which change by transactions: uploads, removals and aliases.
 
-What is refused is judged here first, by the newest map, with the errors of one machine; the coordinator judges again,
-and where the map has changed meanwhile all is judged anew. Methods that change something block.
+Each change is judged by the newest catalogue, with the errors of one machine, and again if that has changed meanwhile.
+Methods that change something block, and return once all workers of this router serve by the change.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from ssl import SSLContext
-from typing import Final, TypeVar
-from uuid import uuid4
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from app.cluster.coordinator.coordinator_client import CoordinatorClient, RunningPublication, StaleMap, unavailable
-from app.cluster.coordinator.messages import Publish
+from app.catalogue.aliases import AliasMove, moved, new_etag
+from app.catalogue.conditions import ALWAYS, Conditions
+from app.catalogue.records import Alias
+from app.catalogue.versions import check_new_version
+from app.cluster.catalogue import transitions
+from app.cluster.catalogue.client import CatalogueClient
+from app.cluster.catalogue.records import Catalogue, Change
+from app.cluster.router.running_uploads import RunningUploads
+from app.cluster.router.segment_writer import ShardAccess
 from app.cluster.router.sharded_tensors import ShardedTensors
-from app.cluster.router.sharded_upload import ShardedUpload, Spool, SpooledUpload, StreamedUpload
-from app.cluster.router.version_writer import BytesBefore, VersionSize, VersionWriter
+from app.cluster.router.sharded_upload import PulledUpload, ShardedUpload, Spool, SpooledUpload, StreamedUpload
+from app.cluster.router.version_writer import BytesBefore, VersionWriter
 from app.cluster.shard_map import ShardMap
-from app.store.catalogue.catalogue_rows import Alias
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
-from app.store.store_errors import name_conflict, not_found, tensor_in_use, unknown_reference
-from app.store.tensor_metadata import ALWAYS, Conditions, Metadata
+from app.store.tensor_metadata import Metadata
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 
-_ATTEMPTS: Final = 5
-Result = TypeVar("Result")
+
+class Serving(Protocol):
+    """How catalogues come into use."""
+
+    def map_of(self, catalogue: Catalogue) -> ShardMap:
+        """The map of a catalogue."""
+
+    def serve(self, catalogue: Catalogue) -> ShardMap:
+        """Wait until all workers serve by this catalogue or a newer one; its map."""
 
 
 class PublishedTensors(ShardedTensors):
-    """The tables of the newest map; `client` changes it, and shards are asked with `key`, and over
-    TLS where `tls` is given.
+    """The tables of the newest catalogue, which `client` changes; `access` says how shards are asked.
 
     `spool` begins files for what cannot go on as it comes.
     """
 
-    def __init__(
-        self,
-        shard_map: ShardMap,
-        client: CoordinatorClient,
-        limits: Limits,
-        keep: int,
-        key: str | None,
-        spool: Spool,
-        tls: SSLContext | None = None,
-    ) -> None:
-        super().__init__(shard_map)
-        self._spool = spool
-        self.tls = tls
-        self.client = client
-        self.limits = limits
+    def __init__(self, client: CatalogueClient, serving: Serving, limits: Limits, keep: int, spool: Spool) -> None:
+        super().__init__(ShardMap())
+        self.access = ShardAccess(None)
+        self._client = client
+        self._serving = serving
+        self._limits = limits
         self._keep = keep
-        self.key = key
+        self._spool = spool
+        self._uploads = RunningUploads(client)
 
     # Publishing
 
     def etag_to_replace(self, name: str) -> str | None:
-        """The ETag of the current version of a table that is to be uploaded; None where there is none."""
-        table = self.shard_map.tables.get(name)
-        return None if table is None else table.current.etag
+        own = self._client.catalogue.record_of(name)
+        check_new_version(own)
+        return None if own.current is None else own.current.etag
 
     def upload(self, spec: UploadSpec) -> Upload:
         """An upload that goes on to the shards. Shards decide themselves what they keep in memory.
 
         Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable.
         """
-        name, dtype, shape = spec.name, spec.dtype, spec.shape
-        check_new_name(name)
-        if name in self.shard_map.aliases:
-            raise name_conflict(name, is_alias=True)
-        created = time.time_ns()
-        kept = self._keep if spec.keep is None else spec.keep
-        written_first = dtype.kind == "string" or (spec.fortran and len(shape) > 1)
-        again = "" if written_first else spec.origin  # ranges of others are not in one piece there
+        check_new_name(spec.name)
+        check_new_version(self._client.catalogue.record_of(spec.name))
 
-        def begin(size: VersionSize, bytes_before: BytesBefore) -> VersionWriter:
-            def begin_by(shard_map: ShardMap) -> VersionWriter:
-                asked = Publish(
-                    uuid4().hex, name, dtype.name, shape, size.row, kept, shard_map.generation,
-                    created=created, size=size.total, origin=again,
-                )  # fmt: skip
+        def begin(bytes_before: BytesBefore) -> VersionWriter:
+            return VersionWriter(
+                self._client, self.access, spec.name, spec.dtype, spec.shape, bytes_before, self._uploads, spec.replicas
+            )
 
-                def publish(expected: str, sha256: str) -> RunningPublication:
-                    return self.client.publish(replace(asked, expected=expected, sha256=sha256))
-
-                return VersionWriter(dtype, shape, size, bytes_before, publish, self.key, self.tls)
-
-            return self._changed(begin_by)
-
-        if written_first:
-            return SpooledUpload(spec, self.limits, begin, self._spool)
-        return StreamedUpload(spec, self.limits, begin)
+        if _is_spooled(spec):
+            return SpooledUpload(spec, self._limits, begin, self._spool)
+        return (PulledUpload if spec.has_ranges else StreamedUpload)(spec, self._limits, begin)
 
     def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
         """Publish a finished upload as the next version of its table: its metadata, and whether the name is new.
@@ -100,96 +85,71 @@ class PublishedTensors(ShardedTensors):
         Raises name_conflict, precondition_failed, insufficient_storage and shard_unavailable, and abandons it then.
         """
         assert isinstance(upload, ShardedUpload)
-        name = upload.spec.name
+        assert upload.writer is not None, "`finish` comes first"
+        spec = upload.spec
         try:
-            table = self.shard_map.tables.get(name)
-            conditions.check(None if table is None else table.current.etag)
-            current = "" if table is None else table.current.content_id
-            number, found = upload.commit("*" if conditions == ALWAYS else current)
-        except StaleMap as stale:
-            upload.abandon()
-            raise unavailable(f"versions of {name!r} were removed meanwhile: {stale}") from None
+            keep = self._keep if spec.keep is None else spec.keep
+            origin = "" if _is_spooled(spec) else spec.origin  # segments of others are not in one piece there
+            version, catalogue = upload.writer.publish(conditions, upload.digest, keep, origin, spec.note)
         except BaseException:
             upload.abandon()
             raise
-        version = found.tables[name].version(number) if name in found.tables else None
-        if version is None:  # another one has been published and has taken its place
-            raise unavailable(f"version {number} of {name!r} was published, and has been superseded and removed since")
-        return self._describe(name, version, found), table is None
+        found = self._serving.serve(catalogue)
+        published = found.tables[spec.name].version(version.number)
+        assert published is not None, "the catalogue has it"
+        # If the name is new, it came into being with this version.
+        return self._describe(spec.name, published, found), catalogue.tables[spec.name].created == version.created
 
     # Other changes
 
     def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:
-        """Remove a table with all its versions, or one version.
-
-        Raises invalid_field, tensor_not_found, name_conflict for an alias, tensor_in_use where an alias names it,
-        precondition_failed and shard_unavailable.
-        """
         check_reference(reference)
         name, number = split_reference(reference)
+        going: list[int] = []
 
-        def change(shard_map: ShardMap) -> None:
-            if reference in shard_map.aliases:
-                raise name_conflict(reference, is_alias=True)
-            found = shard_map.find(reference)
-            if found is None:
-                raise not_found(reference, self)
-            conditions.check(found[1].etag)
-            numbers = [number] if number is not None else [one.number for one in shard_map.tables[name].versions]
-            used = [
-                self._alias(alias, shard_map)
-                for alias, target in sorted(shard_map.aliases.items())
-                if split_reference(target)[0] == name and split_reference(target)[1] in numbers
-            ]
-            if used:
-                raise tensor_in_use(reference, used)
-            self.client.change("remove", name, ",".join(map(str, numbers)), shard_map.generation)
+        def remove(catalogue: Catalogue) -> Change | None:
+            own = catalogue.record_of(name)
+            if going and not any(own.version(one) for one in going):
+                return None  # an earlier attempt has done it
+            going[:] = [one.number for one in own.versions if number in (None, one.number)]
+            return transitions.remove_versions(catalogue, reference, conditions)
 
-        self._changed(change)
+        self._change(remove)
 
-    def put_alias(self, alias: str, target: str, conditions: Conditions = ALWAYS) -> tuple[Alias, bool]:
-        """Make or move an alias to the version `target`: the alias, and whether it is new.
+    def set_replicas(self, name: str, replicas: int) -> Metadata:
+        changed = self._change(lambda catalogue: transitions.set_replicas(catalogue, name, replicas))
+        return self._describe(name, changed.tables[name].current, changed)
 
-        Raises invalid_field, name_conflict, precondition_failed, shard_unavailable, and tensor_not_found at /tensor.
-        """
-        check_new_name(alias)
+    def put_aliases(self, moves: Sequence[AliasMove]) -> list[tuple[Alias, bool]]:
+        now, etags = time.time_ns(), [new_etag() for _ in moves]
+        made: list[tuple[Alias, bool]] = []
 
-        def change(shard_map: ShardMap) -> tuple[Alias, bool]:
-            found = None if target in shard_map.aliases else shard_map.find(target)
-            if found is None or split_reference(target)[1] is None:
-                raise unknown_reference(target, "/tensor", self, tell_names=False)
-            if alias in shard_map.tables:
-                raise name_conflict(alias, is_alias=False)
-            is_new = alias not in shard_map.aliases
-            conditions.check(None if is_new else self._alias(alias, shard_map).etag, "alias")
-            if shard_map.aliases.get(alias) != target:
-                shard_map = self.client.change("put_alias", alias, target, shard_map.generation)
-            else:
-                self.client.take(shard_map)  # other workers may serve by an older one
-            return self._alias(alias, shard_map), is_new
+        def put(catalogue: Catalogue) -> Change | None:
+            if any(one.etag in etags for move in moves if (one := catalogue.aliases.get(move.alias)) is not None):
+                return None  # an earlier attempt has done it
+            made[:] = moved(moves, catalogue.record_of, now, etags)
+            return transitions.put_aliases(one for one, _ in made if one.etag in etags)
 
-        return self._changed(change)
+        self._change(put)
+        return made
 
     def delete_alias(self, alias: str, conditions: Conditions = ALWAYS) -> None:
-        """Remove an alias. Raises tensor_not_found, precondition_failed and shard_unavailable."""
+        is_tried = False
 
-        def change(shard_map: ShardMap) -> None:
-            conditions.check(self.alias(alias).etag, "alias")
-            self.client.change("remove_alias", alias, "", shard_map.generation)
+        def remove(catalogue: Catalogue) -> Change | None:
+            nonlocal is_tried
+            if is_tried and alias not in catalogue.aliases:
+                return None  # an earlier attempt has done it
+            is_tried = True
+            return transitions.remove_alias(catalogue, alias, conditions)
 
-        self._changed(change)
+        self._change(remove)
 
-    def _changed(self, change: Callable[[ShardMap], Result]) -> Result:
-        """What `change` makes of the newest map; again with a newer one where that was too old."""
-        for _ in range(_ATTEMPTS):
-            shard_map = self.shard_map
-            try:
-                return change(shard_map)
-            except StaleMap:
-                try:
-                    newer = self.client.newer_map(shard_map.generation)
-                except OSError:
-                    newer = None
-                if newer is not None:
-                    self.client.take(newer)
-        raise unavailable("others change the same all the time")
+    def _change(self, transition: Callable[[Catalogue], Change | None]) -> ShardMap:
+        """Make a change: a map that has it, by which all workers serve."""
+        return self._serving.serve(self._client.transact(transition))
+
+
+def _is_spooled(spec: UploadSpec) -> bool:
+    """Whether the items are written to a file first: which of them belong to a segment is only known at the end."""
+    return spec.dtype.kind == "string" or (spec.fortran and len(spec.shape) > 1)

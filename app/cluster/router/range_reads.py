@@ -5,10 +5,12 @@ next one at once. When it has tried all replicas of a range, it fetches the map,
 tries them again, three rounds in all. Every read names the content, so any shard that answers sends rows of this
 version: a request gets rows of one version or an error.
 
+If a replica is slow, the next one is asked as well (`hedge`), and the first one whose answer begins is taken.
+
 The driver performs the actions and reports with `answered`, `failed`, `no_range`, `fetched` and `woken`; it reads
 `outcome` after each report. A report about a read that has ended is ignored.
 
-    AskReplica  ask a shard for the rows of a range, and report a failure at `late_at`
+    AskReplica  ask a shard for the rows of a range, call `hedge` at `hedge_at`, and report a failure at `late_at`
     FetchMap    fetch the map, once, and report what the newest one is now
     Wake        report at this time
 """
@@ -17,9 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from app.cluster.coordinator.cluster_state import find_content
 from app.cluster.router.replica_choice import ReplicaChoice
 from app.cluster.shard_map import Replica, ShardedVersion, ShardMap
 
@@ -34,12 +36,14 @@ version that there is not."""
 class AskReplica(NamedTuple):
     """Ask `replica` for the rows that are needed of range `number`; it is late at `late_at`.
 
-    That leaves the other replicas their share of the time until the deadline.
+    That leaves the other replicas their share of the time until the deadline. The read is slow at `hedge_at`, never if
+    all other replicas have been tried.
     """
 
     number: int
     replica: Replica
     late_at: float
+    hedge_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,8 @@ ReadAction: TypeAlias = AskReplica | FetchMap | Wake
 @dataclass(slots=True)
 class _RangeRead:
     replicas: Sequence[Replica]
-    asked: Replica | None = None
+    asked: tuple[Replica, ...] = ()
+    """Those that have not answered: two while the read is hedged."""
     tried: int = 0
     rounds: int = 1
     again_at: float | None = None
@@ -88,7 +93,7 @@ class RangeReads:
         actions: list[ReadAction] = []
         for number in numbers:
             one = self._waiting[number] = _RangeRead(self.choice.order(self.version.ranges[number].replicas, now))
-            actions.append(self._ask(number, one, now))
+            actions += self._next(number, one, now)
         if not self._waiting:
             self.outcome = "done"
         return actions
@@ -96,7 +101,7 @@ class RangeReads:
     def answered(self, number: int, replica: Replica) -> bool:
         """The rows of a range are there; whether they are to be taken."""
         one = self._waiting.get(number)
-        if one is None or one.asked is not replica or self.outcome is not None:
+        if one is None or replica not in one.asked or self.outcome is not None:
             return False
         self.choice.answered(replica.address)
         del self._waiting[number]
@@ -104,20 +109,35 @@ class RangeReads:
             self.outcome = "done"
         return True
 
-    def failed(self, number: int, replica: Replica, now: float) -> list[ReadAction]:
+    def hedge(self, number: int, now: float) -> AskReplica | None:
+        """The replica that was asked for a range is slow: ask the next one as well, if it may be asked now."""
+        one = self._waiting.get(number)
+        if one is None or self.outcome is not None or len(one.asked) != 1 or one.tried == len(one.replicas):
+            return None
+        if not self.choice.may_hedge(one.asked[0].address, one.replicas[one.tried].address):
+            return None
+        return self._ask(number, one, now)
+
+    def begun(self, number: int, replica: Replica) -> None:
+        """The answer of a replica begins; the other one of a hedged read is not waited for any more."""
+        one = self._waiting.get(number)
+        if one is not None and replica in one.asked:
+            one.asked = (replica,)
+
+    def failed(self, number: int, replica: Replica, now: float, why: str = "no answer") -> list[ReadAction]:
         """A shard refused, broke off, or was late."""
         one = self._waiting.get(number)
-        if one is None or one.asked is not replica:
-            return []
-        self.choice.failed(replica.address, now)
-        return self._next(number, one, now)
+        if one is not None and replica in one.asked:
+            self.choice.failed(replica.address, now, why)
+        return self.no_range(number, replica, now)
 
     def no_range(self, number: int, replica: Replica, now: float) -> list[ReadAction]:
         """A shard does not have the range (`stale_map`)."""
         one = self._waiting.get(number)
-        if one is None or one.asked is not replica:
+        if one is None or replica not in one.asked:
             return []
-        return self._next(number, one, now)
+        one.asked = tuple(other for other in one.asked if other != replica)
+        return [] if one.asked else self._next(number, one, now)
 
     def fetched(self, newest: ShardMap, now: float) -> list[ReadAction]:
         """The map was fetched, or could not be: `newest` is the newest one that the router has."""
@@ -126,11 +146,11 @@ class RangeReads:
             return []
         if newest.generation > self.known.generation:
             self.known = newest
-            found = find_content(newest, self.version.content_id)
-            if found is None or not _is_cut_alike(found[1], self.version):
+            found = newest.find_content(self.version.content_id)
+            if found is None or not _is_cut_alike(found, self.version):
                 self.outcome = "version_gone"
                 return []
-            self.version = found[1]
+            self.version = found
             for one in self._waiting.values():
                 if one.again_at is not None:
                     one.again_at = now
@@ -143,24 +163,27 @@ class RangeReads:
         if now >= self.deadline:
             self.outcome = "deadline_exceeded"
             return []
-        actions: list[ReadAction] = []
-        for number, one in self._waiting.items():
-            if one.again_at is not None and one.again_at <= now and not self._is_fetching:
-                one.replicas = self.choice.order(self.version.ranges[number].replicas, now)
-                one.tried, one.again_at = 0, None
-                one.rounds += 1
-                actions.append(self._ask(number, one, now))
-        return actions
+        if self._is_fetching:
+            return []
+        due = [
+            (number, one) for number, one in self._waiting.items() if one.again_at is not None and one.again_at <= now
+        ]
+        for number, one in due:
+            one.replicas = self.choice.order(self.version.ranges[number].replicas, now)
+            one.tried, one.again_at = 0, None
+            one.rounds += 1
+        return [action for number, one in due for action in self._next(number, one, now)]
 
     def _ask(self, number: int, one: _RangeRead, now: float) -> AskReplica:
-        one.asked = one.replicas[one.tried]
-        share = (self.deadline - now) / (len(one.replicas) - one.tried)
+        replica, left = one.replicas[one.tried], len(one.replicas) - one.tried
+        one.asked = (*one.asked, replica)
         one.tried += 1
-        return AskReplica(number, one.asked, now + min(self.late_after, share))
+        late_at = now + min(self.late_after, (self.deadline - now) / left)
+        hedge_at = inf if left == 1 else now + self.choice.hedge_after(replica.address)
+        return AskReplica(number, replica, late_at, hedge_at)
 
     def _next(self, number: int, one: _RangeRead, now: float) -> list[ReadAction]:
         """The next replica; behind the last one, the next round."""
-        one.asked = None
         if self.outcome is not None:
             return []
         if now >= self.deadline:

@@ -38,21 +38,25 @@ _EXACT_ROW: Final = 1 << 13
 
 @dataclass(slots=True)
 class RangeRequest:
-    """Rows of range `number` of a table, by `operator`: `query` behind the name of the tensor, the body, and the sink.
+    """`rows` rows of `output` from a range of a table, by `operator`: `query` behind the name of the tensor, the body,
+    and the sink.
 
     `places` are the numbers of the tuples that need the range, in the order of the indices; None for all tuples of a
-    block. `answer_bytes` is about how long the answer is.
+    block.
     """
 
-    number: int
     operator: OperatorName
     query: bytes
     body: Sequence[Buffer]
-    body_bytes: int
-    accept: bytes
+    output: Output
     sink: Sink
-    answer_bytes: int
+    rows: int
     places: NDArray[np.intp] | None = None
+
+    @property
+    def answer_bytes(self) -> int:
+        """About how long the answer is."""
+        return self.rows * self.output.row_bytes
 
 
 class Output:
@@ -88,21 +92,14 @@ class Output:
         """What the query has for this format."""
         return b"&output_encoding=base64" if self.dtype.safetensors is None else b""
 
-    def sink(self, places: NDArray[np.intp], shape: tuple[int, ...]) -> Sink:
-        """Where an answer of `shape` goes whose rows belong to `places`."""
-        if self.dtype.safetensors is None:
-            return self._json_sink(places, len(places))
-        assert self.rows is not None
-        return RowSink(self.rows, places, self.dtype, shape, self.row_bytes)
-
-    def block_sink(self, begin: int, end: int, shape: tuple[int, ...]) -> Sink:
-        """Where an answer of `shape` goes that is rows `begin` to `end` - 1 as they stand in the output."""
-        if self.dtype.safetensors is None:
-            return self._json_sink(slice(begin, end), end - begin)
-        assert self.rows is not None
-        return RowSink(self.rows[begin:end], None, self.dtype, shape, self.row_bytes)
-
-    def _json_sink(self, places: NDArray[np.intp] | slice, count: int) -> Sink:
+    def sink(self, places: NDArray[np.intp] | slice, shape: tuple[int, ...]) -> Sink:
+        """Where an answer of `shape` goes whose rows belong to `places`: numbers of rows, or rows in one piece."""
+        if self.dtype.safetensors is not None:
+            assert self.rows is not None
+            if isinstance(places, slice):
+                return RowSink(self.rows[places], None, self.dtype, shape, self.row_bytes)
+            return RowSink(self.rows, places, self.dtype, shape, self.row_bytes)
+        count = places.stop - places.start if isinstance(places, slice) else len(places)
         strings = count * self.row_items if self.dtype.kind == "string" else None
         body = _Items(self._most_bytes if strings is not None else count * self.row_bytes, strings, self._memory)
         self._whole.append((body, places))
@@ -193,7 +190,7 @@ def first_wrong(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> bool:
     )
 
 
-# Requests
+# Requests, by the number of their range
 
 
 @lru_cache(256)
@@ -213,7 +210,7 @@ def row_requests(
     tail: tuple[int, ...],
     *,
     wrap: bool = False,
-) -> list[RangeRequest]:
+) -> dict[int, RangeRequest]:
     """GatherND of flat `indices`, tuples with a component for each size of `dims`, from axis 0 on.
 
     Row i of the output is of tuple i and has the shape `tail`. Raises IndexError where a component is out of bounds:
@@ -222,10 +219,10 @@ def row_requests(
     parts = split(indices, dims, wrap, version.stops)
     depth = len(dims)
     items = parts.moved.view(np.uint8).data
-    requests = []
+    requests = {}
     width = 8 * depth
     begin = 0
-    query, accept = output.query + _dialect("gathernd", output.dtype), output.accept
+    query = output.query + _dialect("gathernd", output.dtype)
     for number, end in zip(parts.ranges, parts.bounds[1:], strict=True):
         count = end - begin
         places = parts.order[begin:end]
@@ -235,19 +232,8 @@ def row_requests(
             body = [head + items[begin * width : end * width]]
         else:
             body = [head, items[begin * width : end * width]]
-        requests.append(
-            RangeRequest(
-                number,
-                "gathernd",
-                query,
-                body,
-                len(head) + count * width,
-                accept,
-                output.sink(places, (count, *tail)),
-                count * output.row_bytes,
-                places,
-            )
-        )
+        sink = output.sink(places, (count, *tail))
+        requests[number] = RangeRequest("gathernd", query, body, output, sink, count, places)
         begin = end
     return requests
 
@@ -267,7 +253,7 @@ def block_requests(
     parameters: Mapping[str, object],
     *,
     shared: bool,
-) -> list[RangeRequest]:
+) -> dict[int, RangeRequest]:
     """`operator` for each range, whose rows' part of the output lies in one piece.
 
     `shape` is that of `indices`, of which each range gets those of its rows, or all where they are `shared`. Rows of
@@ -278,23 +264,13 @@ def block_requests(
         query += _dialect(operator, output.dtype)
     items = indices.reshape(-1).view(np.uint8).data
     width = 8 * (len(indices) if shared else prod(shape[1:]))
-    requests = []
+    requests = {}
     for number, one in enumerate(version.ranges):
         begin, end = one.start, min(one.stop, output_shape[0])
         if begin >= end:
             break
         own = items if shared else items[begin * width : end * width]
         head = write_header("indices", _INT64, shape if shared else (end - begin, *shape[1:]), len(own))
-        requests.append(
-            RangeRequest(
-                number,
-                operator,
-                query,
-                [head, own],
-                len(head) + len(own),
-                output.accept,
-                output.block_sink(begin, end, (end - begin, *output_shape[1:])),
-                (end - begin) * output.row_bytes,
-            )
-        )
+        sink = output.sink(slice(begin, end), (end - begin, *output_shape[1:]))
+        requests[number] = RangeRequest(operator, query, [head, own], output, sink, end - begin)
     return requests

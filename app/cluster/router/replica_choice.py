@@ -1,17 +1,38 @@
-"""Which replica of a range a router asks: by turns, those that failed of late after the others."""
+"""Which replica of a range a router asks, and when it asks another one as well (a hedge). Without I/O.
+
+Replicas take turns. One that failed is asked after the others for a pause, after which one read tries it again: there
+are no probes. A read is hedged when it has taken longer than 95 % of the reads of its shard. Hedges are a share of all
+reads at most, so that they add little load when everything is slow.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from typing import Final
 
 from app.cluster.shard_map import Replica
 
 FIRST_PAUSE: Final = 0.5
-LONGEST_PAUSE: Final = 10.0
+LONGEST_PAUSE: Final = 4.0
 """Seconds for which a replica that failed is asked after the others, doubled with each failure."""
+FIRST_P95: Final = 0.05
+"""The p95 in seconds that a shard is assumed to have until its reads are known."""
+LEAST_P95: Final = 0.005
+"""Sooner than this no read is hedged: less is noise of the network and of this process."""
+SILENT_READS: Final = 3
+SILENT_S: Final = 0.25
+"""A shard is silent if it has answered none of so many reads, for so many seconds, until they were given up."""
+HEDGED_SHARE: Final = 0.04
+"""Hedges for each read that could be hedged, at most."""
+SAVED_HEDGES: Final = 10.0
+"""Hedges that may come at once after a quiet time."""
+_RISE: Final = 1 + 0.1 * 0.95
+_FALL: Final = 1 - 0.1 * 0.05
+"""A step up for each read that takes longer and one down for each of the others balance where 5 % take longer."""
 _STEP: Final = 0x9E3779B9
 """2**32 over the golden ratio."""
+logger = logging.getLogger("gathernd")
 
 
 class ReplicaChoice:
@@ -21,32 +42,83 @@ class ReplicaChoice:
         self._turn = 0
         self._failed: dict[str, tuple[float, float]] = {}
         """Until when an address counts as failing, and how long the pause is."""
+        self._p95: dict[str, float] = {}
+        self._given_up: dict[str, tuple[float, int]] = {}
+        """Since when an address has not answered, and how many reads were given up meanwhile."""
+        self._hedges = SAVED_HEDGES
+        """How many reads may be hedged now."""
 
     def order(self, replicas: Sequence[Replica], now: float) -> Sequence[Replica]:
         """The replicas in the order in which to ask them."""
-        if len(replicas) == 1:
+        if len(replicas) <= 1:
             return replicas
+        self._hedges = min(self._hedges + HEDGED_SHARE, SAVED_HEDGES)
         # A counter would give a range the same replica each time, where requests ask for an even number of ranges.
         self._turn = (self._turn + _STEP) & 0xFFFFFFFF
         first = self._turn * len(replicas) >> 32
         turned = (*replicas[first:], *replicas[:first])
-        if not self._failed:
-            return turned
         failed = self._failed
-        return sorted(turned, key=lambda one: now < failed[one.address][0] if one.address in failed else False)
+        if not failed:
+            return turned
+        ordered = sorted(turned, key=lambda one: now < failed[one.address][0] if one.address in failed else False)
+        if ordered[0].address in failed:  # this read tries it, and no other one for a while
+            self._pause(ordered[0].address, now)
+        return ordered
 
-    def failed(self, address: str, now: float) -> None:
-        """It refused, broke off, or was late."""
-        _, pause = self._failed.get(address, (0.0, FIRST_PAUSE / 2))
-        pause = min(2 * pause, LONGEST_PAUSE)
-        self._failed[address] = (now + pause, pause)
+    def hedge_after(self, address: str) -> float:
+        """Seconds after which a read of this shard may be hedged."""
+        return LEAST_P95 if address in self._failed else self._p95.get(address, FIRST_P95)
 
-    def keep_only(self, addresses: Collection[str]) -> None:
-        """Forget the others."""
-        for address in self._failed.keys() - addresses:
-            del self._failed[address]
+    def may_hedge(self, asked: str, other: str) -> bool:
+        """Whether `other` may be asked as well as `asked`, which is slow. If it may, that uses up one hedge."""
+        if other in self._failed:
+            return False
+        if asked not in self._failed:
+            if self._hedges < 1:
+                return False
+            self._hedges -= 1
+        return True
+
+    def took(self, address: str, seconds: float) -> None:
+        """A read took so long."""
+        p95 = self._p95.get(address, FIRST_P95)
+        self._p95[address] = max(p95 * (_RISE if seconds > p95 else _FALL), LEAST_P95)
+
+    def gave_up(self, address: str, seconds: float, now: float) -> None:
+        """A read was given up after so long, and its answer had not begun. A shard that is silent has failed."""
+        if seconds < LEAST_P95:
+            return
+        if seconds > self._p95.get(address, FIRST_P95):
+            self.took(address, seconds)
+        since, count = self._given_up.get(address, (now - seconds, 0))
+        self._given_up[address] = (since, count + 1)
+        if count + 1 >= SILENT_READS and now - since >= SILENT_S:
+            self.failed(address, now, f"it has not answered for {now - since:.1f} s")
+
+    def failed(self, address: str, now: float, why: str = "no answer") -> None:
+        """A shard refused, broke off, was late, or is silent."""
+        if address in self._failed:
+            self._pause(address, now)
+        else:
+            logger.warning("the shard %s is passed over: %s", address, why)
+            self._failed[address] = (now + FIRST_PAUSE, FIRST_PAUSE)
+
+    def _pause(self, address: str, now: float) -> None:
+        """Begin the next pause if the last one is over."""
+        until, pause = self._failed[address]
+        if now >= until:
+            pause = min(2 * pause, LONGEST_PAUSE)
+            self._failed[address] = (now + pause, pause)
 
     def answered(self, address: str) -> None:
-        """It answered."""
-        if self._failed:
-            self._failed.pop(address, None)
+        """A shard answered."""
+        if self._given_up:
+            self._given_up.pop(address, None)
+        if self._failed and self._failed.pop(address, None) is not None:
+            logger.info("the shard %s answers again", address)
+
+    def keep_only(self, addresses: Collection[str]) -> None:
+        """Forget all shards but those at these addresses."""
+        for known in (self._failed, self._p95, self._given_up):
+            for address in known.keys() - addresses:
+                known.pop(address)

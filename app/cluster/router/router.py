@@ -60,9 +60,8 @@ class Router(Service, ShardResources):
         items = self.outputs.empty(1, data.dtype.carrier)
         view = as_rows(items, data.dtype.item_size) if data.dtype.item_size else None
         output = Output(data.dtype, view, 1, request.memory, self.limits.output_bytes)
-        (asked,) = row_requests(resident.version_in_map, np.zeros(1, np.int64), (1,), output, ())
-        wanted = TableReads(resident.table, resident.shard_map, resident.version_in_map, {asked.number: asked})
-        lost = await self.fetcher.fetch([wanted], request)
+        asked = row_requests(resident.version_in_map, np.zeros(1, np.int64), (1,), output, ())
+        lost = await self.fetcher.fetch([TableReads(resident, asked)], request)
         if lost:
             raise unavailable(resident, lost, [NeedingPlaces([(0, Place("/name"))], 1)])
         if data.dtype.kind == "string":

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from app.cluster.shard_map import BadShardMap, ShardMap
 from app.cluster.shard_tls import trusting
-from app.security.file_watcher import LARGEST_FILE, FileTooLarge, FileWatcher, LastGood, read_small_file
+from app.security.file_watcher import LARGEST_FILE, FileWatcher, LastGood, read_small_file
 
 MAX_MAP_BYTES: Final = 1 << 26
 Loaded = TypeVar("Loaded")
@@ -95,7 +95,5 @@ def _watcher(
 def _read(path: Path, what: str, largest: int) -> bytes:
     try:
         return read_small_file(path, largest)
-    except FileTooLarge:
-        raise BadShardMap(f"{what} cannot be read: it has more than {largest} bytes") from None
     except OSError as error:
         raise BadShardMap(f"{what} cannot be read: {error.strerror}") from None

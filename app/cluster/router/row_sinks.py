@@ -1,14 +1,15 @@
 """Where the answer of a shard goes as it comes off the socket: rows straight to their places in the output.
 
 A sink is given the body of one answer: `begin` once its length is known, then either bytes from the connection's buffer
-(`take`) or, where it says so (`room`), the socket reads into its memory. What it refuses raises BadAnswer.
+(`take`, which says how many it used; the others come again with more) or, if it gives memory (`room`), the socket reads
+into that and tells how much (`read`). `finish` says that the body is whole. What a sink refuses raises BadAnswer.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import orjson
@@ -32,34 +33,6 @@ class BadAnswer(Exception):
     def __init__(self, detail: str, *, stale: bool = False) -> None:
         super().__init__(detail)
         self.stale = stale
-
-
-class Sink(Protocol):
-    """Where a body goes."""
-
-    def begin(self, size: int) -> None:
-        """A body of `size` bytes comes."""
-        ...
-
-    def take(self, view: memoryview) -> int:
-        """Use as many bytes at the start of `view` as it can, and return how many; the others come again with more."""
-        ...
-
-    def room(self) -> memoryview | None:
-        """Memory that the next bytes may be read into, None where they are to be handed over."""
-        ...
-
-    def read(self, size: int) -> None:
-        """So many bytes have been read into what `room` gave."""
-        ...
-
-    def etag(self) -> str | None:
-        """Of a whole body, the ETag of what was read, where the body says it."""
-        ...
-
-    def finish(self) -> None:
-        """The body is whole. Raises BadAnswer where it is not what was asked for."""
-        ...
 
 
 _READ_BYTES: Final = 2
@@ -235,6 +208,9 @@ class RowSink:
             raise BadAnswer(f"the answer is {found}, and {self.dtype.name} of shape {list(self.shape)} was asked for")
         self._header = False
         return 8 + length
+
+
+Sink: TypeAlias = WholeBody | RowSink
 
 
 @lru_cache(1024)

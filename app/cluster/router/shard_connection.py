@@ -41,12 +41,14 @@ class Failure(NamedTuple):
 
 
 Done = Callable[["ShardConnection", Failure | None], None]
+Begun = Callable[[], None]
 
 _KINDS: Final = {
     "overloaded": "busy",
     "not_ready": "starting",
     "payload_too_large": "busy",
     "deadline_exceeded": "deadline",
+    "precondition_failed": "stale",  # it is another shard than the map says
     "tensor_not_found": "stale",
     "tensor_damaged": "stale",
 }
@@ -67,6 +69,7 @@ class ShardConnection(asyncio.BufferedProtocol):
         self._buffer = memoryview(self._bytes)
         self._filled = 0
         self._done: Done | None = None
+        self._begun: Begun | None = None
         self._sink: Sink | None = None
         self._etag: str | None = None
         self._error: WholeBody | None = None
@@ -91,14 +94,22 @@ class ShardConnection(asyncio.BufferedProtocol):
         """Whether it is open and nobody waits on it."""
         return self._transport is not None and self._done is None and not self._transport.is_closing()
 
-    def ask(self, pieces: Sequence[Buffer], sink: Sink, etag: str | None, patience: float, done: Done) -> None:
-        """Send a request and have its answer go to `sink`.
+    def ask(
+        self,
+        pieces: Sequence[Buffer],
+        sink: Sink,
+        etag: str | None,
+        patience: float,
+        done: Done,
+        begun: Begun | None = None,
+    ) -> None:
+        """Send a request and have its answer go to `sink`; `begun` is called right before the first byte does.
 
         With `etag` an answer that is not of that content is a failure. Where nothing comes in `patience` seconds the
         shard is late, and where its answer is not whole after twice that, and less than `LEAST_BYTES` come each time.
         """
         assert self._transport is not None
-        self._done, self._sink, self._etag = done, sink, etag
+        self._done, self._begun, self._sink, self._etag = done, begun, sink, etag
         self._error, self._status, self._remaining, self._filled = None, 0, -1, 0
         self._direct = self._renewed = self.started_answer = False
         self._came = 0
@@ -232,6 +243,8 @@ class ShardConnection(asyncio.BufferedProtocol):
             if etag is not None:
                 self._check_etag(etag.decode("latin-1"))
             assert self._sink is not None
+            if self._begun is not None:
+                self._begun()
             self._sink.begin(size)
         else:
             self._status = int(head[9:12]) if head[9:12].isdigit() else 0
@@ -278,7 +291,7 @@ class ShardConnection(asyncio.BufferedProtocol):
         done(self, failure)
 
     def _clear(self) -> None:
-        self._done = self._sink = self._error = None
+        self._done = self._begun = self._sink = self._error = None
 
     def _set_timer(self) -> None:
         if self._timer is not None:

@@ -6,7 +6,7 @@ rows are put in order in one output. Data that is in the request is gathered her
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError, Place
 from app.memory.budget import Memory
 from app.operators.gather_elements import GatherElementsPlan
-from app.operators.lookup import LookupPlan
+from app.operators.lookup_plan import LookupPlan
 from app.services.call_planner import Planned
 from app.services.gathers import Further, Gathers, Prepared
 from app.services.runner import Explanation
@@ -77,7 +77,7 @@ class ShardedGathers(Gathers):
         further: Further = None,
     ) -> Answer:
         """The same, of a table in row ranges by its shards. Raises shard_unavailable besides."""
-        call, data, resident, planned, *_ = prepared
+        call, data, resident, planned = prepared.call, prepared.data, prepared.resident, prepared.planned
         if not isinstance(resident, ShardedResident):
             return await super()._run(prepared, request, further)
         if call.device == "gpu":
@@ -95,9 +95,7 @@ class ShardedGathers(Gathers):
         if work is None:
             request.kernel_end = perf_counter()
             raise await self._index_error(prepared, request)
-        lost = await self.resources.fetcher.fetch(
-            [TableReads(table.table, table.shard_map, table.version_in_map, work.requests)], request
-        )
+        lost = await self.resources.fetcher.fetch([TableReads(table, work.requests)], request)
         if lost:
             raise unavailable(table, lost, [place_of(call, work.requests[one.number]) for one in lost])
         few = work.output.json_bytes < LARGE_COPY
@@ -118,7 +116,7 @@ class ShardedGathers(Gathers):
         if plan.output_items and data.dtype.item_size:
             rows = as_rows(items, row_items * data.dtype.item_size)
         output = Output(data.dtype, rows, row_items, memory, self.resources.limits.output_bytes)
-        requests: Sequence[RangeRequest] = ()
+        requests: Mapping[int, RangeRequest] = {}
         is_split_checked = by_rows and plan.output_items > 0 and call.indices.array.dtype == np.int64
         if not is_split_checked and first_wrong(call.indices.array, plan.dims, plan.wrap):
             return None
@@ -127,11 +125,11 @@ class ShardedGathers(Gathers):
                 requests = (self._row_requests if by_rows else self._block_requests)(call, planned, version, output)
             except IndexError:
                 return None
-        return _Work({request.number: request for request in requests}, output, items)
+        return _Work(requests, output, items)
 
     def _row_requests(
         self, call: Call, planned: Planned, version: ShardedVersion, output: Output
-    ) -> list[RangeRequest]:
+    ) -> Mapping[int, RangeRequest]:
         """By the rows that indices name. Raises IndexError where one is out of bounds."""
         plan, shape = planned.plan, call.indices.shape
         indices: NDArray[np.int64] = call.indices.array.astype(np.int64, copy=False)
@@ -147,7 +145,7 @@ class ShardedGathers(Gathers):
 
     def _block_requests(
         self, call: Call, planned: Planned, version: ShardedVersion, output: Output
-    ) -> list[RangeRequest]:
+    ) -> Mapping[int, RangeRequest]:
         indices, operator = call.indices, call.operator
         values: NDArray[np.int64] = indices.array.astype(np.int64, copy=False)
         parameters: dict[str, object] = {}

@@ -6,8 +6,9 @@ of others each distinct row is fetched once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels.check_lookup import rows_of
 from app.memory.budget import Memory
-from app.operators.lookup import FeaturePlan
+from app.operators.lookup_plan import FeaturePlan
 from app.services.lookups import LookupRun, Lookups, first_error
 from app.services.runner import Explanation
 from app.store import Resident
@@ -46,7 +47,7 @@ class _Feature(NamedTuple):
 
     plan: FeaturePlan
     indices: NDArray[Any]
-    requests: Sequence[RangeRequest]
+    requests: Mapping[int, RangeRequest]
     output: Output
     items: NDArray[Any] | None
     rows: int
@@ -74,7 +75,7 @@ class ShardedLookups(Lookups):
         request.route = ROUTE
         self.resources.start_kernel(request)
         here = count < LARGE_INDEX_SCAN
-        error = await self.resources.pool.run_unless(here, first_error(call, run.plan), request)
+        error = await self.resources.pool.run_unless(here, partial(first_error, call, run.plan), request)
         if error is not None:
             raise error
         features: list[_Feature] = await self.resources.pool.run_unless(
@@ -84,8 +85,7 @@ class ShardedLookups(Lookups):
         for number, (feature, resident) in enumerate(zip(features, residents, strict=True)):
             if feature.requests:
                 assert isinstance(resident, ShardedResident)
-                by_range = {request.number: request for request in feature.requests}
-                wanted.append(TableReads(resident.table, resident.shard_map, resident.version_in_map, by_range))
+                wanted.append(TableReads(resident, feature.requests))
                 numbers.append(number)
         lost = await self.resources.fetcher.fetch(wanted, request) if wanted else []
         if lost:
@@ -130,7 +130,7 @@ class ShardedLookups(Lookups):
         items = self.resources.outputs.empty(rows * plan.row_items, dtype.carrier)
         view = None if is_string or not items.size else as_rows(items, plan.row_bytes)
         output = Output(dtype, view, plan.row_items, memory, most)
-        requests: Sequence[RangeRequest] = ()
+        requests: Mapping[int, RangeRequest] = {}
         if items.size:
             requests = _requests(version, wanted, output)
         return _Feature(replace(plan, rows=rows), local, requests, output, items, rows)
@@ -141,7 +141,7 @@ class ShardedLookups(Lookups):
         return await with_ranges(found, [one.indices.array for one in found.call.features], self.resources, request)
 
 
-def _requests(version: ShardedVersion, rows: NDArray[Any], output: Output) -> Sequence[RangeRequest]:
+def _requests(version: ShardedVersion, rows: NDArray[Any], output: Output) -> Mapping[int, RangeRequest]:
     """What each range is asked for, of valid numbers of rows."""
     return row_requests(version, rows.astype(np.int64, copy=False), (version.rows,), output, version.shape[1:])
 

@@ -5,21 +5,25 @@ A static map changes when its file does. So does each method that would change i
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from app.catalogue.aliases import AliasMove
+from app.catalogue.conditions import ALWAYS, Conditions
+from app.catalogue.records import Alias, NameRecord
 from app.cluster.shard_map import ShardedVersion, ShardMap
 from app.errors import GatherError
 from app.store import Resident
 from app.store.catalogue.catalogue_cache import page_of
-from app.store.catalogue.catalogue_rows import Alias
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
-from app.store.store_errors import no_alias, not_found
-from app.store.tensor_metadata import ALWAYS, Conditions, Metadata
+from app.store.store_errors import not_found
+from app.store.tensor_metadata import Metadata
+from app.store.tensor_store_interface import TensorStore
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
-from app.tensors.tensor_name import check_name, check_reference, split_reference
+from app.tensors.tensor_name import check_reference, split_reference
 
 
 class ShardedResident(Resident):
@@ -38,67 +42,80 @@ class ShardedResident(Resident):
         self.version_in_map = version
 
 
-class ShardedTensors:
-    """The tables of the newest map. `use_map` takes another one into use, whole and at once."""
+class _ServedMap(NamedTuple):
+    """A map, and the residents of its versions by the references that were looked up."""
 
-    def __init__(self, shard_map: ShardMap) -> None:
-        self.shard_map = shard_map
-        self._residents: dict[str, ShardedResident] = {}
+    shard_map: ShardMap
+    residents: dict[str, ShardedResident]
 
-    def use_map(self, shard_map: ShardMap) -> None:
-        """Serve the tables of `shard_map` from now on; requests under way keep what they have found."""
-        self.shard_map = shard_map
-        self._residents = {}
-
-    # As `app.store.Store`
-
-    def get(self, reference: str) -> Resident | None:
-        """The version that a reference names, or None."""
-        residents = self._residents  # first: threads look up, too, and those of a map have nothing of an older one
-        resident = residents.get(reference)
+    def get(self, reference: str) -> ShardedResident | None:
+        """The version that a reference names, None if there is none."""
+        resident = self.residents.get(reference)
         if resident is not None:
             return resident
-        shard_map = self.shard_map
-        found = shard_map.find(reference)
+        found = self.shard_map.find(reference)
         if found is None:
             return None
         table, version = found
         own = f"{table}@{version.number}"
         # One object for all references to a version, by which lookups know that they read the same table.
-        resident = residents.get(own) or ShardedResident(shard_map, table, version)
-        residents[own] = residents[reference] = resident
+        resident = self.residents.get(own) or ShardedResident(self.shard_map, table, version)
+        self.residents[own] = self.residents[reference] = resident
         return resident
 
+
+class ShardedTensors(TensorStore):
+    """The tables of the newest map. `use_map` takes another one into use, whole and at once."""
+
+    has_replicas = True
+
+    def __init__(self, shard_map: ShardMap) -> None:
+        self.use_map(shard_map)
+
+    @property
+    def shard_map(self) -> ShardMap:
+        """The map that is served."""
+        return self._served.shard_map
+
+    def use_map(self, shard_map: ShardMap) -> None:
+        """Serve the tables of `shard_map` from now on; requests under way keep what they have found."""
+        self._served = _ServedMap(shard_map, {})
+
+    # As `app.store.store_interface.Store`
+    def get(self, reference: str) -> Resident | None:
+        return self._served.get(reference)
+
+    def get_all(self, references: Sequence[str]) -> list[Resident | None]:
+        served = self._served
+        return [served.get(reference) for reference in references]
+
     def names(self) -> list[str]:
-        """The names of all tables, sorted."""
         return sorted(self.shard_map.tables)
 
     def alias_names(self) -> list[str]:
-        """The names of all aliases, sorted."""
         return sorted(self.shard_map.aliases)
 
-    def version_numbers(self, name: str) -> list[int]:
-        """The numbers of the versions of a table, or of the one that an alias names; else none."""
-        target = self.shard_map.aliases.get(name)
-        if target is not None:
-            return [split_reference(target)[1] or 0]
-        table = self.shard_map.tables.get(name)
-        return [] if table is None else [version.number for version in table.versions]
+    def record_of(self, name: str) -> NameRecord[ShardedVersion]:
+        shard_map = self.shard_map
+        table = shard_map.tables.get(name)
+        return NameRecord(
+            name,
+            () if table is None else table.versions,
+            [self._alias(alias, shard_map) for alias in shard_map.aliases_by_table.get(name, ())],
+            self._alias(name, shard_map) if name in shard_map.aliases else None,
+        )
 
     def resolve(self, reference: str) -> str | None:
-        """The version that a reference names now, written `NAME@7`; None if there is none."""
         found = self.shard_map.find(reference)
         return None if found is None else f"{found[0]}@{found[1].number}"
 
     def dtype_of(self, reference: str) -> str | None:
-        """The element type of the version that a reference names; None if there is none."""
         found = self.shard_map.find(reference)
         return None if found is None else found[1].dtype.name
 
     # What the routes of tensors and aliases ask for
 
     def metadata(self, reference: str) -> Metadata:
-        """What the map says of a version of a table. Raises invalid_field and tensor_not_found."""
         check_reference(reference)
         shard_map = self.shard_map
         found = shard_map.find(reference)
@@ -107,33 +124,25 @@ class ShardedTensors:
         return self._describe(*found, shard_map)
 
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
-        """At most `limit` tables in the order of their names, those after `after`; the last name if more follow."""
         shard_map = self.shard_map
         names, following = page_of(sorted(shard_map.tables), limit, after)
         return [self._describe(name, shard_map.tables[name].current, shard_map) for name in names], following
 
-    def alias(self, alias: str) -> Alias:
-        """The alias of this name. Raises tensor_not_found."""
-        check_name(alias)
-        shard_map = self.shard_map
-        if alias not in shard_map.aliases:
-            raise no_alias(alias, is_tensor=alias in shard_map.tables, names=sorted(shard_map.aliases))
-        return self._alias(alias, shard_map)
-
     def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
-        """At most `limit` aliases in the order of their names, those after `after`; the last name if more follow."""
         shard_map = self.shard_map
         names, following = page_of(sorted(shard_map.aliases), limit, after)
         return [self._alias(name, shard_map) for name in names], following
 
     def _alias(self, alias: str, shard_map: ShardMap) -> Alias:
+        known = shard_map.alias_records.get(alias)
+        if known is not None:
+            return known
         name, number = split_reference(shard_map.aliases[alias])
         version = shard_map.tables[name].version(number or 0)
-        assert version is not None, "`ShardMap` has checked it"
+        assert version is not None, "`ShardMap.check` has looked"
         # As long as it names this content it is the same alias.
         etag = f'"{version.content_id}-{alias}"'
-        created, modified = shard_map.alias_times.get(alias, (version.created, version.created))
-        return Alias(alias, name, version.number, etag, created, modified)
+        return Alias(alias, name, version.number, etag, version.created, version.created)
 
     def _describe(self, name: str, version: ShardedVersion, shard_map: ShardMap) -> Metadata:
         table = shard_map.tables[name]
@@ -150,40 +159,39 @@ class ShardedTensors:
             False,
             version=version.number,
             versions=tuple(one.number for one in table.versions),
+            note=version.note,
+            replicas=table.replicas,
         )
 
     # Changes, of which there is none
 
     def lock_name(self, reference: str) -> str:
-        """The name of the table."""
         return split_reference(reference)[0]
 
     def etag_to_replace(self, name: str) -> str | None:
-        """Raises not_implemented."""
         self._refuse("An upload", name)
 
     def upload(self, spec: UploadSpec) -> Upload:
-        """Raises not_implemented."""
         self._refuse("An upload", spec.name)
 
     def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
-        """Raises not_implemented."""
         del conditions
         self._refuse("An upload", upload.spec.name)
 
     def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:
-        """Raises not_implemented, and invalid_field and tensor_not_found before."""
         del conditions
         self.metadata(reference)
         self._refuse("Removal", reference)
 
-    def put_alias(self, alias: str, target: str, conditions: Conditions = ALWAYS) -> tuple[Alias, bool]:
-        """Raises not_implemented."""
-        del target, conditions
-        self._refuse("A change of aliases", alias)
+    def set_replicas(self, name: str, replicas: int) -> Metadata:
+        del replicas
+        self.metadata(name)
+        self._refuse("A change of replicas", name)
+
+    def put_aliases(self, moves: Sequence[AliasMove]) -> list[tuple[Alias, bool]]:
+        self._refuse("A change of aliases", moves[0].alias)
 
     def delete_alias(self, alias: str, conditions: Conditions = ALWAYS) -> None:
-        """Raises not_implemented, and tensor_not_found before."""
         del conditions
         self.alias(alias)
         self._refuse("A change of aliases", alias)
@@ -198,12 +206,10 @@ class ShardedTensors:
         )
 
     def usage(self) -> tuple[int, int]:
-        """How many tables there are, and the bytes of all their versions, each counted once."""
         found = [version for table in self.shard_map.tables.values() for version in table.versions]
         return len(self.shard_map.tables), sum(version.nbytes for version in found)
 
     def version_count(self) -> int:
-        """How many versions all tables have together."""
         return sum(len(table.versions) for table in self.shard_map.tables.values())
 
 

@@ -14,8 +14,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from app.cluster.router.version_writer import BeginWriting, VersionSize, VersionWriter
-from app.cluster.shard_map import ShardMap, rows_of
+from app.cluster.router.version_writer import BeginWriting, VersionWriter
+from app.cluster.shard_map import rows_of
 from app.errors import GatherError
 from app.store.files.tensor_file import PAGE, Description
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
@@ -23,8 +23,6 @@ from app.tensors.buffer_type import Buffer
 from app.tensors.shape_limits import Limits
 
 _CHUNK_BYTES: Final = 1 << 20
-_START_BYTES: Final = 8
-"""What the place of a string takes in a shard's file, beside the string."""
 
 
 Spool: TypeAlias = Callable[[UploadSpec], Upload]
@@ -32,7 +30,7 @@ Spool: TypeAlias = Callable[[UploadSpec], Upload]
 
 
 class ShardedUpload(Upload):
-    """One table on its way. `commit` publishes it; all methods block, on shards and the coordinator."""
+    """One table on its way, which `writer` publishes once `finish` has returned. All methods block."""
 
     def __init__(self, spec: UploadSpec, limits: Limits) -> None:
         super().__init__(Path(), spec, limits)
@@ -42,11 +40,6 @@ class ShardedUpload(Upload):
     def digest(self) -> str:
         """That of type, shape and items, once all have come."""
         return str(self._digest.hexdigest())
-
-    def commit(self, expected: str) -> tuple[int, ShardMap]:
-        """Have it published; see `VersionWriter.commit`."""
-        assert self.writer is not None, "`finish` comes first"
-        return self.writer.commit(expected, self.digest)
 
     def abandon(self) -> None:
         """Leave nothing."""
@@ -63,7 +56,7 @@ class StreamedUpload(ShardedUpload):
         assert self.expected is not None, "strings have no size of their own"
         rows = rows_of(spec.shape)
         row = self.expected // rows if rows else 0
-        self.writer = begin(VersionSize(self.expected, row), lambda number: number * row)
+        self.writer = begin(lambda number: number * row)
 
     def write_out(self, piece: Buffer) -> None:
         """The next bytes in their final form. Raises shard_unavailable and insufficient_storage."""
@@ -71,8 +64,43 @@ class StreamedUpload(ShardedUpload):
         self.writer.write(piece)
 
     def finish(self) -> None:
-        """The bytes have ended: check their number. Raises element_count_mismatch."""
+        """The bytes have ended: check their number, and wait until the shards have them.
+
+        Raises element_count_mismatch, shard_unavailable and insufficient_storage.
+        """
         self.check_count()
+        assert self.writer is not None
+        self.writer.finish()
+
+
+class PulledUpload(StreamedUpload):
+    """Rows that the shards pull from where they are imported. They are read from the shards, to be hashed."""
+
+    is_pulled = True
+
+    def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWriting) -> None:
+        super().__init__(spec, limits, begin)
+        assert self.writer is not None
+        self._pieces = self.writer.pulled_from(spec.origin)
+
+    def take_pulled(self) -> Buffer:
+        """The next bytes that a shard has; none if no shard has them yet. Raises shard_unavailable if none will."""
+        piece = next(self._pieces)
+        self.write(piece)
+        return piece
+
+    def write_out(self, piece: Buffer) -> None:
+        """The shards have it."""
+
+    def finish(self) -> None:
+        """Raises element_count_mismatch."""
+        self.check_count()
+        self._pieces.close()
+
+    def abandon(self) -> None:
+        """Leave nothing."""
+        self._pieces.close()
+        super().abandon()
 
 
 class SpooledUpload(ShardedUpload):
@@ -96,7 +124,7 @@ class SpooledUpload(ShardedUpload):
         self._file.write(piece)
 
     def finish(self) -> None:
-        """The bytes have ended: check them, and send all to the shards but what is kept back.
+        """The bytes have ended: check them, and send all to the shards.
 
         Raises OSError, element_count_mismatch, value_not_representable, and what `begin` and the writer raise.
         """
@@ -105,7 +133,6 @@ class SpooledUpload(ShardedUpload):
         starts = self._starts(found)
         rows = rows_of(self.shape)
         row_items = found.item_count // rows if rows else 0
-        row = -(-(found.size + _START_BYTES * len(starts)) // rows) if rows else 0
         fixed = row_items * self.dtype.item_size
 
         def bytes_before(number: int) -> int:
@@ -113,7 +140,7 @@ class SpooledUpload(ShardedUpload):
                 return number * fixed
             return int(starts[number * row_items]) if number * row_items < len(starts) else found.size
 
-        self.writer = self._begin(VersionSize(found.size, row), bytes_before)
+        self.writer = self._begin(bytes_before)
         with self._file.path.open("rb") as file:
             file.seek(PAGE)
             left = found.size
@@ -123,6 +150,7 @@ class SpooledUpload(ShardedUpload):
                     raise GatherError("internal", "the file of an upload has become shorter")
                 self.writer.write(piece)
                 left -= len(piece)
+        self.writer.finish()
         self._file.abandon()
 
     def _starts(self, found: Description) -> NDArray[np.int64]:

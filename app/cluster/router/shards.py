@@ -1,13 +1,11 @@
 """The shards that a router asks: kept connections to each address, and what is counted of it.
 
-All of it belongs to one event loop. A shard that fails is asked after the others (`replica_choice`), and looked at
-again at intervals (`probe`), so that no request has to find out that it is still gone.
+All of it belongs to one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from ssl import SSLContext
@@ -15,38 +13,40 @@ from time import perf_counter
 from typing import Final
 
 from app.cluster.router.replica_choice import ReplicaChoice
-from app.cluster.router.row_sinks import Sink, WholeBody
+from app.cluster.router.row_sinks import Sink
 from app.cluster.router.shard_connection import Failure, ShardConnection
 from app.tensors.buffer_type import Buffer
 
-logger = logging.getLogger("gathernd")
-
 MAX_CONNECTIONS: Final = 64
 """Connections to one shard; further requests to it wait for one of these."""
-PROBE_INTERVAL_S: Final = 0.25
-PROBE_PATIENCE_S: Final = 1.0
 CONNECT_S: Final = 3.0
 """How long a connection may take to be opened. A lost machine answers nothing, and the kernel tries for two minutes."""
-DOUBT_AFTER_S: Final = 0.25
-"""A shard that has been silent for so long, when nobody waits any more, is asked whether it is there."""
-_PROBE_BYTES: Final = 1 << 16
-_GONE: Final = frozenset(("refused", "lost", "late"))
-_FAILS: Final = _GONE | {"broken"}
-"""Failures after which other replicas are asked first; behind those in `_GONE` the shard may not be there."""
 
 AskDone = Callable[["Ask", Failure | None], None]
+AskBegun = Callable[["Ask"], None]
 
 
 class Ask:
-    """One request to one shard. `done` is called once, unless the ask was dropped before."""
+    """One request to one shard. `done` is called once, unless the ask was dropped before.
+
+    `begun` is called before the answer's first byte goes to the sink. `seconds` is how long the ask took, once it is
+    over.
+    """
 
     __slots__ = (
         "_begun", "_connection", "_dropped", "_etag", "_is_waiting", "_patience", "_pieces", "_retried", "_shard",
-        "_sink", "_timer", "done",
+        "_since", "_sink", "_timer", "done", "has_begun", "seconds",
     )  # fmt: skip
 
     def __init__(
-        self, shard: Shard, pieces: Sequence[Buffer], sink: Sink, etag: str | None, patience: float, done: AskDone
+        self,
+        shard: Shard,
+        pieces: Sequence[Buffer],
+        sink: Sink,
+        etag: str | None,
+        patience: float,
+        done: AskDone,
+        begun: AskBegun,
     ) -> None:
         self._shard = shard
         self._pieces = pieces
@@ -55,21 +55,12 @@ class Ask:
         self._patience = patience
         self._connection: ShardConnection | None = None
         self._retried = self._dropped = self._is_waiting = False
-        self._begun = perf_counter()
+        self._since = perf_counter()
         self._timer: asyncio.TimerHandle | None = None
+        self._begun = begun
         self.done = done
-
-    @property
-    def address(self) -> str:
-        """The shard's address."""
-        return self._shard.address
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether it has had no byte of an answer for `DOUBT_AFTER_S`."""
-        connection = self._connection
-        has_begun = connection is not None and connection.started_answer
-        return not has_begun and perf_counter() - self._begun >= DOUBT_AFTER_S
+        self.has_begun = False
+        self.seconds = 0.0
 
     def drop(self) -> None:
         """Nobody waits for it any more."""
@@ -108,7 +99,11 @@ class Ask:
 
     def _send(self, connection: ShardConnection) -> None:
         self._connection = connection
-        connection.ask(self._pieces, self._sink, self._etag, self._patience, self._answered)
+        connection.ask(self._pieces, self._sink, self._etag, self._patience, self._answered, self._begins)
+
+    def _begins(self) -> None:
+        self.has_begun = True
+        self._begun(self)
 
     def _wait_no_more(self) -> None:
         self._timer = None
@@ -143,7 +138,8 @@ class Ask:
             self._is_waiting = False
             shard.waiting.remove(self)
         shard.in_flight -= 1
-        shard.count(failure, perf_counter() - self._begun)
+        self.seconds = perf_counter() - self._since
+        shard.count(failure, self.seconds)
         if not self._dropped:
             self.done(self, failure)
 
@@ -236,8 +232,6 @@ class Shards:
         self._tls = tls
         self.choice = ReplicaChoice()
         self._shards: dict[str, Shard] = {}
-        self._down: dict[str, str] = {}
-        self._doubted: set[str] = set()
 
     def get(self, address: str) -> Shard:
         """The shard at an address."""
@@ -256,64 +250,11 @@ class Shards:
         """Those that have been asked."""
         return list(self._shards.values())
 
-    def note(self, address: str, failure: Failure | None) -> None:
-        """What an ask of a shard led to: whether others are asked before it from now on is up to `choice`."""
-        if failure is None:
-            if self._down.pop(address, None) is not None:
-                logger.info("the shard %s answers again", address)
-        elif failure.kind in _FAILS:
-            if address not in self._down:
-                logger.warning("the shard %s is passed over: %s", address, failure.detail)
-            self._down[address] = failure.kind
-
-    def doubt(self, address: str) -> None:
-        """A shard may have failed: it is asked whether it is ready before it counts as failing."""
-        if address in self._shards:
-            self._doubted.add(address)
-
     def keep_only(self, addresses: frozenset[str]) -> None:
         """Forget shards that the map does not name any more."""
         for address in self._shards.keys() - addresses:
             self._shards.pop(address).close()
-            self._down.pop(address, None)
-        self._doubted &= addresses
         self.choice.keep_only(addresses)
-
-    async def probe(self) -> None:
-        """Ask shards that failed, or may have, whether they are ready, at intervals. Runs until it is cancelled.
-
-        A shard whose answers are broken is ready all the same: it has to answer a request before it counts again.
-        """
-        while True:
-            await asyncio.sleep(PROBE_INTERVAL_S)
-            doubted, self._doubted = self._doubted, set()
-            gone = {address for address, kind in self._down.items() if kind in _GONE}
-            await asyncio.gather(*map(self._probe, gone | doubted))
-
-    async def _probe(self, address: str) -> None:
-        shard, answered = Shard(address, self._tls), asyncio.Event()
-        found: list[Failure | None] = []
-
-        def done(_: Ask, failure: Failure | None) -> None:
-            found.append(failure)
-            answered.set()
-
-        head = b"GET /readyz HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n\r\n" % address.encode()
-        ask = Ask(shard, [head], WholeBody(_PROBE_BYTES), None, PROBE_PATIENCE_S, done)
-        try:
-            ask.start()
-            await answered.wait()
-        finally:
-            if not found:
-                ask.drop()
-            shard.close()
-        failure = found[0]
-        if failure is None and self._down.get(address) != "broken":
-            self.choice.answered(address)
-            self.note(address, None)
-        elif failure is not None and address in self._shards:
-            self.choice.failed(address, asyncio.get_running_loop().time())
-            self.note(address, failure)
 
     def close(self) -> None:
         """Close all connections."""

@@ -1,171 +1,352 @@
-"""One version on its way to the shards: the bytes of one range after those of another, to all its replicas at once.
+"""Writes one version: its rows to all replicas of a segment at once, segment after segment, and then publishes it.
 
-The last byte is kept back until the version is committed: nothing can be whole, and current, before that.
+While the shards of one segment still make it durable, the next segment begins. A shard that is lost midway is left out:
+in its place another one pulls the segment from a replica that has it, once all rows have come.
+
+The rows of an import may be pulled by the shards themselves, see `pulled_from`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from ssl import SSLContext
-from typing import Final, NamedTuple, TypeAlias
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, TypeAlias, TypeVar
 
-from app.cluster.coordinator.coordinator_client import RunningPublication, StaleMap, unavailable
-from app.cluster.coordinator.messages import RangeKey, Target
-from app.cluster.shard.shard_http import RangeWriter, ShardClient, ShardFailed
-from app.cluster.shard_map import ShardMap, range_shape, rows_of
+from app.api.route_table import path_of
+from app.catalogue.conditions import Conditions
+from app.cluster.catalogue import transitions
+from app.cluster.catalogue.client import CatalogueClient
+from app.cluster.catalogue.records import Catalogue, Change, Segment, Version
+from app.cluster.catalogue.transitions import unavailable
+from app.cluster.router.running_uploads import RunningUploads
+from app.cluster.router.segment_writer import Pulling, SegmentWriter, ShardAccess, ShardFailed
+from app.cluster.shard.pull_order import PullOrder, PullSource
+from app.cluster.shard_map import range_shape, rows_of, shard_tensor
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 
-KEPT_BACK: Final = 1
-"""Bytes of the table that are written when it is committed."""
+_FINISHING: Final = 8
+"""Segments that may be finishing while the next one is written."""
+_PULLS: Final = 8
+"""Segments that are pulled at the same time."""
+_READ_BYTES: Final = 1 << 22
+"""Bytes that are read from a shard at a time."""
+_LOOK_S: Final = 0.5
+_ATTEMPTS: Final = 3
+"""Shards that are tried in the place of one that was lost."""
 
-
-class VersionSize(NamedTuple):
-    """How many bytes a version has: `total` in all, `row` about as many for a row, as machines are chosen by."""
-
-    total: int
-    row: int
-
-
+Found = TypeVar("Found")
 BytesBefore: TypeAlias = Callable[[int], int]
 """How many bytes come before a row."""
 
 
 class VersionWriter:
-    """One version on its way. All methods block, on shards and the coordinator."""
+    """One version on its way. All methods block, on shards and etcd, and raise shard_unavailable and
+    insufficient_storage.
+    """
 
     def __init__(
         self,
+        client: CatalogueClient,
+        access: ShardAccess,
+        table: str,
         dtype: DType,
         shape: tuple[int, ...],
-        size: VersionSize,
         bytes_before: BytesBefore,
-        publish: Callable[[str, str], RunningPublication],
-        key: str | None,
-        tls: SSLContext | None = None,
+        uploads: RunningUploads,
+        replicas: int | None = None,
     ) -> None:
-        """`publish` begins the publication, with `Publish.expected` and `sha256`; shards are asked with `key`.
-
-        Raises StaleMap, and what the coordinator refuses with.
-        """
+        """Place the segments, each on `replicas` shards if given. Raises what `transitions.begin_upload` raises."""
+        self._uploads = uploads
+        self.content_id = uploads.begin()
+        self._client = client
+        self._access = access
+        self._pulling = Pulling(access)
+        self._table = table
+        self._replicas = replicas
         self._dtype = dtype
         self._shape = shape
-        self._size = size
         self._bytes_before = bytes_before
-        self._publish = publish
-        self._key = key
-        self._tls = tls
-        self._kept_back = b""
         self._place = 0
         """Bytes that have been written."""
-        self._taken = 0
-        """Bytes that have come."""
-        self._targets: Sequence[Target] = ()
-        self._writers: list[RangeWriter] = []
-        self._range: RangeKey | None = None
-        self.publication: RunningPublication | None = None
-        if rows_of(shape):  # a table without rows would be whole, and published, at once
-            self.publication = publish("*", "")
-            try:
-                self._targets = self.publication.targets()
-            except BaseException:
-                self.publication.end()
-                raise
+        self._writers: dict[int, list[SegmentWriter]] = {}
+        """By the start of their segment, of those that have begun."""
+        self._finishing: deque[Segment] = deque()
+        self._lost: set[str] = set()
+        """Shards that have failed: they get nothing more of this version."""
+        try:
+            self._segments = list(self._placed(client.transact(self._begun)))
+        except BaseException:
+            uploads.end(self.content_id)
+            raise
+        self._next = 0
+        """The number of the segment that is written, or comes next."""
+
+    def _begun(self, catalogue: Catalogue) -> Change | None:
+        rows, total = rows_of(self._shape), self._bytes_before(rows_of(self._shape))
+        largest = catalogue.options.segment_bytes
+        ranges = max(catalogue.options.ranges, -(-total // largest) if largest else 0)
+        bounds = [
+            (start, stop, self._bytes_before(stop) - self._bytes_before(start))
+            for start, stop in transitions.segment_bounds(rows, ranges)
+        ]
+        return transitions.begin_upload(
+            catalogue, self.content_id, self._table, bounds, self._replicas, self._uploads.router
+        )
 
     def write(self, piece: Buffer) -> None:
-        """The next bytes in their final form. Raises shard_unavailable and insufficient_storage."""
+        """The next bytes in their final form."""
         view = memoryview(piece)
-        if not view:
-            return
-        until = self._size.total - KEPT_BACK
-        if self._taken + len(view) > until:
-            self._kept_back = bytes(view[until - self._taken :])
-            view = view[: until - self._taken]
-        self._taken += len(view)
-        try:
-            self._send(view)
-        except StaleMap as stale:
-            raise unavailable(f"the table has changed while it was written: {stale}") from None
-
-    def commit(self, expected: str, digest: str) -> tuple[int, ShardMap]:
-        """Write the rest, and have the version published: its number, and a map that has it. `digest` is of all bytes.
-
-        The version is published only where `expected` is current then; see `Publish.expected`. Raises StaleMap and what
-        the coordinator refuses with, shard_unavailable and insufficient_storage.
-        """
-        if self.publication is None:
-            self.publication = self._publish(expected, digest)
-        published = self.publication.commit(expected, digest)
-        self.publication.check(self._targets)
-        self._send(memoryview(self._kept_back))
-        if not self._size.total:
-            for key in self._keys:
-                self._begin(key)
-                self._end()
-        try:
-            return published()
-        finally:
-            self.publication.end()
-
-    def abandon(self) -> None:
-        """Leave nothing: the coordinator has what was written dropped, since nobody asks for it any more."""
-        self._close()
-        if self.publication is not None:
-            self.publication.end()
-
-    @property
-    def _keys(self) -> Sequence[RangeKey]:
-        return sorted({target.key for target in self._targets}, key=lambda key: key.start)
-
-    def _send(self, view: memoryview) -> None:
-        while len(view):
-            if self._range is None:
-                self._begin(next(key for key in self._keys if self._bytes_before(key.stop) > self._place))
-            assert self._range is not None
-            end = self._bytes_before(self._range.stop)
+        while view.nbytes:
+            segment = self._current()
+            end = self._bytes_before(segment.stop)
             part = view[: end - self._place]
-            for writer in self._writers:
-                _try(lambda: writer.write(part))  # noqa: B023  (called at once)
+            for writer in self._writers[segment.start]:
+                writer.write(part)
+            self._check(segment)
             self._place += len(part)
             view = view[len(part) :]
             if self._place == end:
-                self._end()
+                self._end(segment)
 
-    def _begin(self, key: RangeKey) -> None:
-        """Connect to all shards that are to have a range."""
-        assert self.publication is not None
-        self.publication.check(self._targets)
-        self._range = key
-        shape = ",".join(map(str, range_shape(self._shape, key.start, key.stop)))
-        size = self._bytes_before(key.stop) - self._bytes_before(key.start)
-        for target in self._targets:
-            if target.key == key:
-                shard = ShardClient(target.address, self._key, tls=self._tls)
-                _try(lambda: self._writers.append(RangeWriter(shard, key, self._dtype.name, shape, size)))  # noqa: B023
+    def pulled_from(self, origin: str) -> Generator[Buffer, None, None]:
+        """Have the shards pull all segments from where they are imported, in place of `write` and `finish`: the bytes.
 
-    def _end(self) -> None:
-        """All replicas have to say that they have the range, durably."""
-        for writer in self._writers:
-            _try(writer.finish)
-        self._close()
+        Segments are pulled at the same time, each by one shard from `origin`, and by the others from that one. The
+        bytes are read from the shards, in order; an empty piece says that the next ones have not come yet.
+        """
+        with ThreadPoolExecutor(_PULLS, "pull-segment") as threads:
+            try:
+                begun = [
+                    (segment, threads.submit(self._pull_everywhere, segment, origin)) for segment in self._segments
+                ]
+                for segment, pulling in begun:
+                    outcome = yield from self._waited(pulling)
+                    settling = threads.submit(self._settle, segment, *outcome, origin)
+                    yield from self._rows_of((yield from self._waited(settling)))
+            finally:
+                self._pulling.give_up()
+                threads.shutdown(wait=False, cancel_futures=True)
 
-    def _close(self) -> None:
-        for writer in self._writers:
-            writer.close()
-        self._writers.clear()
-        self._range = None
+    def _waited(self, pulling: Future[Found]) -> Generator[Buffer, None, Found]:
+        """Wait until shards have pulled; meanwhile yield empty pieces, and leave shards that are not alive any more."""
+        while not wait((pulling,), _LOOK_S).done:
+            self._pulling.leave(self._client.catalogue.alive)
+            yield b""
+        return pulling.result()
+
+    def _pull_everywhere(self, segment: Segment, origin: str) -> tuple[dict[str, str], dict[str, ShardFailed]]:
+        """Have all its shards pull a segment: the digest on those that have it, and the failures of the others."""
+        digests: dict[str, str] = {}
+        failures: dict[str, ShardFailed] = {}
+        for node in segment.nodes:
+            try:
+                segment = replace(segment, sha256=self._pull(segment, node, list(digests), origin))
+            except ShardFailed as failure:
+                failures[node] = failure
+            else:
+                digests[node] = segment.sha256
+        return digests, failures
+
+    def _rows_of(self, segment: Segment) -> Iterator[Buffer]:
+        """The bytes of a segment, from any of its shards."""
+        count = segment.stop - segment.start
+        row = segment.size // count
+        step = max(1, _READ_BYTES // row)
+        for first in range(0, count, step):
+            yield self._rows(segment, (first, min(first + step, count)), row)
+
+    def _rows(self, segment: Segment, rows: tuple[int, int], row: int) -> Buffer:
+        failures = []
+        for node in segment.nodes:
+            address = self._client.catalogue.nodes[node].address
+            try:
+                return self._pulling.read(node, address, self._tensor(segment), rows, (rows[1] - rows[0]) * row)
+            except ShardFailed as failure:
+                failures.append(failure)
+        raise _error(failures)
+
+    def finish(self) -> None:
+        """All bytes are written: wait until each segment is whole and durable on all its shards."""
+        while self._next < len(self._segments):  # those without a byte
+            self._end(self._current())
+        while self._finishing:
+            self._finish(self._finishing.popleft())
+
+    def publish(
+        self, conditions: Conditions, sha256: str, keep: int, origin: str, note: str
+    ) -> tuple[Version, Catalogue]:
+        """Make it the current version: the version, and a catalogue that has it. `sha256` is that of all items.
+
+        Raises what `transitions.publish` raises.
+        """
+        rows = rows_of(self._shape)
+        version = Version(
+            0, self.content_id, self._dtype, self._shape, tuple(self._segments), time.time_ns(), sha256,
+            self._bytes_before(rows), origin, note,
+        )  # fmt: skip
+
+        def publish(catalogue: Catalogue) -> Change | None:
+            return transitions.publish(catalogue, self._table, version, keep, self._replicas, conditions)
+
+        catalogue = self._client.transact(publish)
+        found = self._published(catalogue)
+        if found is None:  # another one has been published and has taken its place
+            raise unavailable(f"the new version of {self._table!r} was superseded and removed at once")
+        self._uploads.end(self.content_id)
+        return found, catalogue
+
+    def _published(self, catalogue: Catalogue) -> Version | None:
+        table = catalogue.tables.get(self._table)
+        versions = () if table is None else table.versions
+        return next((one for one in versions if one.content_id == self.content_id), None)
+
+    def abandon(self) -> None:
+        """Leave nothing, unless it is published: the reconciler drops what was written."""
+        for writers in self._writers.values():
+            for writer in writers:
+                writer.give_up()
+        self._pulling.give_up()
+        self._uploads.end(self.content_id)
+
+    # One segment
+
+    def _current(self) -> Segment:
+        """The segment that is written now; it begins, and so do those before it that have no byte."""
+        while True:
+            segment = self._segments[self._next]
+            if segment.start not in self._writers:
+                segment = self._begin(segment)
+            if self._place < self._bytes_before(segment.stop) or self._next == len(self._segments) - 1:
+                return segment
+            self._end(segment)
+
+    def _begin(self, segment: Segment) -> Segment:
+        """Connect to all shards that are to have a segment: others in the place of those that have failed before."""
+        for node in self._lost & set(segment.nodes):
+            with suppress(GatherError):  # if no other has room, it is tried
+                segment = self._moved(segment, node)
+        rows = range_shape(self._shape, segment.start, segment.stop)
+        tensor = self._tensor(segment)
+        query = f"?dtype={self._dtype.name}&shape={','.join(map(str, rows))}&keep=1"
+        self._writers[segment.start] = [
+            SegmentWriter(
+                self._access,
+                node,
+                self._client.catalogue.nodes[node].address,
+                path_of("putTensor", name=tensor) + query,
+                segment.size,
+                lambda node=node: node not in self._client.catalogue.alive,  # type: ignore[misc]
+            )
+            for node in segment.nodes
+        ]
+        return segment
+
+    def _check(self, segment: Segment) -> None:
+        """Raises unless a shard still takes the rows of a segment."""
+        writers = self._writers[segment.start]
+        if all(writer.failure is not None for writer in writers):
+            raise _error([writer.failure for writer in writers if writer.failure is not None])
+
+    def _end(self, segment: Segment) -> None:
+        for writer in self._writers[segment.start]:
+            writer.end()
+        self._finishing.append(segment)
+        self._next += 1
+        if len(self._finishing) > _FINISHING:
+            self._finish(self._finishing.popleft())
+
+    def _finish(self, segment: Segment) -> None:
+        """Wait until a segment is whole on all its shards; others take the place of those that fail."""
+        writers = self._writers[segment.start]
+        for writer in writers:
+            writer.finish()
+        self._check(segment)
+        digests = {writer.node: writer.digest for writer in writers if writer.failure is None}
+        self._settle(segment, digests, {one.node: one.failure for one in writers if one.failure is not None})
+
+    def _settle(
+        self, segment: Segment, digests: Mapping[str, str], failures: Mapping[str, ShardFailed], origin: str = ""
+    ) -> Segment:
+        """The segment, whole on all its shards: others take the place of those in `failures`."""
+        if len(set(digests.values())) > 1:
+            raise GatherError("internal", "the replicas of a segment have different rows")
+        segment = replace(segment, sha256=next(iter(digests.values()), ""))
+        whole = list(digests)
+        for node, failure in failures.items():
+            self._lost.add(node)
+            segment = self._replaced(segment, node, whole, failure, origin)
+        number = next(n for n, one in enumerate(self._segments) if one.start == segment.start)
+        self._segments[number] = segment
+        return segment
+
+    def _replaced(self, segment: Segment, lost: str, whole: list[str], failure: ShardFailed, origin: str) -> Segment:
+        """The segment with another shard in the place of `lost`, which has pulled it from a shard in `whole` or from
+        `origin`, and is added to `whole`.
+        """
+        for _ in range(_ATTEMPTS):
+            before = set(segment.nodes)
+            segment = self._moved(segment, lost)
+            (node,) = set(segment.nodes) - before
+            try:
+                digest = self._pull(segment, node, whole, origin)
+            except ShardFailed as error:
+                lost, failure = node, error
+                self._lost.add(node)
+            else:
+                whole.append(node)
+                return replace(segment, sha256=digest)
+        raise _error([failure])
+
+    def _pull(self, segment: Segment, node: str, whole: Sequence[str], origin: str) -> str:
+        """Have a shard pull a segment; its digest. Raises ShardFailed."""
+        tensor = self._tensor(segment)
+        nodes = self._client.catalogue.nodes
+        order = PullOrder(
+            None,
+            self._dtype,
+            range_shape(self._shape, segment.start, segment.stop),
+            segment.size,
+            segment.sha256,
+            tuple(PullSource(nodes[one].address, tensor, node=one) for one in whole),
+            origin,
+            (segment.start, segment.stop),
+        )
+        return self._pulling.pull(node, nodes[node].address, tensor, order)
+
+    def _tensor(self, segment: Segment) -> str:
+        return shard_tensor(self.content_id, segment.start, segment.stop)
+
+    def _moved(self, segment: Segment, lost: str) -> Segment:
+        """The segment with a shard in the place of `lost` that has not failed; raises GatherError if there is none."""
+
+        def move(catalogue: Catalogue) -> Change | None:
+            return transitions.move_upload(catalogue, self.content_id, segment.start, lost, self._lost)
+
+        placed = self._placed(self._client.transact(move))
+        found = next(one for one in placed if one.start == segment.start)
+        moved = replace(found, sha256=segment.sha256)
+        self._segments = [moved if one.start == moved.start else one for one in self._segments]
+        return moved
+
+    def _placed(self, catalogue: Catalogue) -> tuple[Segment, ...]:
+        upload = catalogue.uploads.get(self.content_id)
+        if upload is None:
+            raise unavailable("the upload has ended: etcd did not hear of its router for too long")
+        return upload.segments
 
 
-def _try(work: Callable[[], object]) -> None:
-    """Raises shard_unavailable and insufficient_storage where a shard does not do its part."""
-    try:
-        work()
-    except ShardFailed as failure:
-        if failure.code == "insufficient_storage":
-            raise GatherError("insufficient_storage", f"a shard has no room: {failure}") from None
-        raise unavailable(f"a shard could not be written: {failure}") from None
+def _error(failures: Sequence[ShardFailed]) -> GatherError:
+    full = [failure for failure in failures if failure.code == "insufficient_storage"]
+    if full:
+        return GatherError("insufficient_storage", f"a shard has no room: {full[0]}")
+    return unavailable(f"no shard took the rows of a segment: {'; '.join(map(str, failures))}")
 
 
-BeginWriting: TypeAlias = Callable[[VersionSize, BytesBefore], VersionWriter]
-"""Begins to write a version of this size. Raises what the coordinator refuses with."""
+BeginWriting: TypeAlias = Callable[[BytesBefore], VersionWriter]
+"""Begins to write a version."""

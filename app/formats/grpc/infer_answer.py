@@ -5,7 +5,7 @@ Items are always in raw_output_contents, as Triton sends them; they are copied o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -41,30 +41,25 @@ def write_grpc_answer(
 
     Raises unsupported_dtype, output_too_large, and what charging raises.
     """
+    parameters: list[_Parameter]
+    write_head: Callable[..., bytes] = _repeated_head
     if model.is_lookup:
-        return _write_lookup(answer, asked, memory, stream)
-    output = answer.output
-    check_writable(output.dtype)
-    parameters: list[_Parameter] = [("dialect", answer.dialect), ("device", answer.device)]
-    if answer.replaced is not None:
-        parameters.append(("replaced", answer.replaced))
-    if answer.data_etag is not None:
-        parameters.append(("data_etag", answer.data_etag))
-    version = str(answer.data_version or VERSION)
-    head = _repeated_head(model.name, version, tuple(parameters), ((OUTPUT, str(output.dtype.oip), output.shape),))
-    return _message(head, asked.identifier, (output,), memory, stream)
-
-
-def _write_lookup(answer: Answer, asked: AskedInference, memory: Memory, stream: bool) -> bytes:
-    check_lookup_writable(answer)
-    wanted = {name: answer.outputs[name] for name in asked.outputs or answer.outputs}
-    fields = answer_fields(answer).decode()
-    parameters: list[_Parameter] = [("device", "cpu"), (LOOKUP, fields)]
+        check_lookup_writable(answer)
+        wanted = {name: answer.outputs[name] for name in asked.outputs or answer.outputs}
+        text = answer_fields(answer).decode()
+        parameters = [("device", "cpu"), (LOOKUP, text)]
+        if len(text) + len(wanted) * _OUTPUT_BYTES > _REMEMBERED:
+            write_head = _written_head
+    else:
+        check_writable(answer.output.dtype)
+        wanted = {OUTPUT: answer.output}
+        parameters = [("dialect", answer.dialect), ("device", answer.device)]
+        if answer.data_etag is not None:
+            parameters.append(("data_etag", answer.data_etag))
     if answer.replaced is not None:
         parameters.append(("replaced", answer.replaced))
     described = tuple((name, str(output.dtype.oip), output.shape) for name, output in wanted.items())
-    repeated = len(fields) + len(described) * _OUTPUT_BYTES <= _REMEMBERED
-    head = (_repeated_head if repeated else _written_head)(LOOKUP, VERSION, tuple(parameters), described)
+    head = write_head(model.name, str(answer.data_version or VERSION), tuple(parameters), described)
     return _message(head, asked.identifier, tuple(wanted.values()), memory, stream)
 
 
@@ -114,14 +109,6 @@ def _message(head: bytes, identifier: str | None, outputs: Sequence[Tensor], mem
         tag = _RAW + varint(len(items))
         pieces += (tag, items)
         size += len(tag) + len(items)
-    _charge(size, memory)
-    if stream:
-        pieces.insert(0, _INFER_RESPONSE + varint(size))
-    return b"".join(pieces)
-
-
-def _charge(size: int, memory: Memory) -> None:
-    """Charge a message of so many bytes. Raises output_too_large, and what charging raises."""
     if size > _MOST:
         raise GatherError(
             "output_too_large",
@@ -129,3 +116,6 @@ def _charge(size: int, memory: Memory) -> None:
             facts={"limit": "grpc_message_bytes", "maximum": _MOST},
         )
     memory.charge(size)
+    if stream:
+        pieces.insert(0, _INFER_RESPONSE + varint(size))
+    return b"".join(pieces)

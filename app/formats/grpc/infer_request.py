@@ -8,7 +8,8 @@ both is recognised by its bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn
 
 from google.protobuf.message import DecodeError
@@ -29,7 +30,7 @@ from app.json_text.lossless_json import Number
 from app.memory.budget import Memory
 from app.requests.envelope_cache import envelopes
 from app.requests.request import ReadArray
-from app.requests.schemas.members import ABSENT
+from app.requests.schemas.member_types import ABSENT
 from app.tensors.shape_limits import Limits
 
 LONG_REST: Final = 1 << 12
@@ -91,7 +92,7 @@ def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memor
         if not raws:
             return typed_items(one, given.contents, memory)
         if given.HasField("contents"):
-            return partial(_refuse_contents, one)
+            return _refuse_contents, (one,)
         return packed_items(one, raws[one.number], memory)
 
     # Of more inputs than the model has, the first one that it has not, or has already, is refused; so is an output.
@@ -104,13 +105,15 @@ def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memor
     if validated is None:
         known, arrays = read_document(_document(message, most_inputs, most_outputs), model, items, limits, memory)
         if is_short:
-            envelopes.keep(model.route, split.rest, known.validated._replace(ready=known))
+            envelopes.keep(model.route, split.rest, replace(known.validated, ready=known))
     else:
         known = validated.ready
         arrays = {one.name: items(one) for one in known.inputs}
     asked = read_items(known, arrays, model, limits)
-    outputs = None if asked.outputs is None else dict.fromkeys(asked.outputs, True)
-    return asked._replace(identifier=split.identifier or None, binary=True, outputs=outputs)
+    asked.identifier, asked.binary = split.identifier or None, True
+    if asked.outputs is not None:
+        asked.outputs = dict.fromkeys(asked.outputs, True)
+    return asked
 
 
 def _refuse_contents(one: Input) -> NoReturn:

@@ -52,25 +52,19 @@ def split(message: bytes, features: int, most_fields: int | None = None) -> Infe
             if fields == most_fields:
                 return None
             fields += 1
-            tag, at = message[at], at + 1
-            if tag >= 0x80:
-                tag, at = read_varint(message, start)
+            tag, at = read_varint(message, at)
             kind = tag & 7
             if kind == _BYTES:
-                length, at = message[at], at + 1
-                if length >= 0x80:
-                    length, at = read_varint(message, at - 1)
-                value, at = at, at + length
+                length, value = read_varint(message, at)
+                at = value + length
                 if tag in (_RAW, _ID):
-                    if start > end:
-                        kept.append(whole[end:start])
+                    kept.append(whole[end:start])
                     end = at
-                    if tag == _ID:
-                        identifier = message[value:at]
-                    else:
-                        raws.append(whole[value:at])
-                elif tag == _INPUT:
-                    inputs += 1
+                if tag == _ID:
+                    identifier = message[value:at]
+                elif tag == _RAW:
+                    raws.append(whole[value:at])
+                inputs += tag == _INPUT
                 if max(inputs, len(raws)) > most:
                     raise _too_many_inputs(features)
             elif kind == _VARINT:
@@ -85,8 +79,7 @@ def split(message: bytes, features: int, most_fields: int | None = None) -> Infe
                 raise malformed(f"the message has more than {_MOST_OTHERS + features} fields beside its inputs")
     except IndexError:
         raise malformed("the message ends within a field") from None
-    if end < size:
-        kept.append(whole[end:])
+    kept.append(whole[end:])
     left = sum(map(len, kept))
     if left > MAX_REST_BYTES:
         raise GatherError(

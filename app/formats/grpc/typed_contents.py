@@ -61,7 +61,7 @@ def typed_items(one: Input, contents: Any, memory: Memory) -> ReadArray:
         tensor.form = "flat" if field else "whole"
         return tensor
 
-    return read
+    return read, ()
 
 
 def _pack(one: Input, field: str, contents: Any, memory: Memory) -> Buffer:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from app.errors import GatherError, invalid_field
-from app.formats.json.query import read_query
+from app.formats.fields_in_query import read_query
 from app.json_text import lossless_json
 from app.json_text.constants import ESCAPED, FEATURE_DEPTH, QUOTED
 from app.json_text.envelope import (
@@ -37,7 +38,7 @@ from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes, has_plain_shape
 from app.requests.read_call import make_call, read_arrays, settle, validate
 from app.requests.request import JSON_BODY, ReadArray, Request
-from app.requests.schemas.members import ABSENT
+from app.requests.schemas.member_types import ABSENT
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Encoding
@@ -82,23 +83,29 @@ def read_request(
 def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple[Any, Encoding]:
     view = view_of(body)
     if row.kind == "lookup":
-        found, most = _find_features(view, limits, memory)
+        (closed, members, count, places), most = _find_features(view, limits, memory)
     else:
-        found, most = FoundArrays._make(scan_tensors.run(view)), MAX_BYTES
-    if not found.closed:
+        closed, members, count, places = scan_tensors.run(view)
+        most = MAX_BYTES
+    if not closed:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
-    text = cut_arrays(body, found, _ITEMS, memory, most)
+    text = cut_arrays(body, places, count, _ITEMS, memory, most)
     known = envelopes.get((row, text)) or _with_sizes_as_now(row, text)
     if known is not None:
-        arrays = _Arrays(body, view, found.places, memory)
-        given = {name: arrays.given(name, described, described.reader) for name, described in known.ready}
-        return make_call(row, known, read_arrays(given), limits), known.encoding
-    document = parse_envelope(text, body, found, check_framing, memory, most)
-    if found.arrays > len(found.places):
+        arrays: dict[str, ReadArray] = {}
+        for name, one in known.ready:
+            reader = one.reader
+            if reader is not None and (place := places[one.values])[2] > 0:  # a list, as most are
+                arrays[name] = reader.read, (view, *place, memory)
+            else:
+                arrays[name] = _given(body, view, places, memory, name, one, reader)
+        return make_call(row, known, read_arrays(arrays), limits), known.encoding
+    document = parse_envelope(text, body, check_framing, memory, most)
+    if count > len(places):
         check_framing(body, memory)  # with a key given twice, the numbers would not be what they seem
-    request = Request(document, _Arrays(body, view, found.places, memory).given, JSON_BODY, memory)
+    request = Request(document, partial(_given, body, view, places, memory), JSON_BODY, memory)
     validated, given = settle(row, request, validate(row, request, limits))
-    if count_members(document) != found.members:
+    if count_members(document) != members:
         check_framing(body, memory)
     elif len(text) <= LONGEST:
         _keep(row, text, validated, document)
@@ -129,7 +136,7 @@ def _with_sizes_as_now(row: Signature, text: bytes) -> Validated | None:
         now = _described(orjson.loads(text))
     except orjson.JSONDecodeError:  # a number beyond binary64 or a lone surrogate, which are read exactly
         return None
-    known = known._replace(ready=[(name, one.of_shape(name, _shape(now[name]))) for name, one in known.ready])
+    known = replace(known, ready=[(name, one.of_shape(name, _shape(now[name]))) for name, one in known.ready])
     envelopes.keep(row, text, known)
     return known
 
@@ -144,7 +151,7 @@ def _keep(row: Signature, text: bytes, validated: Validated, document: Any) -> N
         (name, _Described(one.dtype, None, one.values, one.base64).of_shape(name, one.shape))
         for name, one in validated.arrays
     ]
-    validated = validated._replace(ready=arrays)
+    validated = replace(validated, ready=arrays)
     envelopes.keep(row, text, validated)
     described = _described(document)
     if all(has_plain_shape(described[name]) for name, _ in arrays):
@@ -164,7 +171,8 @@ def _described(document: Any) -> Mapping[str, Any]:
     }
 
 
-class _Described(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Described:
     """The description of an array in a known envelope; `reader` reads its values."""
 
     dtype: str
@@ -180,61 +188,59 @@ class _Described(NamedTuple):
         return _Described(self.dtype, shape, self.values, self.base64, reader)
 
 
-class _Arrays:
-    """The arrays that were cut out of a body, by their numbers."""
+def _given(
+    body: Buffer,
+    view: NDArray[np.uint8],
+    places: Sequence[ArrayPlace],
+    memory: Memory,
+    name: str,
+    described: Any,
+    reader: Values | None = None,
+) -> ReadArray:
+    """The array, cut out of a body, that a validated description stands for; `reader` reads its values if it came
+    before.
 
-    __slots__ = ("body", "memory", "places", "view")
-
-    def __init__(self, body: Buffer, view: NDArray[np.uint8], places: Sequence[ArrayPlace], memory: Memory) -> None:
-        self.body = body
-        self.view = view
-        self.places = places
-        self.memory = memory
-
-    def given(self, name: str, described: Any, reader: Values | None = None) -> ReadArray:
-        """The array that a validated description stands for; `reader` reads its values if it came before.
-
-        Raises invalid_field for what the model does not say: there are values or base64 and not both, base64 needs a
-        shape, and what stands where an array was cut out is a list or one value, or a string of base64.
-        """
-        values, base64 = described.values, described.base64
-        if values is not ABSENT:
-            if base64 is not ABSENT:
-                raise invalid_field(f"/{name}", f"{name} has both values and base64", f"Leave out 'base64' of {name}.")
-            first, end, depth = self.places[values]
-            if depth <= 0:  # no list
-                depth = 0
-                if self.body[first] in b"n{":
-                    raise invalid_field(
-                        f"/{name}/values",
-                        "values must be a list, or one value for a tensor without dimensions",
-                        f"Write a list at /{name}/values, such as [0].",
-                    )
-            if reader is None:
-                dtype = DTYPES.get(described.dtype)
-                if dtype is None:
-                    return partial(_refuse_dtype, name, described.dtype)
-                reader = values_of(name, dtype, described.shape)
-            return partial(reader.read, self.view, first, end, depth, self.memory)
-        if base64 is ABSENT:
-            hint = f"Add 'values' at /{name}/values, the items in a list."
-            raise invalid_field(f"/{name}", f"{name} has neither values nor base64", hint)
-        first, end, kind = self.places[base64]
-        if kind not in (QUOTED, ESCAPED):
-            raise invalid_field(f"/{name}/base64", "base64 must be a string", f"Write a string at /{name}/base64.")
-        shape = described.shape
-        if shape is ABSENT:
-            raise invalid_field(
-                f"/{name}/shape",
-                f"{name} needs a shape, since it has base64",
-                f"Add 'shape' at /{name}/shape, which base64 does not give.",
-            )
-        raw = base64_bytes(name, self.body, self.view, first, end, kind == ESCAPED, self.memory)
-        pointers = f"/{name}/base64", f"/{name}/shape", f"/{name}/dtype"
-        dtype = DTYPES.get(described.dtype)
-        if dtype is None:
-            return partial(_refuse_dtype, name, described.dtype)
-        return partial(unpack, dtype, shape, raw, self.memory, name, pointers)
+    Raises invalid_field for what the model does not say: there are values or base64 and not both, base64 needs a
+    shape, and what stands where an array was cut out is a list or one value, or a string of base64.
+    """
+    values, base64 = described.values, described.base64
+    if values is not ABSENT:
+        if base64 is not ABSENT:
+            raise invalid_field(f"/{name}", f"{name} has both values and base64", f"Leave out 'base64' of {name}.")
+        first, end, depth = places[values]
+        if depth <= 0:  # no list
+            depth = 0
+            if body[first] in b"n{":
+                raise invalid_field(
+                    f"/{name}/values",
+                    "values must be a list, or one value for a tensor without dimensions",
+                    f"Write a list at /{name}/values, such as [0].",
+                )
+        if reader is None:
+            dtype = DTYPES.get(described.dtype)
+            if dtype is None:
+                return _refuse_dtype, (name, described.dtype)
+            reader = values_of(name, dtype, described.shape)
+        return reader.read, (view, first, end, depth, memory)
+    if base64 is ABSENT:
+        hint = f"Add 'values' at /{name}/values, the items in a list."
+        raise invalid_field(f"/{name}", f"{name} has neither values nor base64", hint)
+    first, end, kind = places[base64]
+    if kind not in (QUOTED, ESCAPED):
+        raise invalid_field(f"/{name}/base64", "base64 must be a string", f"Write a string at /{name}/base64.")
+    shape = described.shape
+    if shape is ABSENT:
+        raise invalid_field(
+            f"/{name}/shape",
+            f"{name} needs a shape, since it has base64",
+            f"Add 'shape' at /{name}/shape, which base64 does not give.",
+        )
+    raw = base64_bytes(name, body, view, first, end, kind == ESCAPED, memory)
+    pointers = f"/{name}/base64", f"/{name}/shape", f"/{name}/dtype"
+    dtype = DTYPES.get(described.dtype)
+    if dtype is None:
+        return _refuse_dtype, (name, described.dtype)
+    return unpack, (dtype, shape, raw, memory, name, pointers)
 
 
 def _refuse_dtype(name: str, dtype: str) -> NoReturn:

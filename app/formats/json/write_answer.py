@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
 
 import orjson
 
@@ -12,12 +11,9 @@ from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.gather_call import OUTPUT, Answer, Encoding
 
-_JOINED: Final = 1 << 16
-"""Bytes of the longest body that is one piece."""
 
-
-def write_answer(answer: Answer, encoding: Encoding, memory: Memory = UNCOUNTED) -> bytes | list[Buffer]:
-    """The body of `answer`, in pieces where it is large; `memory` is charged with it. Raises what charging raises."""
+def write_answer(answer: Answer, encoding: Encoding, memory: Memory = UNCOUNTED) -> list[Buffer]:
+    """The body of `answer` in pieces; `memory` is charged with it. Raises what charging raises."""
     if answer.tables:
         return _lookup(answer, encoding, memory)
     if OUTPUT not in answer.outputs:
@@ -28,10 +24,7 @@ def write_answer(answer: Answer, encoding: Encoding, memory: Memory = UNCOUNTED)
     )
     if answer.replaced is not None:
         tail = b'%b,"replaced":%d}' % (tail[:-1], answer.replaced)
-    values = items_text(output, encoding, memory)
-    if sum(map(len, values)) > _JOINED:
-        return [head, *values, tail]
-    return b"".join((head, *values, tail))
+    return [head, *items_text(output, encoding, memory), tail]
 
 
 def is_long_answer(answer: Answer) -> bool:
@@ -61,13 +54,13 @@ def _around(
     return head.encode(), tail.encode()
 
 
-def _gradient(answer: Answer, encoding: Encoding, memory: Memory) -> bytes | list[Buffer]:
+def _gradient(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
     pieces: list[Buffer] = []
     for name, tensor in answer.outputs.items():
         pieces.append(f'{"," if pieces else "{"}"{name}":'.encode())
         pieces += tensor_text(tensor, encoding, memory)
     pieces.append(f',"dialect":{orjson.dumps(answer.dialect).decode()},"device":"{answer.device}"}}'.encode())
-    return pieces if sum(map(len, pieces)) > _JOINED else b"".join(pieces)
+    return pieces
 
 
 def _lookup(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -42,9 +43,11 @@ def is_long_answer(answer: Answer, asked: AskedInference) -> bool:
     """Whether writing it takes so long that it is not for the event loop: texts do, and strings, whose frames are
     copied; other items are as they are.
     """
-    return any(
-        is_long(output) for output in answer.outputs.values() if not (asked.all_binary and output.dtype.item_size)
-    )
+    binary = asked.all_binary
+    for output in answer.outputs.values():  # noqa: SIM110  (any() takes longer than all else here)
+        if not (binary and output.dtype.item_size) and is_long(output):
+            return True
+    return False
 
 
 def write_answer(
@@ -58,19 +61,37 @@ def write_answer(
         return _write_lookup(answer, asked, memory)
     output = answer.output
     check_writable(output.dtype)
-    named = "" if asked.identifier is None else f'"id":{orjson.dumps(asked.identifier).decode()},'
-    shape = ",".join(map(str, output.shape))
-    replaced = "" if answer.replaced is None else f',"replaced":{answer.replaced}'
-    head = (
-        f'{{{named}"model_name":"{model.name}","model_version":"{answer.data_version or VERSION}",'
-        f'"parameters":{{"dialect":"{answer.dialect}","device":"{answer.device}"{replaced}}},'
-        f'"outputs":[{{"name":"{OUTPUT}","datatype":"{output.dtype.oip}","shape":[{shape}],'
+    named = b"{" if asked.identifier is None else b'{"id":%b,' % orjson.dumps(asked.identifier)
+    items = packed_bytes(output, memory) if asked.binary else None
+    head = named + _head(
+        *(model.name, answer.data_version or VERSION, answer.dialect, answer.device, answer.replaced),
+        *(output.dtype.oip, output.shape, None if items is None else len(items)),
     )
-    if not asked.binary:
-        return [f'{head}"data":'.encode(), *values_text(output, memory), b"}]}"], None
-    items = packed_bytes(output, memory)
-    text = f'{head}"parameters":{{"binary_data_size":{len(items)}}}}}]}}'.encode()
-    return [text, items], len(text)
+    if items is None:
+        return [head, *values_text(output, memory), b"}]}"], None
+    return [head, items], len(head)
+
+
+@lru_cache(1 << 10)
+def _head(
+    model: str,
+    version: int | str,
+    dialect: str,
+    device: str,
+    replaced: int | None,
+    datatype: str,
+    shape: tuple[int, ...],
+    size: int | None,
+) -> bytes:
+    """What stands before the items, but for the id; all of the JSON if `size` bytes of items follow it."""
+    counted = "" if replaced is None else f',"replaced":{replaced}'
+    head = (
+        f'"model_name":"{model}","model_version":"{version}",'
+        f'"parameters":{{"dialect":"{dialect}","device":"{device}"{counted}}},'
+        f'"outputs":[{{"name":"{OUTPUT}","datatype":"{datatype}","shape":[{",".join(map(str, shape))}],'
+    )
+    head += '"data":' if size is None else f'"parameters":{{"binary_data_size":{size}}}}}]}}'
+    return head.encode()
 
 
 def _write_lookup(answer: Answer, asked: AskedInference, memory: Memory) -> tuple[list[Buffer], int | None]:

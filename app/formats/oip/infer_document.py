@@ -8,8 +8,9 @@ as the protocol asks for; a parameter that another model has is an error, since 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -30,7 +31,7 @@ from app.requests.schemas.infer_request import (
     OperatorInput,
 )
 from app.requests.schemas.invalid_fields import InvalidFields
-from app.requests.schemas.members import ABSENT
+from app.requests.schemas.member_types import ABSENT
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import OUTPUT
 from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE
@@ -85,7 +86,8 @@ class Model:
 LOOKUP_MODEL: Final = Model(LOOKUP, LOOKUP_SIGNATURE)
 
 
-class Input(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Input:
     """Input `number` of a request: `size` bytes behind the JSON, or array `data` of the JSON; over gRPC neither.
 
     `dtype` is None if `datatype` is not the name of one, `shape` if the lists of `data` give it.
@@ -105,7 +107,8 @@ class Input(NamedTuple):
         return f"/inputs/{self.number}"
 
 
-class InferDocument(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class InferDocument:
     """What a request says beside its items, found right: the inputs in its order, which outputs it asks for and whether
     each is to be binary, None for all outputs, and the caller's timeout in seconds.
 
@@ -122,7 +125,8 @@ class InferDocument(NamedTuple):
     timeout: float | None
 
 
-class AskedInference(NamedTuple):
+@dataclass(slots=True, eq=False)
+class AskedInference:
     """An infer request, read: `outputs` and `timeout` are those of `InferDocument`.
 
     `binary` says whether the output of an operator, or those of a lookup that asks for none by name, are to be binary.
@@ -192,12 +196,12 @@ def read_document(
 
 def read_items(document: InferDocument, arrays: Arrays, model: Model, limits: Limits) -> AskedInference:
     """Read the items and make the call. Raises what `read_arrays` raises."""
-    _, validated, names, identifier, outputs, binary, timeout = document
-    tensors = read_arrays({name: arrays[own] for name, own in names})
-    call = make_call(model.signature, validated, tensors, limits)
+    tensors = read_arrays({name: arrays[own] for name, own in document.names})
+    call = make_call(model.signature, document.validated, tensors, limits)
+    outputs, binary = document.outputs, document.binary
     if outputs and not model.is_lookup:
         binary = outputs[OUTPUT]
-    return AskedInference(call, identifier, outputs, binary, timeout)
+    return AskedInference(call, document.identifier, outputs, binary, document.timeout)
 
 
 def raw_document(model: Model) -> Any:

@@ -40,11 +40,7 @@ def pointers_of(number: int) -> tuple[str, str, str, str]:
 def json_items(one: Input, view: NDArray[np.uint8], first: int, end: int, depth: int, memory: Memory) -> ReadArray:
     """Reads the items of an input in bytes [first, end) of the JSON, in so many lists."""
 
-    def read() -> Tensor:
-        values = Values(one.name, dtype_of(one), one.shape, pointers_of(one.number)[1:], True)
-        return values.read(view, first, end, depth, memory)
-
-    return read
+    return _read_json, (one, view, first, end, depth, memory)
 
 
 def packed_items(one: Input, raw: Buffer, memory: Memory) -> ReadArray:
@@ -55,11 +51,17 @@ def packed_items(one: Input, raw: Buffer, memory: Memory) -> ReadArray:
         detail = f"{one.name} needs a shape, since its items follow the JSON"
         raise invalid_field(at, detail, f"Add 'shape' at {at}, such as [2, 1] for two rows.")
 
-    def read() -> Tensor:
-        pointer, _, shape_pointer, dtype_pointer = pointers_of(one.number)
-        return unpack(dtype_of(one), shape, raw, memory, one.name, (pointer, shape_pointer, dtype_pointer))
+    return _read_packed, (one, shape, raw, memory)
 
-    return read
+
+def _read_json(one: Input, view: NDArray[np.uint8], first: int, end: int, depth: int, memory: Memory) -> Tensor:
+    values = Values(one.name, dtype_of(one), one.shape, pointers_of(one.number)[1:], True)
+    return values.read(view, first, end, depth, memory)
+
+
+def _read_packed(one: Input, shape: tuple[int, ...], raw: Buffer, memory: Memory) -> Tensor:
+    pointer, _, shape_pointer, dtype_pointer = pointers_of(one.number)
+    return unpack(dtype_of(one), shape, raw, memory, one.name, (pointer, shape_pointer, dtype_pointer))
 
 
 def _no_datatype(one: Input) -> GatherError:

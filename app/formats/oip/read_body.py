@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -67,23 +68,27 @@ _REMEMBERED: Final = 1 << 10
 """Bytes of the longest JSON that is known as a whole, if it has no items."""
 
 
-def is_long(body: Buffer, json_size: int | None, model: Model) -> bool:
+InferBody = tuple[Buffer, int | None]
+"""A body, and the bytes of JSON at its start; None if all of it is JSON."""
+
+
+def is_long(message: InferBody, model: Model) -> bool:
     """Whether reading the body takes so long that it is not for the event loop."""
+    body, json_size = message
     long_text = LONG_LOOKUP if model.is_lookup else LONG_JSON
     if json_size is None:
         return len(body) > long_text
     return json_size > min(long_text, LONG_HEADER) or len(body) > LONG_BINARY
 
 
-def read_body(
-    body: Buffer, json_size: int | None, model: Model, limits: Limits, memory: Memory = UNCOUNTED
-) -> AskedInference:
-    """What an infer request asks for. The JSON is the first `json_size` bytes of `body`, all of it for None.
+def read_body(message: InferBody, model: Model, limits: Limits, memory: Memory = UNCOUNTED) -> AskedInference:
+    """What an infer request asks for.
 
     A size of 0 means that the whole body is the items of a model's only input. What is wrong is refused in this order:
     malformed_request; invalid_field and not_implemented; unsupported_dtype; element_count_mismatch;
     value_not_representable; limit_exceeded. `memory` is charged before it is taken.
     """
+    body, json_size = message
     if json_size == 0:
         return _read_raw(body, model, limits, memory)
     whole = memoryview(body)
@@ -110,20 +115,20 @@ def _read(text: memoryview, behind: memoryview, model: Model, limits: Limits, me
     found, most = _find_arrays(text, model, limits, memory)
     if not found.closed:
         raise malformed("the JSON of the request is not JSON: quotes or brackets do not close")
-    envelope = cut_arrays(text, found, _ITEMS, memory, most)
+    envelope = cut_arrays(text, found.places, found.arrays, _ITEMS, memory, most)
     items = _Items(text, found.places, behind, memory)
     key = b"".join(_VARIABLE.split(envelope)) if len(envelope) <= LONGEST else b""
     validated = envelopes.get((model.route, key)) if key else None
     renewed = None if validated is None else _renewed(validated.ready, envelope)
     if renewed is not None:
         return read_items(renewed, _arrays(renewed, items), model, limits)
-    parsed = parse_envelope(envelope, text, found, _check_framing, memory, most)
+    parsed = parse_envelope(envelope, text, _check_framing, memory, most)
     document, arrays = read_document(parsed, model, items.find, limits, memory)
     if items.count != found.arrays or count_members(parsed) != found.members:
         # A key that is given twice, or items among what is ignored, which nobody else looks at.
         _check_framing(text, memory)
     elif key:
-        validated = document.validated._replace(ready=document)
+        validated = replace(document.validated, ready=document)
         if all(map(_is_plain, parsed["inputs"])):
             envelopes.keep(model.route, key, validated)
         if whole and all(one.size is not None for one in document.inputs):
@@ -153,13 +158,13 @@ def _renewed(known: InferDocument, envelope: bytes) -> InferDocument | None:
         return None
     inputs = []
     for one, now in zip(known.inputs, given["inputs"], strict=True):
-        number, name, datatype, dtype, shape, size, data = one
+        shape, size = one.shape, one.size
         if shape is not None:
             shape = tuple(now["shape"])
         if size is not None:
             size = now["parameters"]["binary_data_size"]
-        inputs.append(Input(number, name, datatype, dtype, shape, size, data))
-    return known._replace(inputs=tuple(inputs), identifier=given.get("id"))
+        inputs.append(Input(one.number, one.name, one.datatype, one.dtype, shape, size, one.data))
+    return replace(known, inputs=tuple(inputs), identifier=given.get("id"))
 
 
 def _find_arrays(text: Buffer, model: Model, limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
@@ -188,7 +193,7 @@ def _read_raw(body: Buffer, model: Model, limits: Limits, memory: Memory) -> Ask
         raise GatherError("element_count_mismatch", detail, pointer="/inputs/0")
 
     def items(one: Input) -> ReadArray:
-        return packed_items(one._replace(shape=(count, 1)), body, memory)
+        return packed_items(replace(one, shape=(count, 1)), body, memory)
 
     return read_items(*read_document(parsed, model, items, limits, memory), model, limits)
 

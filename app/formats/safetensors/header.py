@@ -4,23 +4,19 @@
 It means what it means to the format's own library: `__metadata__` may be null, members of a tensor other than dtype,
 shape and data_offsets are ignored. Two rules are of the format's text, and not of its library: the header begins with a
 brace, and no key is given twice.
-
-It is read member by member, and `__metadata__`, which is ignored, text by text: the cost of each is small, whatever the
-whole is, and other threads go on in between. The first that is wrong ends it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, NoReturn
 
-import orjson
-
 from app.errors import GatherError
+from app.json_text.grammar import FramingFault, check_framing
 from app.json_text.lossless_json import shown
 from app.tensors.dtypes import BY_SAFETENSORS, DType
 from app.tensors.little_endian_items import bounded_product, items_text
@@ -28,29 +24,24 @@ from app.tensors.near_dtype import hint_for_dtype, holds_positions
 
 MAX_HEADER: Final = 1 << 20
 """Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
-HEADER_BYTES: Final = 24
-"""What a byte of the header takes at most while it is read: of a tensor's 50 bytes an object, its name and shape."""
+HEADER_BYTES: Final = 48
+"""What a byte of the header takes at most while it is read: a name and a text of `__metadata__` may have 8 bytes."""
 ALIGNMENT: Final = 64
 """The items of an answer start at a multiple of this many bytes, so that readers can map them as they are."""
 _MOST_ENTRY: Final = 1 << 16
 """Most bytes of what the header says of one tensor: an honest one has some dozens."""
-_TEXT: Final = rb'"[^"\\\x00-\x1f]*+(?:\\["\\/bfnrtu][^"\\\x00-\x1f]*+)*+"'
-_KEY: Final = re.compile(rb"[ \t\n\r]*+(%b)[ \t\n\r]*+:[ \t\n\r]*+" % _TEXT)
-_NEXT_KEY: Final = re.compile(rb"[ \t\n\r]*+," + _KEY.pattern)
-_VALUE: Final = re.compile(_TEXT)
-_NEXT: Final = re.compile(rb"[ \t\n\r]*+([,}])")
-_NONE: Final = re.compile(rb"[ \t\n\r]*+}")
-_SPACE: Final = b" \t\n\r"
-_TEXT_OR_BRACKET: Final = re.compile(rb"%b|[{}\[\]]" % _TEXT)
+_MOST_NESTED: Final = 127
+"""Most objects and lists within one another, as the format's own library has it."""
+_TEXT: Final = rb'"(?:[^"\\]++|\\.)*+"'
+_MARK: Final = re.compile(rb"(%b)[ \t\n\r]*+:|%b|[{}\[\]]" % (_TEXT, _TEXT), re.DOTALL)
+"""A key, another text, or a bracket."""
+_STEPS: Final = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _NARROW: Final = re.compile(r"(?:F[468]|[IU]4)(?:_\w{1,16})?")
 """Types of 8 bits and less that the format has and this service has not."""
 UNSOUND_HINT: Final = (
     "Write the file with save_file of safetensors, and send all of its bytes, as 'curl -T FILE' and '--data-binary "
     "@FILE' do: '-d' leaves out line ends."
 )
-_MEMBERS: Final = frozenset(("dtype", "shape", "data_offsets"))
-_MOST_NESTED: Final = 126
-"""Most objects and lists within one another in what the header says of a tensor, as the format's own library has it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +69,7 @@ class Entry:
             self.fault = f"{size} bytes are given and {items_text(self.shape)} of {known.name} are asked for"
 
 
+_DESCRIBED: Final = ("dtype", "shape", "data_offsets")
 _PLACE: Final = attrgetter("begin", "end")
 
 
@@ -89,26 +81,18 @@ def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[
     """
     if header[:1] != b"{":
         _malformed("the safetensors header does not start with {")
-    names: set[str] = set()
+    try:
+        check_framing(header)
+    except FramingFault as fault:
+        _malformed(fault.detail.replace("the body", "the safetensors header"))
     entries = []
-    place = 1
-    match = _KEY.match(header, place)
-    if match is None and _NONE.match(header, place) is None:
-        _no_name(place)
-    while match is not None:
-        name, place = _name(match, names), match.end()
-        if name == "__metadata__":
-            place = _after_metadata(header, place, metadata)
-        else:
-            value, end = _object(name, header, place)
-            entries.append(_entry(name, value, header, place, end))
-            place = end
-        match = _NEXT_KEY.match(header, place)
-    place, more = _after_next(header, place)
-    if more:
-        _no_name(place)
-    if header[place:].strip(_SPACE):
-        _malformed("the safetensors header is not JSON: more follows the object")
+    for name, text in _members(header):
+        if name != "__metadata__":
+            entries.append(_entry(name, text))
+        elif text != b"null":
+            found = _metadata(text)
+            if metadata is not None:
+                metadata |= found
     entries.sort(key=_PLACE)
     place = 0
     for entry in entries:
@@ -117,6 +101,57 @@ def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[
             _malformed(f"the bytes of the tensors {what} at data_offsets {entry.begin} of {shown(entry.name)!a}")
         place = entry.end
     return tuple(entries)
+
+
+def _members(text: bytes) -> Iterator[tuple[str, bytes]]:
+    """Name and JSON of each member of the object that a JSON text is.
+
+    Each is read by itself, so that other threads go on in between.
+    """
+    depth, keys = 0, []
+    for mark in _MARK.finditer(text):
+        depth += _STEPS.get(mark[0], 0)
+        if depth > _MOST_NESTED:
+            _malformed(f"the safetensors header nests lists and objects more than {_MOST_NESTED} deep")
+        if depth == 1 and mark[1]:
+            keys.append(mark)
+    ends = [key.start() for key in keys[1:]]
+    for key, end in zip(keys, [*ends, text.rindex(b"}")], strict=False):
+        yield _value("a name", key[1]), text[key.end() : end].strip(b" \t\n\r,")
+
+
+def _value(of: str, text: bytes) -> Any:
+    """The value of a JSON text in the header."""
+    try:
+        return json.loads(text.decode())
+    except ValueError as error:  # an integer of more than 4,300 digits
+        _malformed(f"the safetensors header is not JSON at {of}: {error}")
+
+
+def _metadata(text: bytes) -> dict[str, str]:
+    """The texts of `__metadata__`, by name."""
+    texts = dict(_members(text)) if text[:1] == b"{" else {"": b""}
+    if any(text[:1] != b'"' for text in texts.values()):
+        _malformed("__metadata__ of the safetensors header is not an object of texts")
+    return {name: _value("__metadata__", text) for name, text in texts.items()}
+
+
+def _entry(name: str, text: bytes) -> Entry:
+    """The tensor that a JSON object describes."""
+    if len(text) > _MOST_ENTRY:
+        _malformed(f"what the safetensors header says of {shown(name)!a} goes on for more than {_MOST_ENTRY} bytes")
+    member = _value(f"{shown(name)!a}", text)
+    dtype, shape, offsets = map(member.get, _DESCRIBED) if type(member) is dict else (None, None, None)
+    if type(dtype) is not str or type(shape) is not list or type(offsets) is not list:
+        _malformed(f"the safetensors header must give {shown(name)!a} dtype, shape and data_offsets")
+    if any(type(size) is not int or size < 0 for size in shape):
+        _malformed(f"the shape of {shown(name)!a} in the safetensors header is not a list of integers of 0 or more")
+    if len(offsets) != 2 or type(offsets[0]) is not int or type(offsets[1]) is not int:
+        _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not two integers")
+    begin, end = offsets
+    if not 0 <= begin <= end < 2**63:
+        _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not 0 <= begin <= end < 2^63")
+    return Entry(name, dtype, tuple(shape), begin, end, BY_SAFETENSORS.get(dtype))
 
 
 def check_header_size(size: int, pointer: str | None = None) -> None:
@@ -128,147 +163,6 @@ def check_header_size(size: int, pointer: str | None = None) -> None:
             pointer=pointer,
             facts={"limit": "safetensors_header_bytes", "maximum": MAX_HEADER},
         )
-
-
-def _no_name(place: int) -> NoReturn:
-    _malformed(f"the safetensors header is not JSON: a name is wanted at byte {place}")
-
-
-def _name(match: re.Match[bytes], names: set[str]) -> str:
-    """The name of a member, which `names` does not have yet."""
-    text = match[1]
-    name = text[1:-1].decode() if text.isascii() and b"\\" not in text else _text(text)
-    if name in names:
-        _malformed("the safetensors header gives a key twice")
-    names.add(name)
-    return name
-
-
-def _text(text: bytes) -> str:
-    """What a JSON text says; a lone surrogate is one."""
-    try:
-        return text[1:-1].decode() if b"\\" not in text else str(json.loads(text.decode()))
-    except ValueError as error:
-        _malformed(f"the safetensors header is not JSON: {error}")
-
-
-def _after_next(header: bytes, place: int) -> tuple[int, bool]:
-    """The place after the comma or the brace behind a member, and whether it is a comma."""
-    match = _NEXT.match(header, place)
-    if match is None:
-        _malformed(f"the safetensors header is not JSON: a comma or a brace is wanted at byte {place}")
-    return match.end(), match[1] == b","
-
-
-def _after_metadata(header: bytes, place: int, metadata: dict[str, str] | None) -> int:
-    if header[place : place + 4] == b"null":
-        return place + 4
-    if header[place : place + 1] != b"{":
-        _malformed("__metadata__ of the safetensors header is not an object of texts")
-    place += 1
-    names: set[str] = set()
-    more = _NONE.match(header, place) is None
-    if not more:
-        place = _after_next(header, place)[0]
-    while more:
-        match = _KEY.match(header, place)
-        if match is None:
-            _no_name(place)
-        name = _name(match, names)
-        match = _VALUE.match(header, match.end())
-        if match is None:
-            _malformed("__metadata__ of the safetensors header has a member that is not a text")
-        text = _text(match[0])
-        if metadata is not None:
-            metadata[name] = text
-        place, more = _after_next(header, match.end())
-    return place
-
-
-def _object(name: str, header: bytes, place: int) -> tuple[dict[str, Any], int]:
-    """The JSON object at `place`, which describes the tensor `name`, and the place behind it."""
-    end = header.find(b"}", place) + 1
-    text = header[place:end]
-    if len(text) <= _MOST_ENTRY and text.count(b":") == len(_MEMBERS):
-        try:
-            value = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            value = None  # the brace is perhaps one of a text
-        if type(value) is dict and value.keys() == _MEMBERS:
-            return value, end
-    end = _end_of_object(name, header, place)
-    return _exactly(name, header[place:end]), end
-
-
-def _end_of_object(name: str, header: bytes, place: int) -> int:
-    """The place behind the JSON object at `place`."""
-    if header[place : place + 1] != b"{":
-        _no_members(name)
-    depth = end = 0
-    for match in _TEXT_OR_BRACKET.finditer(header, place, place + _MOST_ENTRY):
-        mark = match[0]
-        if mark in (b"{", b"["):
-            depth += 1
-            if depth > _MOST_NESTED:
-                _malformed(f"the safetensors header nests lists and objects of {shown(name)!a} too deep")
-        elif mark in (b"}", b"]"):
-            depth -= 1
-            if not depth:
-                end = match.end()
-                break
-    if not end:
-        is_long = place + _MOST_ENTRY < len(header)
-        what = f"goes on for more than {_MOST_ENTRY} bytes" if is_long else "does not end"
-        _malformed(f"the safetensors header is not sound: what it says of {shown(name)!a} {what}")
-    return end
-
-
-def _entry(name: str, value: dict[str, Any], header: bytes, place: int, end: int) -> Entry:
-    """The tensor that the object `value` describes, which stands in the header from `place` to `end`."""
-    dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
-    if type(dtype) is not str or type(shape) is not list or type(offsets) is not list:
-        _no_members(name)
-    for size in shape:
-        if type(size) is not int or size < 0:
-            shape = _exact_shape(name, header[place:end])
-            break
-    if len(offsets) != 2 or type(offsets[0]) is not int or type(offsets[1]) is not int:
-        _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not two integers")
-    begin, end = offsets
-    if not 0 <= begin <= end < 2**63:
-        _malformed(f"the data_offsets of {shown(name)!a} in the safetensors header are not 0 <= begin <= end < 2^63")
-    return Entry(name, dtype, tuple(shape), begin, end, BY_SAFETENSORS.get(dtype))
-
-
-def _exact_shape(name: str, text: bytes) -> list[int]:
-    """The shape of a tensor with a dimension that is no plain integer, or of more than 64 bits."""
-    shape: list[Any] = _exactly(name, text)["shape"]
-    for size in shape:
-        if type(size) is not int or size < 0:
-            _malformed(f"the shape of {shown(name)!a} in the safetensors header is not a list of integers of 0 or more")
-    return shape
-
-
-def _no_members(name: str) -> NoReturn:
-    _malformed(f"the safetensors header must give {shown(name)!a} dtype, shape and data_offsets")
-
-
-def _exactly(name: str, text: bytes) -> dict[str, Any]:
-    """The object that a JSON text is, with members that are not known and integers of more than 64 bits."""
-    try:
-        value: dict[str, Any] = json.loads(text.decode(), object_pairs_hook=_members)
-        if value.keys() - _MEMBERS:
-            orjson.loads(text)  # which takes no NaN, no infinite number and no lone surrogate
-    except (ValueError, RecursionError) as error:
-        _malformed(f"the safetensors header is not JSON at {shown(name)!a}: {str(error)[:200]}")
-    return value
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a key is given twice")
-    return members
 
 
 def _malformed(detail: str) -> NoReturn:

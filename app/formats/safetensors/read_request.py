@@ -9,11 +9,11 @@ become Python objects. The query says what JSON has in its body; of a lookup a t
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn
+from dataclasses import dataclass, replace
+from typing import Any, Final, NoReturn
 
 from app.errors import GatherError, invalid_field
-from app.formats.json.query import read_explain
+from app.formats.fields_in_query import explains, read_document, read_explain
 from app.formats.safetensors.header import (
     HEADER_BYTES,
     UNSOUND_HINT,
@@ -22,17 +22,16 @@ from app.formats.safetensors.header import (
     hint_for_type,
     read_header,
 )
-from app.formats.safetensors.query import explains, read_document
 from app.json_text.lossless_json import shown
 from app.memory.budget import UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
 from app.requests.lookup_beside_arrays import validate_lookup
-from app.requests.query_string import escape
 from app.requests.read_call import FAMILIES, make_call, read_arrays, settle, validate
 from app.requests.request import QUERY, Request
+from app.requests.schemas.field_hints import name_hint
 from app.requests.schemas.gather_request import BESIDE
-from app.requests.schemas.invalid_fields import name_hint
 from app.requests.schemas.lookup_request import LookupParameters
+from app.requests.split_query_string import escape
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import BY_SAFETENSORS
 from app.tensors.gather_call import Encoding
@@ -48,7 +47,8 @@ _LOOKUP_TEXT: Final = f"/__metadata__/{LOOKUP}"
 _WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
 
 
-class _Ready(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ready:
     """What is known of a header and a query that came before: the tensors by the names that they have in a document,
     where their bytes start, how long the whole body is, and whether the query asks for an explanation.
     """
@@ -75,8 +75,10 @@ def read_request(
         if envelope:
             envelopes.keep(row, envelope, validated)
     ready: _Ready = validated.ready
-    items = memoryview(body)[ready.start :]
-    given = {name: partial(_read, entry, items[entry.begin : entry.end], memory) for name, entry in ready.entries}
+    view, start = memoryview(body), ready.start
+    given = {
+        name: (_read, (entry, view[start + entry.begin : start + entry.end], memory)) for name, entry in ready.entries
+    }
     call = make_call(row, validated, read_arrays(given), limits)
     if ready.explain:
         call.explain = True
@@ -107,7 +109,7 @@ def _validate(body: Buffer, query: bytes, row: Signature, limits: Limits, memory
         explain = read_explain(query, LookupParameters, _WHERE) if query else False
     else:
         named, validated, explain = _validate_query(found, query, row, limits)
-    return validated._replace(ready=_Ready(tuple(named.items()), start, len(body), explain))
+    return replace(validated, ready=_Ready(tuple(named.items()), start, len(body), explain))
 
 
 def _validate_query(

@@ -6,8 +6,6 @@ from app.errors import GatherError, invalid_field
 from app.formats.npy import Start
 from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, check_header_size, hint_for_type, read_header
 from app.memory.budget import Memory
-from app.tensors.dtypes import BY_SAFETENSORS
-from app.tensors.little_endian_items import bounded_product
 
 
 def read_start(head: bytes | bytearray, memory: Memory) -> Start | None:
@@ -28,18 +26,13 @@ def read_start(head: bytes | bytearray, memory: Memory) -> Start | None:
     if len(entries) != 1:
         raise invalid_field("/body", f"the body has {len(entries)} tensors; an upload has exactly one")
     (entry,) = entries
-    dtype = BY_SAFETENSORS.get(entry.dtype)
-    if dtype is None:
+    if entry.known is None:
         raise GatherError(
             "unsupported_dtype",
             f"{entry.dtype!a} is not an element type of this service",
             pointer="/body",
             hint=hint_for_type(entry.dtype),
         )
-    if bounded_product(entry.shape, entry.end + 1) * dtype.item_size != entry.end:
-        raise GatherError(
-            "element_count_mismatch",
-            f"{entry.end} bytes are announced, which is not what shape {list(entry.shape)} asks for",
-            pointer="/body",
-        )
-    return Start(dtype, entry.shape, 8 + size)
+    if entry.fault:
+        raise GatherError("element_count_mismatch", entry.fault, pointer="/body")
+    return Start(entry.known, entry.shape, 8 + size)

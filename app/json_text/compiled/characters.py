@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.compilation.decorators import inner
+from app.compilation.decorators import inlined, inner
 from app.compilation.intrinsics import (
     Address,
     Integers,
     count_trailing_zeros,
+    eight,
     find_string_ends,
     find_structure,
     load_u8,
@@ -57,6 +58,19 @@ _OPENS: Final = 0x02
 """The bit that [ and { have, of those five characters, and the other three have not."""
 _BLOCK: Final = 64
 """Bytes that are searched at once."""
+HIGH_BITS: Final = eight(0x80)
+_ONES: Final = eight(1)
+_SPACES: Final = eight(SPACE)
+_QUOTES: Final = eight(QUOTE)
+_BACKSLASHES: Final = eight(BACKSLASH)
+
+
+@inlined
+def escape_marks(word: int) -> int:
+    """The high bits of those of eight bytes that have to be escaped, and of some behind the first; 0 if none has."""
+    quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
+    marks = ((word - _SPACES) & ~word) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
+    return marks & HIGH_BITS
 
 
 @inner

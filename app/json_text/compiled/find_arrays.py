@@ -26,15 +26,10 @@ from app.json_text.compiled.characters import (
     CLOSING_BRACKET,
     COLON,
     COMMA,
-    LETTER_E,
     LETTER_U,
-    LOWER,
-    NINE,
     OPENING_BRACE,
     OPENING_BRACKET,
-    POINT,
     QUOTE,
-    ZERO,
     hex_4,
     is_space,
     skip_nested,
@@ -46,13 +41,8 @@ from app.json_text.constants import (
     INPUT_DEPTH,
     MAX_DEPTH,
     MOST_ARRAYS,
-    OTHER_NUMBERS,
-    PLAIN_DIGITS,
-    PLAIN_NUMBERS,
     QUOTED,
     SCALAR,
-    SHORT_DIGITS,
-    SHORT_FRACTIONS,
     TENSOR_DEPTH,
 )
 
@@ -121,42 +111,22 @@ def _skip_value(base: Address, place: int, end: int, depth: int) -> tuple[int, i
 
 
 @inner
-def _skip_number(base: Address, place: int, end: int) -> tuple[int, int]:
-    """`place` is at a digit: (the place after it, without an exponent; how the number is written)."""
-    begin = place
-    while place < end and ZERO <= load_u8(base + place) <= NINE:
-        place += 1
-    digits = place - begin
-    numbers = PLAIN_NUMBERS if digits <= PLAIN_DIGITS else OTHER_NUMBERS
-    if place < end and load_u8(base + place) == POINT:
-        begin = place + 1
-        place = begin
-        while place < end and ZERO <= load_u8(base + place) <= NINE:
-            place += 1
-        digits += place - begin
-        numbers = SHORT_FRACTIONS if digits <= SHORT_DIGITS else OTHER_NUMBERS
-    if place < end and load_u8(base + place) | LOWER == LETTER_E:
-        numbers = OTHER_NUMBERS
-    return place, numbers
-
-
-@inner
 def _scan(
     base: Address, end: int, level: int, key: int, other_key: int, places: Address, most: int
-) -> tuple[bool, int, int, int]:
-    """(closed, members, kind of numbers, count) of the arrays that members of depth `level` named by a key hold.
+) -> tuple[bool, int, int]:
+    """(closed, members, count) of the arrays that members of depth `level` named by a key hold.
 
     Three words of each, as many as `most`, go to `places`: its first byte, its end and its kind. What there was no room
     for counts, but is walked like the rest.
     """
-    place = depth = members = count = numbers = int64(0)
+    place = depth = members = count = int64(0)
     while place < end:
         c = load_u8(base + place)
         if c == QUOTE:
             begin = place + 1
             place, escaped = skip_string(base, begin, end)
             if place < 0:
-                return False, members, numbers, count
+                return False, members, count
             stop = place - 1
             place = skip_space(base, place, end)
             if place >= end or load_u8(base + place) != COLON:
@@ -174,7 +144,7 @@ def _scan(
             first = place
             place, kind = _skip_value(base, place, end, depth)
             if place < 0:
-                return False, members, numbers, count
+                return False, members, count
             words = places + 24 * (count - 1)
             store_u64(words, first)
             store_u64(words + 8, place)
@@ -184,13 +154,10 @@ def _scan(
         if c == OPENING_BRACE or c == OPENING_BRACKET:
             depth += 1
             if depth > MAX_DEPTH:
-                return False, members, numbers, count
+                return False, members, count
         elif c == CLOSING_BRACE or c == CLOSING_BRACKET:
             depth -= 1
-        elif ZERO <= c <= NINE:
-            place, written = _skip_number(base, place - 1, end)
-            numbers = max(numbers, written)
-    return True, members, numbers, count
+    return True, members, count
 
 
 _stack_places: Final = stack_words(3 * MOST_ARRAYS)
@@ -203,20 +170,20 @@ def _place(words: Address) -> Place:
 
 
 @entry
-def scan_tensors(view: Bytes) -> tuple[bool, int, int, int, tuple[Place, Place, Place, Place]]:
+def scan_tensors(view: Bytes) -> tuple[bool, int, int, tuple[Place, Place, Place, Place]]:
     """See `app.json_text.find_arrays.scan_tensors`."""
     places = _stack_places()
     for word in range(3 * MOST_ARRAYS):
         store_u64(places + 8 * word, 0)
-    closed, members, numbers, arrays = _scan(
+    closed, members, arrays = _scan(
         address_of(view), view.size, int64(TENSOR_DEPTH), int64(_VALUES), int64(_BASE64), places, int64(MOST_ARRAYS)
     )
     four = _place(places), _place(places + 24), _place(places + 48), _place(places + 72)
-    return closed, members, numbers, min(arrays, MOST_ARRAYS), four
+    return closed, members, min(arrays, MOST_ARRAYS), four
 
 
 @entry
-def scan_arrays(view: Bytes, depth: int, places: Integers) -> tuple[bool, int, int, int]:
+def scan_arrays(view: Bytes, depth: int, places: Integers) -> tuple[bool, int, int]:
     """See `app.json_text.find_arrays.scan_arrays`."""
     key, other_key = int64(_VALUES), int64(_BASE64)
     if depth == INPUT_DEPTH:

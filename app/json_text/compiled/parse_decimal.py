@@ -1,7 +1,7 @@
 """The text of JSON numbers to digits and powers of ten, and to integers, for compiled code.
 
 Digits are taken eight at a time. Of more than 19 digits the first 19 are kept, with a word of whether that cut anything
-off; `decimal_to_double` makes floats of them.
+off.
 """
 
 # Comparisons are spelt out, since that is what compiles well.
@@ -77,7 +77,7 @@ def digits_before(base: Address, stop: int, count: int) -> int:
 
 
 @inner
-def digits(base: Address, place: int) -> tuple[int, int]:
+def _digits(base: Address, place: int) -> tuple[int, int]:
     """(value modulo 2**64, how many) of the digits at `place`."""
     first, value = place, 0
     while True:
@@ -86,26 +86,6 @@ def digits(base: Address, place: int) -> tuple[int, int]:
             return value, place - first
         value = value * 10 + c
         place += 1
-
-
-@inner
-def whole_digits(base: Address, place: int) -> tuple[int, int]:
-    """As `digits`; none where the first is 0 and not the only one."""
-    value, count = digits(base, place)
-    if count > 1 and load_u8(base + place) == ZERO:
-        return 0, 0
-    return value, count
-
-
-@inner
-def long_whole(base: Address, place: int, count: int) -> tuple[int, bool]:
-    """(value, fits) of an integer of `count` digits, 20 or more, without leading zeros: whether it is below 2**64."""
-    value = 0
-    for i in range(19):
-        value = value * 10 + load_u8(base + place + i) - ZERO
-    last = load_u8(base + place + 19) - ZERO
-    fits = count == 20 and (ult(value, _TENTH) or (value == _TENTH and last <= 5))
-    return value * 10 + last, fits
 
 
 @inner
@@ -212,28 +192,24 @@ def _decimal(base: Address, place: int) -> tuple[int, int, int, int, bool]:
     `cut` says whether more than zeros follows it.
     """
     first = place
-    value, count = whole_digits(base, place)
-    if count == 0:
+    value, count = _digits(base, place)
+    if count == 0 or (count > 1 and load_u8(base + place) == ZERO):
         return -1, 0, 0, 0, False
     place += count
     power = digit = 0
     cut = False
-    c = load_u8(base + place)
-    if c == POINT:
-        place += 1
-        while True:
-            c = load_u8(base + place)
-            if c < ZERO or c > NINE:
-                break
-            value = value * 10 + c - ZERO
-            place += 1
-            power -= 1
-        if power == 0:
+    if load_u8(base + place) == POINT:
+        part, behind = _digits(base, place + 1)
+        if behind == 0:
             return -1, 0, 0, 0, False
-        count -= power
+        place += 1 + behind
+        count += behind
+        if count <= _MOST_OF_FLOAT:
+            value = value * TENS[behind] + part
+            power = -behind
     if count > _MOST_OF_FLOAT:
         value, power, digit, cut = _long_digits(base, first)
-    if c | LOWER == LETTER_E:
+    if load_u8(base + place) | LOWER == LETTER_E:
         place, exponent = exponent_at(base, place)
         if place < 0:
             return -1, 0, 0, 0, False
@@ -245,7 +221,7 @@ def _decimal(base: Address, place: int) -> tuple[int, int, int, int, bool]:
 def decimal(base: Address, place: int) -> tuple[int, int, int, bool]:
     """(place after, digits, power of ten, cut) of an unsigned JSON number; the place is -1 where there is none.
 
-    The number is digits * 10**power, the digits unsigned; where `cut`, it is that or more, and below the next digits'.
+    The number is digits * 10**power, the digits unsigned; where `cut`, it has more digits than those.
     """
     stop, value, power, digit, cut = _decimal(base, place)
     return stop, value, power, cut or digit != 0

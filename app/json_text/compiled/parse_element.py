@@ -56,15 +56,14 @@ from app.json_text.compiled.decimal_to_double import (
     narrow,
     nearest,
     nearest_called,
+    read_exactly,
     side_of,
 )
 from app.json_text.compiled.parse_decimal import (
     decimal,
     digits_before,
     integral,
-    long_whole,
     quick_decimal,
-    whole_digits,
 )
 from app.json_text.constants import FLOAT32, FLOAT64, FLOATS, INT8, STRING
 from app.tensors import float_rounding
@@ -226,14 +225,7 @@ def _finite(base: Address, place: int) -> tuple[int, float]:
     stop, value, power, cut = decimal(base, place)
     if stop < 0:
         return stop, 0.0
-    number = nearest_called(value, power)
-    if cut:
-        upper = nearest_called(value + 1, power)
-        if upper != number:
-            side = side_of(base, place, number, int64(1))
-            if side > 0 or (side == 0 and f64_bits(number) & 1 != 0):
-                number = upper
-    return stop, number
+    return stop, read_exactly(base, place) if cut else nearest_called(value, power)
 
 
 @inner
@@ -250,7 +242,7 @@ def _nearest_octet(base: Address, place: int, kind: int, number: float) -> int:
         else:
             high = middle
     if number == _MIDDLES[kind, low]:
-        side = side_of(base, place, number, int64(0))
+        side = side_of(base, place, number)
         return low + (side > 0 or (side == 0 and low & 1 != 0))
     return low
 
@@ -287,20 +279,9 @@ def read_any_float(base: Address, place: int, kind: int, target: Address, elemen
 def read_any_integer(base: Address, place: int, kind: int, target: Address, element: int) -> int:
     """The place after any element of an integer type, or -1."""
     negative = load_u8(base + place) == MINUS
-    place += negative
-    value, count = whole_digits(base, place)
-    if count == 0:
+    stop, value, fits = integral(base, place + negative)
+    if stop < 0 or not fits:
         return -1
-    stop = place + count
-    after = load_u8(base + stop)
-    if after == POINT or after | LOWER == LETTER_E:
-        stop, value, fits = integral(base, place)
-        if not fits:
-            return -1
-    elif count > 19:
-        value, fits = long_whole(base, place, count)
-        if not fits:
-            return -1
     if ult(_LOW[kind] if negative else _HIGH[kind], value):
         return -1
     _put_integer(target, element, kind, -value if negative else value)

@@ -10,7 +10,6 @@ from app.compilation.decorators import inner
 from app.compilation.intrinsics import (
     Address,
     count_trailing_zeros,
-    eight,
     load_u8,
     load_u64,
     store_u8,
@@ -20,22 +19,19 @@ from app.compilation.intrinsics import (
 from app.json_text.compiled.characters import (
     ASCII_END,
     BACKSLASH,
+    HIGH_BITS,
     QUOTE,
     SPACE,
     SURROGATE,
     SURROGATE_BITS,
     character,
+    escape_marks,
     escaped,
 )
-from app.tensors.frame_format import HEAD
+from app.tensors.string_frames import HEAD
 
 LONGEST: Final = 2**32 - 1
 """Bytes of a string that a frame can say."""
-_ONES: Final = eight(1)
-_HIGH_BITS: Final = eight(0x80)
-_SPACES: Final = eight(SPACE)
-_QUOTES: Final = eight(QUOTE)
-_BACKSLASHES: Final = eight(BACKSLASH)
 
 
 @inner
@@ -47,10 +43,7 @@ def _copy_plain(base: Address, place: int, stop: int, target: Address) -> tuple[
     while place < stop:
         if place + 8 <= stop:
             word = load_u64(base + place)
-            # A byte of 128 or more, one below 32, a quote or a backslash sets its highest bit.
-            quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
-            marks = word | ((word - _SPACES) & ~word) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
-            marks &= _HIGH_BITS
+            marks = (word & HIGH_BITS) | escape_marks(word)  # a byte of 128 or more counts, too
             store_u64(target, word)
             if marks == 0:
                 place += 8

@@ -3,7 +3,7 @@
 One reader walks the nesting and holds it to the shape, checks the grammar of each element, rounds or ranges it to its
 type and stores it. It gives up at the first thing that is not as it should be and says at which element; whoever
 called finds out what that is (the reader of kind SKIP tells whether the nesting is right, whatever the elements).
-Strings are stored as frames (see `app.tensors.frame_format`), and where each begins.
+Strings are stored as frames (see `app.tensors.string_frames`), and where each begins.
 """
 
 from __future__ import annotations

@@ -7,13 +7,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.compilation.decorators import entry, inner
+from app.compilation.decorators import entry
 from app.compilation.intrinsics import (
     Bytes,
     Integers,
     address_of,
     count_trailing_zeros,
-    eight,
     int64,
     load_u8,
     load_u64,
@@ -21,15 +20,10 @@ from app.compilation.intrinsics import (
     store_u16,
     store_u64,
 )
-from app.json_text.compiled.characters import BACKSLASH, QUOTE, SPACE
+from app.json_text.compiled.characters import escape_marks
 from app.tensors.compiled_string_frames import frame_size
-from app.tensors.frame_format import HEAD, ROOM
+from app.tensors.string_frames import HEAD, ROOM
 
-_ONES: Final = eight(1)
-_HIGH_BITS: Final = eight(0x80)
-_SPACES: Final = eight(SPACE)
-_QUOTES: Final = eight(QUOTE)
-_BACKSLASHES: Final = eight(BACKSLASH)
 _ENDLESS: Final = 2**62
 _OPENING, _CLOSING, _QUOTE, _QUOTE_COMMA = 0x5B, 0x5D, 0x22, 0x2C22
 
@@ -44,14 +38,6 @@ def _texts() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 _TEXTS, _LENGTHS = _texts()
-
-
-@inner
-def _escape_marks(word: int) -> int:
-    """The high bits of those of eight bytes that have to be escaped, and of some behind the first; 0 where none has."""
-    quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
-    marks = ((word - _SPACES) & ~word) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
-    return marks & _HIGH_BITS
 
 
 @entry
@@ -81,7 +67,7 @@ def write_strings(octets: Bytes, starts: Integers, out: Bytes) -> int:
                 return -1
             if place + 8 <= limit:
                 word = load_u64(place)
-                marks = _escape_marks(word)
+                marks = escape_marks(word)
                 if write:
                     store_u64(target, word)
                 if marks == 0 and place + 8 <= stop:

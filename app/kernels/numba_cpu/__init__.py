@@ -28,7 +28,7 @@ from app.operators.backward_plan import BackwardPlan
 from app.operators.gather_block_quantized import BlockQuantizedPlan
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan, Plan
-from app.operators.lookup import FeaturePlan
+from app.operators.lookup_plan import FeaturePlan
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
 __all__ = ["configure", "lookup", "name", "run", "splits", "warm"]

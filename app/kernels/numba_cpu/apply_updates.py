@@ -12,8 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from app.compilation.decorators import inlined, inner
-from app.compilation.intrinsics import Address, ult
+from app.compilation.intrinsics import Address, address_of, ult
 from app.kernels.numba_cpu.float_kinds import FLOAT16, FLOATS, KINDS, FloatKind, by_float_kind
+from app.kernels.numba_cpu.resolve_indices import prefetch_first, prefetch_update
+from app.kernels.numba_cpu.thresholds import ROWS_AHEAD
 from app.kernels.numba_cpu.typed_memory import Items, Table, items_at, table_at
 from app.tensors.dtypes import DTYPES
 
@@ -114,8 +116,8 @@ def _rounded(number: FloatKind, combine: Combine) -> Combine:
     return combine_floats
 
 
-Loop = Callable[[Any, Address, Address, Items, int], None]
-"""(job, target, source, row_numbers, row_count): see `apply_updates`."""
+Loop = Callable[[Any, Address, Items, Items, int, int], None]
+"""(job, source, rows, own, begin, end): see `apply_updates`."""
 
 
 @inner
@@ -127,7 +129,7 @@ def _are_equal(items: Items) -> bool:
 
 
 def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> Loop:
-    """The loop over a block of updates whose items are of a type; rows that are not in the output are left out.
+    """The loop over a block of updates whose items are of a type.
 
     `combine_one` is for updates of the same item, one after another, if another form is faster there.
     """
@@ -135,9 +137,9 @@ def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> 
     items_of, table_of = items_at(number), table_at(number)
 
     @inner
-    def loop_items(output: Items, updates: Items, items: Items, flip: int) -> None:
-        count = len(output)
-        if ult(items[0], count) and _are_equal(items):
+    def loop_items(output: Items, updates: Items, items: Items, begin: int, end: int, flip: int) -> None:
+        count = end - begin
+        if ult(items[0] - begin, count) and _are_equal(items):
             first = np.uint64(items[0])
             total = output[first]  # in a register: in memory each update would wait for the store of the one before
             for t in range(len(items)):
@@ -145,26 +147,30 @@ def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> 
             output[first] = total
             return
         for t in range(len(items)):
-            if ult(items[t], count):  # a negative one is large, unsigned
+            if ult(items[t] - begin, count):  # a negative one is large, unsigned
                 item = np.uint64(items[t])  # Numba does not look whether it is negative
                 output[item] = combine(output[item], updates[t], flip)
 
     @inner
-    def loop_rows(output: Table, updates: Table, rows: Items, flip: int) -> None:
-        count, width = updates.shape
-        for t in range(count):
+    def loop_rows(output: Table, updates: Table, rows: Items, own: Items, row_bytes: int, flip: int) -> None:
+        target, source, last = address_of(output), address_of(updates), len(own) - 1
+        prefetch_first(target, row_bytes, source, row_bytes, rows, own)
+        for at in range(len(own)):
+            later = own[min(at + ROWS_AHEAD, last)]
+            prefetch_update(target, row_bytes, source, row_bytes, rows[later], later)
+            t = own[at]
             row = rows[t]
-            if ult(row, len(output)):
-                for column in range(width):
-                    output[row, column] = combine(output[row, column], updates[t, column], flip)
+            for column in range(updates.shape[1]):
+                output[row, column] = combine(output[row, column], updates[t, column], flip)
 
     @inner
-    def loop(job: Any, target: Address, source: Address, row_numbers: Items, row_count: int) -> None:
-        count, width = len(row_numbers), job.width
+    def loop(job: Any, source: Address, rows: Items, own: Items, begin: int, end: int) -> None:
+        count, width = len(rows), job.row_items
         if width != 1:
-            loop_rows(table_of(target, row_count, width), table_of(source, count, width), row_numbers, job.flip)
+            output, updates = table_of(job.output, job.rows, width), table_of(source, count, width)
+            loop_rows(output, updates, rows, own, job.row_bytes, job.flip)
         else:
-            loop_items(items_of(target, row_count), items_of(source, count), row_numbers, job.flip)
+            loop_items(items_of(job.output, job.rows), items_of(source, count), rows, begin, end, job.flip)
 
     return loop
 
@@ -174,15 +180,15 @@ def _by_size(combine: Combine) -> Loop:
     of_1, of_2, of_4, of_8 = (_loop(number, combine) for number in (np.int8, np.int16, np.int32, np.int64))
 
     @inner
-    def apply(job: Any, target: Address, source: Address, row_numbers: Items, row_count: int) -> None:
-        if job.kind == 1:
-            of_1(job, target, source, row_numbers, row_count)
-        elif job.kind == 2:
-            of_2(job, target, source, row_numbers, row_count)
-        elif job.kind == 4:
-            of_4(job, target, source, row_numbers, row_count)
+    def apply(job: Any, source: Address, rows: Items, own: Items, begin: int, end: int) -> None:
+        if job.item_kind == 1:
+            of_1(job, source, rows, own, begin, end)
+        elif job.item_kind == 2:
+            of_2(job, source, rows, own, begin, end)
+        elif job.item_kind == 4:
+            of_4(job, source, rows, own, begin, end)
         else:
-            of_8(job, target, source, row_numbers, row_count)
+            of_8(job, source, rows, own, begin, end)
 
     return apply
 
@@ -192,11 +198,11 @@ def _by_type(of_integers: Combine, loop_of: Callable[[FloatKind], Loop]) -> Loop
     integers, floats = _by_size(of_integers), by_float_kind(loop_of)
 
     @inner
-    def apply(job: Any, target: Address, source: Address, row_numbers: Items, row_count: int) -> None:
-        if job.kind < FLOAT16:
-            integers(job, target, source, row_numbers, row_count)
+    def apply(job: Any, source: Address, rows: Items, own: Items, begin: int, end: int) -> None:
+        if job.item_kind < FLOAT16:
+            integers(job, source, rows, own, begin, end)
         else:
-            floats(job.kind, job, target, source, row_numbers, row_count)
+            floats(job.item_kind, job, source, rows, own, begin, end)
 
     return apply
 
@@ -217,13 +223,16 @@ _extreme_by_type: Final = _by_type(_extreme_integer, _extreme_loop)
 
 
 @inner
-def apply_updates(job: Any, target: Address, source: Address, row_numbers: Items, row_count: int) -> None:
-    """Apply the updates at `source` to rows `row_numbers` of the `row_count` at `target`; other rows are left out."""
+def apply_updates(job: Any, source: Address, rows: Items, own: Items, begin: int, end: int) -> None:
+    """Apply the updates at `source`, which name `rows` of the output, to those rows that are in [begin, end).
+
+    Of updates of more than one item `own` says which these are (see `find_own`).
+    """
     if job.operation == REPLACE:
-        _replace_by_size(job, target, source, row_numbers, row_count)
+        _replace_by_size(job, source, rows, own, begin, end)
     elif job.operation == ADD:
-        _add_by_type(job, target, source, row_numbers, row_count)
+        _add_by_type(job, source, rows, own, begin, end)
     elif job.operation == MULTIPLY:
-        _multiply_by_type(job, target, source, row_numbers, row_count)
+        _multiply_by_type(job, source, rows, own, begin, end)
     else:
-        _extreme_by_type(job, target, source, row_numbers, row_count)
+        _extreme_by_type(job, source, rows, own, begin, end)

@@ -5,11 +5,18 @@ those are the rows of its result. Then each chunk owns some rows: it clears thei
 order, adds the slices that belong there (`add_gradients`), and writes the result. Sums of float32 and float64 are made
 in the result itself, those of 16-bit floats in working memory. So no two threads add to one sum, each is added up in
 the order of the tuples, and the bits are the same for any number of threads.
+
+The working memory `scratch` is int64 and holds, one behind the other:
+
+    SCRATCH_HEAD    counters, while the rows of a sparse gradient are sorted
+    tuples          the number of the row that each tuple names
+    2 * tuples      of a sparse gradient: the order of its tuples, while they are sorted
+    the rest        of a gradient of 16-bit floats: the sums, float32 [rows, row_items]
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -25,9 +32,9 @@ from app.kernels.numba_cpu.chunked_job import run as run_job
 from app.kernels.numba_cpu.compile_kernel import CompiledKernel, compile_kernel
 from app.kernels.numba_cpu.float_kinds import FLOAT32, FLOAT64, KINDS
 from app.kernels.numba_cpu.memory_intrinsics import LINE, clear
+from app.kernels.numba_cpu.resolve_indices import IndexedJob, int64_items, write_rows
 from app.kernels.numba_cpu.sort_rows import DIGITS, number_distinct_rows
-from app.kernels.numba_cpu.typed_memory import MAX_DEPTH, dtype_of, record_of
-from app.kernels.numba_cpu.write_rows import IndexedJob, int64_items, write_rows
+from app.kernels.numba_cpu.typed_memory import KEPT_PLANS, MAX_DEPTH, dtype_of, record_as_int64, record_of
 from app.operators.backward_plan import SCRATCH_HEAD, BackwardPlan
 
 
@@ -46,11 +53,12 @@ class BackwardJob(IndexedJob):
     """Of a batch, or of all batches if these are `broadcast`."""
     broadcast: bool
     sparse: bool
-    rows: int
-    """Of the result of a batch."""
-    width: int
-    """Items of a row."""
-    kind: int
+    batch_rows: int
+    """Slices of grad_data in a batch: what tuples name."""
+    result_rows: int
+    """Of the result of a batch: if it is sparse, the distinct rows of those."""
+    row_items: int
+    item_kind: int
     """One of `float_kinds.KINDS`."""
     item_size: int
     sum_size: int
@@ -61,6 +69,7 @@ class BackwardJob(IndexedJob):
 
 assert DIGITS <= SCRATCH_HEAD
 
+_JOB: Final = dtype_of(BackwardJob)
 _job_at: Final = record_of(BackwardJob)
 
 
@@ -71,32 +80,32 @@ def run(
     out: NDArray[Any],
     threads: int = 1,
     may_leave_unfinished: bool = False,
-    scratch: NDArray[np.int64] | None = None,
-    places: NDArray[np.int64] | None = None,
-    count: NDArray[np.int64] | None = None,
+    **further: NDArray[np.int64],
 ) -> int:
-    """See `app.kernels.reference.backward.run`; it never leaves a gradient unfinished."""
+    """See `app.kernels.reference.backward.run` for `further`; it never leaves a gradient unfinished."""
     kernel, team = compiled(), shared_team()
     if threads > 1:
         team.prepare(threads)
-    check_backward_arrays(plan, data, indices, out, scratch, places, count)
-    assert scratch is not None
+    check_backward_arrays(plan, data, indices, out, **further)
+    scratch = further["scratch"]
     if plan.gather.batches_per_set > 1:
         for begin, part, read, chosen, written in sets_of(plan, data, indices, out):
             bad = run(part, read, chosen, written, threads, scratch=scratch)
             if bad >= 0:
                 return begin + bad
         return -1
-    job = job_of_plan(plan, kernel.chunk)
-    distinct = scratch if places is None else places
+    job = job_of_plan(plan, kernel.chunk).copy()
+    job.view(_JOB)["coefficient"] = plan.coefficient  # plans with 0.0 and -0.0 are equal
+    distinct = further.get("places", scratch)
     first: int = kernel.run(data, indices, out, scratch, distinct, job, team.address, threads - 1)
-    if first < 0 and count is not None:
-        count += job["rows"]
+    if first < 0 and plan.sparse:
+        further["count"] += job.view(_JOB)["result_rows"]
     return first
 
 
-def job_of_plan(plan: BackwardPlan, chunk: Address) -> NDArray[Any]:
-    """The job of a plan without its arrays, a `BackwardJob`. Raises TypeError or OverflowError for a wrong plan."""
+@lru_cache(maxsize=KEPT_PLANS)
+def job_of_plan(plan: BackwardPlan, chunk: Address) -> NDArray[np.int64]:
+    """The job of a plan without arrays and coefficient, a `BackwardJob` as int64. Raises TypeError for a wrong plan."""
     if not 1 <= plan.depth <= MAX_DEPTH:
         raise TypeError(f"the plan has {plan.depth} axes")
     kind = KINDS[plan.float_type]
@@ -108,19 +117,16 @@ def job_of_plan(plan: BackwardPlan, chunk: Address) -> NDArray[Any]:
         "depth": plan.depth,
         "wrap": plan.wrap,
         "sparse": plan.sparse,
-        "rows": plan.batch_rows,
-        "width": plan.slice_items,
-        "kind": kind,
+        "batch_rows": plan.batch_rows,
+        "result_rows": plan.batch_rows,
+        "row_items": plan.slice_items,
+        "item_kind": kind,
         "item_size": plan.item_size,
         "sum_size": plan.sum_size,
         "finishes": kind not in (FLOAT32, FLOAT64) or plan.coefficient != 1.0,
-        "coefficient": plan.coefficient,
+        "sizes": plan.dims,
     }
-    job = np.zeros(1, dtype_of(BackwardJob))
-    for name, value in values.items():
-        job[name] = value
-    job["sizes"][0, : plan.depth] = plan.dims
-    return job
+    return record_as_int64(BackwardJob, values)
 
 
 @cache
@@ -141,7 +147,7 @@ def _backward(
 ) -> int:
     """The whole gradient, with up to so many helpers: the first bad component, or -1. The arrays are checked.
 
-    A sparse one writes the rows that are named to `distinct`, and how many there are to the job's `rows`.
+    A sparse one writes the rows that are named to `distinct`, and how many there are to the job's `result_rows`.
     """
     job = _job_at(address(job_array))
     job.gradient, job.result, job.indices = address(data), address(out), address(indices)
@@ -155,20 +161,22 @@ def _backward(
         return bad
     if job.sparse:
         counts, order = int64_items(address(scratch), DIGITS), int64_items(free, 2 * tuples)
-        job.rows = number_distinct_rows(named, int64_items(address(distinct), job.rows), order, counts, job.rows)
+        places = int64_items(address(distinct), job.batch_rows)
+        job.result_rows = number_distinct_rows(named, places, order, counts, job.batch_rows)
         free += 16 * tuples
     job.sums = job.result if job.sum_size == job.item_size else free
-    rows = job.batches * job.rows
-    if rows == 0 or job.width == 0:
+    rows = job.batches * job.result_rows
+    if rows == 0 or job.row_items == 0:
         return -1
-    row_bytes, slices = job.width * job.item_size, job.batches * job.tuples
+    row_bytes, slices = job.row_items * job.item_size, job.batches * job.tuples
     work = (slices + rows) * row_bytes // 8 + tuples * job.depth
     # Each chunk looks at all tuples: of short slices that takes as long as to add them.
     if row_bytes < LINE and rows * row_bytes < slices * LINE:
         helpers = 0
     job_address = stack_job()
     head = record_job_at(job_address)
-    head.run_chunk, head.total, head.chunk_size, head.record = job.run_chunk, rows, 1, address(job_array)
+    head.run_chunk, head.total, head.record = job.run_chunk, rows, address(job_array)
+    head.least_chunk = rows // (helpers + 1) + 1
     return run_job(team, job_address, helpers, work, False)
 
 
@@ -177,13 +185,13 @@ def backward_chunk(job_address: Address, number: int) -> int:
     job = _job_at(record_job_at(job_address).record)
     low = first_of_chunk(job_address, number)
     high = end_of_chunk(job_address, number)
-    row_bytes = job.width * job.sum_size
+    row_bytes = job.row_items * job.sum_size
     clear(job.sums + low * row_bytes, (high - low) * row_bytes)
     has_nan = False
-    for batch in range(low // job.rows, (high - 1) // job.rows + 1):
-        first, begin = 0 if job.broadcast else batch * job.tuples, batch * job.rows
+    for batch in range(low // job.result_rows, (high - 1) // job.result_rows + 1):
+        first, begin = 0 if job.broadcast else batch * job.tuples, batch * job.result_rows
         named = int64_items(job.named + 8 * first, job.tuples)
-        has_nan |= add_slices(job, batch, named, low - begin, high - begin)
+        has_nan |= add_slices(job, batch, named, max(low - begin, 0), min(high - begin, job.result_rows))
     if has_nan or job.finishes:  # every NaN of a result has the same bits
         finish_rows(job, low, high)
     return -1

@@ -34,14 +34,11 @@ from app.kernels.numba_cpu.thread_team import (
     taken_by_helpers,
     wait_for_helpers,
 )
+from app.kernels.numba_cpu.thresholds import CHUNKS_PER_THREAD
 from app.kernels.numba_cpu.typed_memory import record_of
 
-CHUNKS_PER_THREAD: Final = 4
-"""So that all end together: a helper that the system puts aside keeps all waiting for one chunk."""
-
-
 _TIMEOUT_NS: Final = 500_000
-"""For how long an owner waits before it leaves a gather unfinished: its event loop has other requests."""
+"""For how long an owner waits before it leaves a job unfinished: its event loop has other requests."""
 _HELP, _SHUT_DOWN, _POLL = range(3)
 """What `_attend` is called for."""
 
@@ -54,8 +51,10 @@ class Job:
     it finds, or -1."""
     total: int
     """Units of work."""
+    least_chunk: int
+    """Units that a chunk has at least if threads share the job."""
     chunk_size: int
-    """Units of a chunk, the last one has fewer; before the job is run, those that a chunk has at least."""
+    """Units of a chunk, the last one has fewer; `run` sets this and the next one."""
     chunks: int
 
 
@@ -103,13 +102,13 @@ def take_chunks(team: Address, owning: bool) -> None:
 def run(team: Address, job: Address, helpers: int, work: int, may_leave_unfinished: bool) -> int:
     """Do a job with up to so many helpers of the team: the first bad component, -1, or UNFINISHED.
 
-    `job` is a `stack_job`, of which `run` sets the last fields. Sleeping helpers are woken if there is more `work` than
-    the team's `wake_from`, which counts components, slices and 16 bytes of output.
+    `job` is a `stack_job`. Sleeping helpers are woken if there is more `work` than the team's `wake_from`, which counts
+    components, slices and 16 bytes of output.
     """
     head = job_at(job)
     long = work > settings_of(team).wake_from
     if helpers > 0 and head.total > 0 and is_worth_sharing(team, long) and acquire(team):
-        head.chunk_size = max(head.total // (CHUNKS_PER_THREAD * (helpers + 1)), head.chunk_size, 1)
+        head.chunk_size = max(head.total // (CHUNKS_PER_THREAD * (helpers + 1)), head.least_chunk, 1)
         head.chunks = (head.total + head.chunk_size - 1) // head.chunk_size
         memcpy(job_of(team), job, 8 * JOB_WORDS)
         publish(team, helpers, long, not may_leave_unfinished)

@@ -18,6 +18,7 @@ from app.compilation.decorators import folder_of
 from app.compilation.intrinsics import Address
 from app.compilation.numba_passes import RememberingCompiler
 from app.kernels import check_lookup
+from app.kernels.numba_cpu.array_header import check_layout
 from app.operators import backward_plan, scatter_plan
 from app.tensors import dtypes, operator_signature
 
@@ -71,7 +72,11 @@ def compile_entry(function: Callable[..., object], arguments: tuple[Any, ...]) -
 def compile_kernel(
     entry: Callable[..., int], arguments: tuple[Any, ...], chunk: Callable[[Address, int], int]
 ) -> CompiledKernel:
-    """Compile the functions of a kernel, or load them from the cache that `configure` has named."""
+    """Compile the functions of a kernel, or load them from the cache that `configure` has named.
+
+    Raises RuntimeError if NumPy's arrays are not laid out as compiled code takes it.
+    """
+    check_layout()
     compiler: Any = cfunc(types.int64(types.int64, types.int64), **_OPTIONS)
     chunk_function, dispatcher = compiler(chunk), compile_entry(entry, arguments)
     run = dispatcher.overloads[dispatcher.signatures[0]].entry_point

@@ -27,11 +27,6 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     prefetch,
 )
 
-NONTEMPORAL_BYTES: Final = 20 << 20
-"""Of output, from which on rows are stored past the caches, which would not hold them."""
-NEIGHBOURS_BYTES: Final = 48
-"""From one slice to the next on average, below which they share cache lines, and to ask for each costs a third."""
-
 
 def copy_slices(width: int, copy: Copy) -> Callable[[Address, Address, int, int], None]:
     """A loop that copies `count` slices of `width` bytes from the addresses at `sources` to `target` on.
@@ -104,6 +99,7 @@ def copy_slice(target: Address, source: Address, width: int) -> None:
 def _copy_short_slices(target: Address, sources: Address, count: int, ahead: int, width: int) -> None:
     """The same for slices of any width from 3 to 63: two copies each, which overlap.
 
+    If `ahead` is 0, the requests are for the slice that is copied next anyway, and do nothing.
     LLVM inlines it: spliced into the caller, 200,000 rows of 48 bytes took 10 % longer.
     """
     for t in range(count):

@@ -15,7 +15,7 @@ from typing import Final
 from app.compilation.decorators import inlined, inner
 from app.compilation.intrinsics import Address, stack_words
 from app.kernels.numba_cpu.chunked_job import Job, end_of_chunk, first_of_chunk
-from app.kernels.numba_cpu.copy_slices import NEIGHBOURS_BYTES, copy_block
+from app.kernels.numba_cpu.copy_slices import copy_block
 from app.kernels.numba_cpu.memory_intrinsics import (
     LINE,
     add_atomically,
@@ -26,6 +26,8 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     prefetch,
     store_item,
 )
+from app.kernels.numba_cpu.resolve_indices import first_bad
+from app.kernels.numba_cpu.thresholds import ITEMS_AHEAD, NEIGHBORS_BYTES, ROW_BYTES_AHEAD, ROWS_AHEAD
 from app.kernels.numba_cpu.typed_memory import record_of
 from app.kernels.numba_cpu.widen_indices import widen_components
 
@@ -33,13 +35,8 @@ BLOCK: Final = 1024
 """Most slices of a block: with their components they fit into a first cache of 32 KiB."""
 _COMPONENTS: Final = 2 * BLOCK
 """Most components of a block."""
-_ITEMS_AHEAD: Final = 128
-"""How many slices before its copy a slice is asked for; measured with `benchmarks.kernels`, as the next two."""
-_ROWS_AHEAD: Final = 16
-_ROW_BYTES_AHEAD: Final = 4096
-"""The same for slices of a line or more: at most so many of them, and so many bytes."""
 
-_stack_addresses: Final = stack_words(BLOCK + _ITEMS_AHEAD)
+_stack_addresses: Final = stack_words(BLOCK + ITEMS_AHEAD)
 _stack_bases: Final = stack_words(BLOCK)
 _stack_components: Final = stack_words(_COMPONENTS)
 
@@ -93,12 +90,12 @@ def gather_chunk(job_address: Address, number: int) -> int:
     width, tuples, stride = job.width, job.tuples, job.stride
     ahead = 0
     if job.prefetches:
-        ahead = _ITEMS_AHEAD if width < LINE else max(1, min(_ROWS_AHEAD, _ROW_BYTES_AHEAD // width))
+        ahead = ITEMS_AHEAD if width < LINE else max(1, min(ROWS_AHEAD, ROW_BYTES_AHEAD // width))
     most = max(1, min(BLOCK, _COMPONENTS // job.depth))
     several = tuples <= most  # batches in a block
     if several:
         most = most // tuples * tuples
-    addresses, bases, joint = _stack_addresses(), _stack_bases(), aligned_line()
+    addresses, bases, block, joint = _stack_addresses(), _stack_bases(), _stack_components(), aligned_line()
     batch = first // tuples
     place = first - batch * tuples
     left = tuples - place if several else tuples  # the bases of a part of a batch are 0
@@ -114,7 +111,7 @@ def gather_chunk(job_address: Address, number: int) -> int:
             for t in range(count):
                 store_item(addresses, t, load_item(addresses, t) + most // tuples * stride)
         else:
-            bad = _write_addresses(job_address, batch, place, count, bases, addresses)
+            bad = _write_addresses(job_address, batch, place, count, block, bases, addresses)
             if bad >= 0:
                 return bad
         if width > 0:
@@ -152,7 +149,7 @@ def _copy(target: Address, addresses: Address, count: int, width: int, ahead: in
     """
     last = load_item(addresses, count - 1)
     # Items that share cache lines are found by the hardware, which asking by hand only disturbs.
-    if width < LINE and abs(last - load_item(addresses, 0)) < NEIGHBOURS_BYTES * count:
+    if width < LINE and abs(last - load_item(addresses, 0)) < NEIGHBORS_BYTES * count:
         ahead = 0
     for t in range(min(count, ahead)):
         prefetch(load_item(addresses, t))
@@ -163,20 +160,20 @@ def _copy(target: Address, addresses: Address, count: int, width: int, ahead: in
 
 @inlined
 def _write_addresses(
-    job_address: Address, batch: int, place: int, count: int, bases: Address, addresses: Address
+    job_address: Address, batch: int, place: int, count: int, block: Address, bases: Address, addresses: Address
 ) -> int:
     """Write the addresses of the slices that `count` tuples from tuple `place` of a batch on name: their first bad
-    component, or -1.
+    component, or -1. `block` has room for their components as int64.
     """
     job = gather_job_at(job_address)
-    components = _block_of_components(job_address, batch, place, count)
+    components = _block_of_components(job_address, batch, place, count, block)
     signs = _write_block(job_address, components, count, job.data + batch * job.stride, bases, addresses)
     if signs >= 0:
         return -1
     if job.fill != 0:
         _fill_bad_tuples(components, count, job_address, addresses)
         return -1
-    bad = _first_bad_component(components, count, job_address)
+    bad = first_bad(components, count, job.sizes, job.depth, job.wrap)
     at = place + bad // job.depth
     return _first_tuple(job_address, batch + at // job.tuples, at % job.tuples) * job.depth + bad % job.depth
 
@@ -191,23 +188,24 @@ def _first_tuple(job_address: Address, batch: int, place: int) -> int:
 
 
 @inlined
-def _block_of_components(job_address: Address, batch: int, place: int, count: int) -> Address:
-    """The address of the components, as int64, of `count` tuples from tuple `place` of a batch on."""
+def _block_of_components(job_address: Address, batch: int, place: int, count: int, block: Address) -> Address:
+    """The address of the components, as int64, of `count` tuples from tuple `place` of a batch on: that of the indices
+    themselves, or `block`.
+    """
     job = gather_job_at(job_address)
     tuples, depth = job.tuples, job.depth
     own = job.batches_per_set == 1 or place + count <= tuples
     if own and job.index_type == 8:
         return job.indices + 8 * depth * _first_tuple(job_address, batch, place)
-    components = _stack_components()
     done = 0
     while done < count:
         stretch = count if own else min(tuples - place, count - done)
         first = _first_tuple(job_address, batch, place)
-        widen_components(job.index_type, job.indices, first * depth, stretch * depth, components + 8 * done * depth)
+        widen_components(job.index_type, job.indices, first * depth, stretch * depth, block + 8 * done * depth)
         done += stretch
         place = 0
         batch += 1
-    return components
+    return block
 
 
 def _address_writer(depth: int) -> Callable[[Address, Address, int, Address, Address, Address], int]:
@@ -238,11 +236,11 @@ def _address_writer(depth: int) -> Callable[[Address, Address, int, Address, Add
     return loop
 
 
-_write_1: Final = _address_writer(1)
-_write_2: Final = _address_writer(2)
-_write_3: Final = _address_writer(3)
-_write_4: Final = _address_writer(4)
-_write_5: Final = _address_writer(5)
+_write_depth_1: Final = _address_writer(1)
+_write_depth_2: Final = _address_writer(2)
+_write_depth_3: Final = _address_writer(3)
+_write_depth_4: Final = _address_writer(4)
+_write_depth_5: Final = _address_writer(5)
 
 
 @inlined
@@ -253,15 +251,15 @@ def _write_block(
     job = gather_job_at(job_address)
     depth = job.depth
     if depth == 1:
-        return _write_1(job_address, components, count, origin, bases, addresses)
+        return _write_depth_1(job_address, components, count, origin, bases, addresses)
     if depth == 2:
-        return _write_2(job_address, components, count, origin, bases, addresses)
+        return _write_depth_2(job_address, components, count, origin, bases, addresses)
     if depth == 3:
-        return _write_3(job_address, components, count, origin, bases, addresses)
+        return _write_depth_3(job_address, components, count, origin, bases, addresses)
     if depth == 4:
-        return _write_4(job_address, components, count, origin, bases, addresses)
+        return _write_depth_4(job_address, components, count, origin, bases, addresses)
     if depth == 5:
-        return _write_5(job_address, components, count, origin, bases, addresses)
+        return _write_depth_5(job_address, components, count, origin, bases, addresses)
     signs = 0
     for t in range(count):
         store_item(addresses, t, 0)
@@ -276,18 +274,6 @@ def _write_block(
     for t in range(count):
         store_item(addresses, t, origin + load_item(bases, t) + load_item(addresses, t) * job.width)
     return signs
-
-
-@inner
-def _first_bad_component(components: Address, count: int, job_address: Address) -> int:
-    """The first component out of bounds of `count` tuples, or -1."""
-    job = gather_job_at(job_address)
-    for t in range(count):
-        for axis in range(job.depth):
-            index, size = load_item(components, t * job.depth + axis), load_item(job.sizes, axis)
-            if index >= size or index < (-size if job.wrap else 0):
-                return t * job.depth + axis
-    return -1
 
 
 @inner

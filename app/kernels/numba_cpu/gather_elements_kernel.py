@@ -1,69 +1,49 @@
 """GatherElements in one function compiled by Numba, with the threads of the gather's kernel.
 
-A chunk goes over the entries of indices in blocks: it checks each entry and writes the address of its item, row by row
-along the last axis, and then copies the items.
+A chunk goes over the entries of indices in blocks: it checks them, writes down the addresses of the items that they
+name (`write_items`), and copies the items.
 """
 
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from app.compilation.decorators import inlined, inner
+from app.compilation.decorators import inner
 from app.compilation.intrinsics import Address, stack_words
-from app.kernels.check_arrays import check_elements_arrays
-from app.kernels.numba_cpu.array_header import (
-    ArrayHeader,
-    address,
-    checked_product,
-    header,
-    index_type_if_usable,
-    length,
-)
-from app.kernels.numba_cpu.chunked_job import Job, end_of_chunk, first_of_chunk, shared_team, stack_job
+from app.kernels.check_arrays import check_elements_arrays, check_places
+from app.kernels.numba_cpu.array_header import ArrayHeader, address, header, index_type_if_usable, length
+from app.kernels.numba_cpu.chunked_job import end_of_chunk, first_of_chunk, record_job_at, shared_team, stack_job
 from app.kernels.numba_cpu.chunked_job import run as run_job
 from app.kernels.numba_cpu.compile_kernel import REFUSED, CompiledKernel, compile_kernel
-from app.kernels.numba_cpu.copy_slices import NEIGHBOURS_BYTES, copy_items
-from app.kernels.numba_cpu.gather_kernel import CACHED_BYTES
-from app.kernels.numba_cpu.memory_intrinsics import load_item, prefetch, store_item
-from app.kernels.numba_cpu.thread_team import UNFINISHED, UnfinishedGather, settings_of
-from app.kernels.numba_cpu.typed_memory import MAX_DEPTH, record_of
-from app.kernels.numba_cpu.widen_indices import widen_components
+from app.kernels.numba_cpu.copy_slices import copy_items
+from app.kernels.numba_cpu.memory_intrinsics import load_item, prefetch
+from app.kernels.numba_cpu.resolve_indices import BLOCK, IndexedItemsJob, int64_items, write_items
+from app.kernels.numba_cpu.thread_team import settings_of
+from app.kernels.numba_cpu.thresholds import CACHED_BYTES, NEIGHBORS_BYTES
+from app.kernels.numba_cpu.typed_memory import KEPT_PLANS, MAX_DEPTH, record_as_int64, record_of
 from app.operators.gather_elements import GatherElementsPlan
 
-_BLOCK: Final = 256
-"""Entries of a block."""
 
-_stack_addresses: Final = stack_words(_BLOCK)
-_stack_entries: Final = stack_words(_BLOCK)
-
-
-class ElementsJob(Job):
+class ElementsJob(IndexedItemsJob):
     """A GatherElements: its units are the entries of indices."""
 
-    data: Address
-    indices: Address
-    out: Address
-    sizes: Address
-    """Of the sizes of indices, int64, and behind them the strides, items of data."""
-    depth: int
-    """How many sizes there are."""
-    index_type: int
-    """See `array_header.index_type`."""
-    axis_size: int
-    axis_step: int
-    """Bytes of data from one entry to the next."""
+    output: Address
+    run_chunk: Address
+    """The address of `gather_elements_chunk`."""
+    entries: int
+    data_items: int
     item_size: int
-    wrap: bool
     prefetches: bool
     """Items are asked for ahead of their copy: no cache holds the data."""
 
 
 _job_at: Final = record_of(ElementsJob)
+_stack_addresses: Final = stack_words(BLOCK)
 
 
 def run(
@@ -78,177 +58,97 @@ def run(
     kernel, team = compiled(), shared_team()
     if threads > 1:
         team.prepare(threads)
-    sizes = _sizes(plan.sizes, plan.strides)
-    numbers = kernel.chunk, plan.axis_size, plan.axis_stride, plan.data_items, plan.item_size, plan.wrap
-    first: int = kernel.run(data, indices, out, sizes, numbers, team.address, threads - 1, may_leave_unfinished)
+    job = job_of_plan(plan, kernel.chunk).copy()
+    first: int = kernel.run(data, indices, out, job, team.address, threads - 1, may_leave_unfinished)
     if first < -1:
-        if first == UNFINISHED:
-            raise UnfinishedGather(team, (data, indices, out, sizes))
+        team.check_finished(first, (data, indices, out, job))
         check_elements_arrays(plan, data, indices, out)
-        raise TypeError("the plan has a size that no array can have")
+        raise TypeError("the arrays are none that the kernel takes")
     return first
 
 
-@lru_cache(maxsize=4096)
-def _sizes(sizes: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.int64]:
-    return np.array((*sizes, *strides), dtype=np.int64)
+@lru_cache(maxsize=KEPT_PLANS)
+def job_of_plan(plan: GatherElementsPlan, chunk: Address) -> NDArray[np.int64]:
+    """The job of a plan without its arrays, an `ElementsJob` as int64. Raises TypeError for a plan that is wrong."""
+    check_places(plan)
+    if not 1 <= len(plan.sizes) <= MAX_DEPTH:
+        raise TypeError(f"the plan has {len(plan.sizes)} axes")
+    reads = plan.index_items > 0 and plan.axis_size > 0
+
+    def step(size: int, stride: int) -> int:
+        """Bytes of data from one place along an axis to the next; 0 if there is none, whatever the stride is then."""
+        return stride * plan.item_size if reads and size > 1 else 0
+
+    values = {
+        "run_chunk": chunk,
+        "entries": plan.index_items,
+        "data_items": plan.data_items,
+        "item_size": plan.item_size,
+        "prefetches": plan.data_items * plan.item_size > CACHED_BYTES,
+        "depth": len(plan.sizes),
+        "wrap": plan.wrap,
+        "sizes": plan.sizes,
+        "strides": tuple(map(step, plan.sizes, plan.strides)),
+        "axis_size": plan.axis_size,
+        "axis_stride": step(plan.axis_size, plan.axis_stride),
+        "row_entries": plan.sizes[-1],
+    }
+    return record_as_int64(ElementsJob, values)
 
 
 @cache
 def compiled() -> CompiledKernel:
     """The compiled functions."""
-    integer, flag = types.int64, types.boolean
-    named_tuple: Any = types.NamedTuple
-    numbers = named_tuple((*(integer,) * 5, flag), _Numbers)
-    return compile_kernel(_gather_elements, (*(header,) * 4, numbers, integer, integer, flag), gather_elements_chunk)
-
-
-class _Numbers(NamedTuple):
-    """What `_gather_elements` takes of a plan."""
-
-    run_chunk: Address
-    axis_size: int
-    axis_stride: int
-    data_items: int
-    item_size: int
-    wrap: bool
+    integer = types.int64
+    return compile_kernel(_gather_elements, (*(header,) * 4, integer, integer, types.boolean), gather_elements_chunk)
 
 
 def _gather_elements(
     data: ArrayHeader,
     indices: ArrayHeader,
     out: ArrayHeader,
-    sizes: ArrayHeader,
-    plan: _Numbers,
+    job_array: ArrayHeader,
     team: Address,
     helpers: int,
     may_leave_unfinished: bool,
 ) -> int:
-    """The whole gather, with up to so many helpers: its first bad component, -1 or REFUSED.
+    """The whole gather, with up to so many helpers: its first bad entry, -1 or REFUSED.
 
-    If it `may_leave_unfinished`, perhaps UNFINISHED. `sizes` has the plan's strides, too.
+    If it `may_leave_unfinished`, perhaps UNFINISHED.
     """
-    index_type = index_type_if_usable(data, indices, out, plan.item_size, settings_of(team).array_type)
-    if index_type == 0:
+    job = _job_at(address(job_array))
+    job.index_type = index_type_if_usable(data, indices, out, job.item_size, settings_of(team).array_type)
+    if job.index_type == 0 or length(data) != job.data_items:
         return REFUSED
-    depth = length(sizes) // 2
-    negative = plan.axis_size | plan.axis_stride
-    total = 1
-    for axis in range(depth):
-        negative |= load_item(address(sizes), axis) | load_item(address(sizes), depth + axis)
-        total = checked_product(total, load_item(address(sizes), axis))
-    if negative < 0 or not 1 <= depth <= MAX_DEPTH or total < 0:
+    if length(indices) != job.entries or length(out) != job.entries:
         return REFUSED
-    if length(data) != plan.data_items or length(indices) != total or length(out) != total:
-        return REFUSED
-    if total > 0 and plan.axis_size > 0 and not _is_inside(address(sizes), depth, plan):
-        return REFUSED
+    job.base, job.indices, job.output = address(data), address(indices), address(out)
     job_address = stack_job()
-    job = _job_at(job_address)
-    job.run_chunk = plan.run_chunk
-    job.total = total
-    job.chunk_size = _BLOCK
-    job.data = address(data)
-    job.indices = address(indices)
-    job.out = address(out)
-    job.sizes = address(sizes)
-    job.depth = depth
-    job.index_type = index_type
-    job.axis_size = plan.axis_size
-    job.axis_step = plan.axis_stride * plan.item_size if total > 0 and plan.axis_size > 0 else 0
-    job.item_size = plan.item_size
-    job.wrap = plan.wrap
-    job.prefetches = plan.data_items * plan.item_size > CACHED_BYTES
-    work = 2 * total + total * plan.item_size // 16
+    head = record_job_at(job_address)
+    head.run_chunk, head.total, head.least_chunk, head.record = job.run_chunk, job.entries, BLOCK, address(job_array)
+    work = 2 * job.entries + job.entries * job.item_size // 16
     return run_job(team, job_address, helpers, work, may_leave_unfinished)
 
 
-@inner
-def _is_inside(sizes: Address, depth: int, plan: _Numbers) -> bool:
-    """Whether all places that the plan can make are among the items of data."""
-    last = checked_product(plan.axis_size - 1, plan.axis_stride)
-    for axis in range(depth):
-        if last < 0 or last >= plan.data_items:
-            return False
-        step = checked_product(load_item(sizes, axis) - 1, load_item(sizes, depth + axis))
-        if step < 0 or step >= plan.data_items:
-            return False
-        last += step  # both below `data_items`: their sum overflows at most into the sign
-    return 0 <= last < plan.data_items
-
-
 def gather_elements_chunk(job_address: Address, number: int) -> int:
-    """Gather chunk `number` of a job: its first bad component, or -1."""
-    job = _job_at(job_address)
+    """Gather chunk `number` of a job: its first bad entry, or -1."""
+    job = _job_at(record_job_at(job_address).record)
     done, end = first_of_chunk(job_address, number), end_of_chunk(job_address, number)
     addresses = _stack_addresses()
     while done < end:
-        count = min(_BLOCK, end - done)
-        entries = job.indices + 8 * done
-        if job.index_type != 8:
-            entries = _stack_entries()
-            widen_components(job.index_type, job.indices, done, count, entries)
-        if _write_addresses(job_address, done, count, entries, addresses) < 0:
-            return done + _first_bad_entry(job_address, count, entries)
-        _copy_items(job.out + job.item_size * done, addresses, count, job.item_size, job.prefetches)
+        count = min(BLOCK, end - done)
+        bad = write_items(job, done, int64_items(addresses, count))
+        if bad >= 0:
+            return bad
+        _copy_items(job.output + job.item_size * done, addresses, count, job.item_size, job.prefetches)
         done += count
-    return -1
-
-
-@inner
-def _write_addresses(job_address: Address, first: int, count: int, entries: Address, addresses: Address) -> int:
-    """Write the addresses of the items that `count` entries from number `first` on name.
-
-    Returns their sign, negative if one is out of bounds.
-    """
-    job = _job_at(job_address)
-    axis_size, axis_step, wrapped = job.axis_size, job.axis_step, job.axis_size if job.wrap else 0
-    row = load_item(job.sizes, job.depth - 1)
-    step = load_item(job.sizes, 2 * job.depth - 1) * job.item_size
-    signs = 0
-    done = 0
-    while done < count:
-        number = (first + done) // row
-        column = first + done - number * row
-        stretch = min(row - column, count - done)
-        origin = job.data + _row_offset(job_address, number) * job.item_size + column * step
-        for t in range(stretch):
-            entry = load_item(entries, done + t)
-            entry += (entry >> 63) & wrapped
-            signs |= entry | (axis_size - 1 - entry)
-            store_item(addresses, done + t, origin + t * step + entry * axis_step)
-        done += stretch
-    return signs
-
-
-@inlined
-def _row_offset(job_address: Address, number: int) -> int:
-    """Items of data before what an entry of 0 at the beginning of row `number` of indices names."""
-    job = _job_at(job_address)
-    offset = 0
-    for back in range(job.depth - 1):
-        axis = job.depth - 2 - back
-        size = load_item(job.sizes, axis)
-        offset += number % size * load_item(job.sizes, job.depth + axis)
-        number //= size
-    return offset
-
-
-@inner
-def _first_bad_entry(job_address: Address, count: int, entries: Address) -> int:
-    """The first of so many entries that is out of bounds, or -1."""
-    job = _job_at(job_address)
-    for t in range(count):
-        entry = load_item(entries, t)
-        if entry >= job.axis_size or entry < (-job.axis_size if job.wrap else 0):
-            return t
     return -1
 
 
 @inner
 def _copy_items(target: Address, addresses: Address, count: int, item_size: int, prefetches: bool) -> None:
     """Copy the items of a block, all asked for at first unless caches hold them or they lie close together."""
-    far = abs(load_item(addresses, count - 1) - load_item(addresses, 0)) >= NEIGHBOURS_BYTES * count
+    far = abs(load_item(addresses, count - 1) - load_item(addresses, 0)) >= NEIGHBORS_BYTES * count
     if prefetches and far:
         for t in range(count):
             prefetch(load_item(addresses, t))

@@ -11,19 +11,17 @@ disjoint stretches of the output, and the first bad component is the least of th
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from app.bounded_cache import BoundedCache
 from app.compilation.intrinsics import Address
 from app.kernels.check_arrays import check_arrays, check_fill
 from app.kernels.numba_cpu.array_header import (
     ArrayHeader,
     address,
-    check_layout,
     checked_product,
     header,
     index_type_if_usable,
@@ -34,15 +32,10 @@ from app.kernels.numba_cpu.chunked_job import shared_team, stack_job
 from app.kernels.numba_cpu.compile_kernel import REFUSED, CompiledKernel, compile_kernel
 from app.kernels.numba_cpu.gather_chunk import gather_chunk, gather_job_at
 from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, store_item
-from app.kernels.numba_cpu.thread_team import UNFINISHED, UnfinishedGather, settings_of
-from app.kernels.numba_cpu.typed_memory import MAX_DEPTH
+from app.kernels.numba_cpu.thread_team import settings_of
+from app.kernels.numba_cpu.thresholds import CACHED_BYTES, LONG_CHUNK_BYTES
+from app.kernels.numba_cpu.typed_memory import MAX_DEPTH, int64_array
 from app.operators.gather_plan import GatherPlan
-
-CACHED_BYTES: Final = 1 << 21
-"""Data of so many bytes are in a cache anyway: to ask for them ahead takes more than it brings (`benchmarks/README.md`,
-as for all figures here)."""
-_LONG_CHUNK_BYTES: Final = 1 << 14
-"""Of output, from which on a chunk need not have the least number of tuples: it takes much longer than to be taken."""
 
 
 def run(
@@ -60,16 +53,14 @@ def run(
     kernel, team = compiled(), shared_team()
     if threads > 1:
         team.prepare(threads)
-    dims = _dims.get(plan.dims)
-    if dims is None:
-        dims = _dims[plan.dims] = np.array(plan.dims, dtype=np.int64)
+    dims = int64_array(plan.dims)
     fill_address, replaced_address = 0, 0
     if fill is not None or replaced is not None:
         check_fill(plan, fill, replaced)
         assert fill is not None
         assert replaced is not None
         fill_address, replaced_address = fill.ctypes.data, replaced.ctypes.data
-    sizes = (
+    fields = (
         kernel.chunk,
         plan.batches,
         plan.tuples,
@@ -80,30 +71,24 @@ def run(
         fill_address,
         replaced_address,
     )
-    first: int = kernel.run(data, indices, out, dims, sizes, team.address, threads - 1, may_leave_unfinished)
+    first: int = kernel.run(data, indices, out, dims, fields, team.address, threads - 1, may_leave_unfinished)
     if first < -1:
-        if first == UNFINISHED:
-            raise UnfinishedGather(team, (data, indices, out, dims, fill, replaced))
+        team.check_finished(first, (data, indices, out, dims, fill, replaced))
         check_arrays(plan, data, indices, out)
         raise TypeError("the plan has a size that no array can have")
     return first
 
 
-_dims: Final[BoundedCache[tuple[int, ...], NDArray[np.int64]]] = BoundedCache(4096)
-"""`dims` of plans, as the compiled code takes them."""
-
-
 @cache
 def compiled() -> CompiledKernel:
-    """The compiled functions. Raises RuntimeError if arrays are not laid out as they take it."""
-    check_layout()
+    """The compiled functions."""
     integer, flag = types.int64, types.boolean
     named_tuple: Any = types.NamedTuple
-    sizes = named_tuple((*(integer,) * 6, flag, integer, integer), _Sizes)
-    return compile_kernel(_gather, (*(header,) * 4, sizes, integer, integer, flag), gather_chunk)
+    fields = named_tuple((*(integer,) * 6, flag, integer, integer), _PlanFields)
+    return compile_kernel(_gather, (*(header,) * 4, fields, integer, integer, flag), gather_chunk)
 
 
-class _Sizes(NamedTuple):
+class _PlanFields(NamedTuple):
     """What `_gather` takes of a plan, and the addresses of a slice and of a count, or 0 (see `GatherJob.fill`)."""
 
     run_chunk: Address
@@ -122,7 +107,7 @@ def _gather(
     indices: ArrayHeader,
     out: ArrayHeader,
     dims: ArrayHeader,
-    plan: _Sizes,
+    plan: _PlanFields,
     team: Address,
     helpers: int,
     may_leave_unfinished: bool,
@@ -163,7 +148,7 @@ def _gather(
     job.run_chunk = plan.run_chunk
     # Nothing is copied to an output without items, but all components are checked.
     job.total = slices if plan.batches > 0 else sets * plan.tuples
-    job.chunk_size = min(settings.least_tuples, max(1, _LONG_CHUNK_BYTES // max(width, 1)))
+    job.least_chunk = min(settings.least_tuples, max(1, LONG_CHUNK_BYTES // max(width, 1)))
     job.data = address(data)
     job.indices = address(indices)
     job.out = address(out)

@@ -7,14 +7,11 @@ from typing import Final
 from app.compilation.decorators import inlined
 from app.compilation.intrinsics import Address, load_u32
 from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, prefetch
+from app.kernels.numba_cpu.thresholds import LOOKUP_BYTES_AHEAD, ROWS_AHEAD
 from app.kernels.numba_cpu.typed_memory import record_of
 
 NONE, SUM, MEAN, MAX = range(4)
 POOLINGS: Final = {"none": NONE, "sum": SUM, "mean": MEAN, "max": MAX}
-_ROWS_AHEAD: Final = 16
-"""How many rows before it is read a row is asked for; measured with `benchmarks.lookup`, as the next one."""
-_BYTES_AHEAD: Final = 1 << 14
-"""At most so many bytes of rows are asked for ahead."""
 
 
 class Feature:
@@ -30,7 +27,7 @@ class Feature:
     rows: int
     row_items: int
     item_size: int
-    kind: int
+    item_kind: int
     """One of `float_kinds.KINDS`, 0 for items of other types."""
     pooling: int
     """One of POOLINGS."""
@@ -77,7 +74,7 @@ def load_index(indices: Address, index_bytes: int, at: int) -> int:
 @inlined
 def rows_ahead(row_bytes: int) -> int:
     """How many rows ahead rows of so many bytes are asked for."""
-    return max(1, min(_ROWS_AHEAD, _BYTES_AHEAD // max(row_bytes, 1)))
+    return max(1, min(ROWS_AHEAD, LOOKUP_BYTES_AHEAD // max(row_bytes, 1)))
 
 
 @inlined
@@ -92,7 +89,7 @@ def row_of(feature_address: Address, at: int) -> Address:
 def ask_for_row(feature_address: Address, at: int) -> None:
     """Have the row of index number `at` fetched into a cache."""
     row = row_of(feature_address, at)
-    for place in range(0, min(feature_at(feature_address).row_bytes, _BYTES_AHEAD), LINE):
+    for place in range(0, min(feature_at(feature_address).row_bytes, LOOKUP_BYTES_AHEAD), LINE):
         prefetch(row + place)
 
 

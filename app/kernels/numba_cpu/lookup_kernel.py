@@ -51,11 +51,10 @@ from app.kernels.numba_cpu.lookup_feature import (
 from app.kernels.numba_cpu.memory_intrinsics import LINE
 from app.kernels.numba_cpu.pool_bags import pool_bags
 from app.kernels.numba_cpu.thread_team import settings_of
+from app.kernels.numba_cpu.thresholds import LEAST_LOOKUP_CHUNK
 from app.kernels.numba_cpu.typed_memory import dtype_of, record_of
-from app.operators.lookup import FeaturePlan
+from app.operators.lookup_plan import FeaturePlan
 
-_LEAST_CHUNK: Final = 1 << 15
-"""Bytes that a chunk reads and writes at least."""
 _FEATURE_BYTES: Final = dtype_of(Feature).itemsize
 _INT64: Final = ir.IntType(64)
 
@@ -159,8 +158,8 @@ def _is_usable(feature_address: Address, array_type: Address) -> bool:
         if feature.offsets_object != 0 or feature.weights_object != 0 or feature.count % group != 0:
             return False
     else:
-        size = 4 if feature.kind == FLOAT32 else (8 if feature.kind == FLOAT64 else 2)
-        if feature.kind == 0 or size != item_size or group != 1 or feature.offsets_object == 0:
+        size = 4 if feature.item_kind == FLOAT32 else (8 if feature.item_kind == FLOAT64 else 2)
+        if feature.item_kind == 0 or size != item_size or group != 1 or feature.offsets_object == 0:
             return False
         offsets = _header_at(feature.offsets_object)
         if not is_array(offsets, array_type) or index_type(offsets) != index_bytes or length(offsets) != feature.bags:
@@ -237,7 +236,7 @@ def _lookup(features: ArrayHeader, chunk: Address, team: Address, helpers: int) 
     job = _job_at(job_address)
     job.run_chunk = chunk
     job.total = total
-    job.chunk_size = _LEAST_CHUNK // LINE
+    job.least_chunk = LEAST_LOOKUP_CHUNK // LINE
     job.features = address(features)
     job.count = count
     return run_job(team, job_address, helpers, 16 * total, False)

@@ -13,6 +13,7 @@ import numba.core.cgutils
 from llvmlite import ir
 from numba import types
 
+from app.compilation.decorators import inlined
 from app.compilation.intrinsics import Address, Builder, intrinsic
 
 Copy: TypeAlias = Callable[[Address, Address], None]
@@ -133,3 +134,11 @@ fence: Final[Callable[[], None]] = intrinsic(types.none, (), _fence)
 """Order nontemporal stores before all that follows."""
 call_address: Final[Callable[[Address, int, int], int]] = intrinsic(_int64, (_int64,) * 3, _call_address)
 """What the C function at an address returns for two int64, an int64."""
+
+
+@inlined
+def prefetch_bytes(address: Address, count: int) -> None:
+    """Ask for the cache lines of so many bytes, at least one, at an address."""
+    for at in range(0, count, LINE):
+        prefetch(address + at)
+    prefetch(address + count - 1)

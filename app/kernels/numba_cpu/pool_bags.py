@@ -110,6 +110,6 @@ def pool_bags(feature_address: Address, first: int, end: int) -> None:
         ask_for_row(feature_address, at)
     for bag in range(first, end):
         stop = start_of_bag(feature_address, bag + 1)
-        _pool(feature.kind, feature_address, target, begin, stop, last)
+        _pool(feature.item_kind, feature_address, target, begin, stop, last)
         target += feature.stride
         begin = stop

@@ -1,9 +1,9 @@
-"""Threads that share one gather, without Python between them: who waits and who takes which chunk is compiled, too.
+"""Threads that share one job, without Python between them: who waits and who takes which chunk is compiled, too.
 
-A `ThreadTeam` is a piece of memory and helpers, threads that watch it. The thread that has a gather acquires the team,
+A `ThreadTeam` is a piece of memory and helpers, threads that watch it. The thread that has a job acquires the team,
 writes the job into that memory, publishes it, and takes chunk after chunk of it as every helper does, so that it never
 waits for one to wake. A helper that finds nothing new watches for some microseconds before it sleeps, since a sleeping
-core takes longer to wake than many gathers take; not for long, since a core that watches may slow its sibling down.
+core takes longer to wake than many jobs take; not for long, since a core that watches may slow its sibling down.
 
 States of the team. EPOCH counts up, and is odd while helpers may join:
 
@@ -15,7 +15,7 @@ States of the team. EPOCH counts up, and is odd while helpers may join:
       | close: EPOCH + 1
     closing   OWNED 1, EPOCH even, INSIDE may still fall
       | wait_for_helpers: INSIDE is 0              | it is not, and the owner's time is up: UNFINISHED;
-    free                                           | closing, until `UnfinishedGather` waits again
+    free                                           | closing, until `UnfinishedJob` waits again
 
     free, owned by shut_down: EPOCH negative for good; nobody acquires the team any more, and its helpers end
 
@@ -27,19 +27,19 @@ States of a helper:
        | woken (sem_post) or a signal
     asleep <----- SPIN nanoseconds have passed: ASLEEP + 1; EPOCH is still the same ------------------------ watching
 
-One gather at a time has the team; a thread that finds it owned does its whole gather alone.
+One job at a time has the team; a thread that finds it owned does its whole job alone.
 
 Every atomic operation is sequentially consistent (`atomics`). Two handshakes need that, for each side
 writes one word and then reads the other's, and under acquire and release alone both could read the old value: a helper
-adds to INSIDE and reads EPOCH while the owner raises EPOCH and reads INSIDE (else the owner could end a gather that a
+adds to INSIDE and reads EPOCH while the owner raises EPOCH and reads INSIDE (else the owner could end a job that a
 helper still writes), and the same with ASLEEP (else a helper could sleep through a job that counts on it). The rest
 needs acquire and release, which that includes: the job is written before EPOCH is raised and read after it was found
 raised; output is written before INSIDE falls and read after it was found to be 0.
 
 The system may take the core from a helper in the middle of its chunk, for as long as it likes, and only that helper can
 finish the chunk: another writer of the same bytes might still write when they are long something else's. So an owner
-that must not wait leaves the gather unfinished after a while, with team and arrays, and a thread that may wait takes it
-over (`UnfinishedGather`).
+that must not wait leaves the job unfinished after a while, with team and arrays, and a thread that may wait takes it
+over (`UnfinishedJob`).
 
 The compiled functions and the objects that own the memory stand in one module, for both read and write the same words,
 and no other module knows where these lie.
@@ -72,7 +72,7 @@ from app.kernels.numba_cpu.atomics import (
     sem_post,
     sem_wait,
 )
-from app.kernels.numba_cpu.copy_slices import NONTEMPORAL_BYTES
+from app.kernels.numba_cpu.thresholds import LEAST_TUPLES, NONTEMPORAL_BYTES, WAKE_FROM
 from app.kernels.numba_cpu.typed_memory import dtype_of, record_of
 
 _APART_BYTES: Final = 128
@@ -101,7 +101,7 @@ _APART: Final = _APART_BYTES // 8
 """Places in the team's memory, in int64. _TAKEN counts the chunks that were asked for, _TAKEN_BY_HELPERS those of them
 that helpers had; _JOINED the helpers that joined, less those that may; _INSIDE the helpers that may be reading the job;
 _ASLEEP those that watch again only when they are woken, on the C library's semaphore at _SEMAPHORE. _FIRST_BAD is the
-first bad component or -1, the largest when taken as unsigned; _LAST_END the clock when the last gather was over; _SPIN
+first bad component or -1, the largest when taken as unsigned; _LAST_END the clock when the last job was over; _SPIN
 the nanoseconds for which a helper watches before it sleeps; _HELPERS how many there are; _GIVES_WAY whether those who
 take chunks of the job give way to other threads in between, 1 or 0; at _SETTINGS is a `TeamSettings`."""
 assert _APART >= 32 // 8  # a sem_t has 32 bytes (glibc, musl)
@@ -118,9 +118,6 @@ _PAUSES: Final = 1000
 is about to end."""
 _SHUT_DOWN: Final = -(1 << 62)
 """So far below 0 that no counting up of EPOCH comes back."""
-USUAL_WAKE_FROM: Final = 50_000
-"""The usual `wake_from`: some 20 µs of work on an EPYC, as long as a helper takes to come."""
-_LEAST_TUPLES: Final = 256
 UNFINISHED: Final = -3
 """In place of a component: a helper has not given back its chunk."""
 _POLL_S: Final = 0.0005
@@ -149,18 +146,18 @@ settings_of: Final = record_of(TeamSettings, offset=8 * _SETTINGS)
 
 @inner
 def is_worth_sharing(team: Address, long: bool) -> bool:
-    """Whether a helper can be had: one that is awake, or any for a `long` gather or one of a close series.
+    """Whether a helper can be had: one that is awake, or any for a `long` job or one of a close series.
 
-    To wake a core may take the owner as long as a short gather does.
+    To wake a core may take the owner as long as a short job does.
     """
     return long or load_seq_cst(team, _ASLEEP) < load_seq_cst(team, _HELPERS) or _in_series(team)
 
 
 @inner
 def _in_series(team: Address) -> bool:
-    """Whether the last gather ended just now.
+    """Whether the last job ended just now.
 
-    That is much sooner than helpers fall asleep again: else each gather of a series might wake them once more.
+    That is much sooner than helpers fall asleep again: else each job of a series might wake them once more.
     """
     return nanoseconds() - load_seq_cst(team, _LAST_END) < load_seq_cst(team, _SPIN) // 5
 
@@ -175,7 +172,7 @@ def acquire(team: Address) -> bool:
 
 @inner
 def publish(team: Address, helpers: int, long: bool, gives_way: bool) -> None:
-    """Let so many helpers join; those that sleep are woken for a `long` gather or one of a close series.
+    """Let so many helpers join; those that sleep are woken for a `long` job or one of a close series.
 
     With `gives_way` other threads have their turn on each core between chunks (see `give_way`).
     """
@@ -193,7 +190,7 @@ def publish(team: Address, helpers: int, long: bool, gives_way: bool) -> None:
 
 @inner
 def record_end(team: Address) -> None:
-    """A gather that helpers might have shared is over."""
+    """A job that helpers might have shared is over."""
     exchange_seq_cst(team, _LAST_END, nanoseconds())
 
 
@@ -220,7 +217,7 @@ def _claim_sleeper(team: Address) -> bool:
 def close(team: Address, timeout_ns: int) -> int:
     """Let no more helpers join, wait for those that are inside, and free the team: the first bad component, or -1.
 
-    After `timeout_ns`, unless that is negative, the gather is left as it is: UNFINISHED.
+    After `timeout_ns`, unless that is negative, the job is left as it is: UNFINISHED.
     """
     fetch_add_seq_cst(team, _EPOCH, 1)
     return wait_for_helpers(team, timeout_ns)
@@ -228,7 +225,7 @@ def close(team: Address, timeout_ns: int) -> int:
 
 @inner
 def wait_for_helpers(team: Address, timeout_ns: int) -> int:
-    """The rest of `close`, also for a gather that was left unfinished."""
+    """The rest of `close`, also for a job that was left unfinished."""
     reads = 0
     ends = 0
     while load_seq_cst(team, _INSIDE) != 0:
@@ -315,7 +312,7 @@ def shut_down(team: Address) -> None:
 def take_chunk(team: Address, chunks: int) -> bool:
     """Whether one of so many chunks is left: the caller's now, from the front for the owner, from the back for helpers.
 
-    So every core is likely to have the memory again that it had in the gather before.
+    So every core is likely to have the memory again that it had in the job before.
     """
     return fetch_add_seq_cst(team, _TAKEN, 1) < chunks
 
@@ -349,15 +346,15 @@ def report_bad(team: Address, component: int) -> None:
 
 @inner
 def job_of(team: Address) -> Address:
-    """Where the owner describes its gather, in JOB_WORDS int64."""
+    """Where the owner describes its job, in JOB_WORDS int64."""
     return team + 8 * _JOB
 
 
-class UnfinishedGather(Unfinished):
-    """A gather that its owner left, for a helper had not given back its chunk. It has the arrays until it is over."""
+class UnfinishedJob(Unfinished):
+    """A job that its owner left: a helper has not given back its chunk. It keeps the arrays until the job is over."""
 
     def __init__(self, team: ThreadTeam, arrays: tuple[object, ...]) -> None:
-        super().__init__("a helper has not given back its chunk of a gather")
+        super().__init__("a helper has not given back its chunk")
         self._team = team
         self._arrays = arrays
         self._lock = Lock()
@@ -374,7 +371,7 @@ class UnfinishedGather(Unfinished):
             sleep(_POLL_S)
 
     def free_team(self) -> None:
-        """Free the team if the gather is over; returns at once."""
+        """Free the team if the job is over; returns at once."""
         if self._lock.acquire(blocking=False):
             try:
                 self._poll()
@@ -394,7 +391,7 @@ class ThreadTeam:
     """The memory at `address` and its helpers, threads that run `help_with(address)` until `shut_down(address)`.
 
     The three functions are compiled and run without the GIL; `poll_helpers` is `wait_for_helpers(address, 0)`.
-    `settings` is an array of one `TeamSettings`. `unfinished` holds the gather that was left, while there is one, and
+    `settings` is an array of one `TeamSettings`. `unfinished` holds the job that was left, while there is one, and
     `helpers` is how many threads help.
     """
 
@@ -407,7 +404,7 @@ class ThreadTeam:
         self._help_with = help_with
         self._shut_down = shut_down
         self._poll_helpers = poll_helpers
-        self.unfinished: set[UnfinishedGather] = set()
+        self.unfinished: set[UnfinishedJob] = set()
         self._lock = Lock()
         self._threads: list[Thread] = []
         self.helpers = 0
@@ -419,21 +416,26 @@ class ThreadTeam:
         self._items[_SPIN] = _SPIN_NS
         dtype = dtype_of(TeamSettings)
         self.settings: NDArray[Any] = self._items[_SETTINGS : _SETTINGS + dtype.itemsize // 8].view(dtype)
-        self.settings[:] = id(np.ndarray), USUAL_WAKE_FROM, _LEAST_TUPLES, NONTEMPORAL_BYTES
+        self.settings[:] = id(np.ndarray), WAKE_FROM, LEAST_TUPLES, NONTEMPORAL_BYTES
         if ctypes.CDLL(None).sem_init(ctypes.c_void_p(self.address + 8 * _SEMAPHORE), 0, 0) != 0:
             raise OSError("the C library has no semaphores")
         atexit.register(self.end)
 
     def prepare(self, threads: int) -> None:
-        """Have helpers for so many threads, and be free again if the gather that was left is over."""
+        """Have helpers for so many threads, and be free again if the job that was left is over."""
         if threads - 1 > self.helpers:
             self.grow(threads - 1)
         if self.unfinished:
             for left in tuple(self.unfinished):
                 left.free_team()
 
+    def check_finished(self, first_bad: int, arrays: tuple[object, ...]) -> None:
+        """Raise UnfinishedJob if that is what a kernel returned for a job on these arrays."""
+        if first_bad == UNFINISHED:
+            raise UnfinishedJob(self, arrays)
+
     def poll(self) -> int:
-        """The first bad component, or -1, of the gather that was left, if it is over, else UNFINISHED."""
+        """The first bad component, or -1, of the job that was left, if it is over, else UNFINISHED."""
         return self._poll_helpers(self.address)
 
     def grow(self, helpers: int) -> None:
@@ -447,7 +449,7 @@ class ThreadTeam:
                 self._items[_HELPERS] += 1
 
     def end(self) -> None:
-        """Let the helpers end, once the gather is done that they have; later ones their own threads do alone."""
+        """Let the helpers end, once the job is done that they have; later ones their own threads do alone."""
         for left in tuple(self.unfinished):
             left.wait()
         with self._lock:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import numba
@@ -18,6 +19,8 @@ from app.compilation.intrinsics import Address, Builder, intrinsic, with_argumen
 R = TypeVar("R")
 MAX_DEPTH: Final = 64
 """Components of a tuple: the most axes that NumPy's arrays have (NPY_MAXDIMS of NumPy 2)."""
+KEPT_PLANS: Final = 1024
+"""Plans of each type whose numbers are kept as an array for compiled code."""
 Sizes = NDArray[np.int64]
 """A field of a record: MAX_DEPTH numbers, one for each axis."""
 Items = NDArray[Any]
@@ -46,6 +49,29 @@ def dtype_of(kind: type[Any]) -> np.dtype[Any]:
     for base in reversed(kind.__mro__):
         annotations |= vars(base).get("__annotations__", {})
     return np.dtype([(name, *_FIELD_TYPES.get(text, (np.int64,))) for name, text in annotations.items()], align=True)
+
+
+@lru_cache(maxsize=KEPT_PLANS)
+def int64_array(numbers: tuple[int, ...]) -> NDArray[np.int64]:
+    """The numbers as an array for compiled code, which nobody may change. Raises OverflowError if one does not fit."""
+    return np.array(numbers, np.int64)
+
+
+def record_as_int64(kind: type[Any], values: Mapping[str, Any]) -> NDArray[np.int64]:
+    """A record of a class as an array of int64, which NumPy copies twenty times faster; fields not given are 0.
+
+    Of a field of several numbers the first ones may be given. Raises TypeError for a number that does not fit.
+    """
+    record = np.zeros(1, dtype_of(kind))
+    try:
+        for name, value in values.items():
+            if isinstance(value, tuple):
+                record[name][0, : len(value)] = value
+            else:
+                record[name] = value
+    except OverflowError as error:
+        raise TypeError("the plan has a size that no array can have") from error
+    return record.view(np.int64)
 
 
 def record_of(kind: type[R], *, offset: int = 0) -> Callable[[Address], R]:

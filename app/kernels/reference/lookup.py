@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.kernels.check_lookup import BAD_OFFSETS, FeatureArrays, check_lookup_arrays, rows_of, rows_read
-from app.operators.lookup import FeaturePlan
+from app.operators.lookup_plan import FeaturePlan
 from app.tensors.dtypes import DTYPES
 
 _BLOCK_ITEMS: Final = 1 << 17

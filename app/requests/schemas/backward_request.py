@@ -8,7 +8,7 @@ from pydantic import Field
 
 from app.errors import invalid_field
 from app.requests.schemas.gather_request import Tensor
-from app.requests.schemas.members import (
+from app.requests.schemas.member_types import (
     ABSENT,
     SIZES,
     JsonBool,

@@ -10,16 +10,13 @@ from typing import Any, Final
 from pydantic import Field
 
 from app.errors import invalid_field
-from app.requests.schemas.members import ABSENT, INT64, JsonInteger
+from app.requests.schemas.common_fields import OUT_OF_BOUNDS_DESCRIPTION
+from app.requests.schemas.member_types import ABSENT, INT64, JsonInteger
 from app.tensors.gather_call import OutOfBounds
 from app.tensors.operator_signature import Signature
 
 _BATCH_DIMS: Final = (
     "leading dimensions of data and indices that are batches; negative counts from the rank of indices."
-)
-OUT_OF_BOUNDS_DESCRIPTION: Final = (
-    "What becomes of a component of an index that is out of bounds, after the dialect's own wrap: an error; the "
-    "nearest valid index (`clip`); the index modulo the size of the axis (`wrap`); or its whole slice is filled."
 )
 
 

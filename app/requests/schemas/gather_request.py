@@ -8,34 +8,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag, WithJsonSchema
+from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag
 from pydantic_core import CoreSchema, core_schema
 
-from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION
-from app.requests.schemas.members import (
+from app.requests.schemas.common_fields import (
+    FILL_VALUE_DESCRIPTION,
+    AnyDevice,
+    AnyJson,
+    Mode,
+    OutputEncoding,
+    ResidentName,
+    Rounded,
+)
+from app.requests.schemas.member_types import (
     ABSENT,
     INT64,
     JSON_VALUE,
-    RESIDENT,
     DTypeName,
     JsonInteger,
     ListNumber,
     RequestModel,
     Shape,
-    TensorName,
     TextNumber,
 )
-from app.tensors.gather_call import Device, Encoding, OutOfBounds, OutputDType
 from app.tensors.operator_signature import Parameter
 
 _DTYPE: Final = "Element type."
-FILL_VALUE_DESCRIPTION: Final = (
-    "With `out_of_bounds` fill, what slices are filled with; if left out 0, false or an empty string."
-)
-
-OUTPUT_DTYPE_DESCRIPTION: Final = (
-    "The type of the output, for data of a float type: each item is rounded once, half to even. Data's own if left out."
-)
 
 
 class Tensor(RequestModel):
@@ -54,14 +52,14 @@ BESIDE: Final = Tensor.model_construct(dtype="")
 class NamedTensor(RequestModel):
     """The name of a resident tensor, in place of a tensor."""
 
-    tensor: TensorName = Field(description=f"{RESIDENT}.")
+    tensor: ResidentName
 
 
 class Data(Tensor):
     """The data: a typed tensor, or `tensor` alone, the name of a resident one."""
 
     dtype: DTypeName = Field(ABSENT, description=_DTYPE)
-    tensor: TensorName = Field(ABSENT, description=f"{RESIDENT}.")
+    tensor: ResidentName = ABSENT
 
 
 def _form_of_data(value: Any) -> str:
@@ -94,13 +92,13 @@ class GatherRequest(RequestModel):
     indices: Tensor
     parameter: JsonInteger
     dialect: str
-    device: Device = Field("auto", description="Where to run; `auto` lets the service choose.")
-    output_encoding: Encoding = Field("values", description="Form of the output's items.")
-    out_of_bounds: OutOfBounds = Field("error", description=OUT_OF_BOUNDS_DESCRIPTION)
-    fill_value: Annotated[Any, WithJsonSchema({}), JSON_VALUE] = Field(
+    device: AnyDevice = "auto"
+    output_encoding: OutputEncoding = "values"
+    out_of_bounds: Mode = "error"
+    fill_value: Annotated[AnyJson, JSON_VALUE] = Field(
         ABSENT, description=f"{FILL_VALUE_DESCRIPTION} One value in the form of `values`."
     )
-    output_dtype: OutputDType = Field(ABSENT, description=OUTPUT_DTYPE_DESCRIPTION)
+    output_dtype: Rounded = ABSENT
 
 
 def parameter_field(parameter: Parameter, note: str = "", alias: str | None = None) -> Any:

@@ -14,14 +14,21 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic.types import FailFast, Strict
 
 from app.json_text.lossless_json import Number, integer
-from app.requests.schemas.dialect_fields import OUT_OF_BOUNDS_DESCRIPTION, dialect_fields, parameter_note
-from app.requests.schemas.gather_request import FILL_VALUE_DESCRIPTION, parameter_field
-from app.requests.schemas.members import (
+from app.requests.schemas.common_fields import (
+    FILL_VALUE_DESCRIPTION,
+    RESIDENT,
+    AnyDevice,
+    Combined,
+    Mode,
+    dialect_field,
+)
+from app.requests.schemas.dialect_fields import dialect_fields, parameter_note
+from app.requests.schemas.gather_request import parameter_field
+from app.requests.schemas.member_types import (
     ABSENT,
     BOOLEAN,
     JSON_TEXT,
     LOOKUP_TEXT,
-    RESIDENT,
     Detail,
     JsonInteger,
     JsonString,
@@ -31,13 +38,10 @@ from app.requests.schemas.members import (
     Shape,
     TensorName,
     TooSmall,
-    one_of,
     tidy,
 )
-from app.requests.schemas.scatter_request import REDUCTION_DESCRIPTION
 from app.tensors.dtypes import BY_OIP
-from app.tensors.gather_call import Device, OutOfBounds
-from app.tensors.operator_signature import Parameter, Reduction, Signature
+from app.tensors.operator_signature import Parameter, Signature
 
 _OUTPUT_OF_ANY_MODEL: Final[dict[str, Any]] = {"type": "string", "pattern": r"^([0-9]+\.)?output$"}
 """OpenAPI has one schema for all models, and the model `lookup` may have several outputs."""
@@ -219,12 +223,12 @@ def infer_request(*signatures: Signature) -> type[InferRequest]:
     }
     fields: dict[str, Any] = {
         "binary_data_output": common["binary_data_output"],
-        "dialect": (one_of(dialects), Field(signatures[0].default_dialect, description="Whose rules hold.")),
-        "device": (Device, Field("auto", description="Where to run; `auto` lets the service choose.")),
-        "out_of_bounds": (OutOfBounds, Field("error", description=OUT_OF_BOUNDS_DESCRIPTION)),
+        "dialect": dialect_field(dialects, signatures[0].default_dialect),
+        "device": (AnyDevice, "auto"),
+        "out_of_bounds": (Mode, "error"),
     }
     fields |= {name: field for name, field in common.items() if name not in fields} | own
-    fields["reduction"] = Reduction, Field("none", description=REDUCTION_DESCRIPTION)
+    fields["reduction"] = Combined, "none"
     parameters = create_model(
         "InferRequestParameters", __base__=OpenRequestModel, __module__=__name__, __doc__=_FURTHER, **fields
     )

@@ -2,66 +2,34 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from app.errors import GatherError, invalid_field
 from app.json_text import lossless_json
-from app.near_name import instead_of, near_name, shorten
-from app.requests.schemas.members import (
-    BOOLEAN,
-    FEATURES,
-    FINITE,
-    INTEGER,
-    JSON_TEXT,
-    LOOKUP_TEXT,
-    SIZES_TEXT,
-    TRUE_OR_FALSE,
-    WRONG_SHAPE,
-    Detail,
-    FromText,
-    Needed,
-    NotOffered,
-    QueryText,
-    TooSmall,
+from app.near_name import shorten
+from app.requests.schemas.field_hints import (
+    FORMS,
+    ITEM_FORMS,
+    TYPES,
+    VALUE_HINTS,
+    allowed_hint,
+    integer_hint,
+    name_hint,
 )
+from app.requests.schemas.member_types import Detail, FromText, Needed, NotOffered, QueryText, TooSmall
 from app.tensors.near_dtype import holds_positions
 from app.tensors.tensor_name import REFERENCE, TENSOR_NAME, reference_hint
 
+Model = TypeVar("Model", bound=BaseModel)
 _UNKNOWN: Final = "extra_forbidden"
 _NO_UNICODE: Final = "string_unicode"
-_OPSET: Final = re.compile(r"onnx-([1-9][0-9]{0,2})")
-_TYPES: Final = {"dtype": ("float32", "int64"), "datatype": ("FP32", "INT64")}
-"""A type's name, by the member that has one: for most tensors, and for positions."""
-_FORMS: Final = {
-    "data_shape": "a list of the sizes, such as [4, 2]",
-    "id": 'a text, such as "1"',
-    "inputs": 'a list of inputs, such as [{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]}]',
-    "name": 'a name, such as "indices"',
-    "outputs": 'a list of outputs, such as [{"name": "output"}]',
-    "parameters": "an object, such as {}",
-    "shape": "a list of the sizes, such as [2, 3]",
-    "tensor": "the name of a tensor that GET /tensors lists",
-    "url": 'a text, such as "https://host/folder/table.npy"',
-}
-"""What a member is, by its name."""
-_ITEM_FORMS: Final = {
-    "inputs": "an object with the name, datatype, shape and data of an input",
-    "outputs": 'an object with the name of an output, such as {"name": "output"}',
-}
-"""What an item of a list is, by the list's name."""
-_DIGITS: Final = re.compile(r"-?[0-9]{1,20}")
-_MOST_SIZES: Final = 80
-"""Characters of a shape in a query that a hint repeats."""
 _MANY: Final = 32
 """Of more faults than these, most are of unknown members, each of which takes pydantic longer than the JSON did."""
-_DECIMAL: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,20})(?:\.[0-9]{1,20})?")
-
 
 _NOT_RENAMED: Final[Mapping[str, str]] = {}
 OBJECT: Final = Detail("{name} must be an object")
@@ -98,7 +66,7 @@ class InvalidFields:
             raise self._error(fault)
 
     def first(self) -> GatherError:
-        """The error of the first fault: invalid_field, or limit_exceeded for a shape that would take long to read."""
+        """The error of the first fault."""
         return self._error(self._first(self._faults, 0))
 
     def raise_first(self, *place: int | str) -> None:
@@ -130,17 +98,7 @@ class InvalidFields:
         for step in way[:-1] if unknown else way:
             place.enter(step)
         if unknown or (fault["type"] == _NO_UNICODE and type(place.value) is dict):
-            return unknown_field(place.pointer, place.value, place.members(), may_be_resident=place.may_be_resident)
-        if fault["type"] == WRONG_SHAPE and type(place.value) is list:
-            try:
-                axis = lossless_json.dimensions(place.value)
-            except GatherError as too_many:
-                return too_many
-            assert isinstance(axis, int)
-            pointer = f"{place.pointer}/{axis}"
-            return invalid_field(
-                pointer, "a dimension must be an integer of 0 or more", integer_hint(place.value[axis], pointer)
-            )
+            return _unknown_field(place.pointer, place.value, place.members(), may_be_resident=place.may_be_resident)
         detail = place.detail(fault["type"])
         return GatherError(
             "not_implemented" if isinstance(detail, NotOffered) else "invalid_field",
@@ -148,6 +106,14 @@ class InvalidFields:
             pointer=place.pointer,
             hint=place.hint(fault["type"]),
         )
+
+
+def validated(model: type[Model], document: Any, prefix: str = "") -> Model:
+    """A JSON document, found right; pointers begin with `prefix`. Raises invalid_field."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as refusal:
+        raise InvalidFields(refusal, model, document, prefix).first() from None
 
 
 def _refusal(model: type[BaseModel], document: Any) -> ValidationError:
@@ -238,19 +204,19 @@ class _Place:
         pointer = shorten(self.pointer)
         if not self.pointer:
             return "Send one JSON object as the body."
-        if self.name in _TYPES:
+        if self.name in TYPES:
             verb = f"Add '{self.name}'" if fault == "missing" else "Write the name of a type"
             return f"{verb} at {pointer}, such as '{self._type()}'."
-        form = (_ITEM_FORMS if self._is_item else _FORMS).get(self.name)
+        form = (ITEM_FORMS if self._is_item else FORMS).get(self.name)
         if fault == "missing":
             return f"Add '{self.name}' at {pointer}." if form is None else f"Add '{self.name}' at {pointer}: {form}."
         if get_origin(self._annotation) is Literal:
-            return _allowed_hint(self.name, self.value, get_args(self._annotation), pointer)
+            return allowed_hint(self.name, self.value, get_args(self._annotation), pointer)
         detail = self.detail(fault)
-        if detail == INTEGER or isinstance(detail, TooSmall):
+        if isinstance(detail, TooSmall):
             return integer_hint(self.value, pointer)
-        if detail in _VALUE_HINTS:
-            return _VALUE_HINTS[detail](self.value, pointer)
+        if detail in VALUE_HINTS:
+            return VALUE_HINTS[detail](self.value, pointer)
         if self.name == "tensor" and isinstance(self.value, str):
             return reference_hint(self.value, pointer)
         if detail == OBJECT:
@@ -264,7 +230,7 @@ class _Place:
         tensor = self.of
         if self.name == "datatype" and type(self._holder) is dict:
             tensor = str(self._holder.get("name"))
-        return _TYPES[self.name][holds_positions(tensor)]
+        return TYPES[self.name][holds_positions(tensor)]
 
     def _details_of(self, kind: type[Detail]) -> Iterator[Detail]:
         return (detail for detail in self._details if isinstance(detail, kind))
@@ -288,7 +254,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 def _items(annotation: Any) -> Any:
     """The type of a list's items, None of what is no list."""
     forms = [annotation, *get_args(annotation)]
-    return next((get_args(form)[0] for form in forms if get_origin(form) is list), None)
+    return next((get_args(form)[0] for form in forms if get_origin(form) in (list, tuple)), None)
 
 
 def _item(annotation: Any) -> tuple[Any, list[Detail]]:
@@ -298,7 +264,7 @@ def _item(annotation: Any) -> tuple[Any, list[Detail]]:
     return item, [found for found in metadata if isinstance(found, Detail)]
 
 
-def unknown_field(
+def _unknown_field(
     pointer: str, fields: Mapping[str, Any], known: Collection[str], *, may_be_resident: bool = False
 ) -> GatherError:
     """The error for the first of `fields` that is not `known`.
@@ -317,101 +283,3 @@ def unknown_field(
         if isinstance(resident, str) and REFERENCE.fullmatch(resident) and not {*known}.intersection(fields):
             hint = f'Write {{"tensor": "{resident}"}} at {shorten(pointer)}, which names a resident tensor.'
     return invalid_field(place, f"{shown!r} is not a field here; there are {listed}", hint)
-
-
-def name_hint(given: str, known: Collection[str], fields: Collection[str] = (), where: str = "") -> str:
-    """How to mend the name of a field that is not `known`; `fields` are there already. `where` ends its place."""
-    near = near_name(given, (name for name in sorted(known) if name not in fields))
-    if near is not None:
-        return f"{instead_of(given, near)}{where}."
-    if not known:
-        return f"Leave out {shorten(given)!r}{where}, since there are no fields here."
-    return f"Leave out {shorten(given)!r}{where}, since the fields here are {', '.join(sorted(known))}."
-
-
-def integer_hint(value: object, pointer: str) -> str:
-    """How to mend a value that should be an integer."""
-    if isinstance(value, str) and _DIGITS.fullmatch(value):
-        return f"Write {value} without quotes at {pointer}."
-    if isinstance(value, bool):
-        return f"Write {int(value)} in place of {str(value).lower()} at {pointer}."
-    return f"Write a whole number at {pointer}, as in 0 or 2, and for a size none below 0."
-
-
-def _allowed_hint(name: str, value: object, allowed: Sequence[str], pointer: str) -> str:
-    """How to mend a value that should be one of those `allowed`."""
-    if len(allowed) == 1:
-        return f"Write '{allowed[0]}' at {pointer}."
-    listed = ", ".join(map(str, allowed))
-    near = _near(name, value, allowed) if isinstance(value, str) else None
-    if near is None:
-        return f"Write one of {listed} at {pointer}."
-    return f"{instead_of(str(lossless_json.shown(value)), near)} at {pointer}; it is one of {listed}."
-
-
-def _boolean_hint(value: object, pointer: str) -> str:
-    shown = str(lossless_json.shown(value)).lower()
-    if isinstance(value, str) and shown in ("true", "false"):
-        return f"Write {shown} without quotes at {pointer}."
-    if shown in ("0", "1"):
-        return f"Write {'true' if shown == '1' else 'false'} in place of {shown} at {pointer}."
-    return f"Write true or false at {pointer}."
-
-
-def _finite_hint(value: object, pointer: str) -> str:
-    if isinstance(value, str) and _DECIMAL.fullmatch(value):
-        return f"Write {value} without quotes at {pointer}."
-    return f"Write a finite number at {pointer}, such as 1 or 0.5."
-
-
-def _json_text_hint(value: object, pointer: str) -> str:
-    if isinstance(value, (int, float, lossless_json.Number)):
-        return f"Write {shorten(lossless_json.text_of(value))} in double quotes at {pointer}."
-    return f"Write JSON text in double quotes at {pointer}, such as 0."
-
-
-def _near(name: str, given: str, allowed: Sequence[str]) -> str | None:
-    """The value of the member `name` that was probably meant, one of those `allowed`.
-
-    An opset of ONNX has each operator in the newest version up to it: opset 17 has ScatterND-16.
-    """
-    opset = _OPSET.fullmatch(given) if name == "dialect" else None
-    if opset is not None:
-        versions = (int(known[1]) for each in allowed if (known := _OPSET.fullmatch(each)))
-        newest = max((version for version in versions if version <= int(opset[1])), default=None)
-        if newest is not None:
-            return f"onnx-{newest}"
-    return near_name(given, allowed)
-
-
-def _lookup_text_hint(value: object, pointer: str) -> str:
-    if type(value) is dict:
-        return f"Write the object at {pointer} as a string, with a backslash before each of its quotes."
-    return (
-        f'Write JSON text in double quotes at {pointer}, such as "{{\\"features\\": [{{\\"tensor\\": \\"items\\"}}]}}".'
-    )
-
-
-def _features_hint(value: object, pointer: str) -> str:
-    if type(value) is dict:
-        return f"Write a list at {pointer}, even of a single feature: the object that is there, in brackets."
-    return f"Write a list at {pointer}, with an object of 'tensor' and 'indices' for each feature."
-
-
-def _sizes_text_hint(value: object, pointer: str) -> str:
-    sizes = [size.strip() for size in re.split("[x*;, ]+", str(value)[:_MOST_SIZES].strip("[]() ,"))]
-    if all(re.fullmatch("[0-9]{1,19}", size) for size in sizes):
-        return f"Write {','.join(sizes)} at {pointer}: the sizes with commas between them and no more."
-    return f"Write the sizes with commas between them at {pointer}, as in 200000,64."
-
-
-_VALUE_HINTS: Final[Mapping[Detail, Callable[[object, str], str]]] = {
-    BOOLEAN: _boolean_hint,
-    TRUE_OR_FALSE: lambda value, pointer: _allowed_hint("", value, ("true", "false"), pointer),
-    FINITE: _finite_hint,
-    JSON_TEXT: _json_text_hint,
-    FEATURES: _features_hint,
-    LOOKUP_TEXT: _lookup_text_hint,
-    SIZES_TEXT: _sizes_text_hint,
-}
-"""How to mend a value, by what is said of it: each takes the value and where it stands."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import Field, WithJsonSchema, create_model
-from pydantic.types import FailFast, Strict
+from pydantic import Field, create_model
+from pydantic.types import FailFast
 
 from app.errors import GatherError, invalid_field
-from app.requests.schemas.gather_request import OUTPUT_DTYPE_DESCRIPTION, Tensor
-from app.requests.schemas.members import ABSENT, BOOLEAN, FEATURES, RESIDENT, JsonBool, RequestModel, TensorName
-from app.tensors.gather_call import Encoding, OutOfBounds, OutputDType
+from app.requests.schemas.common_fields import RESIDENT, AnyJson, Rounded
+from app.requests.schemas.gather_request import Tensor
+from app.requests.schemas.member_types import ABSENT, FEATURES, JsonBool, RequestModel, TensorName
+from app.tensors.gather_call import Encoding, OutOfBounds
 from app.tensors.lookup_call import ARRAYS, Pooling
 
 
@@ -58,7 +59,7 @@ LookupFeatureSettings: Any = create_model(
 class _LookupFields(RequestModel):
     """The members beside `features`, which stands before them where a class has them."""
 
-    concat: Annotated[bool, Strict(), BOOLEAN] = Field(
+    concat: JsonBool = Field(
         True,
         description="Whether the features' outputs are joined on axis 1, which needs equal types and numbers of rows; "
         "false for an output for each, in `outputs`.",
@@ -68,12 +69,12 @@ class _LookupFields(RequestModel):
         description="What becomes of an index that is out of bounds: an error; the nearest valid one (`clip`); the "
         "index modulo the number of rows (`wrap`); or a row of the fill value stands for it, in a bag too.",
     )
-    fill_value: Annotated[Any, WithJsonSchema({})] = Field(
+    fill_value: AnyJson = Field(
         ABSENT,
         description="With `out_of_bounds` fill, what rows are filled with, one value in the form of `values`; if left "
         "out 0, false or an empty string.",
     )
-    output_dtype: OutputDType = Field(ABSENT, description=OUTPUT_DTYPE_DESCRIPTION)
+    output_dtype: Rounded = ABSENT
     output_encoding: Encoding = Field("values", description="Form of the outputs' items.")
 
 

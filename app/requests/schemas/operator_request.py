@@ -8,9 +8,10 @@ from typing import Any, Final
 from pydantic import Field, create_model
 
 from app.requests.schemas.backward_request import BackwardRequest, sparse_field
+from app.requests.schemas.common_fields import dialect_field
 from app.requests.schemas.dialect_fields import dialect_fields, parameter_note
 from app.requests.schemas.gather_request import GatherRequest, GivenData, Tensor, parameter_field
-from app.requests.schemas.members import ABSENT, RequestModel, one_of
+from app.requests.schemas.member_types import ABSENT, RequestModel
 from app.requests.schemas.scatter_request import ScatterCallRequest
 from app.tensors.operator_signature import Signature
 
@@ -38,5 +39,5 @@ def operator_request(signature: Signature) -> type[RequestModel]:
         own.pop("out_of_bounds", None)
         own["sparse"] = sparse_field(signature)
     name, text = signature.schema
-    dialect = one_of(signature.dialects), Field(signature.default_dialect, description="Whose rules hold.")
+    dialect = dialect_field(signature.dialects, signature.default_dialect)
     return create_model(name, __base__=base, __module__=base.__module__, __doc__=text, **own, dialect=dialect)

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import BaseModel, Field, WithJsonSchema
 from pydantic.fields import FieldInfo
 
+from app.requests.schemas.common_fields import RESIDENT
 from app.requests.schemas.gather_request import NamedTensor, Tensor
-from app.requests.schemas.members import RESIDENT, FromText, QueryText
+from app.requests.schemas.member_types import FromText, QueryText
 from app.tensors.tensor_name import REFERENCE_PATTERN
 
 _ONLY: Final = "Only with a safetensors body; a JSON request has this field in its body."

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pydantic import Field
 
 from app.errors import invalid_field
+from app.requests.schemas.common_fields import Combined, OutputEncoding
 from app.requests.schemas.gather_request import GivenData, Tensor
-from app.requests.schemas.members import RequestModel
-from app.tensors.gather_call import Device, Encoding
+from app.requests.schemas.member_types import RequestModel
+from app.tensors.gather_call import Device
 from app.tensors.operator_signature import Reduction, Signature
-
-REDUCTION_DESCRIPTION: Final = (
-    "How an update combines with what is there. Updates count in row-major order: with none the last one of a place "
-    "wins, others are applied one after the other. bool, string and complex take none only."
-)
 
 
 class ScatterRequest(RequestModel):
@@ -23,7 +17,7 @@ class ScatterRequest(RequestModel):
 
     indices: Tensor = Field(description="int64; each tuple in the last dimension names an element or slice.")
     updates: Tensor = Field(description="Of the tensor's type and of shape indices.shape[:-1] + tensor.shape[k:].")
-    reduction: Reduction = Field("none", description=REDUCTION_DESCRIPTION)
+    reduction: Combined = "none"
 
 
 class ScatterCallRequest(RequestModel):
@@ -32,10 +26,10 @@ class ScatterCallRequest(RequestModel):
     data: GivenData
     indices: Tensor
     updates: Tensor
-    reduction: Reduction = Field("none", description=REDUCTION_DESCRIPTION)
+    reduction: Combined = "none"
     dialect: str
     device: Device = Field("auto", description="Where to run; scatters run on the CPU.")
-    output_encoding: Encoding = Field("values", description="Form of the output's items.")
+    output_encoding: OutputEncoding = "values"
 
 
 def check_reduction(signature: Signature, dialect: str, reduction: Reduction, pointer: str) -> None:

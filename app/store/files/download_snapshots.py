@@ -1,8 +1,8 @@
 """Keeps one version of a content for a download, which may take longer than a scatter can wait.
 
-If the file system can share blocks between files (reflink), a snapshot is a copy that takes no space. Otherwise it is a
-file beside the content: before a scatter changes a page it copies the page there, once; the reader takes copied pages
-from the snapshot and all others from the content itself.
+A snapshot is a file beside the content: before a scatter changes a page it copies the page there, once; the reader
+takes copied pages from the snapshot and all others from the content itself. A snapshot never shares blocks with the
+content (reflink): a store to a shared block of a mapping needs room, and a full disk then ends the process (SIGBUS).
 
     <content id>.<random>   one byte for each page of the items, 1 where the page was copied; then the pages, each in
                             its own place. The file is sparse, and has its full length from the start. It is truncated
@@ -30,14 +30,11 @@ from app.errors import GatherError
 from app.store.files import disk_writes
 from app.store.files.mapped_tensor import MappedContent
 from app.store.files.regular_file import NotRegular, open_regular, read_at
-from app.store.files.remove_leftovers import remove_or_warn
 from app.store.files.tensor_file import PAGE, Description, HeaderWord, decode_page
-from app.store.scatters.scatter_log import Record
+from app.store.scatters.scatter_log import Record, changed_parts
 from app.store.store_errors import unreadable
 
 FOLDER: Final = "snapshots"
-_NEW: Final = "new-"
-"""Prefix of the name of a file that its reader has not locked yet."""
 
 
 class Snapshot:
@@ -52,7 +49,6 @@ class Snapshot:
         self._content = content
         self._fd = -1
         self._path: Path | None = None
-        self._is_clone = False
         self._size = 0
         try:
             source = open_regular(content.path, os.O_RDWR)
@@ -71,27 +67,15 @@ class Snapshot:
             os.close(source)
 
     def _make(self, source: int, folder: Path) -> None:
-        name = f"{self._content.description.id}.{uuid4().hex}"
-        new = folder / f"{_NEW}{name}"
-        self._path = new
-        self._fd = disk_writes.create(new)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        if disk_writes.clone(source, self._fd):
-            self._is_clone = True
-            disk_writes.unlink(new)
-            self._path = None
-            return
+        self._path = folder / f"{self._content.description.id}.{uuid4().hex}"
+        self._fd = _create_locked(self._path)
         pages = _pages_at(self._content.description)
         self._size = pages + self._content.description.size
         disk_writes.truncate(self._fd, self._size)
-        disk_writes.rename(new, folder / name)
-        self._path = folder / name
         disk_writes.write_at(source, (1).to_bytes(8, "little"), 8 * HeaderWord.SNAPSHOTS)
 
     def read(self, begin: int, end: int) -> bytes:
         """Bytes `begin` to `end` of the items. Raises tensor_damaged, and insufficient_storage for a lost page."""
-        if self._is_clone:
-            return _read(self._fd, PAGE + begin, end - begin)
         self._content.resident()  # raises for a file that was cut, before anything is read
         piece = self._content.read(begin, end)
         if self._fd < 0:
@@ -111,15 +95,6 @@ class Snapshot:
             raise GatherError("insufficient_storage", "the disk had no room for what was to be read before it changed")
         return piece
 
-    @property
-    def is_whole(self) -> bool:
-        """Return True if everything that was read is of one version.
-
-        False if a service removed the file when it started, so that scatters had nowhere to copy pages to. This happens
-        only to a reader outside the service's process group.
-        """
-        return self._fd < 0 or self._is_clone or os.fstat(self._fd).st_nlink > 0
-
     def close(self) -> None:
         """Remove the file and unlock it."""
         if self._fd >= 0:
@@ -130,6 +105,16 @@ class Snapshot:
             self._fd = -1
 
 
+def _create_locked(path: Path) -> int:
+    """A new file that this process has locked; its descriptor."""
+    while True:
+        fd = disk_writes.create(path)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            return fd
+        os.close(fd)  # `remove_abandoned` found it before it was locked
+
+
 def save_pages(mapping: mmap, description: Description, folder: Path, records: Sequence[Record]) -> bool:
     """Copy the pages that `records` will change into the snapshots of the content; False where there are none.
 
@@ -138,7 +123,7 @@ def save_pages(mapping: mmap, description: Description, folder: Path, records: S
     living = list(_open_snapshots(folder, description.id))
     if not living:
         return False
-    pages = pages_of(records)
+    pages = changed_parts(records, PAGE)
     for fd in living:
         try:
             _save_into(mapping, description, fd, pages)
@@ -190,32 +175,12 @@ def _open_if_read(path: Path) -> int:
     return -1
 
 
-def remove_abandoned(folder: Path, *, everything: bool = False) -> None:
-    """Remove the files of dead readers, or `everything` where no other process uses the store. Raises OSError."""
+def remove_abandoned(folder: Path) -> None:
+    """Remove the files of dead readers. Raises OSError."""
     for path in folder.iterdir():
-        if everything:
-            remove_or_warn(path)
-        elif not path.name.startswith(_NEW):
-            fd = _open_if_read(path)
-            if fd >= 0:
-                os.close(fd)
-
-
-def pages_of(records: Sequence[Record]) -> NDArray[np.int64]:
-    """The numbers of the pages that records change, each once, in order."""
-    found: list[NDArray[np.int64]] = []
-    for record in records:
-        width = record.entry.width
-        if not len(record.rows) or not width:
-            continue
-        begin = record.rows.astype(np.int64) * width
-        first, last = begin // PAGE, (begin + width - 1) // PAGE
-        found.append(first)
-        if (last > first).any():
-            spans = last - first + 1
-            starts = np.cumsum(spans) - spans
-            found.append(np.repeat(first - starts, spans) + np.arange(int(spans.sum())))
-    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+        fd = _open_if_read(path)
+        if fd >= 0:
+            os.close(fd)
 
 
 def _runs(pages: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -20,19 +20,15 @@ _ORDERED: Final = frozenset({"x86_64", "AMD64", "i386", "i686"})
 """Processors that keep the order of loads and of stores, as other processors see them."""
 
 
-class Unsuitable(StoreRefused):
-    """The file system or the processor lacks what the store relies on."""
-
-
 def check_folder(folder: Path) -> None:
-    """Raises Unsuitable for a folder on a network file system.
+    """Raises StoreRefused for a folder on a network file system.
 
     Locks and mappings are not shared there between machines as they are between processes, and an fsync may not do what
     it says, so that what was acknowledged could be lost.
     """
     kind = file_system_of(folder)
     if kind in _NETWORK:
-        raise Unsuitable(
+        raise StoreRefused(
             f"the store {folder} lies on a network file system ({kind}), which does not keep what the store relies on: "
             "give it a folder on a local disk with GATHERND_STORE_DIR"
         )
@@ -55,10 +51,10 @@ def file_system_of(folder: Path) -> str | None:
 
 
 def check_processor(processes: int) -> None:
-    """Raise Unsuitable if several processes could see each other's changes of a tensor out of order."""
+    """Raise StoreRefused if several processes could see each other's changes of a tensor out of order."""
     fenced = memory_barrier.register()
     if processes > 1 and not fenced and platform.machine() not in _ORDERED:
-        raise Unsuitable(
+        raise StoreRefused(
             f"several workers cannot share a store on this machine: its processor ({platform.machine()}) may reorder "
             "what they read, and its system has no membarrier(2) against that; serve with GATHERND_WORKERS=1"
         )

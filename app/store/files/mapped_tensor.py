@@ -35,12 +35,12 @@ class MappedContent:
     __slots__ = (
         "_exclude_writers",
         "_size",
-        "_tensor",
         "cold",
         "data_version",
         "description",
         "mapping",
         "path",
+        "tensor",
         "words",
     )
 
@@ -51,7 +51,7 @@ class MappedContent:
         read-ahead, whose pages would only push out others.
         """
         self.path = path
-        self.data_version = row.version
+        self.data_version = row.number
         fd = open_regular(path)
         try:
             status = os.fstat(fd)
@@ -70,7 +70,7 @@ class MappedContent:
         self.words = memoryview(self.mapping)[:PAGE].cast("Q")
         self._exclude_writers = hold
         self._size = self.description.file_size
-        self._tensor = self._make_tensor()
+        self.tensor = self._make_tensor()
 
     def _make_tensor(self) -> Tensor:
         description, mapping = self.description, self.mapping
@@ -102,10 +102,6 @@ class MappedContent:
             raise damaged(self.description.name, "its checksums or its log do not match")
         return _MappedResident(self, version)
 
-    def tensor_and_etag(self, version: int) -> tuple[Tensor, str]:
-        """The tensor, and its ETag at this version."""
-        return self._tensor, self.description.etag(version >> 1)
-
     def exclude_writers(self) -> AbstractContextManager[object]:
         """A context in which no scatter changes the content; entering it blocks."""
         return self._exclude_writers()
@@ -127,14 +123,14 @@ class MappedContent:
         """Where the bytes of rows `first` to `last` begin and end."""
         description = self.description
         width = prod(description.shape[1:])
-        if isinstance(self._tensor, PackedStrings):
-            starts = self._tensor.array
+        if isinstance(self.tensor, PackedStrings):
+            starts = self.tensor.array
             begin, end = (
                 int(starts[row * width]) if row * width < description.item_count else description.size
                 for row in (first, last)
             )
             return begin, end
-        width *= self._tensor.dtype.item_size
+        width *= self.tensor.dtype.item_size
         return first * width, last * width
 
     def read(self, begin: int, end: int) -> bytes:
@@ -148,8 +144,8 @@ class _MappedResident(Resident):
     __slots__ = ("_content",)
 
     def __init__(self, content: MappedContent, version: int) -> None:
-        tensor, etag = content.tensor_and_etag(version)
-        super().__init__(tensor, etag, version, content.words, content.cold, content.data_version)
+        etag = content.description.etag(version >> 1)
+        super().__init__(content.tensor, etag, version, content.words, content.cold, content.data_version)
         self._content = content
 
     def refreshed(self) -> Resident:
@@ -164,7 +160,7 @@ class _MappedResident(Resident):
 class CurrentContent:
     """A content that lookups read, and the `Resident` of the last one; shared by all references to the content."""
 
-    __slots__ = ("__weakref__", "content", "resident")
+    __slots__ = ("content", "resident")
 
     def __init__(self, content: MappedContent) -> None:
         self.content = content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import time
@@ -14,7 +13,8 @@ from typing import Final
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.files import disk_writes
 from app.store.files.regular_file import NotRegular, open_regular
-from app.store.processes.store_locks import StoreLocks
+from app.store.processes.store_locks import StoreLocks, try_lock
+from app.store.scatters.scatter_log import FULL
 
 logger = logging.getLogger("gathernd")
 SIDE: Final = ".side"
@@ -76,12 +76,9 @@ class UploadFolder:
         except (FileNotFoundError, NotRegular):
             return False
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not try_lock(fd)
         finally:
             os.close(fd)
-        return False
 
 
 @dataclass(slots=True)
@@ -112,5 +109,5 @@ class OrphanedFiles:
         known, contents = {row.file for row in rows}, {row.content for row in rows}
         return [
             *(self._tensors / name for name in files if name not in known),
-            *(self._logs / name for name in logs if name not in contents),
+            *(self._logs / name for name in logs if name.removesuffix(FULL) not in contents),
         ]

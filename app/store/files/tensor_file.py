@@ -19,9 +19,10 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from math import prod
 from struct import Struct
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import orjson
+from pydantic import Field, TypeAdapter, ValidationError
 
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
@@ -59,7 +60,7 @@ class BadFile(Exception):
     """The file is not the whole, sound file of a tensor; the text says why."""
 
 
-_REQUIRED: Final[dict[str, type]] = {"id": str, "name": str, "dtype": str, "shape": list, "size": int, "sha256": str}
+_Size = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ class Description:
     id: str
     name: str
     dtype: str
-    shape: tuple[int, ...]
-    size: int
+    shape: tuple[_Size, ...]
+    size: _Size
     sha256: str
     prefault: bool = False
     lock: bool = False
@@ -114,6 +115,9 @@ class Description:
         return etag_of(self.id, sequence)
 
 
+_DESCRIPTION: Final = TypeAdapter(Description)
+
+
 def etag_of(content: str, sequence: int) -> str:
     """The ETag of the content of this id after `sequence` scatters, in its quotes."""
     return f'"{content}-{sequence}"'
@@ -150,22 +154,11 @@ def decode_page(page: bytes, file_size: int) -> Description:
     if zlib.crc32(text) != crc or _JSON_AT + length > PAGE:
         raise BadFile("the description does not match its checksum")
     try:
-        members = orjson.loads(text)
-    except ValueError:
-        members = None
-    if not isinstance(members, dict):
-        raise BadFile("the description is not a JSON object")
-    for name, kind in _REQUIRED.items():
-        if type(members.get(name)) is not kind:
-            raise BadFile(f"the description has no {name} as it should be")
-    shape = members["shape"]
-    if not all(type(size) is int and size >= 0 for size in shape) or members["size"] < 0:
-        raise BadFile("the description has no shape as it should be")
-    description = Description(
-        **{name: members[name] for name in _REQUIRED} | {"shape": tuple(shape)},
-        prefault=bool(members.get("prefault")),
-        lock=bool(members.get("lock")),
-    )
+        description = _DESCRIPTION.validate_json(text, strict=True)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "its JSON"
+        raise BadFile(f"the description is unsound, {place}: {first['msg']}") from None
     if description.dtype not in DTYPES:
         raise BadFile(f"the element type {description.dtype!r} is not known")
     if file_size != description.file_size:
@@ -176,6 +169,11 @@ def decode_page(page: bytes, file_size: int) -> Description:
 def page_version(page: bytes) -> int:
     """The VERSION word of a file's first page."""
     return int.from_bytes(page[:8], "little")
+
+
+def page_modified(page: bytes) -> int:
+    """The MODIFIED word of a file's first page."""
+    return int.from_bytes(page[8:16], "little")
 
 
 def is_sound(fd: int, description: Description, block: int) -> bool:

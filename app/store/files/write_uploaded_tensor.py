@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 import numpy as np
@@ -24,15 +24,16 @@ from app.store.files import disk_writes
 from app.store.files.tensor_file import BLOCK, PAGE, BlockChecksums, Description, encode_page, new_hash
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.frame_format import HEAD
 from app.tensors.little_endian_items import BOOL_HINT, UTF8_HINT, first_no_bool
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
-from app.tensors.string_frames import read_frames
+from app.tensors.string_frames import HEAD, read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import coordinates
 
 BODY: Final = "/body"
 _CHUNK_BYTES: Final = 1 << 22
+_FLUSH_BYTES: Final = 1 << 23
+"""After so many bytes each, the disk begins to write them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class UploadSpec:
     """What is uploaded, as the next version of tensor `name`, and how its items come.
 
     `keep` is how many versions stay, this one among them, None for as many as the setting says. `origin` is where the
-    items may be read again, as URL or URL#TENSOR.
+    items may be read again, as URL or URL#TENSOR. `note` is what the caller says of the version. `replicas` is on how
+    many shards each range is to be, None for as many as before.
     """
 
     name: str
@@ -54,10 +56,17 @@ class UploadSpec:
     lock: bool = False
     keep: int | None = None
     origin: str = ""
+    note: str = ""
+    replicas: int | None = None
+    has_ranges: bool = False
+    """Whether other machines may read ranges of the items at their origin."""
 
 
 class Upload:
     """One content being received. `write` and `finish` block on the disk and belong on a thread."""
+
+    is_pulled: ClassVar[bool] = False
+    """Whether others read the items from their origin: `take_pulled` takes them, and nobody writes."""
 
     def __init__(self, folder: Path, spec: UploadSpec, limits: Limits) -> None:
         """Raises limit_exceeded."""
@@ -77,6 +86,8 @@ class Upload:
         self._incomplete = b""
         self._size = 0
         self._written = 0
+        self._flushed, self._unflushed = PAGE, 0
+        """Where the bytes begin that the disk has not been told to write, and how many there are."""
         self._digest = new_hash(dtype, shape)
         self._checksums = BlockChecksums()
         self._strings = _FramedStrings(self.items, limits.string_bytes, shape) if dtype.kind == "string" else None
@@ -119,6 +130,10 @@ class Upload:
         else:
             self._append(piece)
 
+    def take_pulled(self) -> Buffer:
+        """Take the next bytes that others have read, and return them; none if nobody has them yet."""
+        raise NotImplementedError
+
     def _swapped(self, piece: Buffer) -> bytes:
         raw = self._incomplete + bytes(piece)
         whole = len(raw) - len(raw) % self._swap_bytes
@@ -146,6 +161,11 @@ class Upload:
         """Put bytes where they belong, after those before. Raises OSError."""
         self._checksums.update(piece)
         disk_writes.write(self._fd, piece)
+        self._unflushed += len(piece)
+        if self._unflushed >= _FLUSH_BYTES:
+            disk_writes.begin_flush(self._fd, self._flushed, self._unflushed)
+            self._flushed += self._unflushed
+            self._unflushed = 0
 
     def _check_bools(self, piece: Buffer) -> None:
         octets = np.frombuffer(piece, np.uint8)

@@ -2,8 +2,7 @@
 
     gathernd-backup     says that the folder is a backup's; whoever works on it holds a lock (flock) on it
     contents/           one file for each content at one sequence, as `content_copy` writes it, named `ID-SEQUENCE`
-    manifest.json       one line with the format and the SHA-256 of the rest; then versions, aliases and last numbers as
-                        JSON
+    manifest.json       one line with the format and the SHA-256 of the rest; then the `Manifest` as JSON
 
 The manifest is written last and put in the place of the one before in one step; contents that it does not name any more
 are removed after that. So a backup that was cut short leaves the one before as it was, or none where there was none.
@@ -17,13 +16,14 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
+from pydantic import TypeAdapter
 
-from app.store.catalogue.catalogue_rows import Alias, CatalogueContents, LastVersion, Row
+from app.store.catalogue.catalogue_rows import CatalogueContents, Row
 from app.store.files import disk_writes
 from app.store.files.regular_file import NotRegular, mode_of, open_regular, read_regular
 from app.store.files.whole_file import write_whole_file
@@ -44,26 +44,17 @@ class BackupRefused(StoreRefused):
 
 
 @dataclass(frozen=True, slots=True)
-class SavedVersion:
-    """A version in a backup: its row, whose `file` is the one in the backup, and the digest of that file."""
-
-    row: Row
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that a backup says. `made` is when its moment was, in nanoseconds since 1970."""
+    """All that a backup says: the catalogue as it was at `made`, in nanoseconds since 1970.
+
+    The `file` of a row is the one in the backup.
+    """
 
     made: int
-    versions: list[SavedVersion]
-    aliases: list[Alias]
-    last_versions: list[LastVersion]
-    version_floor: int
+    catalogue: CatalogueContents
 
-    def contents(self, rows: list[Row], aliases: list[Alias]) -> CatalogueContents:
-        """The catalogue of a store with these rows and aliases in the place of the backup's."""
-        return CatalogueContents(rows, aliases, self.last_versions, self.version_floor)
+
+_MANIFEST: Final = TypeAdapter(Manifest)
 
 
 def prepare(folder: Path) -> None:
@@ -110,15 +101,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 def write(folder: Path, manifest: Manifest) -> None:
     """Make `manifest` that of the folder, durably, in one step. Raises OSError."""
-    body = orjson.dumps(
-        {
-            "made": manifest.made,
-            "versions": [{**asdict(one.row), "digest": one.digest} for one in manifest.versions],
-            "aliases": [asdict(alias) for alias in manifest.aliases],
-            "last_versions": [asdict(one) for one in manifest.last_versions],
-            "version_floor": manifest.version_floor,
-        }
-    )
+    body = _MANIFEST.dump_json(manifest)
     head = orjson.dumps({"format": _FORMAT, "sha256": hashlib.sha256(body).hexdigest()})
     write_whole_file(folder / MANIFEST, head + b"\n" + body)
 
@@ -135,25 +118,15 @@ def read(folder: Path) -> Manifest | None:
         about = orjson.loads(head)
         if about["format"] != _FORMAT or about["sha256"] != hashlib.sha256(body).hexdigest():
             raise ValueError
-        return _decoded(orjson.loads(body))
+        manifest = _MANIFEST.validate_json(body)
+        # They become the paths of files.
+        if not all(TENSOR_NAME.fullmatch(row.name) and _FILE.fullmatch(row.file) for row in manifest.catalogue.rows):
+            raise ValueError
+        return manifest
     except (ValueError, KeyError, TypeError):
         raise BackupRefused(
             f"{folder / MANIFEST} is damaged or was changed: use another backup, or make one in another folder"
         ) from None
-
-
-def _decoded(members: dict[str, Any]) -> Manifest:
-    versions = []
-    for one in members["versions"]:
-        digest = one.pop("digest")
-        row = Row(**{**one, "shape": tuple(one["shape"])})
-        # They become the paths of files.
-        if not TENSOR_NAME.fullmatch(row.name) or not _FILE.fullmatch(row.file):
-            raise ValueError
-        versions.append(SavedVersion(row, digest))
-    aliases = [Alias(**one) for one in members["aliases"]]
-    last_versions = [LastVersion(**one) for one in members["last_versions"]]
-    return Manifest(members["made"], versions, aliases, last_versions, members["version_floor"])
 
 
 def file_of(row: Row, sequence: int) -> str:

@@ -12,13 +12,13 @@ from typing import Final
 
 import orjson
 
-from app.store.catalogue.catalogue import LOCK_TIMEOUT_S, database_uri
+from app.store.catalogue.catalogue_database import LOCK_TIMEOUT_S, database_uri
 from app.store.catalogue.catalogue_rows import CatalogueContents
 from app.store.catalogue.catalogue_schema import APPLICATION, SCHEMA_VERSION, create_tables
 from app.tensors.tensor_name import RESERVED, TENSOR_NAME
 
 _SHOWN_PROBLEMS: Final = 10
-_NUMBERS: Final = frozenset({"keys", "clock", "boottime", "version_floor", "removed_names"})
+_NUMBERS: Final = frozenset({"keys", "clock", "boottime", "version_floor"})
 """The values of the table `facts` that are integers."""
 _FACTS: Final = _NUMBERS | {"boot"}
 _ETAG: Final = re.compile(r'"[!#-~]+"')
@@ -59,14 +59,9 @@ def _problem(connection: sqlite3.Connection) -> str | None:
             return f"has a value {name!r} that is no integer"
     if not one("SELECT max(sequence) FROM changes"):
         return "has no number of the last change"
-    counts = {
-        "keys": one("SELECT count(*) FROM keys"),
-        "removed_names": one("SELECT count(*) FROM last_versions WHERE removed IS NOT NULL"),
-    }
-    for name, count in counts.items():
-        said = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()[0]
-        if said != count:
-            return f"says that {name} is {said}, and it is {count}"
+    said, count = one("SELECT value FROM facts WHERE name = 'keys'"), one("SELECT count(*) FROM keys")
+    if said != count:
+        return f"says that keys is {said}, and it is {count}"
     return None
 
 
@@ -119,10 +114,10 @@ def contents_problems(contents: CatalogueContents) -> Iterator[tuple[str, str, s
     """What does not fit together: of which name, what is wrong, and what to do."""
     versions: dict[str, set[int]] = defaultdict(set)
     for row in contents.rows:
-        versions[row.name].add(row.version)
+        versions[row.name].add(row.number)
     files: dict[str, str] = {}
-    for row in sorted(contents.rows, key=lambda row: (row.name, row.version)):
-        if row.version < 1:
+    for row in sorted(contents.rows, key=lambda row: (row.name, row.number)):
+        if row.number < 1:
             yield row.reference, "has a number that no version has", "restore a backup"
         for what in {row.file, row.content}:
             other = files.setdefault(what, row.reference)

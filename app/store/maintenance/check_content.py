@@ -1,82 +1,96 @@
-"""What is wrong with the file of one content and with its log."""
+"""Finding damage in the file of one content and in its log."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
 from typing import Final
 
+from app.store.catalogue.catalogue_database import Catalogue
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files.regular_file import NotRegular, open_regular
 from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, Description, decode_page, is_sound, page_version
-from app.store.maintenance.unclaimed_store import UnclaimedStore
-from app.store.scatters.scatter_log import BrokenLog, ScatterLog
+from app.store.processes.store_locks import StoreLocks
+from app.store.scatters.scatter_log import BrokenLog, all_records, full_path
 from app.store.scatters.writable_tensor import dirty_blocks
 
 _FILE_NAME: Final = re.compile(r"[^/\0]+")
+_BLOCKS_PER_PAUSE: Final = 16
 
 
-def content_problem(store: UnclaimedStore, row: Row) -> str | None:
-    """What is wrong with a version, None where it is sound, or is there no more. Raises OSError.
+class UnreadableFile(BadFile):
+    """The system does not give the file, which may be its own fault."""
 
-    Its blocks are compared with their checksums without a lock, so that scatters go on. What looks wrong then may have
-    been changed since the last checkpoint, and so it is looked at once more within the lock, as is the log.
+
+def check_content(
+    folder: Path, locks: StoreLocks, catalogue: Catalogue, row: Row, pause: Callable[[float], bool] = lambda _: False
+) -> None:
+    """Raises BadFile unless a version of the store in `folder` is sound, or is there no more. Raises OSError.
+
+    Its blocks are compared with their checksums without a lock, so that scatters go on; between them `pause` is given
+    the seconds of work, and its True ends the check. What looks wrong then may have been changed since the last
+    checkpoint, and so it is looked at once more within the lock, as is the log.
     """
     if {row.file, row.content} & {"", ".", ".."} or not _FILE_NAME.fullmatch(row.file + row.content):
-        return "the catalogue names no file of the store for it"
+        raise BadFile("the catalogue names no file of the store for it")
+    log = folder / "logs" / row.content
     suspects: list[int] = []
     version = DAMAGED
     try:
-        fd = open_regular(store.tensor_folder / row.file)
+        fd = open_regular(folder / "tensors" / row.file)
         try:
             description = _description(fd, row)
-            suspects = _wrong_blocks(fd, description, range(description.block_count))
+            for first in range(0, description.block_count, _BLOCKS_PER_PAUSE):
+                began = perf_counter()
+                blocks = range(first, min(first + _BLOCKS_PER_PAUSE, description.block_count))
+                suspects += [block for block in blocks if not is_sound(fd, description, block)]
+                if pause(perf_counter() - began):
+                    return
             version = page_version(os.pread(fd, PAGE, 0))
         finally:
             os.close(fd)
     except (BadFile, OSError):
         pass  # looked at again below
     else:
-        if not suspects and not version & (DAMAGED | 1) and not os.path.lexists(store.log_folder / row.content):
-            return None
-    with store.locks.tensor(row.name):
-        if store.catalogue.row(row.name, row.version) != row:
-            return None
+        if not suspects and not version & (DAMAGED | 1) and not any(map(os.path.lexists, (log, full_path(log)))):
+            return
+    with locks.tensor(row.name):
+        if catalogue.row(row.name, row.number) != row:
+            return
         try:
-            return _problem_within_lock(store, row, suspects)
-        except BadFile as problem:
-            return str(problem)
+            _check_within_lock(folder, row, suspects)
         except FileNotFoundError:
-            return "its file is missing"
+            raise UnreadableFile("its file is missing") from None
         except OSError as error:
-            return f"its file cannot be read: {error.strerror}"
+            raise UnreadableFile(f"its file cannot be read: {error.strerror}") from None
 
 
-def _problem_within_lock(store: UnclaimedStore, row: Row, suspects: list[int]) -> str | None:
+def _check_within_lock(folder: Path, row: Row, suspects: list[int]) -> None:
     """Raises BadFile and OSError."""
-    fd = open_regular(store.tensor_folder / row.file)
+    fd = open_regular(folder / "tensors" / row.file)
     try:
         description = _description(fd, row)
         version = page_version(os.pread(fd, PAGE, 0))
         if version & DAMAGED:
-            return "the service has found it damaged and does not serve it"
+            raise BadFile("the service has found it damaged and does not serve it")
         try:
-            records = ScatterLog(store.log_folder / row.content).read(repair=False)
+            records = all_records(folder / "logs" / row.content)
         except BrokenLog:
-            return "its log is damaged before its end: acknowledged changes are lost"
+            raise BadFile("its log is damaged before its end: acknowledged changes are lost") from None
         except NotRegular as problem:
-            return f"its log cannot be read: {problem.strerror}"
+            raise BadFile(f"its log cannot be read: {problem.strerror}") from None
         sequences = [record.entry.sequence for record in records]
         if sequences and min(sequences) > (version >> 1) + 1:
-            return f"its log begins with change {min(sequences)}, and the file has {version >> 1} changes"
+            raise BadFile(f"its log begins with change {min(sequences)}, and the file has {version >> 1} changes")
         if version & 1 and max(sequences, default=0) <= version >> 1:
-            return "a change was cut short, and the log does not have it"
+            raise BadFile("a change was cut short, and the log does not have it")
         changed = dirty_blocks(records)
-        wrong = [block for block in _wrong_blocks(fd, description, suspects) if block not in changed]
+        wrong = [block for block in suspects if block not in changed and not is_sound(fd, description, block)]
         if wrong:
-            return f"block {wrong[0]} ({len(wrong)} in all) does not match its checksum"
-        return None
+            raise BadFile(f"block {wrong[0]} ({len(wrong)} in all) does not match its checksum")
     finally:
         os.close(fd)
 
@@ -96,8 +110,3 @@ def _description(fd: int, row: Row) -> Description:
             f"{description.dtype} {list(description.shape)} of {description.size}, or another hash"
         )
     return description
-
-
-def _wrong_blocks(fd: int, description: Description, blocks: Iterable[int]) -> list[int]:
-    """Those of `blocks` that do not match their checksums."""
-    return [block for block in blocks if not is_sound(fd, description, block)]

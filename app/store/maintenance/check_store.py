@@ -8,33 +8,30 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from app.store import import_records
-from app.store.catalogue.catalogue import FILE, FILES
+from app.store.catalogue.catalogue_database import FILE
 from app.store.catalogue.store_format import check_format
 from app.store.files.file_system_check import check_folder
-from app.store.files.folder_layout import misplaced
+from app.store.files.folder_layout import CONTENT_FOLDERS, KNOWN, misplaced
 from app.store.files.regular_file import is_regular, kind_of, mode_of
 from app.store.files.remove_leftovers import UploadFolder, file_names
 from app.store.files.tensor_file import BadFile
 from app.store.maintenance import backup_manifest
 from app.store.maintenance.backup_manifest import CONTENTS, MARKER
 from app.store.maintenance.check_catalogue import contents_problems, database_problem, reserved_names
-from app.store.maintenance.check_content import content_problem
+from app.store.maintenance.check_content import check_content
 from app.store.maintenance.restore import open_saved
 from app.store.maintenance.unclaimed_store import UnclaimedStore
 from app.store.processes.directory_lock import StoreRefused
 from app.store.processes.store_locks import STRIPES
+from app.store.scatters.scatter_log import FULL
 
 _AGAIN: Final = "upload the tensor again, or restore a backup"
-_KNOWN: Final = frozenset({
-    "format", *FILES, "tensors", "logs", "incoming", "snapshots", "imports", "lock", "members",
-    "state", "locks", "lost+found",
-})  # fmt: skip
-_FOLDERS: Final = ("tensors", "logs", "incoming", "snapshots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +63,17 @@ def check(folder: Path) -> Iterator[Finding]:
         return
     yield from _check_permissions(folder)
     out_of_place = list(misplaced(folder))
-    for found in out_of_place:
-        yield Finding("damage", found.name, found.problem, _advice(found.name))
+    for name, wrong in out_of_place:
+        yield Finding("damage", name, wrong, _advice(name))
     if out_of_place:
         return
-    wrong = database_problem(folder / FILE)
-    if wrong is not None:
-        yield Finding("damage", FILE, wrong, "stop the service, and restore a backup into a new folder")
+    damage = database_problem(folder / FILE)
+    if damage is not None:
+        yield Finding("damage", FILE, damage, "stop the service, and restore a backup into a new folder")
         return
-    store = UnclaimedStore(folder)
-    try:
+    with closing(UnclaimedStore(folder)) as store:
         yield from _check_contents(store)
         yield from _check_files(store)
-    finally:
-        store.close()
 
 
 def _advice(name: str) -> str:
@@ -122,15 +116,16 @@ def _check_contents(store: UnclaimedStore) -> Iterator[Finding]:
             "note", name, "has a name that is reserved by now: it is read and changed, but cannot be replaced",
             "download it, upload it under another name and remove it",
         )  # fmt: skip
-    for row in sorted(contents.rows, key=lambda row: (row.name, row.version)):
-        found = content_problem(store, row)
-        if found is not None:
-            yield Finding("damage", row.reference, found, _AGAIN)
+    for row in sorted(contents.rows, key=lambda row: (row.name, row.number)):
+        try:
+            check_content(store.folder, store.locks, store.catalogue, row)
+        except BadFile as problem:
+            yield Finding("damage", row.reference, str(problem), _AGAIN)
 
 
 def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
     """Files that nothing refers to, and folders that are missing."""
-    for name in _FOLDERS:
+    for name in CONTENT_FOLDERS:
         if not (store.folder / name).is_dir():
             yield Finding("damage", name, "is missing", "start the service on the folder, which makes it")
     left = "nothing: the service removes it, within a minute or when it starts"
@@ -141,7 +136,7 @@ def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
     if store.upload_folder.is_dir():
         for path in filter(is_regular, UploadFolder(store.upload_folder, store.locks).abandoned()):
             yield Finding("note", f"incoming/{path.name}", "is of an upload whose process has died", left)
-    for name in sorted(set(file_names(store.folder)) - _KNOWN):
+    for name in sorted(set(file_names(store.folder)) - KNOWN):
         if not name.endswith(".new"):
             yield Finding("note", name, "is not of the store", "keep other files elsewhere")
 
@@ -176,7 +171,8 @@ def _files_without_rows(store: UnclaimedStore) -> set[Path]:
     with store.locks.catalogue():
         files = {path for folder in (store.tensor_folder, store.log_folder) for path in _paths(folder)}
         rows = store.catalogue.contents().rows
-    known = {store.tensor_folder / row.file for row in rows} | {store.log_folder / row.content for row in rows}
+    known = {store.tensor_folder / row.file for row in rows}
+    known |= {store.log_folder / f"{row.content}{suffix}" for row in rows for suffix in ("", FULL)}
     return files - known
 
 
@@ -196,18 +192,15 @@ def _check_backup(folder: Path) -> Iterator[Finding]:
         if manifest is None:
             yield Finding("damage", str(folder), "is a backup that was not finished", "make it again")
             return
-        for saved in manifest.versions:
+        for row in manifest.catalogue.rows:
             try:
-                source = open_saved(folder / CONTENTS, saved)
-                try:
+                with closing(open_saved(folder / CONTENTS, row)) as source:
                     source.check()
-                finally:
-                    source.close()
             except (BadFile, OSError) as problem:
                 why = str(problem.strerror) if isinstance(problem, OSError) else str(problem)
-                yield Finding("damage", saved.row.reference, why, anew)
+                yield Finding("damage", row.reference, why, anew)
         new = folder / f"{backup_manifest.MANIFEST}.new"
-        strays = set(file_names(folder / CONTENTS)) - {saved.row.file for saved in manifest.versions}
+        strays = set(file_names(folder / CONTENTS)) - {row.file for row in manifest.catalogue.rows}
         for path in [new, *sorted(folder / CONTENTS / name for name in strays)]:
             mode = mode_of(path)
             if mode is None or (path == new and stat.S_ISREG(mode)):

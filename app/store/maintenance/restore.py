@@ -12,7 +12,7 @@ restore that was cut short is given again.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,24 +20,23 @@ from uuid import uuid4
 
 import orjson
 
-from app.store.catalogue.catalogue import FILE, Catalogue
+from app.store.catalogue.catalogue_database import FILE, Catalogue
 from app.store.catalogue.catalogue_rows import Row
 from app.store.catalogue.store_format import ALLOWED_WITHOUT_FORMAT, FORMAT, RESTORING
-from app.store.files import disk_writes, download_snapshots
-from app.store.files.content_copy import SealedFile, copy_content
+from app.store.files import disk_writes
+from app.store.files.content_copy import CopySource, SealedFile, copy_content
 from app.store.files.file_system_check import check_folder
-from app.store.files.folder_layout import check_layout
+from app.store.files.folder_layout import CONTENT_FOLDERS, check_layout
 from app.store.files.regular_file import NotRegular
 from app.store.files.remove_leftovers import file_names
 from app.store.files.tensor_file import BadFile
 from app.store.files.whole_file import write_whole_file
 from app.store.maintenance import backup_manifest
-from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest, SavedVersion
+from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest, file_of
 from app.store.processes.directory_lock import ProcessGroup, StoreRefused
 
-_FOLDERS: Final = ("tensors", "logs", "incoming", download_snapshots.FOLDER)
 _ALLOWED: Final = (*ALLOWED_WITHOUT_FORMAT, f"{RESTORING}.new")
-_ALLOWED_OF_RESTORE: Final = (*_ALLOWED, RESTORING, *_FOLDERS)
+_ALLOWED_OF_RESTORE: Final = (*_ALLOWED, RESTORING, *CONTENT_FOLDERS)
 """What a restore that was cut short has left."""
 
 
@@ -96,16 +95,15 @@ class _Restore:
     def run(self) -> RestoreResult:
         """See `restore`."""
         write_whole_file(self._folder / RESTORING, orjson.dumps({"format": FORMAT}))
-        for name in _FOLDERS:
+        for name in CONTENT_FOLDERS:
             (self._folder / name).mkdir(exist_ok=True)
             for left in file_names(self._folder / name):  # of a restore that was cut short
                 disk_writes.unlink(self._folder / name / left)
-        manifest = self._manifest
-        rows = [self._restored(one) for one in manifest.versions]
+        saved = self._manifest.catalogue
+        rows = [self._restored(row) for row in saved.rows]
         disk_writes.fsync_folder(self._tensors)
-        aliases = [replace(alias, etag=f'"{uuid4().hex}"') for alias in manifest.aliases]
-        catalogue = Catalogue(self._folder / FILE)
-        catalogue.create(manifest.contents(rows, aliases))
+        aliases = [replace(alias, etag=f'"{uuid4().hex}"') for alias in saved.aliases]
+        Catalogue(self._folder / FILE).create(replace(saved, rows=rows, aliases=aliases))
         disk_writes.rename(self._folder / RESTORING, self._folder / "format")
         try:
             disk_writes.fsync_folder(self._folder)
@@ -114,32 +112,26 @@ class _Restore:
             with suppress(OSError):
                 disk_writes.rename(self._folder / "format", self._folder / RESTORING)
             raise
-        return RestoreResult(len(rows), len(aliases), sum(row.file_size for row in rows), manifest.made)
+        return RestoreResult(len(rows), len(aliases), sum(row.file_size for row in rows), self._manifest.made)
 
-    def _restored(self, saved: SavedVersion) -> Row:
+    def _restored(self, row: Row) -> Row:
         """Copy a content to a file of its own; its row. Raises BackupRefused where it is damaged, and OSError."""
-        row, new = saved.row, uuid4().hex
-        source = None
+        new = uuid4().hex
         try:
-            source = open_saved(self._contents, saved)
-            target = disk_writes.create(self._tensors / new)
-            try:
-                read = None if source.clone_into(target) else source.read
-                description = replace(source.description, id=new)
-                copy_content(read, description, 0, source.modified, source.checksums, (), target)
-            finally:
-                os.close(target)
+            with closing(open_saved(self._contents, row)) as source:
+                target = disk_writes.create(self._tensors / new)
+                try:
+                    description = replace(source.description, id=new)
+                    copy_content(CopySource(description, 0, source.modified, source.checksums, source.read), target)
+                finally:
+                    os.close(target)
         except BadFile as problem:
             raise BackupRefused(f"{row.reference} is damaged in the backup: {problem}") from None
-        finally:
-            if source is not None:
-                source.close()
         return replace(row, content=new, file=new)
 
 
-def open_saved(contents: Path, saved: SavedVersion) -> SealedFile:
+def open_saved(contents: Path, row: Row) -> SealedFile:
     """The file of a version in a backup, whose blocks are not checked yet. Raises BadFile and OSError."""
-    row = saved.row
     try:
         source = SealedFile(contents / row.file)
     except FileNotFoundError:
@@ -147,8 +139,8 @@ def open_saved(contents: Path, saved: SavedVersion) -> SealedFile:
     except NotRegular as problem:
         raise BadFile(f"its file cannot be read: {problem.strerror}") from None
     about = source.description
-    found = about.id, about.name, about.dtype, about.shape, about.size, about.sha256, about.file_size, source.digest
-    if found != (row.content, row.name, row.dtype, row.shape, row.size, row.sha256, row.file_size, saved.digest):
+    found = about.id, about.name, about.dtype, about.shape, about.size, about.sha256, file_of(row, source.sequence)
+    if found != (row.content, row.name, row.dtype, row.shape, row.size, row.sha256, row.file):
         source.close()
         raise BadFile("its file is not the one that the manifest names")
     return source

@@ -7,21 +7,16 @@ could meet a change of the service is done within the locks of tensors and of th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 
-from app.store.catalogue.catalogue import FILE, Catalogue
-from app.store.catalogue.catalogue_rows import Row
+from app.store.catalogue.catalogue_database import FILE, Catalogue
 from app.store.catalogue.store_format import check_format
 from app.store.files import download_snapshots
 from app.store.files.file_system_check import check_processor
 from app.store.files.folder_layout import check_layout
 from app.store.processes.directory_lock import StoreRefused
 from app.store.processes.store_locks import StoreLocks
-from app.store.scatters.log_replay import open_writable, replay
-from app.store.scatters.scatter_log import ScatterLog
-from app.store.scatters.writable_tensor import WritableTensor
+from app.store.scatters.log_replay import ReplayedLogs
 
 
 class UnclaimedStore:
@@ -41,17 +36,7 @@ class UnclaimedStore:
         self.catalogue = Catalogue(folder / FILE)
         self.locks = StoreLocks(folder / "locks")
         self.locks.make_files()
-
-    @contextmanager
-    def open(self, row: Row) -> Iterator[WritableTensor]:
-        """A version's file, with every logged change applied; within its tensor's lock.
-
-        Raises tensor_damaged and OSError.
-        """
-        log = ScatterLog(self.log_folder / row.content)
-        with closing(open_writable(self.tensor_folder, row, log)) as writable:
-            replay(writable)
-            yield writable
+        self.logs = ReplayedLogs(self.tensor_folder, self.log_folder)
 
     def close(self) -> None:
         """Close the catalogue."""

@@ -4,25 +4,47 @@ The first process of a group claims the folder with an exclusive lock on `lock`,
 random token there; its workers are given the token and compare it. All of them hold a shared lock on `members`, so that
 workers that outlive their parent still keep a second group out. Both locks end with the processes, however those end.
 
-`state` is a page of shared memory (see `shared_state`): a file that is written in full when the folder is made, so that
+`state` is a page of shared memory (see `StateWord`): a file that is written in full when the folder is made, so that
 a full disk cannot get in its way.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import mmap
 import os
 import secrets
+import time
 from contextlib import suppress
+from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
 from app.store.files import disk_writes
-from app.store.processes.shared_state import StateWord
 from app.store.processes.store_locks import StoreLocks, try_lock
 
 _TOKEN_BYTES: Final = 32
+WORKERS_END_WITHIN = 10.0
+"""Seconds that a new group waits for the workers of a killed one: whoever restarts it at once finds them ending."""
+logger = logging.getLogger("gathernd")
+
+
+class StateWord(IntEnum):
+    """The place of each word in the page of memory that the processes of a group share.
+
+    GENERATION is twice the number of the catalogue's last change, odd while one is being committed: see
+    `catalogue_cache`. VERIFIED is 1 once all contents were compared with their checksums. CLOCK is what the store's
+    clock showed when the machine's showed BOOT: see `idempotency`. KEYS is an upper bound of the Idempotency-Keys in
+    the catalogue. LEFTOVERS_REMOVED is when files left by dead processes were last removed, by the store's clock.
+    """
+
+    GENERATION = 0
+    VERIFIED = 1
+    CLOCK = 2
+    BOOT = 3
+    KEYS = 4
+    LEFTOVERS_REMOVED = 5
 
 
 class StoreRefused(Exception):
@@ -75,11 +97,18 @@ class ProcessGroup:
                 "its own with GATHERND_STORE_DIR"
             )
         members = self._open("members")
-        if not try_lock(members):
-            raise StoreInUse(
-                f"worker processes of an earlier gathernd service still use the store {self._folder}: wait for them to "
-                "end, or end them"
-            )
+        began = time.monotonic()
+        is_free = try_lock(members)
+        if not is_free:
+            logger.info("waiting for the workers of an earlier service to end, %g s at most", WORKERS_END_WITHIN)
+        while not is_free:
+            if time.monotonic() - began > WORKERS_END_WITHIN:
+                raise StoreInUse(
+                    f"worker processes of an earlier gathernd service still use the store {self._folder}: wait for "
+                    "them to end, or end them"
+                )
+            time.sleep(0.02)
+            is_free = try_lock(members)
         fcntl.flock(members, fcntl.LOCK_SH)
         self.token = secrets.token_hex(_TOKEN_BYTES // 2)
         disk_writes.write_at(fd, self.token.encode(), 0)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -33,52 +33,52 @@ class StoreLocks:
         for path in {self._folder / name for name in names}.difference(self._folder.iterdir()):
             os.close(disk_writes.open_or_create(path))
 
-    def tensor(self, name: str) -> AbstractContextManager[None]:
+    def tensor(self, name: str) -> AbstractContextManager[bool]:
         """Keep other threads and processes from changing the tensor `name`. Blocks."""
         return self.tensors_of(stripe(name))
 
-    def tensors_of(self, number: int) -> AbstractContextManager[None]:
+    @contextmanager
+    def tensors(self, names: Iterable[str]) -> Iterator[None]:
+        """The same for several tensors. Blocks."""
+        with ExitStack() as stack:
+            for number in sorted({stripe(name) for name in names}):  # in one order, so that no two wait for each other
+                stack.enter_context(self.tensors_of(number))
+            yield
+
+    def tensors_of(self, number: int) -> AbstractContextManager[bool]:
         """The same for all tensors whose lock has this number."""
         return self._locked(f"{number:02d}")
 
-    def catalogue(self) -> AbstractContextManager[None]:
+    def catalogue(self) -> AbstractContextManager[bool]:
         """Keep other threads and processes from writing to the catalogue; within `tensor`. Blocks."""
         return self._locked("catalogue")
 
-    def uploads(self) -> AbstractContextManager[None]:
+    def uploads(self) -> AbstractContextManager[bool]:
         """Keep other threads and processes from beginning or removing uploads. Blocks, but briefly."""
         return self._locked("incoming")
 
     def try_catalogue(self) -> AbstractContextManager[bool]:
         """Try to take the lock of the catalogue; whether it was free. Never blocks."""
-        return self._tried("catalogue")
+        return self._locked("catalogue", fcntl.LOCK_NB)
 
     def try_verification(self) -> AbstractContextManager[bool]:
         """Try to take the lock of whoever compares contents with their checksums; whether it was free."""
-        return self._tried("verify")
+        return self._locked("verify", fcntl.LOCK_NB)
 
     @contextmanager
-    def _tried(self, name: str) -> Iterator[bool]:
+    def _locked(self, name: str, flags: int = 0) -> Iterator[bool]:
+        """A lock; with LOCK_NB in `flags` whether it was free."""
         fd = disk_writes.open_or_create(self._folder / name)
         try:
-            yield try_lock(fd)
-        finally:
-            os.close(fd)
-
-    @contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        fd = disk_writes.open_or_create(self._folder / name)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
+            yield try_lock(fd, flags)
         finally:
             os.close(fd)
 
 
-def try_lock(fd: int) -> bool:
-    """Take the flock on `fd` without waiting; whether it was free."""
+def try_lock(fd: int, flags: int = fcntl.LOCK_NB) -> bool:
+    """Take the flock on `fd`, without waiting unless `flags` say otherwise; whether it was free."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | flags)
     except BlockingIOError:
         return False
     return True

@@ -21,18 +21,6 @@ Take = Callable[[int], list[PendingScatter]]
 Work = Callable[[str, Take], Callable[[], None] | None]
 
 
-class QueuedScatter:
-    """A scatter in the queue of its tensor, `name`. `is_leader` says that its caller is to call `complete` at once."""
-
-    __slots__ = ("is_leader", "name", "scatter", "wake")
-
-    def __init__(self, name: str, scatter: PendingScatter, wake: Callable[[], None]) -> None:
-        self.name = name
-        self.scatter = scatter
-        self.wake = wake
-        self.is_leader = False
-
-
 class ScatterQueues:
     """The queues of scatters, one for each reference by which any were asked for."""
 
@@ -44,55 +32,53 @@ class ScatterQueues:
         """
         self._work = work
         self._lock = Lock()
-        self._queues: dict[str, list[QueuedScatter]] = {}
+        self._queues: dict[str, list[PendingScatter]] = {}
 
-    def enqueue(self, name: str, scatter: PendingScatter, wake: Callable[[], None]) -> QueuedScatter:
+    def enqueue(self, name: str, scatter: PendingScatter) -> None:
         """Queue a scatter; never blocks.
 
-        A caller that is not the leader waits, without a thread if it likes, until `wake` is called, from any thread;
-        then, as the leader does at once, it calls `complete`. It must, or all behind it wait for ever.
+        A caller that is not the leader waits, without a thread if it likes, until the scatter's `wake` is called; then,
+        as the leader does at once, it calls `complete`. It must, or all behind it wait for ever.
         """
-        queued = QueuedScatter(name, scatter, wake)
         with self._lock:
             queue = self._queues.setdefault(name, [])
-            queue.append(queued)
-            queued.is_leader = len(queue) == 1
-        return queued
+            queue.append(scatter)
+            scatter.is_leader = len(queue) == 1
 
-    def complete(self, queued: QueuedScatter) -> Scattered:
+    def complete(self, name: str, scatter: PendingScatter) -> Scattered:
         """The result, or the error; carries out a batch unless the scatter is done, which blocks."""
-        if not queued.scatter.done:
-            self._run_batch(queued)
-        return queued.scatter.result()
+        if not scatter.done:
+            self._run_batch(name, scatter)
+        return scatter.result()
 
-    def _run_batch(self, queued: QueuedScatter) -> None:
+    def _run_batch(self, name: str, first: PendingScatter) -> None:
         """Carry out the first scatter of a queue, and others behind it."""
-        queue = self._queues[queued.name]
-        taken = [queued]
+        queue = self._queues[name]
+        taken = [first]
 
         def take(maximum: int) -> list[PendingScatter]:
             with self._lock:
-                nbytes = queued.scatter.nbytes
+                nbytes = first.nbytes
                 for other in queue[1:maximum]:
-                    nbytes += other.scatter.nbytes
+                    nbytes += other.nbytes
                     if nbytes > MAX_BATCH_BYTES:
                         break
                     taken.append(other)
-            return [member.scatter for member in taken]
+            return taken
 
         afterwards = None
         try:
-            afterwards = self._work(queued.name, take)
+            afterwards = self._work(name, take)
         except BaseException as error:  # noqa: BLE001  (`result` raises it, in each caller's thread)
             for member in taken:
-                if not member.scatter.done:
-                    member.scatter.finish(error)
+                if not member.done:
+                    member.finish(error)
         finally:
             with self._lock:
                 del queue[: len(taken)]
                 following = queue[0] if queue else None
                 if following is None:
-                    del self._queues[queued.name]
+                    del self._queues[name]
             if following is not None:
                 following.wake()
             for member in taken[1:]:

@@ -16,8 +16,7 @@ from app.store.catalogue.catalogue_rows import AnsweredKey, Row
 from app.store.files import disk_writes
 from app.store.files.regular_file import NotRegular
 from app.store.files.tensor_file import DAMAGED, BadFile, HeaderWord
-from app.store.idempotency import IdempotencyKeys
-from app.store.scatters.scatter_log import BrokenLog, ScatterLog
+from app.store.scatters.scatter_log import BrokenLog, ScatterLog, full_path
 from app.store.scatters.writable_tensor import WritableTensor
 from app.store.store_errors import damaged, unreadable
 
@@ -28,10 +27,9 @@ _MAX_KNOWN_LOGS: Final = 1000
 class ReplayedLogs:
     """The redo logs of a store, replayed into the tensors' files as those are opened."""
 
-    def __init__(self, tensors: Path, logs: Path, keys: IdempotencyKeys) -> None:
+    def __init__(self, tensors: Path, logs: Path) -> None:
         self.tensor_folder = tensors
         self.log_folder = logs
-        self._keys = keys
         self._known_logs: OrderedDict[str, ScatterLog] = OrderedDict()
         self._lock = Lock()
 
@@ -39,7 +37,9 @@ class ReplayedLogs:
     def open(self, row: Row) -> Iterator[WritableTensor]:
         """A tensor's file for writing, with every logged change applied. Raises tensor_damaged and OSError."""
         with self.open_without_replay(row) as writable:
-            replay(writable)
+            _apply_rest(writable)
+            if writable.words[HeaderWord.VERSION] & DAMAGED:
+                raise damaged(row.name, "its checksums or its log do not match")
             yield writable
 
     @contextmanager
@@ -49,7 +49,7 @@ class ReplayedLogs:
         # write over each other's records.
         log = self._take(row.content)
         try:
-            with closing(open_writable(self.tensor_folder, row, log)) as writable:
+            with closing(_open_writable(self.tensor_folder, row, log)) as writable:
                 yield writable
         finally:
             with self._lock:
@@ -62,21 +62,12 @@ class ReplayedLogs:
             log = self._known_logs.pop(content, None)
         return ScatterLog(self.log_folder / content) if log is None else log
 
-    def unexpired_keys(self, row: Row) -> list[AnsweredKey]:
+    def keys_of(self, row: Row) -> list[AnsweredKey]:
         """The Idempotency-Keys in the log of a content that is about to be removed. Raises OSError."""
         log = self._take(row.content)
         with suppress(BrokenLog, NotRegular):
             log.read()
-        return self._keys.unexpired(row.name, log.keys.values())
-
-    def unexpired_keys_of_scope(self, row: Row, scope: str) -> list[AnsweredKey]:
-        """Those among them that were given with the name `scope`, which is about to name another content.
-
-        Raises OSError.
-        """
-        if not (self.log_folder / row.content).exists():
-            return []
-        return [answer for answer in self.unexpired_keys(row) if answer.scope == scope]
+        return list(log.keys.values())
 
     def remove(self, content: str) -> None:
         """Remove the log of a content that has been removed."""
@@ -85,12 +76,13 @@ class ReplayedLogs:
         # What cannot be removed now is removed later, as is what a crash leaves: see `remove_leftovers`.
         with suppress(OSError):
             disk_writes.unlink(self.log_folder / content)
+            disk_writes.unlink(full_path(self.log_folder / content))
 
 
-def open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTensor:
+def _open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTensor:
     """A tensor's file for writing, as it lies on the disk. Raises tensor_damaged and OSError."""
     try:
-        writable = WritableTensor(tensor_folder / row.file, log, row.version)
+        writable = WritableTensor(tensor_folder / row.file, log, row.number)
     except BadFile as problem:
         raise damaged(row.name, str(problem)) from None
     except FileNotFoundError:
@@ -103,21 +95,15 @@ def open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTen
     return writable
 
 
-def replay(writable: WritableTensor) -> None:
-    """Apply the records that a process logged and did not apply before it died. Raises tensor_damaged and OSError."""
-    _apply_rest(writable)
-    if writable.words[HeaderWord.VERSION] & DAMAGED:
-        raise damaged(writable.description.name, "its checksums or its log do not match")
-
-
 def _apply_rest(writable: WritableTensor) -> None:
+    """Apply the records that a process logged and did not apply before it died. Raises tensor_damaged and OSError."""
     log = writable.log
     try:
         records = log.read()
         applied = writable.version >> 1
         if log.last_sequence is not None and log.last_sequence > applied:
             # This process has read the record before, perhaps written it, and it has not been applied.
-            records = log.read(everything=True)
+            records = ScatterLog(log.path).read(repair=False)
     except BrokenLog:
         writable.mark_damaged()
         return

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.store.tensor_metadata import ALWAYS, Conditions
+from app.catalogue.conditions import ALWAYS, Conditions
 from app.tensors.operator_signature import Reduction
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
@@ -46,14 +47,21 @@ class ScatterChange:
 
 
 class PendingScatter:
-    """A scatter that waits to be carried out: a future whose result is a `Scattered`, or an error."""
+    """A scatter that waits to be carried out: a future whose result is a `Scattered`, or an error.
 
-    __slots__ = ("_outcome", "change", "conditions", "done")
+    `wake` is called, from any thread, when its turn has come (see `group_commit`); `is_leader` says that its turn has
+    come when it is queued.
+    """
 
-    def __init__(self, change: ScatterChange, conditions: Conditions = ALWAYS) -> None:
+    __slots__ = ("_outcome", "change", "conditions", "done", "is_leader", "wake")
+
+    def __init__(
+        self, change: ScatterChange, conditions: Conditions = ALWAYS, wake: Callable[[], None] = lambda: None
+    ) -> None:
         self.change = change
         self.conditions = conditions
-        self.done = False
+        self.wake = wake
+        self.done = self.is_leader = False
         self._outcome: Scattered | BaseException | None = None
 
     @property

@@ -1,13 +1,18 @@
 """Checkpoints: writing the scatters in a redo log through to the tensor's file, and removing the log.
 
-A checkpoint waits for the disk for as long as the disk takes to write what has changed, so most of it is done without
-the tensor's lock (`checkpoint_preparation`). The methods that take a `WritableTensor` are called within that lock.
+A checkpoint enters the keys of a log in the catalogue, and sets the log aside under another name; only that, and the
+keys that came meanwhile, take the tensor's lock. Then, while scatters go on in a new log, it computes the checksums of
+the blocks that the log has changed, waits until the content is durable, and removes the log.
+
+All of a log is checkpointed within the lock at start-up, on a full disk, after an fsync of the content failed, and if
+scatters come faster than the disk writes them. The methods of `Checkpoints` that take a `WritableTensor` are
+called within it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,14 +20,21 @@ from typing import Final
 
 from app.errors import GatherError
 from app.store.catalogue.catalogue_cache import CatalogueCache
-from app.store.catalogue.catalogue_rows import Row
+from app.store.catalogue.catalogue_rows import AnsweredKey, Row
 from app.store.files import disk_writes
-from app.store.files.tensor_file import BadFile
+from app.store.files.regular_file import mode_of
+from app.store.files.tensor_file import BadFile, HeaderWord
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
-from app.store.scatters.checkpoint_preparation import REMAINDER_DIVISOR, ROUNDS, CheckpointPreparation
 from app.store.scatters.log_replay import ReplayedLogs
-from app.store.scatters.scatter_log import BrokenLog, Entry, Record
+from app.store.scatters.scatter_log import (
+    BrokenLog,
+    ScatterLog,
+    all_records,
+    full_path,
+    full_records,
+    remove_full,
+)
 from app.store.scatters.writable_tensor import WritableTensor
 
 logger = logging.getLogger("gathernd")
@@ -49,93 +61,88 @@ class Checkpoints:
     _running: set[str] = field(default_factory=set)
     """Contents whose checkpoint this process runs in the background."""
 
-    def prepare_if_due(self, row: Row, writable: WritableTensor) -> Callable[[], None] | None:
-        """The checkpoint of this content, to be run in the background without the lock; None where it is not due."""
+    def begin_if_due(self, row: Row, writable: WritableTensor) -> Callable[[], None] | None:
+        """After scatters: the checkpoint of a long log, to be run in the background without the lock."""
         log = writable.log
-        if log.end <= self.checkpoint_bytes and len(log.keys) <= CHECKPOINT_KEYS:
+        if not self._is_long(log) or row.content in self._running:
             return None
-        if row.content in self._running:
+        if log.end > _BLOCKING_FACTOR * self.checkpoint_bytes:
+            self._try_checkpoint(writable)
             return None
         self._running.add(row.content)
-        return partial(self._run, row, log.log_id, log.end)
+        return partial(self._run, row, log.keys.copy())
 
-    def limit_log(self, writable: WritableTensor) -> None:
-        """After a scatter: checkpoint at once where the log has grown far beyond its size."""
-        if writable.log.end > _BLOCKING_FACTOR * self.checkpoint_bytes:
-            self._try_checkpoint(writable)
+    def _is_long(self, log: ScatterLog) -> bool:
+        return log.end > self.checkpoint_bytes or len(log.keys) > CHECKPOINT_KEYS
 
-    def _run(self, row: Row, log_id: bytes, end: int) -> None:
-        """Checkpoint the log with this id, which reached to `end`; scatters go on for most of it."""
+    def _run(self, row: Row, keys: dict[tuple[str, str], AnsweredKey]) -> None:
+        """Checkpoint the log of a content, which has these keys and perhaps more by now."""
         try:
-            tensor, log = self._logs.tensor_folder / row.file, self._logs.log_folder / row.content
-            with closing(CheckpointPreparation(tensor, log)) as preparation:
-                for completed_rounds in range(1, ROUNDS + 1):
-                    self._advance(row, preparation, log_id, end)
-                    with self._group.locks.tensor(row.name):
-                        if self._index.find(row.reference) is not row:
-                            return
-                        with self._logs.open(row) as writable:
-                            if writable.log.log_id != log_id:
-                                return
-                            end = writable.log.end
-                            remainder = end - preparation.end
-                            if completed_rounds == ROUNDS or remainder <= self.checkpoint_bytes // REMAINDER_DIVISOR:
-                                self._try_checkpoint(writable, preparation)
-                                return
+            self._store_keys([*keys.values()])
+            if self._set_aside(row, keys):
+                self._checkpoint_full(row)
         except (GatherError, BadFile, BrokenLog, BlockingIOError, FileNotFoundError):
-            pass  # the content or its log has been replaced, or another process or thread runs this checkpoint
+            pass  # the content has been replaced, or another process runs this checkpoint
         except OSError as error:
-            # The scatter has been answered; the next one tries the checkpoint again.
-            logger.warning("the log of %s could not be checkpointed: %s", row.name, error.strerror)
+            # The scatters have been answered; a later one tries the checkpoint again.
+            _warn(row.name, error)
         finally:
             self._running.discard(row.content)
 
-    def _advance(self, row: Row, preparation: CheckpointPreparation, log_id: bytes, end: int) -> None:
-        """Make durable what the log has up to `end`, and store its keys in the catalogue; without the lock.
+    def _set_aside(self, row: Row, keys: Collection[tuple[str, str]]) -> bool:
+        """Set a long log aside, whose `keys` are in the catalogue; False if there is nothing to be done after that.
 
-        Raises BrokenLog where the log has been replaced, and OSError.
+        If an fsync of the content has failed, all of the log is checkpointed here: what it has is stored once more.
         """
-        entries = preparation.advance(log_id, end)
-        for first in range(0, len(entries), _KEYS_PER_TRANSACTION):  # no other writer waits long for the catalogue
-            self._store_keys(row.name, entries[first : first + _KEYS_PER_TRANSACTION])
+        with self._group.locks.tensor(row.name):
+            if self._index.find(row.reference) is not row:
+                return False
+            with self._logs.open(row) as writable:
+                log = writable.log
+                if writable.words[HeaderWord.UNWRITTEN]:
+                    self._try_checkpoint(writable)
+                    return False
+                if mode_of(full_path(log.path)) is None and self._is_long(log):
+                    self._store_keys([answer for key, answer in log.keys.items() if key not in keys])
+                    log.set_aside()
+                return True
 
-    def _try_checkpoint(self, writable: WritableTensor, preparation: CheckpointPreparation | None = None) -> None:
-        """`checkpoint` after a scatter; where the disk refuses, the next scatter tries again."""
+    def _checkpoint_full(self, row: Row) -> None:
+        """Checkpoint the log that was set aside; needs no lock, since it does not change."""
+        log = ScatterLog(self._logs.log_folder / row.content)
+        with (
+            closing(WritableTensor(self._logs.tensor_folder / row.file, log)) as writable,
+            writable.checkpoint_lock(wait=False),
+        ):
+            if not writable.words[HeaderWord.UNWRITTEN]:
+                writable.make_durable(full_records(log.path))
+                remove_full(log.path)
+
+    def _try_checkpoint(self, writable: WritableTensor) -> None:
+        """`checkpoint` after a scatter; where the disk refuses, a later scatter tries again."""
         try:
-            self.checkpoint(writable, preparation=preparation)
+            self.checkpoint(writable)
         except OSError as error:
-            logger.warning("the log of %s could not be checkpointed: %s", writable.description.name, error.strerror)
+            _warn(writable.description.name, error)
 
-    def checkpoint(
-        self,
-        writable: WritableTensor,
-        records: Sequence[Record] | None = None,
-        preparation: CheckpointPreparation | None = None,
-    ) -> None:
-        """Remove the log, once the content, its checksums and the log's keys are durable elsewhere. Raises OSError.
-
-        `records` are all that it holds, if they have been read.
-        """
+    def checkpoint(self, writable: WritableTensor) -> None:
+        """Remove the log, once the content, its checksums and the log's keys are durable elsewhere. Raises OSError."""
         log = writable.log
-        remaining = None if preparation is None else preparation.remaining_records(log)
-        if preparation is not None and remaining is not None:
-            writable.make_durable(remaining, preparation.checksums)
-            self._store_keys(writable.description.name, [record.entry for record in remaining])
-        else:
-            writable.make_durable(log.read(everything=True) if records is None else records)
-            self._store_keys(writable.description.name, log.keys.values())
-        try:
-            disk_writes.unlink(log.path)
-            disk_writes.fsync_folder(self._logs.log_folder)
-        finally:
-            log.read()
+        with writable.checkpoint_lock():
+            writable.make_durable(all_records(log.path))
+            self._store_keys([*log.keys.values()])
+            try:
+                remove_full(log.path)  # first and for good: what came before a log is not to be replayed without it
+                disk_writes.unlink(log.path)
+                disk_writes.fsync_folder(self._logs.log_folder)
+            finally:
+                log.read()
 
-    def _store_keys(self, name: str, entries: Iterable[Entry]) -> None:
-        """Enter the keys of these entries in the catalogue."""
-        unexpired = self._keys.unexpired(name, entries)
-        if unexpired:
+    def _store_keys(self, answers: Sequence[AnsweredKey]) -> None:
+        """Enter keys in the catalogue."""
+        for first in range(0, len(answers), _KEYS_PER_TRANSACTION):  # no other writer waits long for the catalogue
             with self._index.change() as transaction:
-                self._keys.store(transaction, unexpired)
+                self._keys.store(transaction, answers[first : first + _KEYS_PER_TRANSACTION])
 
     def recover(self, row: Row) -> None:
         """At start-up: apply everything that a content's log holds, and remove the log.
@@ -145,7 +152,7 @@ class Checkpoints:
         with self._logs.open_without_replay(row) as writable:
             log = writable.log
             try:
-                records = log.read(everything=True)
+                records = [*full_records(log.path), *log.read()]
             except BrokenLog:
                 logger.error("the log of %s is damaged: acknowledged changes are lost", row.name)
                 writable.mark_damaged()
@@ -158,4 +165,8 @@ class Checkpoints:
                 logger.error("the log of %s lacks the change that was under way", row.name)
                 writable.mark_damaged()
                 return
-            self.checkpoint(writable, records)
+            self.checkpoint(writable)
+
+
+def _warn(name: str, error: OSError) -> None:
+    logger.warning("the log of %s could not be checkpointed: %s", name, error.strerror)

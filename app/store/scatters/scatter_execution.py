@@ -11,19 +11,12 @@ from dataclasses import dataclass
 
 from app.errors import GatherError
 from app.store.files import disk_writes
-from app.store.idempotency import IdempotencyKeys, scope_in_log
+from app.store.idempotency import IdempotencyKeys
 from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered
 from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.scatter_log import Entry, Record
 from app.store.scatters.scatter_reductions import new_rows
 from app.store.scatters.writable_tensor import WritableTensor
-
-
-class _NotLogged(Exception):
-    """The disk refused the log records; nothing has changed."""
-
-    def __init__(self, error: OSError) -> None:
-        self.error = error
 
 
 def _can_join(change: ScatterChange, records: Sequence[Record]) -> bool:
@@ -44,23 +37,9 @@ class ScatterExecutor:
     def execute(self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]) -> None:
         """Carry out scatters as if one after the other, with as few fsyncs as can be; finishes each of them.
 
-        `scope` is the name by which all of them were asked for. Those that the disk refuses are finished with OSError,
-        and have changed nothing.
+        `scope` is the name by which all of them were asked for. Raises OSError if the disk refuses the log records; the
+        scatters that are not finished then have changed nothing.
         """
-        try:
-            self._execute_batch(writable, scope, batch)
-        except _NotLogged as refused:
-            if len(batch) == 1:
-                raise refused.error from None
-            # All of them together may be too much for the disk where some are not.
-            for pending in batch:
-                if not pending.done:
-                    try:
-                        self._execute_batch(writable, scope, [pending])
-                    except _NotLogged as alone:
-                        pending.finish(alone.error)
-
-    def _execute_batch(self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]) -> None:
         records: list[Record] = []
         outcomes: list[tuple[PendingScatter, Scattered | Exception]] = []
 
@@ -94,7 +73,7 @@ class ScatterExecutor:
         sequence = (writable.version >> 1 if last_sequence is None else last_sequence) + 1
         entry = Entry(
             sequence, time.time_ns(), change.key, change.digest, description.etag(sequence), len(rows),
-            values.shape[1], self._keys.clock.now(), scope_in_log(scope, description.name), writable.data_version,
+            values.shape[1], self._keys.clock.now(), scope, writable.data_version,
         )  # fmt: skip
         records.append(Record(entry, rows, values))
         return Scattered(entry.etag, entry.version)
@@ -108,29 +87,25 @@ class ScatterExecutor:
         there is one. Raises precondition_failed, invalid_field, insufficient_storage, OSError and ContentReplaced.
         """
         description, change, log = writable.description, pending.change, writable.log
-        answered = self._keys.find_answer(scope, log, description.name, change.key, change.digest)
+        answered = self._keys.find_answer(scope, log, change.key, change.digest)
         if answered is not None:
             return answered
         pending.conditions.check(description.etag(writable.version >> 1 if last_sequence is None else last_sequence))
         if description.id != change.content:
             raise ContentReplaced
         if change.key is not None:
-            self._keys.check_limit(description.name, log)
+            self._keys.check_limit(log)
         return None
 
     def _commit(self, writable: WritableTensor, records: Sequence[Record]) -> None:
-        """Log records and apply them. Raises _NotLogged."""
+        """Log records and apply them. Raises OSError, and has changed nothing then."""
         log = writable.log
+        writable.save_snapshots(records)  # before the log has them: what the log has is carried out
         try:
-            writable.save_snapshots(records)  # which may fail, and what the log has is carried out
-            try:
-                log.append(records)
-            except OSError as error:
-                if error.errno not in disk_writes.FULL:
-                    raise
-                self._checkpoints.checkpoint(writable)  # the log itself may be what fills the disk
-                log.append(records)
+            log.append(records)
         except OSError as error:
-            raise _NotLogged(error) from None
+            if error.errno not in disk_writes.FULL:
+                raise
+            self._checkpoints.checkpoint(writable)  # the log itself may be what fills the disk
+            log.append(records)
         writable.apply(records, snapshots_saved=True)
-        self._checkpoints.limit_log(writable)

@@ -7,6 +7,9 @@ Idempotency-Key with the answer.
 Records that reach the disk by one fsync stand in one frame under one checksum: a loss of power meanwhile leaves all of
 them or none, so that only the last frame of a log can be torn.
 
+A log that has grown long is set aside as `ID.full`, and the next record begins a new one: so a checkpoint reads a file
+that does not change, while scatters go on. All records in `ID.full` are durable and applied.
+
     file: magic and eight random bytes, the log's id, by which a process sees that the log is not the one it read before
     frame: magic, CRC-32 of what follows, length of the JSON, length of the rows; JSON, a list of entries; then for each
         of them its row numbers (uint64) and its rows
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from struct import Struct
@@ -26,14 +29,17 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from app.store.catalogue.catalogue_rows import AnsweredKey
 from app.store.files import disk_writes
-from app.store.files.regular_file import open_regular, read_at
+from app.store.files.regular_file import mode_of, open_regular, read_at
 
 _FRAME: Final = Struct("<4sIIQ")
 _FRAME_MAGIC: Final = b"redo"
 _CHECKED_FROM: Final = 8
 _LOG_MAGIC: Final = b"redolog1"
 _LOG_ID_BYTES: Final = 16
+FULL: Final = ".full"
+"""Suffix of the name of a log that was set aside."""
 
 
 class BrokenLog(Exception):
@@ -45,7 +51,7 @@ class Entry:
     """The description of a record. `time` is in nanoseconds since 1970; `width` is the bytes of a row.
 
     `clock` is the time by the store's clock (see `idempotency`). `scope` is the name by which the request named the
-    tensor, None for the tensor's own; `version` is the number of the version.
+    tensor; `version` is the number of the version.
     """
 
     sequence: int
@@ -56,7 +62,7 @@ class Entry:
     count: int = 0
     width: int = 0
     clock: int = 0
-    scope: str | None = None
+    scope: str = ""
     version: int = 1
 
 
@@ -73,6 +79,23 @@ _NO_ROWS: Final = np.empty(0, np.uint64)
 _NO_VALUES: Final = np.empty((0, 0), np.uint8)
 
 
+def changed_parts(records: Iterable[Record], size: int) -> NDArray[np.int64]:
+    """The numbers of the parts of the content, of `size` bytes each, that records change: each once, in order."""
+    found: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    for record in records:
+        width = record.entry.width
+        if not len(record.rows) or not width:
+            continue
+        begin = record.rows.astype(np.int64) * width
+        first, last = begin // size, (begin + width - 1) // size
+        found.append(first)
+        if (last > first).any():
+            spans = last - first + 1
+            starts = np.cumsum(spans) - spans
+            found.append(np.repeat(first - starts, spans) + np.arange(int(spans.sum())))
+    return np.unique(np.concatenate(found))
+
+
 def encode(records: Sequence[Record]) -> bytes:
     """The bytes of a frame with these records."""
     text = orjson.dumps([asdict(record.entry) for record in records])
@@ -87,26 +110,21 @@ def new_log_id() -> bytes:
 
 
 class ScatterLog:
-    """The log at `path`, as far as this process has read it. All methods but `read_until` are for the tensor's lock.
+    """The log at `path`, as far as this process has read it. All methods are for the tensor's lock.
 
-    `keys` are the entries with an Idempotency-Key, by their scope and that key; `end` is how far the log has been
-    read, in bytes.
+    `keys` are the Idempotency-Keys in it, by their scope and key; `end` is how far the log has been read, in bytes.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.keys: dict[tuple[str | None, str], Entry] = {}
+        self.keys: dict[tuple[str, str], AnsweredKey] = {}
         self.last_sequence: int | None = None
         self.end = 0
-        self._log_id = b""
-
-    @property
-    def log_id(self) -> bytes:
+        self.log_id = b""
         """Tells this log from the one that was here before a checkpoint; empty while there is none."""
-        return self._log_id
 
-    def read(self, *, everything: bool = False, repair: bool = True) -> list[Record]:
-        """The records that this process has not read yet, or all; cuts off a frame that a crash has torn.
+    def read(self, *, repair: bool = True) -> list[Record]:
+        """The records that this object has not read yet; cuts off a frame that a crash has torn.
 
         Without `repair` such a frame stays. Raises BrokenLog and OSError.
         """
@@ -117,10 +135,10 @@ class ScatterLog:
             return []
         try:
             size, head = os.fstat(fd).st_size, os.pread(fd, _LOG_ID_BYTES, 0)
-            if everything or head != self._log_id or size < self.end:
+            if head != self.log_id or size < self.end:
                 self._reset()
                 if len(head) == _LOG_ID_BYTES and head.startswith(_LOG_MAGIC):
-                    self._log_id = head
+                    self.log_id = head
                     self.end = _LOG_ID_BYTES
             records = list(self._records(fd, size)) if self.end else []
             if self.end == _LOG_ID_BYTES:
@@ -137,28 +155,11 @@ class ScatterLog:
             os.close(fd)
         return records
 
-    def read_until(self, log_id: bytes, end: int) -> Iterator[Record]:
-        """The records not read yet of the log with this id, up to `end`; needs no lock.
-
-        A caller with the lock found them there before. Raises BrokenLog where the log has been replaced, and OSError.
-        """
-        fd = open_regular(self.path)
-        try:
-            if os.pread(fd, _LOG_ID_BYTES, 0) != log_id or self._log_id not in (b"", log_id):
-                raise BrokenLog
-            if not self._log_id:
-                self._log_id, self.end = log_id, _LOG_ID_BYTES
-            yield from self._records(fd, end)
-            if self.end != end:
-                raise BrokenLog
-        finally:
-            os.close(fd)
-
     def _reset(self) -> None:
         self.keys.clear()
         self.last_sequence = None
         self.end = 0
-        self._log_id = b""
+        self.log_id = b""
 
     def _records(self, fd: int, size: int) -> Iterator[Record]:
         while self.end + _FRAME.size <= size:
@@ -175,8 +176,9 @@ class ScatterLog:
 
     def _note(self, entry: Entry) -> None:
         if entry.key is not None:
-            self.keys.pop((entry.scope, entry.key), None)
-            self.keys[entry.scope, entry.key] = entry
+            self.keys[entry.scope, entry.key] = AnsweredKey(
+                entry.scope, entry.key, entry.digest, entry.etag, entry.clock, entry.version
+            )
         self.last_sequence = entry.sequence
 
     def append(self, records: Sequence[Record]) -> None:
@@ -186,7 +188,7 @@ class ScatterLog:
         """
         content = encode(records)
         fresh = not self.end
-        head = self._log_id
+        head = self.log_id
         if fresh:
             head = new_log_id()
             content = head + content
@@ -202,7 +204,7 @@ class ScatterLog:
             except OSError:
                 _undo_append(fd, self.end)
                 raise
-            self._log_id = head
+            self.log_id = head
         finally:
             os.close(fd)
         for record in records:
@@ -219,6 +221,34 @@ class ScatterLog:
         finally:
             os.close(fd)
         disk_writes.fsync_folder(self.path.parent)
+
+    def set_aside(self) -> None:
+        """Rename the log, durably, so that the next record begins a new one. Raises OSError."""
+        disk_writes.rename(self.path, full_path(self.path))
+        self._reset()
+        disk_writes.fsync_folder(self.path.parent)
+
+
+def full_path(path: Path) -> Path:
+    """Where the log at `path` is set aside."""
+    return path.with_name(path.name + FULL)
+
+
+def full_records(path: Path) -> list[Record]:
+    """The records that were set aside from the log at `path`. Raises BrokenLog and OSError."""
+    return ScatterLog(full_path(path)).read(repair=False)
+
+
+def all_records(path: Path) -> list[Record]:
+    """The records that were set aside from the log at `path`, and those of the log. Raises BrokenLog and OSError."""
+    return [*full_records(path), *ScatterLog(path).read(repair=False)]
+
+
+def remove_full(path: Path) -> None:
+    """Remove what was set aside from the log at `path`, if anything was, durably. Raises OSError."""
+    if mode_of(full_path(path)) is not None:
+        disk_writes.unlink(full_path(path))
+        disk_writes.fsync_folder(path.parent)
 
 
 def _undo_append(fd: int, end: int) -> None:

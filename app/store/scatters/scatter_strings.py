@@ -10,7 +10,7 @@ import numpy as np
 from app.store.files.tensor_file import PAGE
 from app.store.scatters.pending_scatter import ScatterChange
 from app.store.scatters.writable_tensor import WritableTensor
-from app.tensors.frame_format import HEAD
+from app.tensors.string_frames import HEAD
 from app.tensors.string_tensor import PackedStrings
 
 _CHUNK_BYTES: Final = 1 << 20

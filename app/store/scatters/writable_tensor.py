@@ -2,7 +2,7 @@
 
 A content is changed within its tensor's lock only, in this order: the log takes the new rows and is durable; the
 version turns odd, the rows change, the version turns even. A process that finds an odd version within the lock, or a
-log that is ahead of the version, finishes the work of one that died. The log is removed by a checkpoint, once the
+log that is ahead of the version, finishes the work of one that died. A checkpoint removes what the log has, once the
 content and its checksums have reached the disk.
 """
 
@@ -12,9 +12,8 @@ import fcntl
 import mmap
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from math import gcd
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,17 +24,16 @@ from app.store.files import disk_writes, download_snapshots
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import BLOCK, DAMAGED, PAGE, Description, HeaderWord, decode_page
 from app.store.processes import memory_barrier
-from app.store.scatters.scatter_log import Record, ScatterLog
+from app.store.scatters.scatter_log import Record, ScatterLog, changed_parts
 from app.tensors.dtypes import DTYPES
 
 _FLUSH_BYTES: Final = 1 << 21
-_NO_CHECKSUMS: Final[Mapping[int, int]] = {}
 
 
 class WritableTensor:
     """A tensor's file, mapped for writing, and its log.
 
-    Used within the tensor's lock only, but for `checksums_of` and `flush`.
+    Used within the tensor's lock only, but for `checkpoint_lock` and `make_durable`.
     """
 
     def __init__(self, path: Path, log: ScatterLog, data_version: int = 1) -> None:
@@ -95,20 +93,19 @@ class WritableTensor:
     def rewrite(self, records: Sequence[Record]) -> None:
         """Store once more the values that the content has by `records`, all of which are applied.
 
-        No reader sees a change; the system marks the pages as dirty, and writes them to the disk at the next fsync.
+        No reader sees a change; the system marks the pages as dirty, and writes them to the disk at the next fsync. The
+        values are put together in a private copy, since a row may have older ones in `records`.
         """
-        changes = [record for record in records if len(record.rows)]
-        unit = gcd(*(record.entry.width for record in changes))
-        if unit:
-            octets = np.frombuffer(self.mapping, np.uint8, self.description.size, PAGE).reshape(-1, unit)
-            stored = np.zeros(len(octets), bool)
-            for record in reversed(changes):
-                parts = record.entry.width // unit
-                places = (record.rows.astype(np.int64)[:, None] * parts + np.arange(parts)).ravel()
-                values = record.values.reshape(-1, unit)[~stored[places]]
-                places = places[~stored[places]]
-                disk_writes.store_words(self.mapping, lambda _, at=places, new=values: octets.__setitem__(at, new))  # type: ignore[misc]
-                stored[places] = True
+        with mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY) as copy:
+            for record in records:
+                if len(record.rows):
+                    self._rows_of(copy, record)[record.rows.astype(np.int64)] = record.values
+            for block in dirty_blocks(records):
+                span = slice(*self.description.block_span(block))
+                disk_writes.store_words(
+                    self.mapping,
+                    lambda mapping, at=span, values=copy[span]: mapping.__setitem__(at, values),  # type: ignore[misc]
+                )
         self._set_word(HeaderWord.MODIFIED, self.words[HeaderWord.MODIFIED])
 
     def _set_word(self, word: HeaderWord, value: int) -> None:
@@ -118,8 +115,7 @@ class WritableTensor:
         disk_writes.store_words(self.mapping, change)
 
     def _write_rows(self, record: Record) -> None:
-        width = record.entry.width
-        octets = np.frombuffer(self.mapping, np.uint8, self.description.size, PAGE).reshape(-1, width)
+        octets = self._rows_of(self.mapping, record)
         rows = record.rows.astype(np.int64)
         half = len(rows) // 2
         # In two steps, so that a test can stop the process between them.
@@ -130,74 +126,51 @@ class WritableTensor:
 
             disk_writes.store_words(self.mapping, change)
 
+    def _rows_of(self, mapping: mmap.mmap, record: Record) -> NDArray[np.uint8]:
+        """The bytes of the items as rows of the width of a record's."""
+        return np.frombuffer(mapping, np.uint8, self.description.size, PAGE).reshape(-1, record.entry.width)
+
     def mark_damaged(self) -> None:
         """Mark the content as damaged, for every process, until it is replaced."""
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | DAMAGED)
 
-    def checksums_of(self, blocks: Iterable[int]) -> dict[int, int]:
-        """The checksums of these blocks as they are now, by their numbers."""
-        with memoryview(self.mapping) as view:
-            return {block: zlib.crc32(view[slice(*self.description.block_span(block))]) for block in sorted(blocks)}
-
-    def make_durable(self, records: Sequence[Record], checksums: Mapping[int, int] = _NO_CHECKSUMS) -> None:
-        """Make the content durable, and the checksums of the blocks that `records` have changed. Raises OSError.
-
-        `records` are all that have changed it since this last succeeded, less those of whose blocks `checksums` has the
-        checksums already.
-        """
-        description = self.description
-        with self._fsync_lock():
-            if self.words[HeaderWord.UNWRITTEN]:
-                self.rewrite(records)
-            found = {**checksums, **self.checksums_of(dirty_blocks(records))}
-            if found:
-                table = np.frombuffer(self.mapping, np.uint32, description.block_count, description.checksums_at)
-                disk_writes.store_words(self.mapping, lambda _: table.__setitem__(list(found), list(found.values())))
-            with self._unwritten_on_error():
-                disk_writes.fsync(self._fd)
-            if self.words[HeaderWord.UNWRITTEN]:
-                self._set_word(HeaderWord.UNWRITTEN, 0)
-
-    def flush(self) -> None:
-        """Make durable what has been changed so far, without the lock, so that `make_durable` waits less.
-
-        Raises OSError.
-        """
-        with self._fsync_lock(), self._unwritten_on_error():
-            # In portions, so that the fsyncs of other logs get their turn between them.
-            for begin in range(0, self.description.file_size, _FLUSH_BYTES):
-                disk_writes.flush_range(self._fd, begin, _FLUSH_BYTES)
-            disk_writes.fsync(self._fd)
-
     @contextmanager
-    def _fsync_lock(self) -> Iterator[None]:
-        # One fsync at a time: another one between a failed fsync and the setting of UNWRITTEN would clear that word.
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+    def checkpoint_lock(self, *, wait: bool = True) -> Iterator[None]:
+        """Keep others from checkpointing the content. Raises BlockingIOError unless it may `wait` for them."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             yield
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    @contextmanager
-    def _unwritten_on_error(self) -> Iterator[None]:
-        """Set UNWRITTEN where an fsync fails."""
+    def make_durable(self, records: Sequence[Record]) -> None:
+        """Make the content durable, and the checksums of the blocks that `records` have changed. Raises OSError.
+
+        Within `checkpoint_lock`. Scatters may change the content meanwhile: their blocks are in the log after
+        `records`, and get their checksums again. But where UNWRITTEN is set, `records` are all that have changed it
+        since this last succeeded, and none may come.
+        """
+        description = self.description
+        if self.words[HeaderWord.UNWRITTEN]:
+            self.rewrite(records)
+        blocks = sorted(dirty_blocks(records))
+        with memoryview(self.mapping) as view:
+            checksums = [zlib.crc32(view[slice(*description.block_span(block))]) for block in blocks]
+        if blocks:
+            table = np.frombuffer(self.mapping, np.uint32, description.block_count, description.checksums_at)
+            disk_writes.store_words(self.mapping, lambda _: table.__setitem__(blocks, checksums))
         try:
-            yield
+            # In portions, so that the fsyncs of other logs get their turn between them.
+            for begin in range(0, description.file_size, _FLUSH_BYTES):
+                disk_writes.flush_range(self._fd, begin, _FLUSH_BYTES)
+            disk_writes.fsync(self._fd)
         except OSError:
             self._set_word(HeaderWord.UNWRITTEN, 1)
             raise
+        if self.words[HeaderWord.UNWRITTEN]:
+            self._set_word(HeaderWord.UNWRITTEN, 0)
 
 
 def dirty_blocks(records: Iterable[Record]) -> set[int]:
     """The numbers of the 64 KiB blocks that records change."""
-    found: set[int] = set()
-    for record in records:
-        width = record.entry.width
-        if len(record.rows):
-            first = record.rows.astype(np.int64) * width
-            last = (first + width - 1) // BLOCK
-            first //= BLOCK
-            found.update(first.tolist())
-            for begin, end in {*zip(first.tolist(), last.tolist(), strict=True)}:
-                found.update(range(begin, end + 1))
-    return found
+    return set(changed_parts(records, BLOCK).tolist())

@@ -48,7 +48,9 @@ class TensorInfo:
 
     `version` is its number, and `versions` are the numbers of all versions of the tensor that are kept. `etag` names
     this content and no other; `sha256` is the hash of dtype, shape and items as uploaded, equal for equal uploads.
-    `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there.
+    `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there. `note` is what
+    was said of it when it was uploaded. `replicas` is on how many shards each range of its rows is to be, None
+    unless it is in a cluster.
     """
 
     name: str
@@ -63,6 +65,8 @@ class TensorInfo:
     sha256: str = ""
     version: int = 1
     versions: tuple[int, ...] = ()
+    note: str | None = None
+    replicas: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +208,11 @@ def read_alias_page(answer: Answer) -> AliasPage:
         raise UnexpectedAnswer(f"the answer is not a list of aliases: {error!r}", answer.status) from error
 
 
+def read_alias_list(answer: Answer) -> list[Alias]:
+    """Aliases that are no page of all."""
+    return read_alias_page(answer).aliases
+
+
 def _alias(body: Any) -> Alias:
     tensor = str(body["tensor"])
     name = tensor.partition("@")[0]
@@ -233,4 +242,6 @@ def tensor_info(body: Any) -> TensorInfo:
         sha256=body.get("sha256", ""),
         version=body.get("version", 1),
         versions=tuple(body.get("versions", ())),
+        note=body.get("note"),
+        replicas=body.get("replicas"),
     )

@@ -520,6 +520,8 @@ class AsyncClient:
         prefault: bool = False,
         lock: bool = False,
         keep: int | None = None,
+        note: str | None = None,
+        replicas: int | None = None,
         progress: Progress | bool | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
@@ -536,6 +538,8 @@ class AsyncClient:
             prefault,
             lock,
             keep,
+            note,
+            replicas,
             progress,
         )
         return await self._run(request, timeout, headers)
@@ -581,6 +585,12 @@ class AsyncClient:
     ) -> TensorInfo:
         """What the service knows of a resident tensor, see `Client.metadata`."""
         return await self._run(_endpoints.metadata(name), timeout, headers)
+
+    async def set_replicas(
+        self, name: str, replicas: int, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> TensorInfo:
+        """Say on how many shards of a cluster each range of a table is to be, see `Client.set_replicas`."""
+        return await self._run(_endpoints.set_replicas(name, replicas), timeout, headers)
 
     async def exists(
         self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
@@ -648,6 +658,18 @@ class AsyncClient:
         """Make or move an alias, see `Client.put_alias`."""
         return await self._run(_endpoints.put_alias(name, tensor, if_match, if_none_match), timeout, headers)
 
+    async def move_aliases(
+        self,
+        targets: Mapping[str, str],
+        *,
+        if_match: Mapping[str, str] | None = None,
+        if_none_match: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[Alias]:
+        """Make or move several aliases in one step, see `Client.move_aliases`."""
+        return await self._run(_endpoints.move_aliases(targets, if_match, if_none_match), timeout, headers)
+
     async def delete_alias(
         self,
         name: str,
@@ -670,6 +692,8 @@ class AsyncClient:
         prefault: bool = False,
         lock: bool = False,
         keep: int | None = None,
+        note: str | None = None,
+        replicas: int | None = None,
         progress: Progress | bool | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
@@ -677,7 +701,7 @@ class AsyncClient:
         """Have the service import a tensor, and wait, see `Client.import_tensor`."""
         found = await self.begin_import(
             name, url, tensor=tensor, if_match=if_match, if_none_match=if_none_match, prefault=prefault, lock=lock,
-            keep=keep, timeout=timeout, headers=headers,
+            keep=keep, note=note, replicas=replicas, timeout=timeout, headers=headers,
         )  # fmt: skip
         return await self.wait_for_import(found, progress=progress, timeout=timeout, headers=headers)
 
@@ -712,11 +736,13 @@ class AsyncClient:
         prefault: bool = False,
         lock: bool = False,
         keep: int | None = None,
+        note: str | None = None,
+        replicas: int | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> ImportInfo:
         """Begin an import, see `Client.begin_import`."""
-        request = _imports.begin(name, url, tensor, if_match, if_none_match, prefault, lock, keep)
+        request = _imports.begin(name, url, tensor, if_match, if_none_match, prefault, lock, keep, note, replicas)
         return await self._run(request, timeout, headers)
 
     async def find_import(

@@ -596,6 +596,8 @@ class Client:
         prefault: bool = False,
         lock: bool = False,
         keep: int | None = None,
+        note: str | None = None,
+        replicas: int | None = None,
         progress: Progress | bool | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
@@ -609,10 +611,14 @@ class Client:
         `if_match` is the ETag that the tensor must have; `if_none_match="*"` asks that there is none of that name
         (PreconditionFailed). `prefault` has the service read the content into memory ahead of requests, `lock` keeps it
         there where the system allows that. `keep` is how many of the newest versions stay, this one among them; without
-        it what the service is set to. `progress` is called with the bytes sent so far; True shows a bar on stderr.
-        Raises ValueError for a file that is neither, and for rows that differ in shape or type.
+        it what the service is set to. `note` is said of the version wherever it is described, such as its run, commit
+        and author: at most 1 KiB. `replicas` is on how many shards of a cluster each range of rows is to be, from now
+        on. `progress` is called with the bytes sent so far; True shows a bar on stderr. Raises ValueError for a file
+        that is neither, and for rows that differ in shape or type.
         """
-        request = _endpoints.put(name, source, tensor, if_match, if_none_match, prefault, lock, keep, progress)
+        request = _endpoints.put(
+            name, source, tensor, if_match, if_none_match, prefault, lock, keep, note, replicas, progress
+        )
         return self._run(request, timeout, headers)
 
     @overload
@@ -664,6 +670,16 @@ class Client:
     ) -> TensorInfo:
         """Version, type, shape, ETag and times of the resident tensor `name`. Raises TensorNotFound."""
         return self._run(_endpoints.metadata(name), timeout, headers)
+
+    def set_replicas(
+        self, name: str, replicas: int, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> TensorInfo:
+        """Say on how many shards of a cluster each range of the table `name` is to be, of all its versions.
+
+        The cluster copies ranges, or drops copies, after the answer. Raises TensorNotFound, and InvalidField for a
+        service that is one machine.
+        """
+        return self._run(_endpoints.set_replicas(name, replicas), timeout, headers)
 
     def exists(self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None) -> bool:
         """Whether there is a resident tensor `name`."""
@@ -732,6 +748,24 @@ class Client:
         """
         return self._run(_endpoints.put_alias(name, tensor, if_match, if_none_match), timeout, headers)
 
+    def move_aliases(
+        self,
+        targets: Mapping[str, str],
+        *,
+        if_match: Mapping[str, str] | None = None,
+        if_none_match: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[Alias]:
+        """Make or move all aliases of `targets`, each to a version written `NAME@7`, or none.
+
+        It is one step for every reader: a lookup of several tables reads all of them before it, or all after it.
+        `if_match` and `if_none_match` have the conditions of some aliases, as `put_alias` has them. Returns the aliases
+        in the order of their names. Raises TensorNotFound, NameConflict and PreconditionFailed, whose `errors` name the
+        alias, and ValueError for a condition of an alias that is not to be moved.
+        """
+        return self._run(_endpoints.move_aliases(targets, if_match, if_none_match), timeout, headers)
+
     def delete_alias(
         self,
         name: str,
@@ -754,6 +788,8 @@ class Client:
         prefault: bool = False,
         lock: bool = False,
         keep: int | None = None,
+        note: str | None = None,
+        replicas: int | None = None,
         progress: Progress | bool | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
@@ -767,7 +803,7 @@ class Client:
         """
         found = self.begin_import(
             name, url, tensor=tensor, if_match=if_match, if_none_match=if_none_match, prefault=prefault, lock=lock,
-            keep=keep, timeout=timeout, headers=headers,
+            keep=keep, note=note, replicas=replicas, timeout=timeout, headers=headers,
         )  # fmt: skip
         return self.wait_for_import(found, progress=progress, timeout=timeout, headers=headers)
 
@@ -802,11 +838,13 @@ class Client:
         prefault: bool = False,
         lock: bool = False,
         keep: int | None = None,
+        note: str | None = None,
+        replicas: int | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> ImportInfo:
         """As `import_tensor`, but does not wait: the import goes on in the service, see `find_import`."""
-        request = _imports.begin(name, url, tensor, if_match, if_none_match, prefault, lock, keep)
+        request = _imports.begin(name, url, tensor, if_match, if_none_match, prefault, lock, keep, note, replicas)
         return self._run(request, timeout, headers)
 
     def find_import(

@@ -209,6 +209,8 @@ def put(
     prefault: bool,
     lock: bool,
     keep: int | None,
+    note: str | None,
+    replicas: int | None,
     progress: Progress | bool | None,
 ) -> Request[TensorInfo]:
     """An upload as raw bytes, the one format that has every element type. Not retryable: a second one would make
@@ -220,6 +222,10 @@ def put(
     query |= {option: "true" for option, wanted in (("prefault", prefault), ("lock", lock)) if wanted}
     if keep is not None:
         query["keep"] = str(keep)
+    if note is not None:
+        query["note"] = note
+    if replicas is not None:
+        query["replicas"] = str(replicas)
     headers = {"content-type": RAW, "accept": JSON, **conditions(if_match, if_none_match)}
     told = ProgressBar(name, len(encoded.raw)) if progress is True else progress or None
     return Request("PUT", path, _answers.read_info, query, headers, [encoded.raw], retryable=False, progress=told)
@@ -287,6 +293,13 @@ def metadata(name: str) -> Request[TensorInfo]:
     return Request("GET", _path(name), _answers.read_info, headers={"accept": JSON})
 
 
+def set_replicas(name: str, replicas: int) -> Request[TensorInfo]:
+    """Another number of replicas; retryable, since the second time it changes nothing."""
+    headers = {"content-type": JSON, "accept": JSON}
+    body = json.dumps({"replicas": replicas}).encode()
+    return Request("PUT", f"{_path(name)}/replicas", _answers.read_info, {}, headers, [body])
+
+
 def tensors(after: str | None, limit: int | None) -> Request[Page]:
     """One page of the tensors."""
     query = {} if after is None else {"after": after}
@@ -319,6 +332,22 @@ def put_alias(name: str, tensor: str, if_match: str | None, if_none_match: str |
     retryable = if_match is None and if_none_match is None
     body = json.dumps({"tensor": tensor}).encode()
     return Request("PUT", _alias_path(name), _answers.read_alias, {}, headers, [body], retryable)
+
+
+def move_aliases(
+    targets: Mapping[str, str], if_match: Mapping[str, str] | None, if_none_match: Mapping[str, str] | None
+) -> Request[list[Alias]]:
+    """Aliases made or moved together; retryable without conditions, since the second time it changes nothing."""
+    moves = {alias: {"tensor": tensor} for alias, tensor in targets.items()}
+    for field, etags in (("if_match", if_match), ("if_none_match", if_none_match)):
+        for alias, etag in (etags or {}).items():
+            if alias not in moves:
+                raise ValueError(f"{field} has a condition for {alias!r}, which is not among the aliases to move")
+            moves[alias][field] = etag
+    body = json.dumps({"aliases": moves}).encode()
+    headers = {"content-type": JSON, "accept": JSON}
+    retryable = not if_match and not if_none_match
+    return Request("PUT", "/aliases", _answers.read_alias_list, {}, headers, [body], retryable)
 
 
 def delete_alias(name: str, if_match: str | None) -> Request[None]:

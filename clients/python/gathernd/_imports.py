@@ -59,13 +59,18 @@ def begin(
     prefault: bool,
     lock: bool,
     keep: int | None,
+    note: str | None,
+    replicas: int | None,
 ) -> Request[ImportInfo]:
     """The beginning of an import. Not retryable: a second one would make another version."""
     check_name(name)
     query = {option: "true" for option, wanted in (("prefault", prefault), ("lock", lock)) if wanted}
     if keep is not None:
         query["keep"] = str(keep)
-    body = json.dumps({"url": url} if tensor is None else {"url": url, "tensor": tensor}).encode()
+    if replicas is not None:
+        query["replicas"] = str(replicas)
+    asked = {"url": url, "tensor": tensor, "note": note}
+    body = json.dumps({field: value for field, value in asked.items() if value is not None}).encode()
     headers = {"content-type": JSON, "accept": JSON, **conditions(if_match, if_none_match)}
     return Request("POST", f"/tensors/{name}/import", _read_import, query, headers, [body], retryable=False)
 

@@ -1,13 +1,17 @@
-"""`gathernd aliases set|ls|show|rm`: the aliases of a running service, names for one version of a tensor each."""
+"""`gathernd aliases set|move|ls|show|rm`: the aliases of a running service, names for one version of a tensor each."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 from .tables import Column, Field, print_fields, print_rows, short_etag
+
+if TYPE_CHECKING:
+    from gathernd import Alias
 
 Name = Annotated[str, typer.Argument(help="Name of the alias.", show_default=False)]
 
@@ -33,11 +37,54 @@ def set_(
         typer.echo(alias.etag)
 
 
+@app.command("move")
+def move(
+    targets: Annotated[
+        list[str],
+        typer.Argument(help="Aliases and the versions that they are to name, as ALIAS=NAME@7.", metavar="ALIAS=NAME@7"),
+    ],
+    if_match: Annotated[
+        list[str] | None, typer.Option(help="ETag that an alias must have now, as ALIAS=ETAG; may be given again.")
+    ] = None,
+    new: Annotated[
+        list[str] | None, typer.Option(help="An alias that must not be there yet; may be given again.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    ca: Ca = None,
+) -> None:
+    """Make or move several aliases, all or none, in one step for every reader. Lists them as `ls` does."""
+    moves, etags = _pairs(targets, "NAME@7"), _pairs(if_match or (), "ETAG")
+    with connect_or_exit(url, key, ca) as service:
+        try:
+            moved = service.move_aliases(moves, if_match=etags, if_none_match=dict.fromkeys(new or (), "*"))
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    print_rows(COLUMNS, map(_row, moved))
+
+
+def _pairs(texts: Sequence[str], value: str) -> dict[str, str]:
+    """The values of aliases, written ALIAS=VALUE. Raises BadParameter."""
+    found: dict[str, str] = {}
+    for text in texts:
+        alias, equals, rest = text.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{text!r} has no '=': write ALIAS={value}")
+        if alias in found:
+            raise typer.BadParameter(f"{alias!r} is given twice")
+        found[alias] = rest
+    return found
+
+
 @app.command("ls")
 def ls(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
     """List the aliases: name, the version that it names, time of the last move, ETag."""
     with connect_or_exit(url, key, ca) as service:
-        print_rows(COLUMNS, ((one.alias, one.tensor, one.modified, one.etag) for one in service.aliases()))
+        print_rows(COLUMNS, map(_row, service.aliases()))
+
+
+def _row(alias: Alias) -> tuple[str, str, str, str]:
+    return alias.alias, alias.tensor, alias.modified, alias.etag
 
 
 @app.command("show")

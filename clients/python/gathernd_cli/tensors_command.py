@@ -1,4 +1,4 @@
-"""`gathernd tensors put|ls|versions|show|get|scatter|rm`: the resident tensors of a running service.
+"""`gathernd tensors put|ls|versions|show|replicas|get|scatter|rm`: the resident tensors of a running service.
 
 Each command can be interrupted and given again without harm: an upload becomes visible whole or not at all, and a
 downloaded file gets its name once it is complete.
@@ -53,6 +53,8 @@ class PutOptions(TypedDict):
     prefault: bool
     lock: bool
     keep: int | None
+    note: str | None
+    replicas: int | None
 
 
 class Reduction(Enum):
@@ -95,6 +97,12 @@ def put(
     keep: Annotated[
         int | None, typer.Option(min=1, help="How many of the newest versions stay, this one among them.")
     ] = None,
+    note: Annotated[
+        str | None, typer.Option(help="What to say of this version, such as its run, commit and author.")
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="In a cluster: on how many shards each range is to be, from now on.")
+    ] = None,
     server: Annotated[bool, typer.Option("--server", help="Have the service itself read the URL.")] = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -106,6 +114,7 @@ def put(
     """
     options: PutOptions = {
         "if_match": if_match, "if_none_match": "*" if new else None, "prefault": prefault, "lock": lock, "keep": keep,
+        "note": note, "replicas": replicas,
     }  # fmt: skip
     with connect_or_exit(url, key, ca) as service:
         if not is_url(file):
@@ -155,18 +164,18 @@ def ls(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
 
 @app.command("versions")
 def versions(name: NewName, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
-    """List the versions of a resident tensor that are kept, the newest first: as `ls`, and the aliases of each."""
+    """List the versions of a resident tensor that are kept, the newest first: as `ls`, and aliases and note of each."""
     with connect_or_exit(url, key, ca) as service:
-        numbers = service.metadata(name).versions
+        numbers = reversed(service.metadata(name).versions)
         named: dict[int, list[str]] = {}
         for alias in service.aliases():
             if alias.name == name:
                 named.setdefault(alias.version, []).append(alias.alias)
         print_rows(
-            (*COLUMNS, Column("aliases")),
+            (*COLUMNS, Column("aliases"), Column("note")),
             (
-                (*_row(service.metadata(f"{name}@{number}")), ",".join(named.get(number, [])))
-                for number in reversed(numbers)
+                (*_row(info), ",".join(named.get(info.version, [])), info.note or "")
+                for info in (service.metadata(f"{name}@{number}") for number in numbers)
             ),
         )
 
@@ -195,12 +204,27 @@ def show(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> 
             Field("lock", str(info.lock).lower()),
             Field("version", str(info.version)),
             Field("versions", ",".join(map(str, info.versions))),
+            *([] if info.replicas is None else [Field("replicas", str(info.replicas))]),
+            *([] if info.note is None else [Field("note", info.note)]),
         )
     )
 
 
 def _shape(info: TensorInfo) -> str:
     return f"[{','.join(map(str, info.shape))}]"
+
+
+@app.command("replicas")
+def replicas(
+    name: NewName,
+    number: Annotated[int, typer.Argument(min=1, help="On how many shards each range is to be.", show_default=False)],
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    ca: Ca = None,
+) -> None:
+    """Say on how many shards of a cluster each range of a table is to be. Copies are made or dropped after that."""
+    with connect_or_exit(url, key, ca) as service:
+        service.set_replicas(name, number)
 
 
 @app.command("get")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.cluster.coordinator.cluster_state import ClusterState
-from app.cluster.coordinator.messages import RangeKey
+from app.cluster.catalogue.node_choice import crowding
+from app.cluster.catalogue.records import Catalogue, Change, Segment, Table, Version
+from app.cluster.catalogue.transitions import zones_of
+from app.cluster.reconciler.cluster_view import Listed, listed_segments
 from app.cluster.shard_map import ShardMap
 from app.tensors.tensor_name import split_reference
-from tests.cluster.simulation.truth import Content, Items
+from tests.cluster.simulation.truth import Content, Items, rows_of
 
 
 class Violation(AssertionError):
@@ -18,93 +20,110 @@ class Violation(AssertionError):
 
 @dataclass
 class Checks:
-    """Sees every record, every write and removal on a disk, every map that is served, and every answer."""
+    """Sees every change of the catalogue, every write and removal on a disk, every map served, and every answer."""
 
     contents: dict[str, Content] = field(default_factory=dict)
     """Every upload that was begun."""
     removals: set[tuple[str, int]] = field(default_factory=set)
     """Versions whose removal was asked for."""
-    history: list[ClusterState] = field(default_factory=lambda: [ClusterState()])
-    """The records by number; the first is the one before all."""
-    on_disk: dict[RangeKey, set[str]] = field(default_factory=dict)
-    """The machines whose disks have a range whole and synced."""
-    wiped: set[tuple[str, RangeKey]] = field(default_factory=set)
-    """Ranges that went with the loss of a disk, and have not been written there again."""
+    history: list[Catalogue] = field(default_factory=lambda: [Catalogue()])
+    """The catalogues by revision; the first is the one before all."""
+    on_disk: dict[str, set[str]] = field(default_factory=dict)
+    """The machines whose disks have a segment whole and synced."""
+    wiped: set[tuple[str, str]] = field(default_factory=set)
+    """Segments that went with the loss of a disk, and have not been written there again."""
+    given_up: set[str] = field(default_factory=set)
+    """Uploads that their routers have ended. That one was begun may arrive later, and its record comes back."""
     published: set[str] = field(default_factory=set)
     """Contents whose publishing was acknowledged."""
     answers: int = 0
 
     @property
-    def latest(self) -> ClusterState:
-        """The last record that is durable."""
+    def latest(self) -> Catalogue:
+        """The catalogue as the database has it."""
         return self.history[-1]
 
     # Disks
 
-    def written(self, node: str, key: RangeKey) -> None:
-        """A range is whole and synced."""
-        self.on_disk.setdefault(key, set()).add(node)
-        self.wiped.discard((node, key))
+    def written(self, node: str, tensor: str, rows: Items) -> None:
+        """A segment is whole and synced: the rows that its name says."""
+        if rows != rows_of(tensor):
+            raise Violation(
+                f"{node} has written other rows as {tensor}: {rows[:1]} to {rows[-1:]}, {len(rows)} of them"
+            )
+        self.on_disk.setdefault(tensor, set()).add(node)
+        self.wiped.discard((node, tensor))
 
-    def removed(self, node: str, key: RangeKey) -> None:
-        """A shard has removed a range: none that the map lists there."""
-        self.on_disk[key].discard(node)
-        for one in self.latest.listed:
-            if one.key == key and node in one.nodes:
-                raise Violation(f"{node} dropped {key}, which the map lists there")
+    def removed(self, node: str, tensor: str) -> None:
+        """A shard has removed a segment: none that the catalogue lists there, or is about to."""
+        self.on_disk[tensor].discard(node)
+        if (node, tensor) in set(_wanted(self.latest)) and tensor.partition(".")[0] not in self.given_up:
+            raise Violation(f"{node} dropped {tensor}, which the catalogue lists there")
 
     def disk_lost(self, node: str) -> None:
         """A disk is lost, with all that was on it."""
-        for key, nodes in self.on_disk.items():
+        for tensor, nodes in self.on_disk.items():
             if node in nodes:
                 nodes.discard(node)
-                self.wiped.add((node, key))
+                self.wiped.add((node, tensor))
 
-    def has(self, node: str, key: RangeKey) -> bool:
-        """Whether a disk has a range whole and synced."""
-        return node in self.on_disk.get(key, ())
+    def has(self, node: str, tensor: str) -> bool:
+        """Whether a disk has a segment whole and synced."""
+        return node in self.on_disk.get(tensor, ())
 
-    # Records
+    # The catalogue
 
-    def committed(self, before: ClusterState | None, record: ClusterState) -> None:
-        """A record becomes durable."""
-        if record.generation != len(self.history):
-            raise Violation(f"record {record.generation} comes after {len(self.history) - 1}")
-        before = self.history[-1]
-        listed = {(node, one.key) for one in before.listed for node in one.nodes}
-        for one in record.listed:
-            if len(set(one.nodes)) != len(one.nodes):
-                raise Violation(f"{one.key} is listed twice on a machine")
-            for node in one.nodes:
-                if (node, one.key) not in listed and not self.has(node, one.key) and (node, one.key) not in self.wiped:
-                    raise Violation(f"{one.key} is listed on {node}, which does not have it whole")
-        for name in {*before.map.tables, *record.map.tables}:
-            self._check_versions(name, before, record)
-        self.history.append(record)
+    def committed(self, catalogue: Catalogue, change: Change) -> None:
+        """The database has a newer catalogue, with this change."""
+        before = self.latest
+        if catalogue.revision != before.revision + 1:
+            raise Violation(f"revision {catalogue.revision} comes after {before.revision}")
+        for key in change.puts:
+            kind, _, name = key.partition("/")
+            if kind == "tables":
+                self._check_table(name, before.tables.get(name), catalogue.tables.get(name))
+        for alias, one in catalogue.aliases.items():
+            if catalogue.record_of(one.name).version(one.version) is None or catalogue.record_of(alias).versions:
+                raise Violation(f"the alias {alias} of {one.reference} is of nothing, or has the name of a table")
+        self.history.append(catalogue)
 
-    def _check_versions(self, name: str, before: ClusterState, record: ClusterState) -> None:
-        old, new = before.map.tables.get(name), record.map.tables.get(name)
-        had = {one.number: one.content_id for one in old.versions} if old else {}
-        has = {one.number: one.content_id for one in new.versions} if new else {}
-        ever = before.table_record(name).last_number
+    def _check_table(self, name: str, old: Table | None, new: Table | None) -> None:
+        had = {} if old is None else {one.number: one for one in old.versions}
+        has = {} if new is None else {one.number: one for one in new.versions}
+        for number, version in has.items():
+            self._check_segments(version, had.get(number))
+        ever = 0 if old is None else old.last_number
         fresh = sorted(set(has) - set(had))
         if fresh and fresh[0] <= ever:
             raise Violation(f"{name}@{fresh[0]} has a number that was used before")
-        for number, content_id in has.items():
-            if had.get(number, content_id) != content_id:
+        for number, version in has.items():
+            if number in had and had[number].content_id != version.content_id:
                 raise Violation(f"{name}@{number} has another content")
-            if number in fresh and content_id in self.published:
-                raise Violation(f"{content_id} was acknowledged and is published once more, as {name}@{number}")
-            if self.contents[content_id].table != name:
+            if number in fresh and version.content_id in self.published:
+                raise Violation(f"{version.content_id} was acknowledged and is published once more, as {name}@{number}")
+            if self.contents[version.content_id].table != name:
                 raise Violation(f"{name}@{number} has the content of another table")
         for number in set(had) - set(has):
-            asked = (name, number) in self.removals
-            keep = min((self.contents[has[one]].keep for one in fresh), default=0)
+            keep = min((self.contents[has[one].content_id].keep for one in fresh), default=0)
             superseded = keep and len([one for one in {*had, *has} if one > number]) >= keep
-            if not asked and not superseded:
+            if (name, number) not in self.removals and not superseded:
                 raise Violation(f"{name}@{number} is gone, and nobody removed it")
-        if new is not None and old is not None and new.live != max(has):
-            raise Violation(f"{name} stands for {new.live}, and the newest is {max(has)}")
+        if new is not None and list(has) != sorted(has):
+            raise Violation(f"{name} has its versions in the order {list(has)}")
+
+    def _check_segments(self, version: Version, before: Version | None) -> None:
+        """The segments have all rows, and each shard that is listed anew has its segment whole."""
+        bounds = [0, *(one.stop for one in version.segments)]
+        if [one.start for one in version.segments] != bounds[:-1] or bounds[-1] != version.shape[0]:
+            raise Violation(f"{version.content_id} has the segments {bounds} of {version.shape[0]} rows")
+        known = set() if before is None else set(_places(before))
+        for segment in version.segments:
+            tensor = version.tensor(segment)
+            if not segment.nodes or len(set(segment.nodes)) != len(segment.nodes):
+                raise Violation(f"{tensor} is listed on {segment.nodes}")
+            for node in segment.nodes:
+                if (node, tensor) not in known and not self.has(node, tensor) and (node, tensor) not in self.wiped:
+                    raise Violation(f"{tensor} is listed on {node}, which does not have it whole")
 
     # Routers and answers
 
@@ -112,15 +131,11 @@ class Checks:
         """A router serves by a map."""
         if after.generation < before.generation:
             raise Violation(f"{router} went back from map {before.generation} to {after.generation}")
-        if after.generation >= len(self.history) or self.history[after.generation].map != after:
-            raise Violation(f"{router} serves by a map {after.generation} that is in no record")
 
-    def acknowledged(self, served: ShardMap, made: ShardMap) -> None:
+    def acknowledged(self, served: ShardMap, revision: int) -> None:
         """A change is acknowledged through a router, which must serve by it."""
-        if made.generation >= len(self.history):
-            raise Violation(f"a change was acknowledged before record {made.generation} was durable")
-        if served.generation < made.generation:
-            raise Violation(f"a change of map {made.generation} was acknowledged by a router at {served.generation}")
+        if served.generation < revision:
+            raise Violation(f"a change of revision {revision} was acknowledged by a router at {served.generation}")
 
     def answered(self, reference: str, since: int, fractions: Sequence[float], rows: Items) -> None:
         """A lookup was answered: of one content, which the name stood for at some time while it was under way."""
@@ -143,51 +158,85 @@ class Checks:
             raise Violation(f"{reference} was not found, and was there all the time")
 
     def _named(self, reference: str, since: int) -> set[str]:
-        """The contents that a reference stood for from record `since` on, "" for none."""
-        found = set()
-        for record in self.history[since:]:
-            named = record.map.find(reference)
-            found.add(named[1].content_id if named is not None else "")
-        return found
+        """The contents that a reference stood for from revision `since` on, "" for none."""
+        return {_find(catalogue, reference) for catalogue in self.history[since:]}
+
+    def publish_acknowledged(self, content_id: str) -> None:
+        """A version was acknowledged: some catalogue has it."""
+        self.published.add(content_id)
+        table = self.contents[content_id].table
+        for catalogue in reversed(self.history):
+            found = catalogue.tables.get(table)
+            if found is not None and any(one.content_id == content_id for one in found.versions):
+                return
+        raise Violation(f"{content_id} was acknowledged, and no catalogue has had it")
 
     # When all faults are over
 
-    def settled(
-        self, draining_ends: bool, aliases: Mapping[str, set[str]], draining: Mapping[str, set[bool]], gone: set[str]
-    ) -> None:
-        """Every range is whole wherever the map lists it, and nowhere else; acknowledged changes are in the map."""
-        latest = self.latest
-        wanted = set()
-        for one in latest.listed:
-            for node in one.nodes:
-                wanted.add((node, one.key))
-                if not self.has(node, one.key):
-                    raise Violation(f"{node} does not have {one.key}, though the faults are over")
-                if draining_ends and node in latest.draining:
-                    raise Violation(f"{node} is drained and still has {one.key}")
-        for key, nodes in self.on_disk.items():
-            for node in nodes - gone:
-                if (node, key) not in wanted:
-                    raise Violation(f"{node} still has {key}, which the map does not list there")
-        for alias, may_be in aliases.items():
-            if latest.map.aliases.get(alias, "") not in may_be:
-                raise Violation(f"{alias} names {latest.map.aliases.get(alias)}, acknowledged was {may_be}")
-        for node, may_drain in draining.items():
-            if (node in latest.draining) not in may_drain:
-                raise Violation(f"whether {node} is drained is not what was acknowledged")
-        for name, table in latest.map.tables.items():
-            for version in table.versions:
-                if split_reference(name)[1] is not None or version.content_id not in latest.contents:
-                    raise Violation(f"{name}@{version.number} has no content")
+    def settled(self, is_roomy: bool, aliases: Mapping[str, set[str]], gone: set[str]) -> None:
+        """Each segment is whole wherever the catalogue lists it, and nowhere else; what was acknowledged is so.
 
-    def publish_acknowledged(self, content_id: str, number: int) -> None:
-        """A version was acknowledged under a number: some record has it."""
-        self.published.add(content_id)
-        table = self.contents[content_id].table
-        for record in self.history:
-            found = record.map.find(f"{table}@{number}")
-            if found is not None:
-                if found[1].content_id != content_id:
-                    raise Violation(f"{content_id} was acknowledged as {table}@{number}, which is another one")
-                return
-        raise Violation(f"{content_id} was acknowledged as {table}@{number}, which is in no record")
+        `is_roomy` says that there is room for all replicas on shards that are not drained.
+        """
+        latest = self.latest
+        wanted = set(_wanted(latest))
+        for one in listed_segments(latest):
+            for node in one.segment.nodes:
+                if not self.has(node, one.tensor):
+                    raise Violation(f"{node} does not have {one.tensor}, though the faults are over")
+            if is_roomy:
+                self._check_places(one, latest)
+        for tensor, nodes in self.on_disk.items():
+            for node in nodes - gone:
+                if (node, tensor) not in wanted:
+                    raise Violation(f"{node} still has {tensor}, which the catalogue does not list there")
+        for alias, may_be in aliases.items():
+            named = latest.aliases[alias].reference if alias in latest.aliases else ""
+            if named not in may_be:
+                raise Violation(f"{alias} names {named}, acknowledged was {may_be}")
+        if latest.uploads:
+            raise Violation(f"uploads go on: {sorted(latest.uploads)}")
+
+    def _check_places(self, one: Listed, latest: Catalogue) -> None:
+        segment, limit = one.segment, latest.options.segment_bytes
+        if set(segment.nodes) & latest.drained:
+            raise Violation(f"{one.tensor} is on {segment.nodes}, and drained are {sorted(latest.drained)}")
+        if len(segment.nodes) != one.replicas:
+            raise Violation(f"{one.tensor} is on {segment.nodes}, and {one.replicas} replicas are wanted")
+        if limit is not None and segment.size > limit and segment.stop - segment.start > 1:
+            raise Violation(f"{one.tensor} has {segment.size} bytes, and segments have {limit} at most")
+        zones = zones_of(latest)
+        usable = {zones[node] for node in latest.alive - latest.drained}
+        if "" not in usable and crowding(segment.nodes, zones) > max(0, one.replicas - len(usable)):
+            raise Violation(f"{one.tensor} is on {segment.nodes} of the zones {zones}")
+
+
+def _places(version: Version) -> Iterator[tuple[str, str]]:
+    for segment in version.segments:
+        for node in segment.nodes:
+            yield node, version.tensor(segment)
+
+
+def _wanted(catalogue: Catalogue) -> Iterator[tuple[str, str]]:
+    """Shards and the segments that tables or uploads list there."""
+    for table in catalogue.tables.values():
+        for version in table.versions:
+            yield from _places(version)
+    for content_id, upload in catalogue.uploads.items():
+        for segment in upload.segments:
+            for node in segment.nodes:
+                yield node, upload_tensor(content_id, segment)
+
+
+def upload_tensor(content_id: str, segment: Segment) -> str:
+    """The name under which shards have a segment of an upload."""
+    return f"{content_id}.{segment.start}-{segment.stop}"
+
+
+def _find(catalogue: Catalogue, reference: str) -> str:
+    """The content that a reference names, "" for none."""
+    alias = catalogue.aliases.get(reference)
+    name, number = split_reference(reference if alias is None else alias.reference)
+    own = catalogue.record_of(name)
+    found = own.current if number is None else own.version(number)
+    return "" if found is None else found.content_id

@@ -1,37 +1,45 @@
-"""The clients of a simulated cluster: they look up, publish, move aliases, remove versions, and drain machines."""
+"""The clients of a simulated cluster: they look up, publish, move aliases, remove versions, drain and set replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
-from typing import Any, Literal
 
-from app.cluster.coordinator.messages import Change, Publish
+from app.catalogue.aliases import AliasMove, moved
+from app.cluster.catalogue.records import Catalogue, Change
+from app.cluster.catalogue.transitions import (
+    drain,
+    put_aliases,
+    remove_alias,
+    remove_versions,
+    set_replicas,
+    undrain,
+)
 from tests.cluster.simulation.checks import Checks, Violation
-from tests.cluster.simulation.router import LOOKUP_DEADLINE, Router
+from tests.cluster.simulation.router import Router
 from tests.cluster.simulation.truth import Content
 from tests.cluster.simulation.world import World
 
 TABLES = ("items", "users")
-ROW_BYTES = 4
-GIVEN_UP_AFTER = 2 * LOOKUP_DEADLINE
-"""So long does a client wait for the answer to a change."""
+ALIASES = ("best", "test")
 
 
 class Clients:
-    """All clients; `routers` gives those that live. Aliases and machines are changed by one client each, in turn."""
+    """All clients; `routers` gives those that live. Aliases are changed by one client, one change after the other."""
 
-    def __init__(self, world: World, checks: Checks, routers: Callable[[], list[Router]], url_share: float) -> None:
+    def __init__(
+        self, world: World, checks: Checks, routers: Callable[[], list[Router]], url_share: float, ranges: int
+    ) -> None:
         self._world = world
         self._checks = checks
         self._routers = routers
         self._url_share = url_share
+        self._ranges = ranges
         self._ids = count(1)
-        self._busy: set[str] = set()
-        self.aliases: dict[str, set[str]] = {}
-        """What each alias may name when all is over, "" for nothing."""
-        self.draining: dict[str, set[bool]] = {}
-        """Whether each machine may be drained when all is over."""
+        self._is_moving = False
+        self.aliases: dict[str, set[str]] = {alias: {""} for alias in ALIASES}
+        """What each alias may name when all is over, "" for nothing: also what changes without an answer wanted."""
         self.outcomes: dict[str, int] = {}
         self.must_answer = False
         """Whether every lookup has to be answered: nothing fails that two replicas do not make good."""
@@ -48,13 +56,13 @@ class Clients:
         router, random = self._router(), self._world.random
         if router is None:
             return
-        tables = router.newest.current.tables
+        tables = router.served.tables
         reference = random.choice(TABLES)
         if reference in tables and random.random() < 0.3:
             reference = f"{reference}@{random.choice(tables[reference].versions).number}"
-        elif self.aliases and random.random() < 0.3:
-            reference = random.choice(sorted(self.aliases))
-        since = router.newest.current.generation
+        elif random.random() < 0.3:
+            reference = random.choice(ALIASES)
+        since = router.served.generation
         fractions = [random.random() for _ in range(random.randrange(1, 9))]
 
         def done(outcome: str, rows: tuple[tuple[str, int], ...]) -> None:
@@ -79,93 +87,95 @@ class Clients:
         content = Content(content_id, random.choice(TABLES), rows, random.choice((1, 1, 2, 3)), url)
         self._checks.contents[content_id] = content
 
-        def done(outcome: str, number: int) -> None:
-            self._count(f"publish {outcome}")
-            if outcome == "published":
-                self._checks.publish_acknowledged(content_id, number)
+        def done(code: str) -> None:
+            self._count(f"publish {code or 'done'}")
+            if not code:
+                self._checks.publish_acknowledged(content_id)
 
-        asked = Publish(
-            content_id,
-            content.table,
-            "float32",
-            (rows,),
-            ROW_BYTES,
-            content.keep,
-            router.newest.current.generation,
-            url,
-        )
-        router.publish(asked, done)
+        router.publish(content, self._ranges, done)
 
-    def move_alias(self) -> None:
-        """Make or move an alias, or remove it."""
+    def move_aliases(self) -> None:
+        """Move both aliases at once, or one of them, or remove it."""
         router, random = self._router(), self._world.random
-        alias = random.choice(("best", "test"))
-        if router is None or alias in self._busy:
+        versions = [] if router is None else _versions(router)
+        if router is None or self._is_moving or not versions:
             return
-        versions = [
-            f"{name}@{version.number}"
-            for name, table in router.newest.current.tables.items()
-            for version in table.versions
-        ]
-        remove = random.random() < 0.2
-        if not remove and not versions:
-            return
-        target = "" if remove else random.choice(versions)
-        may_be = self.aliases.setdefault(alias, {""})
-        self._change(router, "remove_alias" if remove else "put_alias", alias, target, may_be, target, {target})
-
-    def drain(self, nodes: list[str]) -> None:
-        """Drain a machine, or take it back."""
-        router, random = self._router(), self._world.random
-        node = random.choice(nodes)
-        if router is None or node in self._busy:
-            return
-        may_be = self.draining.setdefault(node, {False})
-        drain = may_be == {False}
-        self._change(router, "drain" if drain else "undrain", node, "", may_be, drain, {drain})
-
-    def remove_version(self) -> None:
-        """Remove a version."""
-        router, random = self._router(), self._world.random
-        tables = router.newest.current.tables if router is not None else {}
-        if router is None or not tables:
-            return
-        name = random.choice(sorted(tables))
-        number = random.choice(tables[name].versions).number
-        self._checks.removals.add((name, number))
-        asked = Change(f"change{next(self._ids)}", "remove", name, str(number), router.newest.current.generation)
-        router.change(asked, lambda outcome: self._count(f"remove {outcome}"))
-
-    def _change(
-        self,
-        router: Router,
-        what: Literal["put_alias", "remove_alias", "drain", "undrain"],
-        subject: str,
-        value: str,
-        may_be: set[Any],
-        attempted: object,
-        after: set[Any],
-    ) -> None:
-        self._busy.add(subject)
-        may_be.add(attempted)
+        targets = {alias: random.choice(versions) for alias in random.sample(ALIASES, random.randrange(1, 3))}
+        change: Callable[[Catalogue], Change | None]
+        if random.random() < 0.2:
+            alias = min(targets)
+            targets = {alias: ""}
+            change = partial(remove_alias, alias=alias)
+        else:
+            change = partial(_moved, moves=[AliasMove(*each) for each in targets.items()])
+        for alias, target in targets.items():
+            self.aliases[alias].add(target)
+        self._is_moving = True
         is_over = False
+        before = len(self._checks.history)
 
-        def done(outcome: str) -> None:
+        def done(code: str) -> None:
             nonlocal is_over
             if is_over:
                 return
             is_over = True
-            self._busy.discard(subject)
-            self._count(f"{what} {outcome}")
-            if outcome == "done":
-                may_be.clear()
-                may_be.update(after)
+            self._is_moving = False
+            self._count(f"aliases {code or 'done'}")
+            if not code:
+                self._check_moved(targets, before)
 
-        self._world.after(GIVEN_UP_AFTER, done, "given up")  # the router may have crashed, or stand still
-        router.change(Change(f"change{next(self._ids)}", what, subject, value, router.newest.current.generation), done)
+        self._world.after(20.0, done, "given up")  # the router may have crashed, or stand still
+        router.change(change, done)
+
+    def _check_moved(self, targets: dict[str, str], before: int) -> None:
+        """Some catalogue since then has all of them: if none of these changes is to come late, it is the last one."""
+        for catalogue in self._checks.history[before - 1 :]:
+            named = {alias: "" if (one := catalogue.aliases.get(alias)) is None else one.reference for alias in targets}
+            if named == targets:
+                return
+        raise Violation(f"aliases were acknowledged as {targets}, and never were so")
+
+    def drain(self, nodes: list[str]) -> None:
+        """Drain a machine, or take it back."""
+        router, random = self._router(), self._world.random
+        if router is None:
+            return
+        drained = sorted(self._checks.latest.drained)
+        if drained and random.random() < 0.6:
+            self._change(router, "undrain", partial(undrain, node=random.choice(drained)))
+        else:
+            self._change(router, "drain", partial(drain, node=random.choice(nodes)))
 
     def undrain(self, node: str) -> None:
         """Take a machine back."""
         router = self._router()
-        if router is not None and node not in self._busy:
-            self._change(router, "undrain", node, "", self.draining[node], False, {False})
+        if router is not None:
+            self._change(router, "undrain", partial(undrain, node=node))
+
+    def remove_version(self) -> None:
+        """Remove a version."""
+        router, random = self._router(), self._world.random
+        versions = [] if router is None else _versions(router)
+        if router is not None and versions:
+            name, _, number = random.choice(versions).partition("@")
+            self._checks.removals.add((name, int(number)))
+            self._change(router, "remove", partial(remove_versions, reference=f"{name}@{number}"))
+
+    def set_replicas(self) -> None:
+        """Say how many replicas a table has."""
+        router, random = self._router(), self._world.random
+        if router is not None:
+            table, replicas = random.choice(TABLES), random.choice((1, 2, 2, 3))
+            self._change(router, "replicas", partial(set_replicas, name=table, replicas=replicas))
+
+    def _change(self, router: Router, what: str, transition: Callable[[Catalogue], Change | None]) -> None:
+        router.change(transition, lambda code: self._count(f"{what} {code or 'done'}"))
+
+
+def _moved(catalogue: Catalogue, moves: Sequence[AliasMove]) -> Change | None:
+    made = moved(moves, catalogue.record_of, 1, ['"etag"' for _ in moves])
+    return put_aliases(one for one, _ in made if one != catalogue.aliases.get(one.alias))
+
+
+def _versions(router: Router) -> list[str]:
+    return [f"{name}@{version.number}" for name, table in router.served.tables.items() for version in table.versions]

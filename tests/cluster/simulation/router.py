@@ -1,208 +1,218 @@
-"""A simulated router: reads by `RangeReads`, publishes by `PublishRequest`, keeps the newest map."""
+"""A simulated router: reads by `RangeReads`, serves by the catalogue's map, uploads and changes by transitions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
+from functools import partial
 
-from app.cluster.coordinator.messages import (
-    Change,
-    Changed,
-    MapAnswer,
-    MapRequest,
-    Placed,
-    Publish,
-    Published,
-    RangeKey,
-    Refused,
-    Stamp,
-    Target,
-)
-from app.cluster.coordinator.publish_request import PublishRequest
-from app.cluster.router.newest_map import NewestMap
+from app.cluster.catalogue.records import Catalogue, Change, Segment, Version
+from app.cluster.catalogue.serving_map import ServingMap
+from app.cluster.catalogue.transitions import begin_upload, end_upload, move_upload, publish, segment_bounds
 from app.cluster.router.range_reads import AskReplica, FetchMap, RangeReads, ReadAction, Wake
 from app.cluster.router.replica_choice import ReplicaChoice
+from app.cluster.shard.pull_order import PullOrder, PullSource
 from app.cluster.shard_map import ShardMap
-from app.tensors.tensor_name import split_reference
-from tests.cluster.simulation.checks import Checks
-from tests.cluster.simulation.service_calls import Read, Rows, Sent, Write, Written
-from tests.cluster.simulation.shard import COORDINATOR
-from tests.cluster.simulation.truth import Items, rows_of
+from app.tensors.dtypes import DTYPES
+from tests.cluster.simulation.checks import Checks, upload_tensor
+from tests.cluster.simulation.database import Database, DatabaseClient
+from tests.cluster.simulation.service_calls import Answer, PullSegment, Read, Sent, Write
+from tests.cluster.simulation.shard import ROW_BYTES
+from tests.cluster.simulation.truth import Content, Items, digest_of, rows_of
 from tests.cluster.simulation.world import Process, World
 
 LATE_AFTER = 0.5
 LOOKUP_DEADLINE = 5.0
-PUBLISH_DEADLINE = 15.0
+PUBLISH_DEADLINE = 25.0
+WRITE_AFTER = 3.0
+"""How long a router waits until a shard that is to get rows is taken for lost."""
+DTYPE = DTYPES["float32"]
 Answered = Callable[[str, Items], None]
 
 
-@dataclass
-class Publishing:
-    """A version on its way; `done` is called with the outcome and the number."""
+class SimulatedUpload:
+    """A version on its way, as `VersionWriter` has it: to all replicas at once; a shard that is lost is replaced."""
 
-    request: PublishRequest
-    deadline: float
-    done: Callable[[str, int], None]
-    written: set[tuple[str, RangeKey]] = field(default_factory=set)
-    stamps: set[Stamp] = field(default_factory=set)
+    def __init__(self, router: Router, content: Content, ranges: int, done: Callable[[str], None]) -> None:
+        self._router = router
+        self._content = content
+        bounds = segment_bounds(content.rows, ranges)
+        self._bounds = [(start, stop, (stop - start) * ROW_BYTES) for start, stop in bounds]
+        self._done = done
+        self._deadline = router.world.now + PUBLISH_DEADLINE
+        self._whole: set[tuple[str, str]] = set()
+        self._asked: set[tuple[str, str]] = set()
+        self._lost: set[str] = set()
+        """Shards that have failed: no segment comes back to them."""
+        self._is_over = False
 
-    def to_write(self) -> list[Target]:
-        """The shards that are to get rows and have not said that they have them; none if they read a URL."""
-        targets = self.request.targets
-        stamps = {one.stamp for one in targets}
-        if stamps != self.stamps:
-            self.written.clear()  # placed anew, by another coordinator: what was written may be gone
-            self.stamps = stamps
-        return [one for one in targets if not self.request.asked.url and (one.node, one.key) not in self.written]
+    def begin(self) -> None:
+        """Place the segments and write them."""
+        content_id, table = self._content.content_id, self._content.table
+        self._transact(lambda catalogue: begin_upload(catalogue, content_id, table, self._bounds), self._go_on)
+
+    def _transact(self, transition: Callable[[Catalogue], Change | None], then: Callable[[], None]) -> None:
+        def made(code: str) -> None:
+            if code:
+                self._give_up(code)
+            else:
+                then()
+
+        self._router.client.transact(transition, made)
+
+    def _go_on(self) -> None:
+        """Write what is not whole; publish when all is."""
+        upload = self._router.client.catalogue.uploads.get(self._content.content_id)
+        if self._is_over:
+            return
+        if upload is None or self._router.world.now >= self._deadline:
+            self._give_up("shard_unavailable")
+            return
+        places = [(segment, node) for segment in upload.segments for node in segment.nodes]
+        for segment, node in places:
+            place = node, upload_tensor(self._content.content_id, segment)
+            if place not in self._whole and place not in self._asked:
+                self._asked.add(place)
+                self._write(segment, node)
+        missing = [
+            node for one, node in places if (node, upload_tensor(self._content.content_id, one)) not in self._whole
+        ]
+        if self.may_publish(missing):
+            self._publish(upload.segments)
+
+    def may_publish(self, missing: Sequence[str]) -> bool:
+        """Whether all is whole: `missing` has the shards that have not said so."""
+        return not missing
+
+    def _write(self, segment: Segment, node: str) -> None:
+        router, tensor = self._router, upload_tensor(self._content.content_id, segment)
+        catalogue = router.client.catalogue
+        others = [other for other in segment.nodes if (other, tensor) in self._whole]
+        asked: Write | PullSegment
+        if others:
+            sources = tuple(PullSource(catalogue.nodes[other].address, tensor, node=other) for other in others)
+            fence = catalogue.revisions.get("reconciler", 0)
+            order = PullOrder(fence, DTYPE, (segment.stop - segment.start,), segment.size, "", sources)
+            asked = PullSegment(next(router.world.ids), tensor, order)
+        else:
+            asked = Write(next(router.world.ids), tensor, rows_of(tensor))
+
+        def answered(answer: Answer | None) -> None:
+            self._asked.discard((node, tensor))
+            if answer is not None and answer.is_done:
+                self._whole.add((node, tensor))
+                self._go_on()
+            elif not self._is_over:
+                self._lost.add(node)
+                self._transact(lambda now: self.moved(now, segment, node, self._lost), self._go_on)
+
+        router.ask(catalogue.nodes[node].address, asked, router.world.now + WRITE_AFTER, answered)
+
+    def moved(self, catalogue: Catalogue, segment: Segment, node: str, lost: set[str]) -> Change | None:
+        """Another shard in the place of `node`."""
+        return move_upload(catalogue, self._content.content_id, segment.start, node, lost)
+
+    def _publish(self, segments: tuple[Segment, ...]) -> None:
+        content = self._content
+        whole = tuple(
+            replace(one, sha256=digest_of(rows_of(upload_tensor(content.content_id, one)))) for one in segments
+        )
+        size = content.rows * ROW_BYTES
+        made = Version(0, content.content_id, DTYPE, (content.rows,), whole, 1, "", size, content.url)
+        self._is_over = True
+
+        def done(code: str) -> None:
+            self._router.end(content.content_id, code)
+            self._done(code)
+
+        self._router.change(lambda catalogue: publish(catalogue, content.table, made, content.keep), done)
+
+    def _give_up(self, code: str) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._router.checks.given_up.add(self._content.content_id)
+            self._router.end(self._content.content_id)
+            self._done(code)
 
 
 class Router(Process):
     """A router, from one start to its crash. It has nothing on a disk."""
 
-    def __init__(self, world: World, name: str, checks: Checks) -> None:
+    upload: type[SimulatedUpload] = SimulatedUpload
+
+    def __init__(self, world: World, name: str, database: Database, checks: Checks) -> None:
         super().__init__(world, name, f"{name}:8000")
-        self._checks = checks
-        self.newest = self.make_newest()
+        self.checks = checks
+        self.served = ShardMap()
         self.choice = ReplicaChoice()
-        self._asks: dict[int, tuple[Lookup, RangeReads, AskReplica]] = {}
-        self._fetching: list[Lookup] = []
-        self._publishing: dict[str, Publishing] = {}
-        self._changing: dict[str, tuple[Change, float, Callable[[str], None]]] = {}
-        self.every(1.0, self._tick)
+        self.client = self.make_client(database)
+        self.ended: set[str] = set()
+        """Uploads of this router that are over. A record of one may come back: that it was begun may arrive late."""
+        self._serving = ServingMap()
+        self._asked: dict[int, Callable[[Answer | None], None]] = {}
 
-    def make_newest(self) -> NewestMap:
-        """The map that is served: what is tested."""
-        return NewestMap(ShardMap())
+    def make_client(self, database: Database) -> DatabaseClient:
+        """What says which catalogue is served."""
+        return DatabaseClient(database, self, self.take)
 
-    def _tick(self) -> None:
-        self.world.send(self, COORDINATOR, MapRequest(self.newest.current.generation))
-        for content_id in list(self._publishing):
-            self._publish_next(content_id)
-        for asked, deadline, done in list(self._changing.values()):
-            if self.world.now >= deadline:
-                del self._changing[asked.request_id]
-                done("deadline_exceeded")
-            else:
-                self.world.send(self, COORDINATOR, asked)
+    def take(self, catalogue: Catalogue) -> None:
+        """Serve by a newer catalogue."""
+        self.use(self._serving.of(catalogue))
+        for content_id in sorted(self.ended & catalogue.uploads.keys()):
+            self.end(content_id)
+
+    def end(self, content_id: str, code: str = "again") -> None:
+        """End an upload, however long it takes."""
+        self.ended.add(content_id)
+        if code:
+            self.client.transact(partial(end_upload, content_id=content_id), partial(self.end, content_id))
+
+    def use(self, found: ShardMap) -> None:
+        """Serve by a map."""
+        self.checks.served(self.address, self.served, found)
+        self.served = found
 
     def receive(self, sender: str, message: Sent) -> None:
-        """A message has come."""
-        match message:
-            case MapAnswer(found):
-                self._offer(found)
-                fetching, self._fetching = self._fetching, []
-                for lookup in fetching:
-                    lookup.fetched()
-            case Rows(request_id, rows) if request_id in self._asks:
-                lookup, reads, asked = self._asks.pop(request_id)
-                if rows is None:
-                    lookup.no_range(reads, asked)
-                else:
-                    lookup.answered(reads, asked, rows)
-            case Written(key, node):
-                if key.content_id in self._publishing:
-                    self._publishing[key.content_id].written.add((node, key))
-            case Placed(content_id):
-                self._answer_publishing(content_id, message)
-                if content_id in self._publishing:
-                    self._write(content_id)
-            case Published(content_id, _, found):
-                self._offer(found)
-                if content_id in self._publishing:
-                    self._checks.acknowledged(self.newest.current, found)
-                self._answer_publishing(content_id, message)
-            case Refused(request_id, code):
-                self._answer_publishing(request_id, message)
-                if request_id in self._changing:
-                    self._changing.pop(request_id)[2](code)
-            case Changed(change_id, found):
-                self._offer(found)
-                if change_id in self._changing:
-                    self._checks.acknowledged(self.newest.current, found)
-                    self._changing.pop(change_id)[2]("done")
-            case _:
-                pass
+        """An answer has come."""
+        if isinstance(message, Answer) and message.request_id in self._asked:
+            self._asked.pop(message.request_id)(message)
 
-    def _offer(self, found: ShardMap) -> None:
-        before = self.newest.current
-        self.newest.offer(found)
-        self._checks.served(self.address, before, self.newest.current)
+    def ask(
+        self, address: str, asked: Write | Read | PullSegment, at: float, done: Callable[[Answer | None], None]
+    ) -> None:
+        """Ask a shard; `done` is called with its answer, or with None if none has come at `at`."""
+        if not self.world.answers(address, self.machine):
+            self.after(0.001, done, None)
+            return
+        self._asked[asked.request_id] = done
+        self.world.send(self, address, asked)
+        self.after(at - self.world.now, self._late, asked.request_id)
 
-    # Lookups
+    def _late(self, request_id: int) -> None:
+        if request_id in self._asked:
+            self._asked.pop(request_id)(None)
 
     def lookup(self, reference: str, rows: Sequence[float], done: Answered) -> None:
         """Rows of a table, each as a fraction of its size; `done` is called with the outcome."""
         Lookup(self, reference, rows, done).begin()
 
-    def ask(self, lookup: Lookup, reads: RangeReads, action: AskReplica, key: RangeKey, rows: tuple[int, ...]) -> None:
-        """Ask a shard."""
-        request_id = next(self.world.ids)
-        self._asks[request_id] = (lookup, reads, action)
-        address = action.replica.address
-        if not self.world.answers(address, self.machine) and self.world.random.random() < 0.8:
-            self.after(0.002, self._ask_failed, request_id)  # refused, or no way to it
-            return
-        self.world.send(self, address, Read(request_id, key, rows))
-        self.after(action.late_at - self.world.now, self._ask_failed, request_id)
+    def publish(self, content: Content, ranges: int, done: Callable[[str], None]) -> None:
+        """Publish a version; `done` is called with the outcome, "" for one that is published."""
+        self.upload(self, content, ranges, done).begin()
 
-    def _ask_failed(self, request_id: int) -> None:
-        if request_id in self._asks:
-            lookup, reads, asked = self._asks.pop(request_id)
-            lookup.failed(reads, asked)
+    def change(self, transition: Callable[[Catalogue], Change | None], done: Callable[[str], None]) -> None:
+        """Change the catalogue; `done` is called with the outcome, "" if it is made."""
 
-    def fetch_map(self, lookup: Lookup) -> None:
-        """Fetch the map for a lookup."""
-        self._fetching.append(lookup)
-        # A coordinator that has no newer map says nothing, in the simulation: half a second is waited for one.
-        self.world.send(self, COORDINATOR, MapRequest(self.newest.current.generation))
-        self.after(0.5, self._fetch_failed, lookup)
+        def made(code: str) -> None:
+            if not code:
+                self.checks.acknowledged(self.served, self.client.catalogue.revision)
+            done(code)
 
-    def _fetch_failed(self, lookup: Lookup) -> None:
-        if lookup in self._fetching:
-            self._fetching.remove(lookup)
-            lookup.fetched()
-
-    # Publishing and changes
-
-    def publish(self, asked: Publish, done: Callable[[str, int], None]) -> None:
-        """Publish a version; `done` is called with the outcome and the number."""
-        deadline = self.world.now + PUBLISH_DEADLINE
-        self._publishing[asked.content_id] = Publishing(PublishRequest(asked), deadline, done)
-        self._publish_next(asked.content_id)
-
-    def _publish_next(self, content_id: str) -> None:
-        one = self._publishing[content_id]
-        if self.world.now >= one.deadline:
-            del self._publishing[content_id]
-            one.done("deadline_exceeded", 0)
-        else:
-            self.world.send(self, COORDINATOR, one.request.asked)
-            self._write(content_id)
-
-    def _write(self, content_id: str) -> None:
-        one = self._publishing[content_id]
-        for target in one.to_write():
-            size = (target.key.stop - target.key.start) * one.request.asked.row_bytes
-            self.world.send(self, target.address, Write(target.key, size, rows_of(target.key)))
-
-    def _answer_publishing(self, content_id: str, message: Placed | Published | Refused) -> None:
-        one = self._publishing.get(content_id)
-        if one is None:
-            return
-        one.request.receive(message)
-        if one.request.outcome is not None:
-            del self._publishing[content_id]
-            number = one.request.published[0] if one.request.published else 0
-            one.done(one.request.refusal[0] or one.request.outcome, number)
-
-    def change(self, asked: Change, done: Callable[[str], None]) -> None:
-        """Make a change; `done` is called with the outcome."""
-        self._changing[asked.request_id] = (asked, self.world.now + LOOKUP_DEADLINE, done)
-        self.world.send(self, COORDINATOR, asked)
+        self.client.transact(transition, made)
 
 
 class Lookup:
-    """One lookup: `RangeReads`, anew where the version went away."""
+    """One lookup: `RangeReads`, anew if the version went away or was cut anew."""
 
     def __init__(self, router: Router, reference: str, rows: Sequence[float], done: Answered) -> None:
         self._router = router
@@ -215,7 +225,7 @@ class Lookup:
 
     def begin(self) -> None:
         """Ask for all rows, of the version that the name stands for now."""
-        found = self._router.newest.current
+        found = self._router.served
         named = found.find(self._reference)
         if named is None:
             self._finish("tensor_not_found", ())
@@ -230,25 +240,35 @@ class Lookup:
         self._reads = RangeReads(found, version, self._router.choice, self._deadline, LATE_AFTER)
         self._do(self._reads, self._reads.start(self._by_range, self._world.now))
 
-    def answered(self, reads: RangeReads, asked: AskReplica, rows: Items) -> None:
-        """A shard has answered."""
-        if reads is self._reads and reads.answered(asked.number, asked.replica):
-            self._answers.update(zip(self._by_range[asked.number], rows, strict=True))
+    def _ask(self, reads: RangeReads, action: AskReplica) -> None:
+        one = reads.version.ranges[action.number]
+        rows = tuple(row - one.start for row in self._by_range[action.number])
+        asked = Read(next(self._world.ids), one.tensor, rows)
+        self._router.ask(action.replica.address, asked, action.late_at, partial(self._answered, reads, action))
+        if action.hedge_at < self._deadline:
+            self._router.after(action.hedge_at - self._world.now, self._hedge, reads, action.number)
+
+    def _hedge(self, reads: RangeReads, number: int) -> None:
+        if reads is self._reads:
+            action = reads.hedge(number, self._world.now)
+            if action is not None:
+                self._do(reads, [action])
+
+    def _answered(self, reads: RangeReads, asked: AskReplica, answer: Answer | None) -> None:
+        if reads is not self._reads:
+            return
+        number, replica, now = asked.number, asked.replica, self._world.now
+        if answer is None:
+            self._do(reads, reads.failed(number, replica, now))
+        elif answer.rows is None:
+            self._do(reads, reads.no_range(number, replica, now))
+        elif reads.answered(number, replica):
+            self._answers.update(zip(self._by_range[number], answer.rows, strict=True))
             self._do(reads, [])
 
-    def no_range(self, reads: RangeReads, asked: AskReplica) -> None:
-        """A shard does not have the range."""
+    def _fetched(self, reads: RangeReads, _: Catalogue | None) -> None:
         if reads is self._reads:
-            self._do(reads, reads.no_range(asked.number, asked.replica, self._world.now))
-
-    def failed(self, reads: RangeReads, asked: AskReplica) -> None:
-        """A shard refused or was late."""
-        if reads is self._reads:
-            self._do(reads, reads.failed(asked.number, asked.replica, self._world.now))
-
-    def fetched(self) -> None:
-        """The map was fetched, or not."""
-        self._do(self._reads, self._reads.fetched(self._router.newest.current, self._world.now))
+            self._do(reads, reads.fetched(self._router.served, self._world.now))
 
     def _woken(self, reads: RangeReads) -> None:
         if reads is self._reads:
@@ -257,19 +277,14 @@ class Lookup:
     def _do(self, reads: RangeReads, actions: list[ReadAction]) -> None:
         for action in actions:
             match action:
-                case AskReplica(number):
-                    one = reads.version.ranges[number]
-                    key = RangeKey(reads.version.content_id, one.start, one.stop)
-                    self._router.ask(self, reads, action, key, tuple(self._by_range[number]))
+                case AskReplica():
+                    self._ask(reads, action)
                 case FetchMap():
-                    self._router.fetch_map(self)
+                    self._router.client.refresh(partial(self._fetched, reads))
                 case Wake(at):
-                    self._router.after(at - self._world.now, self._woken, reads)
+                    self._router.after(max(0.0, at - self._world.now), self._woken, reads)
         if reads.outcome == "version_gone":
-            if split_reference(self._reference)[1] is None:
-                self.begin()
-            else:
-                self._finish("tensor_not_found", ())
+            self.begin()
         elif reads.outcome == "done":
             self._finish("done", tuple(self._answers[row] for row in self._rows))
         elif reads.outcome is not None:

@@ -1,29 +1,46 @@
-"""A simulated shard: `HeldRanges` with a disk whose writes take time and are lost in a crash until they are synced."""
+"""A simulated shard, with a disk whose writes take time and are lost in a crash until they are synced."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from app.cluster.coordinator.messages import Drop, Held, Hold, NotHeld, RangeKey, Stamp
-from app.cluster.shard.held_ranges import UNSTAMPED, Copy, HeldRanges, Remove, SetStamp, ShardAction, StoredRange
+from app.cluster.catalogue.records import Catalogue, Change, Mark, Node
+from app.cluster.reconciler.cluster_view import HeldSegment
+from app.cluster.shard.pull_order import PullSource
 from tests.cluster.simulation.checks import Checks
-from tests.cluster.simulation.service_calls import Read, Rows, Sent, Write, Written
+from tests.cluster.simulation.database import Database, DatabaseClient
+from tests.cluster.simulation.service_calls import (
+    Answer,
+    DropSegment,
+    ListSegments,
+    PullSegment,
+    Read,
+    Sent,
+    Write,
+)
 from tests.cluster.simulation.truth import Items, digest_of, rows_of
 from tests.cluster.simulation.world import Process, World
 
 COPY_TIMEOUT = 2.0
-COORDINATOR = "coordinator"
+ROW_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A segment on a disk: its rows, and what a list says of it."""
+
+    rows: Items
+    listed: HeldSegment
 
 
 @dataclass
 class Disk:
-    """What a machine's disk has, whole and synced: ranges, and how often the shard has started."""
+    """What a machine's disk has, whole and synced, and how often the shard has started."""
 
-    ranges: dict[RangeKey, tuple[StoredRange, Items]] = field(default_factory=dict)
-    stamps: dict[RangeKey, Stamp] = field(default_factory=dict)
+    segments: dict[str, Stored] = field(default_factory=dict)
+    fence: int = 0
     started: int = 0
     slow: float = 0.05
     """The share of writes that take seconds."""
@@ -32,136 +49,135 @@ class Disk:
         """Seconds until a write is synced."""
         return random.random() * (5.0 if random.random() < self.slow else 0.02)
 
+    @property
+    def used(self) -> int:
+        """Bytes of all segments."""
+        return sum(one.listed.size for one in self.segments.values())
+
 
 class Shard(Process):
-    """The shard of a machine and the service there, whose list of ranges the shard reads now and then; to its crash."""
+    """The shard of a machine, from one start to its crash."""
 
-    def __init__(self, world: World, node: str, capacity: int, disk: Disk, checks: Checks) -> None:
+    def __init__(
+        self, world: World, name: str, zone: str, capacity: int, disk: Disk, database: Database, checks: Checks
+    ) -> None:
         disk.started += 1
-        super().__init__(world, node, f"{node}:{8000 + disk.started % 2}")
+        super().__init__(world, name, f"{name}:{8000 + disk.started % 2}")
         self.disk = disk
+        self._node = Node(self.address, capacity, zone)
         self._checks = checks
         self._waiting: list[Callable[[], None]] = []
-        """What is written and not yet synced, in order."""
-        self._copies: dict[int, Copy] = {}
-        self.ranges = self.make_ranges(node, capacity)
-        for key, (one, _) in disk.ranges.items():
-            self.ranges.appeared(one, disk.stamps.get(key, UNSTAMPED))
-        self._pending: Counter[RangeKey] = Counter()
-        """How many writes and removals of a range the shard has begun that are not done."""
-        self.every(1.0, self._tell)
-        self.every(1.0, self._look)
+        """What is to be done when the disk has what is written before it, in order."""
+        self._pulls: dict[int, tuple[str, PullSegment, list[PullSource]]] = {}
+        self._registering = False
+        self._client = DatabaseClient(database, self, lambda _: None)
+        self.every(1.0, self._register)
 
-    def make_ranges(self, node: str, capacity: int) -> HeldRanges:
-        """The side of the protocol that is tested."""
-        return HeldRanges(node, self.address, self.disk.started, capacity)
+    def _register(self) -> None:
+        def over(_: str) -> None:
+            self._registering = False
 
-    def _tell(self) -> None:
-        self.world.send(self, COORDINATOR, self.ranges.inventory())
+        if not self._registering and self._registration(self._client.catalogue) is not None:
+            self._registering = True
+            self._client.transact(self._registration, over)
+
+    def _registration(self, catalogue: Catalogue) -> Change | None:
+        name = self.machine
+        if catalogue.nodes.get(name) == self._node and name in catalogue.alive and self._client.lease is not None:
+            return None
+        return Change({f"nodes/{name}": self._node, f"alive/{name}": Mark()}, leased=frozenset({f"alive/{name}"}))
 
     def receive(self, sender: str, message: Sent) -> None:
-        """A message has come, for the shard or for the service."""
+        """A request has come, or the rows that a pull has asked for."""
         match message:
-            case Read(request_id, key, rows):
-                found = self.disk.ranges.get(key)
-                if found is None:
-                    self.world.send(self, sender, Rows(request_id, None))
-                else:
-                    answer = found[1] if rows is None else tuple(found[1][row - key.start] for row in rows)
-                    self.world.send(self, sender, Rows(request_id, answer))
+            case Read(request_id, tensor, rows):
+                found = self.disk.segments.get(tensor)
+                items = None if found is None else found.rows
+                if items is not None and rows is not None:
+                    items = tuple(items[row] for row in rows)
+                self.world.send(self, sender, Answer(request_id, found is not None, items))
             case Write():
-                self._sync(lambda: self._put(sender, message))
-            case Rows(request_id, rows):
-                copy = self._copies.pop(request_id, None)
-                if copy is not None:
-                    self._copied(copy, rows)
-            case Hold():
-                self._do(self.ranges.hold(message))
-            case Drop():
-                self._do(self.ranges.drop(message))
-            case _:
-                raise AssertionError(f"a shard got {message}")
+                self._sync(lambda: self._answer(sender, message.request_id, self._keep(message.tensor, message.rows)))
+            case ListSegments():
+                self._list(sender, message)
+            case DropSegment():
+                self._sync(lambda: self._drop(sender, message))
+            case PullSegment(request_id, _, order):
+                if order.fence is None or self.check_fence(order.fence):
+                    self._pull(sender, message, list(order.sources))
+                else:
+                    self._answer(sender, request_id, is_done=False)
+            case Answer(request_id, _, rows):
+                if request_id in self._pulls:
+                    self._pulled(request_id, rows)
 
-    def _do(self, actions: list[ShardAction]) -> None:
-        for action in actions:
-            match action:
-                case Held() | NotHeld():
-                    self.world.send(self, COORDINATOR, action)
-                case Copy():
-                    self._copy(action)
-                case SetStamp(key, stamp):
-                    self._begin(key, lambda key=key, stamp=stamp: self._restamp(key, stamp))  # type: ignore[misc]
-                case Remove(key):
-                    self._begin(key, lambda key=key: self._remove(key))  # type: ignore[misc]
+    def _answer(self, to: str, request_id: int, is_done: bool) -> None:
+        self.world.send(self, to, Answer(request_id, is_done))
 
-    def _copy(self, copy: Copy) -> None:
-        if copy.source:
+    def check_fence(self, fence: int) -> bool:
+        """Whether an order may be carried out. No lower fence is taken from then on."""
+        if fence < self.disk.fence:
+            return False
+        self.disk.fence = fence
+        return True
+
+    def _list(self, sender: str, asked: ListSegments) -> None:
+        if self.check_fence(asked.fence):
+            held = {tensor: one.listed for tensor, one in self.disk.segments.items()}
+            self.world.send(self, sender, Answer(asked.request_id, is_done=True, segments=held))
+        else:
+            self._answer(sender, asked.request_id, is_done=False)
+
+    def _drop(self, sender: str, asked: DropSegment) -> None:
+        is_due = self.check_fence(asked.fence)
+        if is_due and self.disk.segments.pop(asked.tensor, None) is not None:
+            self._checks.removed(self.machine, asked.tensor)
+        self._answer(sender, asked.request_id, is_due)
+
+    # Pulls: nobody cancels them here, so that each of them may end late
+
+    def _pull(self, sender: str, asked: PullSegment, sources: list[PullSource]) -> None:
+        order = asked.order
+        found = self.disk.segments.get(asked.tensor)
+        if found is not None and order.sha256 in ("", found.listed.sha256):
+            self._answer(sender, asked.request_id, is_done=True)
+        elif sources:
             request_id = next(self.world.ids)
-            self._copies[request_id] = copy
-            self.world.send(self, copy.source, Read(request_id, copy.key))
-            self.after(COPY_TIMEOUT, self._copy_is_late, request_id)
+            source = sources.pop(0)
+            self._pulls[request_id] = sender, asked, sources
+            rows = None if source.rows is None else tuple(range(*source.rows))
+            self.world.send(self, source.address, Read(request_id, source.tensor, rows))
+            self.after(COPY_TIMEOUT, self._pulled, request_id, None)
+        elif order.origin and self.world.random.random() < 0.8:
+            self.after(0.5, self._store, sender, asked, rows_of(asked.tensor))
         else:
-            works = self.world.random.random() < 0.8
-            self.after(0.5, self._copied, copy, rows_of(copy.key) if works else None)
+            self._answer(sender, asked.request_id, is_done=False)
 
-    def _copy_is_late(self, request_id: int) -> None:
-        if (copy := self._copies.pop(request_id, None)) is not None:
-            self.ranges.not_copied(copy)
+    def _pulled(self, request_id: int, rows: Items | None) -> None:
+        if (pull := self._pulls.pop(request_id, None)) is not None:
+            sender, asked, sources = pull
+            if rows is None or asked.order.sha256 not in ("", digest_of(rows)):
+                self._pull(sender, asked, sources)
+            else:
+                self._store(sender, asked, rows)
 
-    def _copied(self, copy: Copy, rows: Items | None) -> None:
-        if rows is None or (copy.digest and digest_of(rows) != copy.digest):
-            self.ranges.not_copied(copy)
-        else:
-            self._begin(copy.key, lambda: self._store(copy, rows))
+    def _store(self, sender: str, asked: PullSegment, rows: Items) -> None:
+        self._sync(lambda: self._answer(sender, asked.request_id, self._keep(asked.tensor, rows)))
 
     # The disk
 
-    def _store(self, copy: Copy, rows: Items) -> None:
-        self._keep(StoredRange(copy.key, copy.size, digest_of(rows)), rows)
-        self.disk.stamps[copy.key] = copy.stamp
-        self._do(self.ranges.copied(copy, digest_of(rows)))
-
-    def _put(self, router: str, asked: Write) -> None:
-        """The service has written what a router sent it; the shard will find it in its list."""
-        if asked.key not in self.disk.ranges:
-            self._keep(StoredRange(asked.key, asked.size, digest_of(asked.rows)), asked.rows)
-        self.world.send(self, router, Written(asked.key, self.machine))
-
-    def _keep(self, one: StoredRange, rows: Items) -> None:
-        self.disk.ranges[one.key] = one, rows
-        self._checks.written(self.machine, one.key)
-
-    def _look(self) -> None:
-        """Read the list of ranges; what is being written or removed is left for the next time."""
-        for key, (one, _) in self.disk.ranges.items():
-            if not self._pending[key]:
-                self._do(self.ranges.appeared(one))
-        for key in self.ranges.whole - set(self.disk.ranges):
-            if not self._pending[key]:
-                self.ranges.disappeared(key)
-
-    def _restamp(self, key: RangeKey, stamp: Stamp) -> None:
-        if key in self.disk.ranges:
-            self.disk.stamps[key] = max(self.disk.stamps.get(key, UNSTAMPED), stamp)
-            self.ranges.stamped(key, stamp)
-
-    def _remove(self, key: RangeKey) -> None:
-        self.disk.stamps.pop(key, None)
-        if self.disk.ranges.pop(key, None) is not None:
-            self._checks.removed(self.machine, key)
-
-    def _begin(self, key: RangeKey, do: Callable[[], None]) -> None:
-        """The same for a range, which is in no certain state until it is done."""
-        self._pending[key] += 1
-
-        def done() -> None:
-            self._pending[key] -= 1
-            do()
-
-        self._sync(done)
+    def _keep(self, tensor: str, rows: Items) -> bool:
+        """Have a segment, unless there is no room for it."""
+        if tensor not in self.disk.segments:
+            size = ROW_BYTES * len(rows)
+            if self.disk.used + size > self._node.capacity:
+                return False
+            self.disk.segments[tensor] = Stored(rows, HeldSegment(size, digest_of(rows)))
+            self._checks.written(self.machine, tensor, rows)
+        return True
 
     def _sync(self, do: Callable[[], None]) -> None:
-        """Done, in order, when the disk has it."""
+        """Do something when the disk has all that was written before it."""
         self._waiting.append(do)
         self.after(self.disk.delay(self.world.random), self._sync_next)
 

@@ -1,10 +1,8 @@
-"""What is true in a simulated cluster, whoever says otherwise: the contents, and the records that are durable."""
+"""What is true in a simulated cluster, whoever says otherwise: the rows of each content."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from app.cluster.coordinator.messages import RangeKey
 
 Items = tuple[tuple[str, int], ...]
 """Rows: each is the content that it is of, and its number."""
@@ -21,11 +19,13 @@ class Content:
     url: str
 
 
-def rows_of(key: RangeKey) -> Items:
-    """The rows of a range."""
-    return tuple((key.content_id, row) for row in range(key.start, key.stop))
+def rows_of(tensor: str) -> Items:
+    """The rows of a segment, which its name says."""
+    content_id, _, bounds = tensor.partition(".")
+    start, _, stop = bounds.partition("-")
+    return tuple((content_id, row) for row in range(int(start), int(stop)))
 
 
 def digest_of(rows: Items) -> str:
-    """Two ranges with equal digests have equal rows."""
+    """Two segments with equal digests have equal rows."""
     return f"{len(rows)}:{rows[0]}:{rows[-1]}" if rows else "0"

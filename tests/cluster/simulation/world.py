@@ -9,7 +9,6 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from app.cluster.coordinator.messages import Message
 from tests.cluster.simulation.service_calls import Sent
 
 
@@ -18,7 +17,6 @@ class Network:
     """What may happen to a message on its way. Times are in seconds."""
 
     loss: float = 0.0
-    repeat: float = 0.0
     late: float = 0.0
     """The share of messages that take up to `latest` seconds."""
     latest: float = 8.0
@@ -40,11 +38,6 @@ class World:
         """For requests: an answer to one of a process that has crashed is none to the next process at its address."""
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
-        self._rewrite: Callable[[Message], Message] | None = None
-
-    def rewrite_messages(self, rewrite: Callable[[Message], Message]) -> None:
-        """Every message of the protocol passes through `rewrite` before it is received."""
-        self._rewrite = rewrite
 
     def after(self, delay: float, do: Callable[..., None], *arguments: Any) -> None:
         """Do something `delay` seconds from now."""
@@ -72,16 +65,8 @@ class World:
         return bool(self.network.cut) and one != other and frozenset((one, other)) in self.network.cut
 
     def send(self, sender: Process, address: str, message: Sent) -> None:
-        """Send a message; it arrives once, twice or never."""
-        network = self.network
-        times = 1
-        if network.loss and self.random.random() < network.loss:
-            times = 0
-        elif network.repeat and self.random.random() < network.repeat:
-            times = 2
-        if self._rewrite is not None and isinstance(message, Message):
-            message = self._rewrite(message)
-        for _ in range(times):
+        """Send a message; it arrives, sooner or later, or never."""
+        if not self.network.loss or self.random.random() >= self.network.loss:
             self.after(self.delay(), self._arrive, sender.machine, sender.address, address, message)
 
     def _arrive(self, machine: str, sender: str, address: str, message: Sent) -> None:

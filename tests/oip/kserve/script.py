@@ -53,7 +53,7 @@ def text(array: Any) -> Any:
 
 
 async def main(url: str) -> None:
-    client = InferenceRESTClient(RESTConfig(protocol="v2", timeout=30))
+    client = InferenceRESTClient(RESTConfig(protocol="v2", timeout=60))
     found: dict[str, Any] = {
         "live": await client.is_server_live(url),
         "ready": await client.is_server_ready(url),

@@ -1,0 +1,102 @@
+"""The rules of aliases: names that stand for one version each, and move to others in one step, however many.
+
+Tensors and aliases share their names: no tensor is uploaded under the name of an alias, nor an alias made of the name
+of a tensor. What an alias names is neither removed nor superseded, see `versions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from app.catalogue.conditions import ALWAYS, Conditions
+from app.catalogue.name_errors import name_conflict, no_alias, unknown_reference
+from app.catalogue.records import Alias, NameRecord, Version
+from app.errors import GatherError
+from app.near_name import shorten
+from app.tensors.tensor_name import check_new_name, split_reference
+
+
+@dataclass(frozen=True, slots=True)
+class AliasMove:
+    """An alias that is to name the version `target`, written `NAME@7`, if the conditions hold for the alias.
+
+    `pointer` and `target_pointer` are the places of both in the request.
+    """
+
+    alias: str
+    target: str
+    conditions: Conditions = ALWAYS
+    pointer: str = "/name"
+    target_pointer: str = "/tensor"
+
+
+def new_etag() -> str:
+    """An ETag that no alias has had."""
+    return f'"{uuid4().hex}"'
+
+
+def find_alias(own: NameRecord[Version], names: Iterable[str]) -> Alias:
+    """The alias of a name. Raises tensor_not_found, with a hint at one of `names`."""
+    if own.alias is None:
+        raise no_alias(own.name, is_tensor=bool(own.versions), names=names)
+    return own.alias
+
+
+def moved(
+    moves: Sequence[AliasMove], record_of: Callable[[str], NameRecord[Version]], now: int, etags: Sequence[str]
+) -> list[tuple[Alias, bool]]:
+    """What aliases become when they are made or moved, all of them or none: each alias, and whether it is new.
+
+    No two moves are of one alias. `record_of` gives the record of a name; `etags` are drawn for this change, one for
+    each move. An alias that names its version already stays as it is. Raises invalid_field, tensor_not_found for a
+    target, name_conflict and precondition_failed.
+    """
+    for move in moves:
+        check_new_name(move.alias, move.pointer)
+    targets = [_target(move, record_of) for move in moves]
+    made = []
+    for move, (name, version), etag in zip(moves, targets, etags, strict=True):
+        own = record_of(move.alias)
+        if own.versions:
+            raise name_conflict(move.alias, is_alias=False, pointer=move.pointer)
+        old = own.alias
+        move.conditions.check(None if old is None else old.etag, "alias")
+        if old is not None and (old.name, old.version) == (name, version):
+            made.append((old, False))
+        else:
+            created = now if old is None else old.created
+            made.append((Alias(move.alias, name, version, etag, created, now), old is None))
+    return made
+
+
+def _target(move: AliasMove, record_of: Callable[[str], NameRecord[Version]]) -> tuple[str, int]:
+    """The name and the number of the version that an alias is to name. Raises tensor_not_found and invalid_field."""
+    reference, pointer = move.target, move.target_pointer
+    name, number = split_reference(reference)
+    own = record_of(name)
+    if number is not None:
+        if own.version(number) is None:
+            raise unknown_reference(own, reference, pointer)
+        return name, number
+    if own.alias is not None:
+        detail = "an alias names one version of a tensor, never an alias"
+        hint = f"Write the version that GET /aliases/{name} says it names."
+    else:
+        detail = f"an alias names one version of a tensor, and {shorten(reference)!r} has no number"
+        hint = "Name a tensor that GET /tensors lists, and behind @ a version that it has."
+        meant = record_of(reference.partition("@")[0])
+        if meant.current is not None:
+            hint = f"Write '{meant.name}@{meant.current.number}' at {pointer}, which is its current version."
+    raise GatherError("invalid_field", detail, pointer=pointer, hint=hint)
+
+
+def removed_alias(own: NameRecord[Version], conditions: Conditions) -> Alias:
+    """The alias that goes when this name is removed. Raises tensor_not_found, name_conflict and precondition_failed."""
+    if own.alias is None:
+        if own.versions:
+            raise name_conflict(own.name, is_alias=False)
+        raise no_alias(own.name, is_tensor=False)
+    conditions.check(own.alias.etag, "alias")
+    return own.alias

@@ -1,0 +1,53 @@
+"""Conditions on ETags: a change is made only if what it changes is as its caller knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+
+from app.errors import GatherError
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """If-Match and If-None-Match: the ETags they list, ("*",) for any; None where they are not given.
+
+    `pointer` is the place of what they hold for if they are members of a body, and not header fields.
+    """
+
+    match: tuple[str, ...] | None = None
+    none_match: tuple[str, ...] | None = None
+    pointer: str | None = None
+
+    def check(self, etag: str | None, kind: str = "tensor") -> None:
+        """Raises precondition_failed unless they hold for a tensor with this ETag (None: there is none).
+
+        `kind` is what the caller names it.
+        """
+        match, none_match = ("If-Match", "If-None-Match") if self.pointer is None else ("if_match", "if_none_match")
+        if self.match is not None and (etag is None or (etag not in self.match and self.match != ("*",))):
+            raise GatherError(
+                "precondition_failed",
+                f"{match} does not hold: " + (f"there is no such {kind}" if etag is None else f"the ETag is {etag}"),
+                pointer=self.pointer,
+                hint=f"Leave out {match}, or {'upload the tensor' if kind == 'tensor' else f'make the {kind}'} first."
+                if etag is None
+                else f"Read the {kind} again, and send {self._written(etag)} if the change still holds.",
+            )
+        if self.none_match is not None and etag is not None and (etag in self.none_match or self.none_match == ("*",)):
+            raise GatherError(
+                "precondition_failed",
+                f"{none_match} does not hold: the ETag is {etag}",
+                pointer=self.pointer,
+                hint=f"Send {self._written(etag)} in place of {none_match} to "
+                f"{'replace' if kind == 'tensor' else 'move'} the {kind}, or use another name.",
+            )
+
+    def _written(self, etag: str) -> str:
+        """How a caller writes the condition that the ETag is `etag`."""
+        return f"'If-Match: {etag}'" if self.pointer is None else f'"if_match": {orjson.dumps(etag).decode()}'
+
+
+ALWAYS = Conditions()
+"""The conditions of a change that is made in any case."""

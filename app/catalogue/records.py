@@ -1,0 +1,61 @@
+"""What the rules of names read: the versions of a name, and aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+
+class Version(Protocol):
+    """One version of a name: a file of a store, or segments on the shards of a cluster."""
+
+    @property
+    def number(self) -> int:
+        """Its number among the versions of the name, from 1 on."""
+
+
+Version_co = TypeVar("Version_co", bound=Version, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A name for one version of a tensor. `etag` is new with each move; times are nanoseconds since 1970.
+
+    `created` is when the alias came into being, `modified` when it was last moved.
+    """
+
+    alias: str
+    name: str
+    version: int
+    etag: str
+    created: int
+    modified: int
+
+    @property
+    def reference(self) -> str:
+        """The version that it names: `NAME@7`."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class NameRecord(Generic[Version_co]):
+    """All that one name stands for at one moment: versions, or an alias.
+
+    `versions` are those that are kept, the oldest first. `aliases` are those that name one of them, sorted by their own
+    names. `alias` is the alias that has this name.
+    """
+
+    name: str
+    versions: Sequence[Version_co] = ()
+    aliases: Sequence[Alias] = ()
+    alias: Alias | None = None
+
+    def version(self, number: int) -> Version_co | None:
+        """The version of this number, None if it is not kept."""
+        return next((one for one in self.versions if one.number == number), None)
+
+    @property
+    def current(self) -> Version_co | None:
+        """The version that the name stands for, the newest; None if it has none."""
+        return self.versions[-1] if self.versions else None

@@ -1,0 +1,75 @@
+"""The rules of versions: which number the next one gets, which ones it supersedes, and which may be removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from app.catalogue.conditions import ALWAYS, Conditions
+from app.catalogue.name_errors import name_conflict, not_found, tensor_in_use
+from app.catalogue.records import NameRecord, Version
+from app.tensors.tensor_name import split_reference
+
+AnyVersion = TypeVar("AnyVersion", bound=Version)
+
+
+def check_new_version(own: NameRecord[Version]) -> None:
+    """Check that a name may get a version: tensors and aliases share their names. Raises name_conflict."""
+    if own.alias is not None:
+        raise name_conflict(own.name, is_alias=True)
+
+
+def next_number(last: int | None, floor: int) -> int:
+    """The number of the next version of a name, which none of its versions has had.
+
+    `last` is the highest number that the name has had, None if that is not remembered; `floor` is the highest number of
+    all names that are not remembered.
+    """
+    return 1 + (floor if last is None else last)
+
+
+def superseded(own: NameRecord[AnyVersion], keep: int) -> Sequence[AnyVersion]:
+    """The versions that go when the next one comes and the `keep` newest stay, it among them.
+
+    Versions that aliases name stay beside them.
+    """
+    named = {alias.version for alias in own.aliases}
+    older = own.versions[: max(0, len(own.versions) + 1 - max(keep, 1))]
+    return [one for one in older if one.number not in named]
+
+
+def replaced(
+    own: NameRecord[AnyVersion], keep: int, conditions: Conditions, etag_of: Callable[[AnyVersion], str]
+) -> Sequence[AnyVersion]:
+    """The versions that go when the next one is published, as `superseded` says.
+
+    The conditions are on the current version. Raises name_conflict for an alias, and precondition_failed.
+    """
+    check_new_version(own)
+    if conditions != ALWAYS:
+        conditions.check(None if own.current is None else etag_of(own.current))
+    return superseded(own, keep)
+
+
+def removed(
+    own: NameRecord[AnyVersion], reference: str, conditions: Conditions, etag_of: Callable[[AnyVersion], str]
+) -> Sequence[AnyVersion]:
+    """The versions that go when `reference` is removed: one version, or all of a name.
+
+    The conditions are on the version that `reference` stands for. Raises name_conflict for an alias, tensor_not_found,
+    precondition_failed, and tensor_in_use if an alias names one of them.
+    """
+    number = split_reference(reference)[1]
+    if number is None and own.alias is not None:
+        raise name_conflict(reference, is_alias=True)
+    found = own.current if number is None else own.version(number)
+    if found is None:
+        raise not_found(own, reference)
+    if conditions != ALWAYS:
+        conditions.check(etag_of(found))
+    going = own.versions if number is None else (found,)
+    numbers = {one.number for one in going}
+    used = [alias for alias in own.aliases if alias.version in numbers]
+    if used:
+        raise tensor_in_use(reference, used)
+    return going

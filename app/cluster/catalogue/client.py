@@ -1,0 +1,124 @@
+"""Keep the newest catalogue that a process knows, and change it.
+
+A change is a transition: a function that judges a catalogue and says what to write. It is committed only if nothing it
+was judged by has changed; otherwise it judges the newer catalogue. If the outcome of a commit is unknown, it judges the
+next catalogue, which shows the outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from threading import Event, Lock
+from typing import Final, TypeAlias
+
+from app.cluster.catalogue.etcd import Compacted, Database, Written
+from app.cluster.catalogue.records import Catalogue, Change, TooLarge, to_json, updated
+from app.cluster.catalogue.transitions import unavailable
+from app.errors import GatherError
+
+ANSWER_S: Final = 15.0
+"""Seconds that a change may take."""
+_PAUSE_S: Final = 0.2
+Transition: TypeAlias = Callable[[Catalogue], Change | None]
+logger = logging.getLogger("gathernd")
+
+
+class CatalogueClient:
+    """The catalogue as one process knows it. Methods block.
+
+    `take` is called with each newer catalogue, one after the other, in any thread.
+    """
+
+    def __init__(self, database: Database, take: Callable[[Catalogue], object] = lambda _: None) -> None:
+        self.database = database
+        self.catalogue = Catalogue()
+        """The newest one known; its revision only rises."""
+        self._take = take
+        self._lock = Lock()
+        self._answers = True
+        self._lost = ""
+        """Says that etcd has gone back: nothing that is known of it counts any more."""
+
+    def refresh(self) -> Catalogue:
+        """Read the newest catalogue, which is at least as new as this call.
+
+        Raises OSError. It goes on to raise it once etcd has gone back, since it was restored or begun anew.
+        """
+        known = self.catalogue
+        revision, written = self.database.read(known)
+        if revision < known.revision:
+            self._lost = f"etcd has gone back from revision {known.revision} to {revision}: start this process again"
+        if self._lost:
+            raise OSError(self._lost)
+        return self._offer(updated(known, revision, written))
+
+    def transact(self, transition: Transition) -> Catalogue:
+        """Make the change that `transition` says, and return a catalogue that has it.
+
+        If it returns None or an empty change, there is nothing to do. It may be called several times. Raises what it
+        raises, and GatherError shard_unavailable if etcd does not answer: the change may have been made.
+        """
+        end = time.monotonic() + ANSWER_S
+        while time.monotonic() < end:
+            try:
+                catalogue = self.refresh()
+                change = transition(catalogue)
+                if change is None or not change.puts:
+                    return catalogue
+                revision = self.database.commit(change, catalogue)
+                if revision:
+                    return self._made(change, catalogue, revision)
+            except TooLarge as error:
+                raise GatherError("limit_exceeded", f"the change is larger than etcd takes at once: {error}") from None
+            except OSError:
+                if self._lost:
+                    raise unavailable(self._lost) from None
+                time.sleep(_PAUSE_S)
+        raise unavailable("etcd does not answer; whether the change is made is not known")
+
+    def _made(self, change: Change, judged: Catalogue, revision: int) -> Catalogue:
+        """A catalogue that has a change which was made at `revision`. Raises OSError."""
+        if revision > judged.revision + 1:  # others have changed something in between
+            return self.refresh()
+        written = {key: None if one is None else (to_json(one), revision) for key, one in change.puts.items()}
+        return self._offer(updated(judged, revision, written))
+
+    def watch(self, stop: Event) -> None:
+        """Take each newer catalogue until `stop` is set. Blocks, and is for a thread of its own."""
+        while not stop.is_set():
+            try:
+                self.refresh()
+            except OSError as error:
+                self._heard(error)
+                stop.wait(_PAUSE_S)
+                continue
+            self._heard(None)
+            try:
+                for revision, written in self.database.watch(self.catalogue.revision, stop):
+                    self._merge(revision, written)
+            except Compacted:
+                continue
+            except OSError:
+                stop.wait(_PAUSE_S)  # whether etcd answers is what the next read tells
+
+    def _merge(self, revision: int, written: Written) -> None:
+        known = self.catalogue
+        if revision > known.revision:
+            self._offer(updated(known, revision, written))
+
+    def _offer(self, found: Catalogue) -> Catalogue:
+        """Take a catalogue unless a newer one is known; the newest of both."""
+        with self._lock:
+            if found.revision > self.catalogue.revision:
+                self.catalogue = found
+                self._take(found)
+            return self.catalogue
+
+    def _heard(self, error: OSError | None) -> None:
+        if error is not None and self._answers:
+            logger.warning("the last catalogue stays in force: %s", error)
+        elif error is None and not self._answers:
+            logger.info("etcd answers again")
+        self._answers = error is None

@@ -1,0 +1,267 @@
+"""The database of a cluster's catalogue: etcd, over its JSON gateway.
+
+`Database` blocks and may be used by several threads. It reads the records, commits changes in one transaction, watches,
+and keeps one lease for its process. It knows bytes and revisions; `records` knows what they mean.
+"""
+
+from __future__ import annotations
+
+import ssl
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock, Thread
+from time import monotonic
+from typing import Any, Final, TypeAlias
+
+from app.cluster.catalogue.records import Catalogue, Change, to_json
+from app.cluster.shard_map import BadShardMap
+from app.cluster.shard_tls import trusting
+
+LEASE_S: Final = 15
+"""Seconds of silence of a process after which the keys under its lease go."""
+_RENEWALS: Final = 3
+"""How often a lease is renewed within its time."""
+DEFAULT_PREFIX: Final = "gathernd"
+
+Written: TypeAlias = Mapping[str, tuple[bytes, int] | None]
+"""Records by key, as bytes and the revision that wrote them; None if the key is gone."""
+
+
+class BadAddress(BadShardMap):
+    """A text is not the address of a database."""
+
+
+class Compacted(Exception):
+    """The revision that a watch begins after has been removed from etcd's history: read all anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseAddress:
+    """Where etcd answers, `endpoints` as URLs, and what all keys begin with."""
+
+    endpoints: tuple[str, ...]
+    prefix: str = DEFAULT_PREFIX
+
+    @staticmethod
+    def parse(text: str) -> DatabaseAddress:
+        """Read etcd://HOST:PORT[,HOST:PORT...][/PREFIX], or etcds:// for TLS. Raises BadAddress."""
+        scheme, found, rest = text.partition("://")
+        if not found or scheme not in ("etcd", "etcds"):
+            raise BadAddress(f"{text!r} does not begin with etcd:// or etcds://")
+        hosts, _, prefix = rest.partition("/")
+        http = "https" if scheme == "etcds" else "http"
+        for host in hosts.split(","):
+            name, _, port = host.rpartition(":")
+            if not name or not port.isdecimal() or not 1 <= int(port) <= 65535:
+                raise BadAddress(f"{host!r} in {text!r} is not HOST:PORT")
+        return DatabaseAddress(
+            tuple(f"{http}://{host}" for host in hosts.split(",")), prefix.strip("/") or DEFAULT_PREFIX
+        )
+
+
+def is_database(cluster: str) -> bool:
+    """Whether this value of GATHERND_CLUSTER names a database and not a map's file."""
+    return cluster.startswith(("etcd://", "etcds://"))
+
+
+class Lease:
+    """A lease of this process. `is_held` is judged by this machine's clock, from before the last renewal was sent."""
+
+    def __init__(self, number: str, until: float) -> None:
+        self.number = number
+        self._until = until
+        self._lost = False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether etcd surely keeps the keys under it."""
+        return not self._lost and monotonic() < self._until
+
+    def renewed(self, until: float) -> None:
+        """Record a renewal: etcd keeps the lease until `until` at least."""
+        self._until = until
+
+    def lose(self) -> None:
+        """Record that the lease is gone."""
+        self._lost = True
+
+
+class Database:
+    """The records under one prefix of an etcd. Methods raise OSError if etcd does not answer."""
+
+    def __init__(
+        self, address: DatabaseAddress, tls: ssl.SSLContext | None = None, lease_seconds: int = LEASE_S
+    ) -> None:
+        """`tls` has the authorities for etcds://, by default those of the machine."""
+        self._prefix = f"{address.prefix}/"
+        self._lease_seconds = lease_seconds
+        self._lease: Lease | None = None
+        self._lease_lock = Lock()
+        self._keeper: Thread | None = None
+        self._closing = Event()
+        # What serves without a cluster does without httpx, a twentieth of a second of every start.
+        from app.cluster.catalogue.etcd_gateway import Gateway  # noqa: PLC0415
+
+        self._gateway = Gateway(address.endpoints, tls)
+
+    # Reading
+
+    def read(self, known: Catalogue) -> tuple[int, Written]:
+        """Read what has changed since the catalogue `known`, and the current revision. The read is linearizable.
+
+        It costs little if nothing has changed; otherwise etcd looks at every record to find those that have.
+        """
+        now = self._gateway.ask("/v3/kv/range", {"key": self._bytes(""), "count_only": True})
+        if _revision(now) == known.revision:
+            return known.revision, {}
+        since = {"min_mod_revision": str(known.revision + 1)} if known.revision else {}
+        found = self._gateway.ask("/v3/kv/range", {**self._all_keys, **since})
+        revision = _revision(found)
+        written: dict[str, tuple[bytes, int] | None] = {
+            self._key(one): (_value(one), int(one["mod_revision"])) for one in found.get("kvs", ())
+        }
+        if len(known.revisions.keys() | written.keys()) != int(found.get("count", 0)):
+            at = {"keys_only": True, "revision": str(revision)}
+            left = {
+                self._key(one) for one in self._gateway.ask("/v3/kv/range", {**self._all_keys, **at}).get("kvs", ())
+            }
+            written.update(dict.fromkeys(known.revisions.keys() - left))
+        return revision, written
+
+    def watch(self, after: int, stop: Event) -> Iterator[tuple[int, Written]]:
+        """Yield each change after revision `after` and its revision, until `stop` is set. Raises Compacted.
+
+        Raises OSError if a member of etcd fails; the next watch asks the next member. After `stop` it may take some
+        seconds to end.
+        """
+        asked = {**self._all_keys}
+        while not stop.is_set():
+            asked["start_revision"] = str(after + 1)
+            for found in self._gateway.stream("/v3/watch", {"create_request": asked}):
+                if stop.is_set():
+                    return
+                if int(found.get("compact_revision", 0)):
+                    raise Compacted
+                if found.get("canceled"):
+                    raise OSError("etcd has ended a watch")
+                events = found.get("events", ())
+                written = {self._key(one["kv"]): _event(one) for one in events}
+                if written:
+                    after = max(int(one["kv"]["mod_revision"]) for one in events)
+                    yield after, written
+
+    # Changing
+
+    def commit(self, change: Change, at: Catalogue) -> int:
+        """Make a change as a whole and return its revision; 0 if a record that it was judged by has changed since `at`.
+
+        Raises OSError if the outcome is not known, and TooLarge.
+        """
+        compares = [
+            {"key": self._bytes(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(at.revisions.get(key, 0))}
+            for key in sorted({*change.puts, *change.unchanged})
+        ]
+        compares += [
+            {**self._keys_from(beginning), "target": "MOD", "result": "LESS", "mod_revision": str(at.revision + 1)}
+            for beginning in change.no_newer
+        ]
+        leased = {"lease": self.hold_lease().number} if change.leased else {}
+        operations: list[dict[str, Any]] = []
+        for key, record in change.puts.items():
+            if record is None:
+                operations.append({"request_delete_range": {"key": self._bytes(key)}})
+            else:
+                own = leased if key in change.leased else {}
+                put = {"key": self._bytes(key), "value": b64encode(to_json(record)).decode(), **own}
+                operations.append({"request_put": put})
+        body = {"compare": compares, "success": operations}
+        try:
+            answer = self._gateway.ask("/v3/kv/txn", body, may_repeat=False)
+        except OSError as error:
+            if "lease not found" in str(error) and self._lease is not None:
+                self._lease.lose()
+            raise
+        return _revision(answer) if answer.get("succeeded") else 0
+
+    # The lease
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of this process, None before `hold_lease` and after `close`."""
+        return self._lease
+
+    def hold_lease(self) -> Lease:
+        """Have a lease that a thread renews; a new one if the last was lost."""
+        with self._lease_lock:
+            if self._lease is not None and self._lease.is_held:
+                return self._lease
+            begun = monotonic()
+            found = self._gateway.ask("/v3/lease/grant", {"TTL": str(self._lease_seconds)})
+            self._lease = Lease(found["ID"], begun + int(found["TTL"]))
+            if self._keeper is None:
+                self._keeper = Thread(target=self._keep, name="etcd-lease", daemon=True)
+                self._keeper.start()
+            return self._lease
+
+    def _keep(self) -> None:
+        while not self._closing.wait(self._lease_seconds / _RENEWALS):
+            lease = self._lease
+            if lease is None:
+                continue
+            begun = monotonic()
+            try:
+                found = self._gateway.ask("/v3/lease/keepalive", {"ID": lease.number})["result"]
+            except OSError:
+                continue  # it is lost by its own clock if that goes on
+            if int(found.get("TTL", 0)) > 0:
+                lease.renewed(begun + int(found["TTL"]))
+            else:
+                lease.lose()
+
+    def close(self) -> None:
+        """Give the lease back, so that its keys go at once, and end the connections."""
+        self._closing.set()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.lose()
+            with suppress(OSError):  # it ends by itself
+                self._gateway.ask("/v3/lease/revoke", {"ID": lease.number})
+        self._gateway.close()
+
+    # Keys
+
+    @property
+    def _all_keys(self) -> dict[str, str]:
+        return self._keys_from("")
+
+    def _keys_from(self, beginning: str) -> dict[str, str]:
+        """The keys that begin so, as etcd has it: from this to before the next text of this length."""
+        first = (self._prefix + beginning).encode()
+        until = first[:-1] + bytes([first[-1] + 1])
+        return {"key": b64encode(first).decode(), "range_end": b64encode(until).decode()}
+
+    def _bytes(self, key: str) -> str:
+        return b64encode((self._prefix + key).encode()).decode()
+
+    def _key(self, found: Mapping[str, str]) -> str:
+        return b64decode(found["key"]).decode().removeprefix(self._prefix)
+
+
+def open_database(cluster: str, authorities: Path | None) -> Database:
+    """The database at this address; `authorities` is a PEM file of those of etcds://. Raises BadAddress and OSError."""
+    return Database(DatabaseAddress.parse(cluster), None if authorities is None else trusting(authorities))
+
+
+def _revision(answer: Mapping[str, Any]) -> int:
+    return int(answer["header"]["revision"])
+
+
+def _value(found: Mapping[str, str]) -> bytes:
+    return b64decode(found.get("value", ""))
+
+
+def _event(found: Mapping[str, Any]) -> tuple[bytes, int] | None:
+    return None if found.get("type") == "DELETE" else (_value(found["kv"]), int(found["kv"]["mod_revision"]))

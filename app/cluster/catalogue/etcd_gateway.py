@@ -1,0 +1,94 @@
+"""etcd's JSON gateway over HTTP: one request to whichever of its members answers, and streams of messages."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import httpx
+import orjson
+
+from app.cluster.catalogue.records import TooLarge
+
+_PATIENCE: Final = httpx.Timeout(5.0, connect=2.0)
+_STREAM_PATIENCE: Final = httpx.Timeout(10.0, connect=2.0)
+"""A stream ends after this silence: its member of etcd may be lost."""
+_TOO_LARGE: Final = ("request is too large", "too many operations")
+"""etcd's words for a transaction over --max-request-bytes or --max-txn-ops."""
+
+
+class Gateway:
+    """The members of one etcd, at `endpoints`. Methods block, may be called by several threads, and raise OSError."""
+
+    def __init__(self, endpoints: Sequence[str], tls: ssl.SSLContext | None) -> None:
+        """`tls` has the authorities for https, by default those of the machine."""
+        is_plain = endpoints[0].startswith("http:")
+        self._http = httpx.Client(
+            timeout=_PATIENCE,
+            verify=False if is_plain else tls or ssl.create_default_context(),
+            trust_env=False,
+        )
+        self._endpoints = endpoints
+        self._first = 0
+        """The number of the endpoint that answered last."""
+
+    def ask(self, path: str, body: Mapping[str, Any], *, may_repeat: bool = True) -> Any:
+        """Ask the endpoints in turn until one answers. After an unknown outcome go on only if `may_repeat`.
+
+        Raises OSError and TooLarge.
+        """
+        why = ""
+        for turn in range(len(self._endpoints)):
+            endpoint = self._endpoints[(self._first + turn) % len(self._endpoints)]
+            try:
+                answer = self._http.post(endpoint + path, content=orjson.dumps(body))
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                why = f"{endpoint}: {error}"
+                continue
+            except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: closed meanwhile
+                why = f"{endpoint}: {str(error) or type(error).__name__}"
+                if may_repeat:
+                    continue
+                break
+            if answer.status_code == 200:
+                self._first += turn
+                return orjson.loads(answer.content)
+            why = f"{endpoint}: {_message(answer)}"
+            if any(text in why for text in _TOO_LARGE):
+                raise TooLarge(why)
+            if not may_repeat:
+                break
+        self._first += 1
+        raise OSError(f"etcd does not answer: {why}")
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
+        """Yield the messages of one endpoint, until it has been silent for some time."""
+        endpoint = self._endpoints[self._first % len(self._endpoints)]
+        # A member that has lost the others ends a stream with this field; without it, it would be silent.
+        fields = {"Grpc-Metadata-hasleader": "true"}
+        try:
+            with self._http.stream(
+                "POST", endpoint + path, content=orjson.dumps(body), headers=fields, timeout=_STREAM_PATIENCE
+            ) as answer:
+                for line in answer.iter_lines():
+                    found = orjson.loads(line)
+                    if "result" not in found:
+                        raise OSError(f"etcd ends a stream: {found}")
+                    yield found["result"]
+        except httpx.ReadTimeout:
+            return
+        except (httpx.HTTPError, RuntimeError, OSError) as error:
+            self._first += 1
+            raise OSError(f"{endpoint}: {error}") from None
+
+    def close(self) -> None:
+        """End the connections."""
+        self._http.close()
+
+
+def _message(answer: httpx.Response) -> str:
+    try:
+        return str(orjson.loads(answer.content)["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {answer.status_code}"

@@ -1,0 +1,273 @@
+"""What the catalogue of a cluster says, as immutable records, and the keys of a database that hold them as JSON.
+
+    options           how new versions are cut, and the key that shards are asked with
+    tables/NAME       a table: its versions, each a list of segments with the shards that have them
+    aliases/NAME      an alias
+    nodes/NODE        where a shard answers and how much it may hold, also while it does not run
+    alive/NODE        whether that shard runs: the key goes when its process has been silent for long
+    drained/NODE      that the shard gives its segments up
+    uploads/CONTENT   a version that is being written; the key goes when its router has been silent for long
+    reconciler        who acts on the catalogue, see `reconciler`
+    forgotten         the highest number of the versions of tables whose records are gone
+
+A content id is drawn for each upload and used once: a content that stands neither in `uploads` nor in `tables` is never
+published later, so that its files may be dropped by anybody who finds that out after finding the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from pydantic import TypeAdapter
+
+from app.catalogue.records import Alias, NameRecord
+from app.cluster.shard_map import DTypeByName, shard_tensor
+
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How new versions are cut where their upload does not say: `ranges` segments, each on `replicas` shards.
+
+    `key` is the API key that shards are asked with. A segment of more than `segment_bytes` is cut in two; None: never.
+    `cluster` is drawn when the options are written first: the store of a shard belongs to one cluster.
+    """
+
+    ranges: int = 4
+    replicas: int = 2
+    key: str | None = None
+    segment_bytes: int | None = 1 << 34
+    cluster: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows `start` to `stop` - 1 of one content, `size` bytes with the digest `sha256`, whole on each of `nodes`.
+
+    Before the rows are written the digest is "", and `nodes` are the shards that are to get them.
+    """
+
+    start: int
+    stop: int
+    size: int
+    nodes: tuple[str, ...]
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version: its segments cover the rows in order, without hole or overlap. A table without rows has none.
+
+    `created` is in nanoseconds since 1970, `sha256` and `size` (bytes) are of all items. `origin` is the URL, or
+    URL#TENSOR, that it was imported from, "" where it was uploaded; `note` is the caller's.
+    """
+
+    number: int
+    content_id: str
+    dtype: DTypeByName
+    shape: tuple[int, ...]
+    segments: tuple[Segment, ...]
+    created: int
+    sha256: str
+    size: int
+    origin: str = ""
+    note: str = ""
+
+    @property
+    def etag(self) -> str:
+        """Its ETag: rows are not changed in place."""
+        return f'"{self.content_id}-0"'
+
+    def tensor(self, segment: Segment) -> str:
+        """The name under which shards hold a segment of it."""
+        return shard_tensor(self.content_id, segment.start, segment.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The versions that are kept, the oldest first; the last one is current.
+
+    A table whose versions are all removed stays, so that `last_number` and lower numbers never come again.
+    """
+
+    versions: tuple[Version, ...]
+    last_number: int
+    created: int
+    replicas: int | None = None
+    """On how many shards each segment is to be; None: as `Options` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A shard: it answers at `address` (host:port) and may hold `capacity` bytes of rows.
+
+    `zone` is what fails together with it, "" where that is not known; `release` the version of the service there.
+    """
+
+    address: str
+    capacity: int
+    zone: str = ""
+    release: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRecord:
+    """A version of `table` on its way: the segments and the shards that the process `router` writes them to."""
+
+    table: str
+    segments: tuple[Segment, ...]
+    router: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A record whose key alone says that something is so. `of` tells people who wrote it."""
+
+    of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The highest number of a version of any table whose record is gone: a new table begins after it."""
+
+    last_number: int = 0
+
+
+Record: TypeAlias = Options | Table | Alias | Node | UploadRecord | Mark | Forgotten
+
+KINDS: Final[Mapping[str, type[Record]]] = {
+    "options": Options,
+    "tables/": Table,
+    "aliases/": Alias,
+    "nodes/": Node,
+    "alive/": Mark,
+    "drained/": Mark,
+    "uploads/": UploadRecord,
+    "reconciler": Mark,
+    "forgotten": Forgotten,
+}
+"""The records by the beginnings of their keys; one that does not end in a slash is the whole key."""
+_ADAPTERS: Final = {kind: TypeAdapter[Any](kind) for kind in KINDS.values()}
+
+
+def kind_of(key: str) -> str | None:
+    """The beginning of a key, if it is in KINDS; else None: another release may have more kinds."""
+    beginning = key[: key.find("/") + 1] or key
+    return beginning if beginning in KINDS else None
+
+
+def to_json(record: Record) -> bytes:
+    """A record as the database holds it."""
+    found: bytes = _ADAPTERS[type(record)].dump_json(record, exclude_defaults=True)
+    return found
+
+
+def from_json(key: str, text: bytes) -> Record | None:
+    """Read the record of a key; None if its kind is not known. Members that are not known are ignored.
+
+    Raises ValueError (pydantic's) if the text is not such a record.
+    """
+    kind = kind_of(key)
+    if kind is None:
+        return None
+    found: Record = _ADAPTERS[KINDS[kind]].validate_json(text, extra="ignore")
+    return found
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All records as they stood at one moment, `revision`, which only rises.
+
+    `revisions` has, for each key, the revision that wrote it last: a change says which of them it was judged by.
+    """
+
+    revision: int = 0
+    options: Options = Options()
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    aliases: Mapping[str, Alias] = field(default_factory=dict)
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    alive: frozenset[str] = frozenset()
+    drained: frozenset[str] = frozenset()
+    uploads: Mapping[str, UploadRecord] = field(default_factory=dict)
+    reconciler: Mark | None = None
+    """Which reconciler is in office, None if none is. Its fence is the revision that wrote the record."""
+    forgotten: Forgotten = Forgotten()
+    revisions: Mapping[str, int] = field(default_factory=dict)
+
+    def record_of(self, name: str) -> NameRecord[Version]:
+        """All that a name stands for."""
+        table = self.tables.get(name)
+        versions = () if table is None else table.versions
+        return NameRecord(name, versions, self._aliases_by_name.get(name, ()), self.aliases.get(name))
+
+    @cached_property
+    def _aliases_by_name(self) -> Mapping[str, list[Alias]]:
+        """The aliases of the versions of each name."""
+        found: dict[str, list[Alias]] = {}
+        for _, alias in sorted(self.aliases.items()):
+            found.setdefault(alias.name, []).append(alias)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of the catalogue that is made as a whole or not at all.
+
+    `puts` has new records by key, None where the key goes; those in `leased` go by themselves when the process that
+    made the change has been silent for long. It is made only if no key of `puts`, none in `unchanged`, and none that
+    begins with one of `no_newer`, has been written since the catalogue that it was judged by.
+    """
+
+    puts: Mapping[str, Record | None] = field(default_factory=dict)
+    unchanged: frozenset[str] = frozenset()
+    no_newer: tuple[str, ...] = ()
+    leased: frozenset[str] = frozenset()
+
+
+class TooLarge(Exception):
+    """A change has more bytes or records than the database is set to take at once; nothing of it is made."""
+
+
+_FOLDERS: Final = {"tables/": "tables", "aliases/": "aliases", "nodes/": "nodes", "uploads/": "uploads"}
+_SETS: Final = {"alive/": "alive", "drained/": "drained"}
+
+
+def updated(catalogue: Catalogue, revision: int, written: Mapping[str, tuple[bytes, int] | None]) -> Catalogue:
+    """The catalogue at `revision`, with what was written since by key: the record and its revision, None if it is gone.
+
+    Raises OSError for a record that cannot be read: to leave it out would be to say that it is not there.
+    """
+    revisions = dict(catalogue.revisions)
+    changed: dict[str, Any] = {}
+    for key, found in written.items():
+        if found is None:
+            revisions.pop(key, None)
+        else:
+            revisions[key] = found[1]
+        kind = kind_of(key)
+        if kind is None:
+            continue
+        try:
+            record = None if found is None else from_json(key, found[0])
+        except ValueError as error:
+            raise OSError(f"the record {key!r} cannot be read: {error}") from None
+        name = key.removeprefix(kind)
+        if kind in _FOLDERS:
+            folder = changed.setdefault(_FOLDERS[kind], dict(getattr(catalogue, _FOLDERS[kind])))
+            folder.pop(name, None)
+            if record is not None:
+                folder[name] = record
+        elif kind in _SETS:
+            before = changed.get(_SETS[kind], getattr(catalogue, _SETS[kind]))
+            changed[_SETS[kind]] = before - {name} if record is None else before | {name}
+        else:
+            changed[kind] = _DEFAULTS[kind] if record is None else record
+    return replace(catalogue, revision=revision, revisions=revisions, **changed)
+
+
+_DEFAULTS: Final[Mapping[str, Record | None]] = {"options": Options(), "forgotten": Forgotten(), "reconciler": None}

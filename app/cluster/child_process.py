@@ -1,0 +1,123 @@
+"""A process that ends with the one that started it, and is started again when it ends or stands still."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from ssl import SSLContext
+from threading import Event
+from typing import Final
+
+from app.api.route_table import path_of
+from app.cluster.shard.pull_segment import shard_connection
+
+LOOK_S: Final = 0.5
+AGAIN_S: Final = 1.0
+"""How long after its start a process is started again at the earliest."""
+STANDS_STILL_S: Final = 5.0
+"""A process that has answered, and then does not for so long, is killed: soon enough that its lease is kept."""
+ANSWER_S: Final = 1.0
+STOP_S: Final = 40.0
+"""How long a process may take to end politely."""
+_ENDS_WITH_ITS_PARENT: Final = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+_KEPT: Final = ("GATHERND_CACHE_DIR", "GATHERND_LOG_LEVEL", "GATHERND_LOG_FORMAT")
+_OF_RAY: Final = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+logger = logging.getLogger(__name__)
+
+
+class ChildProcess:
+    """`command` says, before each start, what is started; `answers` whether it answers now, None if that is not asked.
+
+    What it prints is added to the file `log`, without one to what this process prints.
+    """
+
+    def __init__(
+        self, command: Callable[[], Sequence[str]], log: Path | None = None, answers: Callable[[], bool] | None = None
+    ) -> None:
+        self._command = command
+        self._log = log
+        self._answers = answers
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, None before its first start."""
+        return None if self._process is None else self._process.pid
+
+    def run(self, stop: Event) -> None:
+        """Keep it running until `stop` is set, then end it. Blocks: it ends with the thread that calls this, too."""
+        while not stop.is_set():
+            begun = time.monotonic()
+            self._process = process = self._start()
+            self._watch(process, stop)
+            if stop.is_set():
+                _end(process)
+                return
+            logger.warning("process %d has ended with %s: it is started again", process.pid, process.returncode)
+            stop.wait(max(0.0, begun + AGAIN_S - time.monotonic()))
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", _ENDS_WITH_ITS_PARENT, str(os.getpid()), *self._command()]
+        environment = without_settings(os.environ)
+        if self._log is None:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)  # noqa: S603  (our program)
+        with self._log.open("ab") as log:
+            return subprocess.Popen(  # noqa: S603  (our program)
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
+
+    def _watch(self, process: subprocess.Popen[bytes], stop: Event) -> None:
+        """Return when it has ended, or `stop` is set; kill it if it stands still."""
+        answered: float | None = None
+        while process.poll() is None and not stop.wait(LOOK_S):
+            if self._answers is None:
+                continue
+            now = time.monotonic()
+            if self._answers():
+                answered = time.monotonic()
+            elif answered is not None and now - answered > STANDS_STILL_S:
+                logger.warning("process %d does not answer any more: it is killed", process.pid)
+                process.kill()
+                process.wait()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def answers(address: str, tls: SSLContext | None = None) -> bool:
+    """Whether a service answers that it is alive."""
+    connection = shard_connection(address, tls, ANSWER_S)
+    try:
+        connection.request("GET", path_of("livez"))
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
+    """An environment without settings of the service, and without what Ray sets for its workers."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if name in _KEPT or not (name.startswith(("GATHERND_", "RAY_")) or name in _OF_RAY)
+    }

@@ -1,0 +1,305 @@
+"""A cluster's processes on Ray: detached actors that Ray restarts, one for each shard and one that looks after all.
+
+The only module that imports Ray, by its public interface alone; the extra `cluster` brings it. Ray knows which machines
+there are and starts processes on them. What the processes do, they agree on in the catalogue. All functions but
+`connect` need Ray to be connected.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import count as count_from
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from app.cluster.catalogue.client import CatalogueClient
+from app.cluster.catalogue.etcd import open_database
+from app.cluster.catalogue.transitions import lose
+from app.cluster.child_process import ChildProcess, answers
+from app.cluster.shard_tls import ShardTls, trusting
+from app.errors import GatherError
+from app.store.files.whole_file import write_whole_file
+
+NAMESPACE: Final = "gathernd"
+LAUNCHER: Final = "gathernd-launcher"
+SHARD: Final = "gathernd-shard-"
+"""What the names of shards' actors begin with; the shard's name, `@` and the id of its Ray node follow."""
+TEND_S: Final = 1.0
+"""How often the launcher looks which machines there are."""
+STOP_S: Final = 60.0
+_CALL_S: Final = 10.0
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What is to run: `count` shards, one for each machine if that is None, of the cluster at `cluster`.
+
+    A shard's store is in a folder named after it in `folder`, and holds `max_bytes`, or what its disk has free. `flags`
+    are further ones of its `gathernd serve`. With `tls` shards serve, and are asked, over TLS.
+    """
+
+    cluster: str
+    folder: str
+    count: int | None = None
+    max_bytes: int | None = None
+    flags: tuple[str, ...] = ()
+    tls: ShardTls | None = None
+    metrics: str = ""
+    """HOST:PORT at which the reconciler serves its metrics, "" for none."""
+
+    @staticmethod
+    def from_values(values: Mapping[str, Any]) -> Launch:
+        """The one of which `asdict` made these plain values."""
+        tls = values["tls"]
+        made = {**values, "flags": tuple(values["flags"]), "tls": None if tls is None else ShardTls(**tls)}
+        return Launch(**made)
+
+
+class ShardActor:
+    """Keeps the `gathernd serve --shard` of one shard running on its machine, until the actor ends."""
+
+    def __init__(self, name: str, host: str, values: dict[str, Any]) -> None:
+        run_at_rays_niceness()
+        launch = Launch.from_values(values)
+        self._folder = Path(launch.folder) / name
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._port_file = self._folder / "port"
+        self._name, self._host, self._launch = name, host, launch
+        self._tls = None if launch.tls is None else trusting(Path(launch.tls.authorities))
+        self._port = 0
+        self._child = ChildProcess(self._command, self._folder / "serve.log", self._answers)
+        self._stop = Event()
+        self._thread = Thread(target=self._child.run, args=(self._stop,), name="shard")
+        self._thread.start()
+
+    def pid(self) -> int | None:
+        """The process id of its service, None before its start."""
+        return self._child.pid
+
+    def stop(self) -> None:
+        """End its service politely; the actor itself is then to be killed."""
+        self._stop.set()
+        self._thread.join(STOP_S)
+
+    def _command(self) -> Sequence[str]:
+        launch = self._launch
+        with suppress(OSError, ValueError):
+            self._port = int(self._port_file.read_bytes())
+        self._port = free_port(self._host, self._port)
+        write_whole_file(self._port_file, b"%d" % self._port)
+        command = [
+            sys.executable, "-m", "app.cli", "serve", "--cluster", launch.cluster, "--shard", "--node", self._name,
+            "--host", self._host, "--port", str(self._port), "--store-dir", str(self._folder / "store"),
+        ]  # fmt: skip
+        if launch.max_bytes is not None:
+            command += ["--max-store-bytes", str(launch.max_bytes)]
+        if launch.tls is not None:
+            command += ["--tls-cert", launch.tls.certificate, "--cluster-ca", launch.tls.authorities]
+            command += ["--tls-key", launch.tls.key] if launch.tls.key else []
+        return [*command, *launch.flags]
+
+    def _answers(self) -> bool:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return answers(f"{host}:{self._port}", self._tls)
+
+
+class LauncherActor:
+    """Keeps a reconciler running, starts shards on machines that come, and gives up those of machines that go."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        run_at_rays_niceness()
+        self._launch = launch = Launch.from_values(values)
+        authorities = None if launch.tls is None else Path(launch.tls.authorities)
+        self._client = CatalogueClient(open_database(launch.cluster, authorities))
+        self._places: dict[str, str] = {}
+        """The node of the Ray cluster of each shard, until its machine is gone and the shard given up."""
+        self._stop = Event()
+        reconcile = [sys.executable, "-m", "app.cli", "cluster", "reconcile", "--cluster", launch.cluster]
+        if authorities is not None:
+            reconcile += ["--cluster-ca", str(authorities)]
+        if launch.metrics:
+            reconcile += ["--metrics", launch.metrics]
+        self._threads = [
+            Thread(target=ChildProcess(lambda: reconcile).run, args=(self._stop,), name="reconciler"),
+            Thread(target=self._tend, name="tend"),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the reconciler politely; the actor itself is then to be killed."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(STOP_S)
+        self._client.database.close()
+
+    def _tend(self) -> None:
+        while not self._stop.wait(TEND_S):
+            try:
+                self._look()
+            except (OSError, GatherError, RayError, ValueError) as error:  # an actor that just ended: a ValueError
+                logger.warning("the machines cannot be looked after now: %s", error)
+            except Exception:
+                logger.exception("the machines cannot be looked after now")
+
+    def _look(self) -> None:
+        nodes = ray.nodes()
+        machines = {node["NodeID"]: node for node in nodes if node["Alive"]}
+        gone = {node["NodeID"] for node in nodes if not node["Alive"]}  # others Ray does not know at this moment
+        away = {name: place for name, place in self._places.items() if place not in machines}
+        self._places = away | shard_places()
+        for name, place in list(self._places.items()):
+            if place in gone:
+                if name in self._client.refresh().alive:
+                    logger.warning("the machine of the shard %s is gone", name)
+                    self._client.transact(partial(lose, node=name))
+                del self._places[name]
+        for name, place in missing_shards(machines, self._places, self._launch.count):
+            start_shard(name, place, machines[place]["NodeManagerAddress"], self._launch)
+            self._places[name] = place
+
+
+def run_at_rays_niceness() -> None:
+    """Take the niceness of Ray's own process, where this user may, for all threads of an actor and what it starts.
+
+    Ray starts its workers at niceness 15 unless RAY_worker_niceness says otherwise where it is started: on a machine
+    with other work a shard would hardly answer.
+    """
+    niceness = os.getpriority(os.PRIO_PROCESS, os.getppid())
+    try:
+        for thread in Path("/proc/self/task").glob("*"):
+            with suppress(ProcessLookupError):  # it has just ended
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)
+    except PermissionError:
+        logger.warning("an actor runs at niceness %d: start Ray with RAY_worker_niceness=%d", os.nice(0), niceness)
+
+
+def free_port(host: str, wanted: int) -> int:
+    """A free port of the machine: `wanted`, unless another program has that. Raises OSError."""
+    for port in (wanted, 0):
+        with suppress(OSError), socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind((host, port))
+            free: int = found.getsockname()[1]
+            return free
+    raise OSError(f"no port is free at {host}")
+
+
+# From outside
+
+
+def connect(address: str) -> None:
+    """Connect to the Ray cluster at `address`, as `ray.init` takes it. Raises OSError."""
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RayError, RuntimeError, ValueError, TimeoutError) as error:
+        raise OSError(f"no Ray cluster answers at {address!r}: {error}") from None
+
+
+def launch_all(launch: Launch) -> None:
+    """Start a launcher, in the place of one that runs. It outlives the caller."""
+    stop_launcher()
+    made = ray.remote(LauncherActor).options(
+        name=LAUNCHER, namespace=NAMESPACE, lifetime="detached", max_restarts=-1, num_cpus=0
+    )
+    made.remote(asdict(launch))
+
+
+def alive_machines() -> dict[str, Any]:
+    """The nodes of the Ray cluster that are alive, by their ids."""
+    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+
+
+def shard_places() -> dict[str, str]:
+    """The node of the Ray cluster of each shard that has an actor, by the shards' names."""
+    return {name: place for name, _, place in (actor.removeprefix(SHARD).partition("@") for actor in _actors())}
+
+
+def missing_shards(machines: Mapping[str, Any], places: Mapping[str, str], count: int | None) -> list[tuple[str, str]]:
+    """The names and nodes of shards that are to be started: one on each machine that has none, or `count` in all."""
+    taken = [place for place in places.values() if place in machines]
+    if count is None:
+        wanted = [place for place in sorted(machines) if place not in taken]
+    else:
+        used = {place: taken.count(place) for place in sorted(machines)}
+        wanted = []
+        while used and len(wanted) < count - len(taken):
+            place = min(used, key=lambda one: (used[one], one))
+            used[place] += 1
+            wanted.append(place)
+    made: dict[str, str] = {}
+    for place in wanted:
+        # Of its machine, so that the next start on it finds the folder again.
+        host = re.sub("[^A-Za-z0-9._-]", "-", machines[place]["NodeManagerHostname"])[:40]
+        name = next(one for one in (f"{host}-{number}" for number in count_from()) if one not in {*places, *made})
+        made[name] = place
+    return list(made.items())
+
+
+def start_shard(name: str, place: str, host: str, launch: Launch) -> None:
+    """Start the actor of a shard on a node of the Ray cluster, whose address is `host`."""
+    ray.remote(ShardActor).options(
+        name=f"{SHARD}{name}@{place}",
+        namespace=NAMESPACE,
+        lifetime="detached",
+        max_restarts=-1,
+        max_concurrency=4,
+        num_cpus=0,
+        get_if_exists=True,
+        # Where its folder is: when the machine is lost the actor is too, and others get its segments.
+        scheduling_strategy=NodeAffinitySchedulingStrategy(place, soft=False),
+    ).remote(name, host, asdict(launch))
+
+
+def shard_pids() -> dict[str, int | None]:
+    """The process ids of the shards' services; shards whose actors do not answer are left out."""
+    found = {}
+    for actor in _actors():
+        with suppress(RayError, ValueError):
+            pid = ray.get(ray.get_actor(actor, namespace=NAMESPACE).pid.remote(), timeout=_CALL_S)
+            found[actor.removeprefix(SHARD).partition("@")[0]] = pid
+    return found
+
+
+def stop_launcher() -> None:
+    """End the launcher and its reconciler, if they run."""
+    _stop_actor(LAUNCHER)
+
+
+def stop_shards() -> int:
+    """End all shards: how many there were. What they have stored stays on their disks."""
+    actors = _actors()
+    for actor in actors:
+        _stop_actor(actor)
+    return len(actors)
+
+
+def _actors() -> list[str]:
+    found = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(one["name"] for one in found if one["namespace"] == NAMESPACE and one["name"].startswith(SHARD))
+
+
+def _stop_actor(name: str) -> None:
+    try:
+        actor = ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        return
+    try:
+        ray.get(actor.stop.remote(), timeout=STOP_S)
+    except RayError as error:
+        logger.warning("%s did not end by itself: %s", name, error)
+    ray.kill(actor, no_restart=True)

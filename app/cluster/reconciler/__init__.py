@@ -1,0 +1,1 @@
+"""The reconciler: it compares the catalogue with what shards hold, and has segments pulled and dropped."""

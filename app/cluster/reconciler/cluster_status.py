@@ -1,0 +1,76 @@
+"""How a cluster stands, for people: its shards, and which of them have which segments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.cluster.catalogue.records import Catalogue
+from app.cluster.catalogue.transitions import replicas_of, used_bytes
+from app.cluster.reconciler.cluster_view import HeldSegment, Listed, listed_segments
+
+
+def status_of(catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]]) -> dict[str, Any]:
+    """The shards and tables of a cluster, as plain values.
+
+    `held` has what each shard that answered says that it has. A shard is `lost` if it does not run, and `draining` if
+    it gives its segments up. A replica is `whole` if its shard says so.
+    """
+    used = used_bytes(catalogue)
+    return {
+        "generation": catalogue.revision,
+        "options": {name: getattr(catalogue.options, name) for name in ("ranges", "replicas", "segment_bytes")},
+        "reconciler": None if catalogue.reconciler is None else catalogue.reconciler.of,
+        "short": sum(living_replicas(one, catalogue, held) < one.replicas for one in listed_segments(catalogue)),
+        "nodes": [
+            {
+                "node": name,
+                "address": node.address,
+                "zone": node.zone,
+                "state": state_of(name, catalogue),
+                "ranges": sum(name in one.segment.nodes for one in listed_segments(catalogue)),
+                "bytes": used[name],
+                "capacity": node.capacity,
+            }
+            for name, node in sorted(catalogue.nodes.items())
+        ],
+        "tables": [
+            {
+                "table": name,
+                "replicas": replicas_of(catalogue, table),
+                "version": version.number,
+                "live": version is table.versions[-1],
+                "dtype": version.dtype.name,
+                "shape": list(version.shape),
+                "ranges": [
+                    {
+                        "start": segment.start,
+                        "stop": segment.stop,
+                        "bytes": segment.size,
+                        "replicas": [
+                            {"node": node, "whole": version.tensor(segment) in held.get(node, {})}
+                            for node in segment.nodes
+                        ],
+                    }
+                    for segment in version.segments
+                ],
+            }
+            for name, table in sorted(catalogue.tables.items())
+            for version in table.versions
+        ],
+        "draining": sorted(catalogue.drained),
+        "aliases": {name: alias.reference for name, alias in sorted(catalogue.aliases.items())},
+    }
+
+
+def state_of(node: str, catalogue: Catalogue) -> str:
+    """Whether a shard is serving, draining or lost."""
+    if node not in catalogue.alive:
+        return "lost"
+    return "draining" if node in catalogue.drained else "serving"
+
+
+def living_replicas(one: Listed, catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]]) -> int:
+    """How many shards that run have a segment. Of one that did not answer the catalogue is believed."""
+    living = [node for node in one.segment.nodes if node in catalogue.alive]
+    return sum(node not in held or one.tensor in held[node] for node in living)

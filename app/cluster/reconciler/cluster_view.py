@@ -1,0 +1,123 @@
+"""What a reconciler knows of its cluster: the catalogue, and what each shard that it has listed holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from app.cluster.catalogue.records import Catalogue, Segment, Version
+from app.cluster.catalogue.transitions import free_bytes, replicas_of, zones_of
+from app.cluster.shard_map import shard_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSegment:
+    """What a shard says of a segment that it has whole."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The segments that a shard has whole, by name, from a list that showed it the fence `fence`.
+
+    `revision` is that of a catalogue that was read before the list: a segment that was published later may be missing.
+    """
+
+    fence: int
+    revision: int
+    segments: Mapping[str, HeldSegment]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A segment of the catalogue, which is to have `replicas` replicas."""
+
+    table: str
+    version: Version
+    segment: Segment
+    replicas: int
+
+    @property
+    def tensor(self) -> str:
+        """The name under which shards hold it, which no other segment ever has."""
+        return self.version.tensor(self.segment)
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """The catalogue, and what the shards that were listed with the fence `fence` hold."""
+
+    catalogue: Catalogue
+    holdings: Mapping[str, Holding]
+
+    @cached_property
+    def fence(self) -> int:
+        """The fencing token of the reconciler that is in office, 0 if none is."""
+        return self.catalogue.revisions.get("reconciler", 0)
+
+    @cached_property
+    def known(self) -> Mapping[str, Mapping[str, HeldSegment]]:
+        """The segments of each shard that runs and was listed with the fence."""
+        return {
+            node: holding.segments
+            for node, holding in self.holdings.items()
+            if self.is_alive(node) and holding.fence == self.fence
+        }
+
+    @cached_property
+    def segments(self) -> tuple[Listed, ...]:
+        """Every segment of the catalogue."""
+        return tuple(listed_segments(self.catalogue))
+
+    @cached_property
+    def zones(self) -> Mapping[str, str]:
+        """The zone of each shard."""
+        return zones_of(self.catalogue)
+
+    @cached_property
+    def wanted(self) -> frozenset[tuple[str, str]]:
+        """Shards and the segments that tables or uploads list there."""
+        found = {(node, one.tensor) for one in self.segments for node in one.segment.nodes}
+        for content_id, upload in self.catalogue.uploads.items():
+            for segment in upload.segments:
+                found.update((node, shard_tensor(content_id, segment.start, segment.stop)) for node in segment.nodes)
+        return frozenset(found)
+
+    def room(self) -> dict[str, int]:
+        """The bytes that each shard may still be given: those that are known and not drained."""
+        return {node: free for node, free in free_bytes(self.catalogue).items() if node in self.known}
+
+    def has(self, node: str, tensor: str, sha256: str) -> bool:
+        """Whether a shard that is known has a segment whole, with this digest."""
+        found = self.known.get(node, {}).get(tensor)
+        return found is not None and sha256 in ("", found.sha256)
+
+    def whole(self, one: Listed) -> tuple[str, ...]:
+        """The shards of a segment that have it whole."""
+        return tuple(node for node in one.segment.nodes if self.has(node, one.tensor, one.segment.sha256))
+
+    def lacks(self, node: str, one: Listed) -> bool:
+        """Whether a shard that the catalogue lists a segment on has lost it."""
+        listed_at = self.catalogue.revisions.get(f"tables/{one.table}", 0)
+        is_listed = node in self.known and self.holdings[node].revision >= listed_at
+        return is_listed and not self.has(node, one.tensor, one.segment.sha256)
+
+    def is_alive(self, node: str) -> bool:
+        """Whether a shard runs."""
+        return node in self.catalogue.alive and node in self.catalogue.nodes
+
+    def is_leaving(self, node: str) -> bool:
+        """Whether a shard is lost or drained: other shards are to have what it has."""
+        return not self.is_alive(node) or node in self.catalogue.drained
+
+
+def listed_segments(catalogue: Catalogue) -> Iterator[Listed]:
+    """Every segment of every version that is kept."""
+    for name, table in catalogue.tables.items():
+        replicas = replicas_of(catalogue, table)
+        for version in table.versions:
+            for segment in version.segments:
+                yield Listed(name, version, segment, replicas)

@@ -1,0 +1,92 @@
+"""The metrics of a reconciler, at /metrics of a port of its own. They are read when Prometheus asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from app.cluster.catalogue.transitions import used_bytes
+from app.cluster.reconciler.cluster_status import living_replicas
+from app.cluster.reconciler.reconciler import Reconciler
+
+IN_OFFICE: Final = ("gathernd_reconciler_in_office", "1 while this reconciler is the one that acts.")
+SHORT: Final = (
+    "gathernd_reconciler_segments_short",
+    "Segments with fewer replicas than wanted on shards that run.",
+)
+UNREACHABLE: Final = (
+    "gathernd_reconciler_segments_unreachable",
+    "Segments that no shard that runs has: requests for their rows fail.",
+)
+PULLS: Final = ("gathernd_reconciler_pulls_running", "Copies of segments that are under way.")
+OLDEST: Final = ("gathernd_reconciler_oldest_pull_seconds", "How long the oldest copy has been under way.")
+ALIVE: Final = ("gathernd_reconciler_shard_alive", "1 if the shard runs, 0 if it is lost and the catalogue lists it.")
+USED: Final = ("gathernd_reconciler_shard_bytes", "Bytes that the catalogue lists on a shard, uploads included.")
+CAPACITY: Final = ("gathernd_reconciler_shard_capacity_bytes", "Bytes that a shard may hold.")
+COUNTERS: Final = {
+    "pulls": ("gathernd_reconciler_pulls", "Segments that shards have pulled."),
+    "pulls_failed": ("gathernd_reconciler_pulls_failed", "Pulls that have failed."),
+    "drops": ("gathernd_reconciler_drops", "Segments that shards have dropped."),
+    "drops_failed": ("gathernd_reconciler_drops_failed", "Drops that have failed."),
+    "lists_failed": ("gathernd_reconciler_lists_failed", "Lists that a shard has not answered."),
+    "flips": ("gathernd_reconciler_flips", "Moves that the catalogue has taken in."),
+}
+"""By the fields of `Counts`."""
+SERIES: Final = frozenset(
+    [name for name, _ in (IN_OFFICE, SHORT, UNREACHABLE, PULLS, OLDEST, ALIVE, USED, CAPACITY)]
+    + [f"{name}_total" for name, _ in COUNTERS.values()]
+)
+"""The names of all series."""
+
+
+class ReconcilerMetrics(Collector):
+    """The metrics of one reconciler. Only the one in office says how the cluster stands."""
+
+    def __init__(self, reconciler: Reconciler, now: Callable[[], float] = monotonic) -> None:
+        self._reconciler = reconciler
+        self._now = now
+
+    def collect(self) -> Iterator[Metric]:
+        """The values of this moment."""
+        view, pulling = self._reconciler.view, list(self._reconciler.pulling.values())
+        yield GaugeMetricFamily(*IN_OFFICE, value=float(view is not None))
+        yield GaugeMetricFamily(*PULLS, value=len(pulling))
+        yield GaugeMetricFamily(*OLDEST, value=max((self._now() - one.begun for one in pulling), default=0.0))
+        for name, family in COUNTERS.items():
+            yield CounterMetricFamily(*family, value=getattr(self._reconciler.counts, name))
+        if view is None:
+            return
+        catalogue, used = view.catalogue, used_bytes(view.catalogue)
+        held = {node: holding.segments for node, holding in view.holdings.items()}
+        living = [living_replicas(one, catalogue, held) for one in view.segments]
+        short = sum(has < one.replicas for has, one in zip(living, view.segments, strict=True))
+        yield GaugeMetricFamily(*SHORT, value=short)
+        yield GaugeMetricFamily(*UNREACHABLE, value=living.count(0))
+        for family, values in (
+            (ALIVE, {node: float(node in catalogue.alive) for node in used if used[node] or node in catalogue.alive}),
+            (USED, used),
+            (CAPACITY, {name: node.capacity for name, node in catalogue.nodes.items()}),
+        ):
+            gauge = GaugeMetricFamily(*family, labels=["node"])
+            for node, value in values.items():
+                gauge.add_metric([node], value)
+            yield gauge
+
+
+def serve_metrics(reconciler: Reconciler, host: str, port: int) -> Callable[[], None]:
+    """Serve the metrics from a thread of its own; what ends that is returned."""
+    registry = CollectorRegistry()
+    registry.register(ReconcilerMetrics(reconciler))
+    server, thread = start_http_server(port, host, registry)
+
+    def close() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return close

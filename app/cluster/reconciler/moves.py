@@ -1,0 +1,99 @@
+"""Moves: a segment of the catalogue, the parts that are to take its place, and the copies that have to be whole first.
+
+A replica on another shard, one more or one fewer replica, a segment cut in two: each is a move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from app.cluster.catalogue.records import Catalogue, Change, Segment, Table
+from app.cluster.reconciler.cluster_view import Listed
+
+Reason: TypeAlias = Literal["restore", "replace", "add", "remove", "spread", "split", "even out"]
+"""Why a segment moves: its shard has lost it; its shard is lost or drained; replicas are too few, or too many; two
+are in one zone; it is too large; other shards hold less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A part that `node` is to have whole before the catalogue lists it there."""
+
+    node: str
+    part: Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """`parts` take the place of a segment once all `copies` are whole. `leaving` gives it up, "" if no shard does."""
+
+    of: Listed
+    reason: Reason
+    parts: tuple[Segment, ...]
+    copies: tuple[Copy, ...] = ()
+    leaving: str = ""
+
+    @property
+    def changes_catalogue(self) -> bool:
+        """Whether there is something to flip, which there is not if a shard only gets back what it has lost."""
+        return self.parts != (self.of.segment,)
+
+
+def replaced(one: Listed, old: str, new: str, reason: Reason) -> Move:
+    """A move of a replica from shard `old` to shard `new`."""
+    nodes = tuple(new if node == old else node for node in one.segment.nodes)
+    part = replace(one.segment, nodes=nodes)
+    return Move(one, reason, (part,), (Copy(new, part),), old)
+
+
+def added(one: Listed, new: str) -> Move:
+    """A move that adds a replica."""
+    part = replace(one.segment, nodes=(*one.segment.nodes, new))
+    return Move(one, "add", (part,), (Copy(new, part),))
+
+
+def removed(one: Listed, old: str) -> Move:
+    """A move that takes a replica away."""
+    part = replace(one.segment, nodes=tuple(node for node in one.segment.nodes if node != old))
+    return Move(one, "remove", (part,), leaving=old)
+
+
+def restored(one: Listed, node: str) -> Move:
+    """A move that gives a shard back what the catalogue lists there."""
+    return Move(one, "restore", (one.segment,), (Copy(node, one.segment),))
+
+
+def flip(catalogue: Catalogue, moves: tuple[Move, ...]) -> Change | None:
+    """Replace each segment by the parts of its move, where the catalogue still has it as the move was made for it.
+
+    Returns None if there is nothing to change.
+    """
+    tables: dict[str, Table] = {}
+    for move in moves:
+        name = move.of.table
+        table = tables.get(name) or catalogue.tables.get(name)
+        changed = None if table is None else _with_parts(table, move)
+        if changed is not None:
+            tables[name] = changed
+    puts: Mapping[str, Table] = {f"tables/{name}": table for name, table in tables.items()}
+    return Change(puts, unchanged=frozenset({"reconciler"})) if puts else None
+
+
+def _with_parts(table: Table, move: Move) -> Table | None:
+    old = move.of.segment
+    _check_same_rows(old, move.parts)
+    for place, version in enumerate(table.versions):
+        if version.content_id == move.of.version.content_id and old in version.segments:
+            at = version.segments.index(old)
+            segments = (*version.segments[:at], *move.parts, *version.segments[at + 1 :])
+            changed = replace(version, segments=segments)
+            return replace(table, versions=(*table.versions[:place], changed, *table.versions[place + 1 :]))
+    return None
+
+
+def _check_same_rows(old: Segment, parts: tuple[Segment, ...]) -> None:
+    bounds = [old.start, *(part.stop for part in parts)]
+    if [part.start for part in parts] != bounds[:-1] or bounds[-1] != old.stop or not all(one.nodes for one in parts):
+        raise ValueError(f"{parts} do not have the rows of {old}, each on a shard")

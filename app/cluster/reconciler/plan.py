@@ -1,0 +1,301 @@
+"""Decide what a reconciler has shards do, from the catalogue and from what they hold. Nothing here does any I/O.
+
+A `Planner` is one reconciler's memory: the moves that it has begun, and since when segments are unwanted. `plan` is
+called once in each round, with what that round's lists have found, and returns the pulls that are to be under way, the
+drops to ask for, and the moves to flip. Three rules keep what the catalogue lists whole; docs/cluster-protocol.md says
+why they suffice:
+
+- A list counts if it showed the shard this reconciler's fence, and if it began after each earlier drop was answered. A
+  drop without an answer is followed by a new fence. The catalogue is read after the lists.
+- A move is flipped only if such lists have all its copies whole.
+- A segment is dropped only where neither the catalogue nor a move that is under way wants it; and if the catalogue
+  lists it elsewhere, only once one of those shards has it whole.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from app.cluster.catalogue.node_choice import choose_move, choose_nodes, crowding
+from app.cluster.catalogue.records import Segment
+from app.cluster.reconciler.cluster_view import ClusterView, Listed
+from app.cluster.reconciler.moves import Copy, Move, added, removed, replaced, restored
+from app.cluster.shard.pull_order import PullOrder, PullSource
+from app.cluster.shard_map import range_shape
+
+COPIES_AT_ONCE: Final = 4
+DROP_AFTER_S: Final = 5.0
+"""Seconds that an unwanted segment stays, for requests that began with an older catalogue."""
+AGAIN_AFTER_S: Final = 5.0
+"""Seconds until a failed copy is tried again on the same shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """An order for `node` to pull the segment `tensor`; its fence is filled in when it is sent."""
+
+    node: str
+    tensor: str
+    order: PullOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """An order for `node` to drop the segment `tensor`."""
+
+    node: str
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done. Pulls under way that are not in `pulls` are to be cancelled."""
+
+    pulls: tuple[Pull, ...] = ()
+    drops: tuple[Drop, ...] = ()
+    flips: tuple[Move, ...] = ()
+
+
+@dataclass
+class Planner:
+    """What a reconciler has begun; see the module."""
+
+    copies_at_once: int = COPIES_AT_ONCE
+    drop_after: float = DROP_AFTER_S
+    moves: dict[str, Move] = field(default_factory=dict)
+    """By the name of the segment that moves."""
+    _unwanted_since: dict[Drop, float] = field(default_factory=dict)
+    _not_before: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When a copy that failed may be tried again, by shard and segment."""
+
+    def plan(self, view: ClusterView, now: float) -> Plan:
+        """What is to be done now. `now` is in seconds and only rises."""
+        self._not_before = {copy: at for copy, at in self._not_before.items() if at > now}
+        self._choose_moves(view)
+        flips = [move for move in self.moves.values() if self.is_ready(move, view)]
+        for move in flips:
+            if not move.changes_catalogue:
+                del self.moves[move.of.tensor]
+        return Plan(
+            tuple(self._pulls(view)),
+            tuple(self._drops(view, now)),
+            tuple(
+                replace(move, parts=tuple(_with_digest(move, part, view) for part in move.parts))
+                for move in flips
+                if move.changes_catalogue
+            ),
+        )
+
+    def is_ready(self, move: Move, view: ClusterView) -> bool:
+        """Whether all copies of a move are whole, so that the catalogue may list them."""
+        return all(is_whole(copy, move, view) for copy in move.copies)
+
+    def pull_failed(self, node: str, tensor: str, now: float) -> None:
+        """A shard could not pull a segment: the move is planned anew, on another shard if there is one."""
+        self._not_before[node, tensor] = now + AGAIN_AFTER_S
+        for name, move in list(self.moves.items()):
+            if any((copy.node, _name(move, copy.part)) == (node, tensor) for copy in move.copies):
+                del self.moves[name]
+
+    # Moves
+
+    def _choose_moves(self, view: ClusterView) -> None:
+        listed = {one.tensor: one for one in view.segments}
+        self.moves = {
+            name: move for name, move in self.moves.items() if name in listed and _is_needed(move, listed[name], view)
+        }
+        free = view.room()
+        under_way = 0
+        for move in self.moves.values():
+            under_way += _take_room(free, move)
+        for one in sorted(view.segments, key=lambda one: len(view.whole(one))):
+            if under_way >= self.copies_at_once:
+                break
+            if one.tensor not in self.moves and (needed := self._needed(one, view, free)) is not None:
+                self.moves[one.tensor] = needed
+                under_way += _take_room(free, needed)
+        if not self.moves and (evening := self._evening_out(view, free)) is not None:
+            self.moves[evening.of.tensor] = evening
+
+    def _needed(self, one: Listed, view: ClusterView, free: Mapping[str, int]) -> Move | None:
+        """The move that a segment needs first, None if it is well."""
+        nodes, size = one.segment.nodes, one.segment.size
+        whole = view.whole(one)
+        able = {node: room for node, room in free.items() if self._may_copy(node, one.tensor)}
+        for node in nodes:
+            others = _others(nodes, node)
+            if len(set(whole) & set(others)) >= one.replicas and (view.is_leaving(node) or node not in whole):
+                return removed(one, node)
+            if view.is_leaving(node) and (new := choose_nodes(able, size, 1, view.zones, others)):
+                return replaced(one, node, new[0], "replace")
+            if view.lacks(node, one) and self._may_copy(node, one.tensor):
+                return restored(one, node)
+        if len(nodes) < one.replicas and (new := choose_nodes(able, size, 1, view.zones, nodes)):
+            return added(one, new[0])
+        if len(whole) > one.replicas:
+            return removed(one, max(whole, key=lambda node: (_crowded_by(node, nodes, view.zones), -free.get(node, 0))))
+        limit = view.catalogue.options.segment_bytes
+        if limit is not None and size > limit and whole == nodes and one.segment.stop - one.segment.start > 1:
+            return self._split(one, view, free)
+        return self._spread(one, view, able)
+
+    def _spread(self, one: Listed, view: ClusterView, able: Mapping[str, int]) -> Move | None:
+        """A move that takes one of two replicas out of a zone that has both."""
+        nodes = one.segment.nodes
+        crowded = crowding(nodes, view.zones)
+        for node in reversed(nodes) if crowded else ():
+            others = _others(nodes, node)
+            for new in choose_nodes(able, one.segment.size, 1, view.zones, nodes):
+                if crowding((*others, new), view.zones) < crowded:
+                    return replaced(one, node, new, "spread")
+        return None
+
+    def _split(self, one: Listed, view: ClusterView, free: Mapping[str, int]) -> Move | None:
+        """A move that cuts a segment in two, on the shards that have it as far as they have room for both."""
+        middle = (one.segment.start + one.segment.stop) // 2
+        left = dict(free)
+        parts = []
+        for start, stop in ((one.segment.start, middle), (middle, one.segment.stop)):
+            size = one.segment.size * (stop - start) // (one.segment.stop - one.segment.start)
+            part = Segment(start, stop, size, ())
+            name = one.version.tensor(part)
+            able = {node: room for node, room in left.items() if self._may_copy(node, name)}
+            stay = [node for node in one.segment.nodes if able.get(node, -1) >= size]
+            stay += choose_nodes(able, size, len(one.segment.nodes) - len(stay), view.zones, stay)
+            if len(stay) < len(one.segment.nodes):
+                return None
+            for node in stay:
+                left[node] -= size
+            parts.append(replace(part, nodes=tuple(stay)))
+        copies = tuple(Copy(node, part) for part in parts for node in part.nodes)
+        return Move(one, "split", tuple(parts), copies)
+
+    def _evening_out(self, view: ClusterView, free: Mapping[str, int]) -> Move | None:
+        on_node: dict[str, list[Listed]] = {node: [] for node in free}
+        for one in view.segments:
+            if all(self._may_copy(node, one.tensor) for node in free):
+                for node in view.whole(one):
+                    if node in on_node:
+                        on_node[node].append(one)
+        used = {node: sum(one.segment.size for one in own) for node, own in on_node.items()}
+        sizes = {node: [(one.segment.size, one.segment.nodes) for one in own] for node, own in on_node.items()}
+        move = choose_move(used, free, sizes, view.zones)
+        return None if move is None else replaced(on_node[move[0]][move[1]], move[0], move[2], "even out")
+
+    def _may_copy(self, node: str, tensor: str) -> bool:
+        return (node, tensor) not in self._not_before
+
+    # Pulls and drops
+
+    def _pulls(self, view: ClusterView) -> Iterator[Pull]:
+        holders: dict[str, list[str]] = defaultdict(list)
+        for node, held in view.known.items():
+            for tensor in held:
+                holders[tensor].append(node)
+        for move in self.moves.values():
+            for copy in move.copies:
+                if not is_whole(copy, move, view):
+                    yield _pull(move, copy, holders[move.of.tensor], view)
+
+    def _drops(self, view: ClusterView, now: float) -> Iterable[Drop]:
+        wanted = view.wanted | {
+            (copy.node, _name(move, copy.part)) for move in self.moves.values() for copy in move.copies
+        }
+        unreplaced = {one.tensor for one in view.segments if not view.whole(one)}
+        unwanted = [
+            Drop(node, tensor)
+            for node, held in view.known.items()
+            for tensor in held
+            if (node, tensor) not in wanted and tensor not in unreplaced
+        ]
+        since = self._unwanted_since
+        unlisted = {drop: at for drop, at in since.items() if drop.node not in view.known and view.is_alive(drop.node)}
+        self._unwanted_since = unlisted | {drop: since.get(drop, now) for drop in unwanted}
+        return (drop for drop in unwanted if now - self._unwanted_since[drop] >= self.drop_after)
+
+
+def _crowded_by(node: str, nodes: Collection[str], zones: Mapping[str, str]) -> int:
+    """How many replicas share a zone because of the one on `node`."""
+    return crowding(nodes, zones) - crowding(_others(nodes, node), zones)
+
+
+def _name(move: Move, part: Segment) -> str:
+    return move.of.version.tensor(part)
+
+
+def _others(nodes: Collection[str], node: str) -> list[str]:
+    return [other for other in nodes if other != node]
+
+
+def _take_room(free: dict[str, int], move: Move) -> int:
+    """Subtract the sizes of a move's copies from `free`. Returns the number of copies."""
+    for copy in move.copies:
+        is_there = copy.node in move.of.segment.nodes and move.reason != "split"
+        if copy.node in free and not is_there:
+            free[copy.node] -= copy.part.size
+    return len(move.copies)
+
+
+def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
+    """Whether a move that is under way still has its reason, and its shards may still take their copies."""
+    if now_listed.segment != move.of.segment:
+        return False
+    if move.reason == "restore":
+        return view.is_alive(move.copies[0].node)
+    if any(view.is_leaving(copy.node) for copy in move.copies):
+        return False
+    match move.reason:
+        case "replace":
+            return view.is_leaving(move.leaving)
+        case "add":
+            return len(move.of.segment.nodes) < now_listed.replicas
+        case "remove":
+            return False  # it has no copies: where it is still needed, it is chosen again
+        case _:
+            return True
+
+
+def _pull(move: Move, copy: Copy, others: Collection[str], view: ClusterView) -> Pull:
+    """The order for a copy: from shards that have the segment whole, then from others, then from the origin."""
+    one, part = move.of, _with_digest(move, copy.part, view)
+    whole = view.whole(one)
+    nodes = [*whole, *(node for node in one.segment.nodes if node not in whole), *others]
+    nodes = [node for node in dict.fromkeys(nodes) if node in view.catalogue.nodes]
+    if move.reason != "split":
+        nodes = _others(nodes, copy.node)
+    living = [node for node in nodes if view.is_alive(node)]
+    is_all = (part.start, part.stop) == (one.segment.start, one.segment.stop)
+    rows = None if is_all else (part.start - one.segment.start, part.stop - one.segment.start)
+    sources = (PullSource(view.catalogue.nodes[node].address, one.tensor, rows, node) for node in living or nodes)
+    item_size = one.version.dtype.item_size
+    return Pull(
+        copy.node,
+        _name(move, copy.part),
+        PullOrder(
+            view.fence,
+            one.version.dtype,
+            range_shape(one.version.shape, part.start, part.stop),
+            part.size if is_all or part.sha256 or item_size else 0,
+            part.sha256,
+            tuple(sources),
+            one.version.origin,
+            (part.start, part.stop),
+        ),
+    )
+
+
+def is_whole(copy: Copy, move: Move, view: ClusterView) -> bool:
+    """Whether the shard of a copy has it."""
+    return view.has(copy.node, _name(move, copy.part), _with_digest(move, copy.part, view).sha256)
+
+
+def _with_digest(move: Move, part: Segment, view: ClusterView) -> Segment:
+    """A part with size and digest. Those of a half are told by the first shard that has it whole."""
+    if part.sha256:
+        return part
+    name = _name(move, part)
+    found = next((held for node in part.nodes if (held := view.known.get(node, {}).get(name))), None)
+    return part if found is None else replace(part, size=found.size, sha256=found.sha256)

@@ -1,0 +1,242 @@
+"""Run a reconciler: elections, rounds of lists, and the pulls, drops and flips that its planner decides on.
+
+Several may run, and one is in office: the one whose identity the record `reconciler` has, under its lease. The revision
+that wrote the record is its fence. A round lists what all shards hold, reads the catalogue after that, and carries out
+the plan. A round begins when the catalogue has changed, when a pull has ended, and every few seconds. It ends when all
+drops are answered. If a drop or a flip is not, the next round begins with a new fence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Event, Thread
+from typing import Final
+
+from app.cluster.catalogue.client import CatalogueClient, Transition
+from app.cluster.catalogue.etcd import Database
+from app.cluster.catalogue.records import Catalogue, Change, Mark
+from app.cluster.reconciler.cluster_view import ClusterView, Holding
+from app.cluster.reconciler.moves import Move, flip
+from app.cluster.reconciler.plan import Drop, Planner, Pull
+from app.cluster.reconciler.shard_calls import ShardCalls, ShardFailed
+from app.errors import GatherError
+
+ROUND_S: Final = 3.0
+"""Seconds after which a round begins by itself."""
+REST: Final = 4.0
+"""The pause after a round, in times its duration, MOST_REST_S at most: lists of many segments are expensive."""
+LEAST_REST_S: Final = 0.1
+MOST_REST_S: Final = 5.0
+logger = logging.getLogger("gathernd")
+
+
+@dataclass
+class Counts:
+    """What a reconciler has done since it began, for its metrics."""
+
+    pulls: int = 0
+    pulls_failed: int = 0
+    drops: int = 0
+    drops_failed: int = 0
+    lists_failed: int = 0
+    flips: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPull:
+    """A pull that a shard was asked for at `begun`, by the clock of the event loop."""
+
+    pull: Pull
+    begun: float
+    task: asyncio.Task[None]
+
+
+class CatalogueCalls:
+    """A client of the catalogue whose calls an event loop waits for. `taken` is called, on the loop, for newer ones."""
+
+    def __init__(self, database: Database) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client = CatalogueClient(database, self._take)
+        self._stop = Event()
+        self.taken: Callable[[], None] = lambda: None
+        Thread(target=self._client.watch, args=(self._stop,), name="watch", daemon=True).start()
+
+    def _take(self, _: Catalogue) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self.taken)
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The newest one known."""
+        return self._client.catalogue
+
+    async def refresh(self) -> Catalogue:
+        """A catalogue that is no older than this call. Raises OSError."""
+        return await asyncio.to_thread(self._client.refresh)
+
+    async def transact(self, transition: Transition) -> None:
+        """Make a change, see `CatalogueClient.transact`."""
+        await asyncio.to_thread(self._client.transact, transition)
+
+    def close(self) -> None:
+        """Take no newer catalogue any more."""
+        self._stop.set()
+
+
+@dataclass
+class Reconciler:
+    """One reconciler. Its public fields say how it stands, for metrics."""
+
+    catalogues: CatalogueCalls
+    shards: ShardCalls
+    identity: str = field(default_factory=lambda: f"{socket.gethostname()}-{secrets.token_hex(8)}")
+    """Unique among all reconcilers that ever ran."""
+    planner: Callable[[], Planner] = Planner
+    counts: Counts = field(default_factory=Counts)
+    pulling: dict[tuple[str, str], RunningPull] = field(default_factory=dict)
+    """By shard and segment."""
+    view: ClusterView | None = None
+    """What the last round of this reconciler has seen, None while it is not in office."""
+
+    def __post_init__(self) -> None:
+        self._planner = self.planner()
+        self._fence = 0
+        self._renew = False
+        """Whether a drop or a flip without an answer may still be carried out: a new fence rules it out."""
+        self._wake = asyncio.Event()
+        self.catalogues.taken = self._wake.set
+
+    async def run(self) -> None:
+        """Run until it is cancelled."""
+        try:
+            while True:
+                self._wake.clear()
+                begun = _now()
+                try:
+                    await self._round()
+                except (OSError, GatherError) as error:
+                    logger.warning("a round of the reconciler has failed: %s", error)
+                await asyncio.sleep(min(max(REST * (_now() - begun), LEAST_REST_S), MOST_REST_S))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(ROUND_S):  # `wait_for` may swallow that it is cancelled
+                        await self._wake.wait()
+        finally:
+            self._leave()
+
+    # A round
+
+    async def _round(self) -> None:
+        if not await self._take_office():
+            return
+        catalogue, fence = self.catalogues.catalogue, self._fence
+        found = await asyncio.gather(
+            *(self._list(node, catalogue, fence) for node in sorted(catalogue.alive) if node in catalogue.nodes)
+        )
+        catalogue = await self.catalogues.refresh()
+        if not self._is_mine(catalogue, fence):
+            self._leave()
+            return
+        self.view = ClusterView(catalogue, dict(holding for holding in found if holding is not None))
+        plan = self._planner.plan(self.view, _now())
+        self._start_pulls(plan.pulls)
+        if plan.flips:
+            await self._flip(plan.flips, fence)
+        await asyncio.gather(*(self._drop(drop, catalogue, fence) for drop in plan.drops))
+
+    async def _list(self, node: str, catalogue: Catalogue, fence: int) -> tuple[str, Holding] | None:
+        try:
+            held = await self.shards.list(catalogue, node, fence)
+        except ShardFailed as failed:
+            self.counts.lists_failed += 1
+            logger.warning("%s cannot be listed: %s", node, failed)
+            return None
+        return node, Holding(fence, catalogue.revision, held)
+
+    async def _flip(self, moves: tuple[Move, ...], fence: int) -> None:
+        """Write the segments of these moves into the catalogue. Does nothing out of office: the next round notices."""
+        try:
+            await self.catalogues.transact(
+                lambda catalogue: flip(catalogue, moves) if self._is_mine(catalogue, fence) else None
+            )
+        except (OSError, GatherError):
+            self._renew = True
+            raise
+        self.counts.flips += len(moves)
+
+    def _start_pulls(self, pulls: tuple[Pull, ...]) -> None:
+        """Have these pulls under way and no others."""
+        wanted = {(one.node, one.tensor): one for one in pulls}
+        for known, running in list(self.pulling.items()):
+            if known not in wanted:
+                running.task.cancel()
+                del self.pulling[known]
+        for known, pull in wanted.items():
+            if known not in self.pulling:
+                task = asyncio.create_task(self._pull(pull, self.catalogues.catalogue, self._fence))
+                self.pulling[known] = RunningPull(pull, _now(), task)
+
+    async def _pull(self, pull: Pull, catalogue: Catalogue, fence: int) -> None:
+        try:
+            await self.shards.pull(catalogue, pull, fence)
+            self.counts.pulls += 1
+        except ShardFailed as failed:
+            self.counts.pulls_failed += 1
+            logger.warning("%s cannot pull %s: %s", pull.node, pull.tensor, failed)
+            self._planner.pull_failed(pull.node, pull.tensor, _now())
+        del self.pulling[pull.node, pull.tensor]
+        self._wake.set()
+
+    async def _drop(self, drop: Drop, catalogue: Catalogue, fence: int) -> None:
+        try:
+            await self.shards.drop(catalogue, drop, fence)
+            self.counts.drops += 1
+        except ShardFailed as failed:
+            self.counts.drops_failed += 1
+            logger.warning("%s has not dropped %s: %s", drop.node, drop.tensor, failed)
+            self._renew = self._renew or not failed.is_over
+
+    # The office
+
+    async def _take_office(self) -> bool:
+        """Take the office if it is free, or anew for a new fence. Returns whether this reconciler is in office."""
+        if self.catalogues.catalogue.reconciler is None or self._renew:
+            await self.catalogues.transact(self._election)
+        catalogue = self.catalogues.catalogue
+        if catalogue.reconciler != Mark(self.identity):
+            self._leave()
+            return False
+        fence = catalogue.revisions["reconciler"]
+        if fence != self._fence:
+            logger.info("in office, with the fence %d", fence)
+            self._fence, self._renew = fence, False
+        return True
+
+    def _election(self, catalogue: Catalogue) -> Change | None:
+        is_free = catalogue.reconciler is None and "options" in catalogue.revisions
+        is_old = self._renew and self._is_mine(catalogue, self._fence)
+        if not (is_free or is_old):
+            return None
+        return Change({"reconciler": Mark(self.identity)}, leased=frozenset({"reconciler"}))
+
+    def _is_mine(self, catalogue: Catalogue, fence: int) -> bool:
+        return catalogue.reconciler == Mark(self.identity) and catalogue.revisions["reconciler"] == fence
+
+    def _leave(self) -> None:
+        """Give up all that was begun in office."""
+        if self._fence:
+            logger.info("out of office")
+        for running in self.pulling.values():
+            running.task.cancel()
+        self.pulling.clear()
+        self._planner = self.planner()
+        self._fence, self._renew, self.view = 0, False, None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,177 @@
+"""The parts that only a router of a cluster has: the catalogue in etcd, and the tables and shards that it names."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from ssl import SSLContext
+from threading import Condition, Event, Lock, Thread
+from time import monotonic
+from typing import Final
+
+from app.cluster.catalogue.client import CatalogueClient
+from app.cluster.catalogue.etcd import Database
+from app.cluster.catalogue.records import Catalogue
+from app.cluster.catalogue.serving_map import ServingMap
+from app.cluster.router.published_tensors import PublishedTensors
+from app.cluster.router.router_files import RouterFiles
+from app.cluster.router.sharded_service import RoutedTables
+from app.cluster.router.sharded_upload import Spool
+from app.cluster.shard_map import ShardMap
+from app.telemetry.shared_counters import Counters, SlotHeader, unshared_counters
+from app.tensors.shape_limits import Limits
+
+_ASK_S: Final = 0.5
+_REFRESH_S: Final = 1.0
+"""Seconds that a request with an outdated map waits for a newer one, before it tries again with the map there is."""
+_TAKE_S: Final = 10.0
+_LOOK_S: Final = 0.01
+"""How often a worker looks whether another one has a newer map."""
+_WORKERS_S: Final = 2.0
+"""How long a change waits for the other workers to serve by its map: one that hangs answers nobody."""
+logger = logging.getLogger("gathernd")
+
+
+class CatalogueService(RoutedTables):
+    """The tables of a cluster whose catalogue `database` has. A map's generation is the catalogue's revision."""
+
+    def __init__(
+        self,
+        database: Database,
+        late_after: float,
+        limits: Limits,
+        keep: int,
+        spool: Spool,
+        files: RouterFiles,
+        counters: Counters | None = None,
+    ) -> None:
+        """`counters` are those that the workers of a router share: all serve a change when one acknowledges it."""
+        self._database = database
+        self._files = files
+        self._counters = counters or unshared_counters()
+        self._client = CatalogueClient(database, self._take)
+        self._maps = ServingMap()
+        self._maps_lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watching: Thread | None = None
+        self._closing = Event()
+        self._is_served = Condition()
+        self._tables = PublishedTensors(self._client, self, limits, keep, spool)
+        super().__init__(self._tables, late_after, None, files.tls)
+        if files.tls is not None:
+            self._use_tls(files.tls)
+        self.fetcher.refresh = self._refresh
+        self._refreshed: list[Callable[[], None]] = []
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def connect(self) -> None:
+        is_told = False
+        while not self._closing.is_set():
+            try:
+                self._client.refresh()
+                # From now on changes wait for this worker; what others have acknowledged before, this reads.
+                found = self._client.refresh()
+            except OSError as error:
+                why = str(error)
+            else:
+                if "options" in found.revisions:
+                    return
+                why = "the cluster is not set up: run `gathernd cluster init`"
+            if not is_told:
+                is_told = True
+                logger.warning("waiting for the catalogue of the cluster: %s", why)
+            self._closing.wait(_ASK_S)
+
+    async def watch(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        if self._watching is None:
+            self._watching = Thread(target=self._client.watch, args=(self._closing,), name="catalogue", daemon=True)
+            self._watching.start()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_workers())
+            # Map and key are the catalogue's: of files there are the authorities at most.
+            group.create_task(self._files.watch(lambda _: None, self.fetcher.use_key, self._use_tls))
+
+    async def _follow_workers(self) -> None:
+        """Read the catalogue when another worker of this router serves by a newer one."""
+        asked_for = 0
+        while self._counters.shared:
+            await asyncio.sleep(_LOOK_S)
+            newest = max(self._counters.map_generations(), default=0)
+            if newest > self.tables.shard_map.generation and newest != asked_for:
+                asked_for = newest
+                await self._read()
+
+    async def _read(self) -> None:
+        with suppress(OSError):  # the watch tells it
+            await asyncio.to_thread(self._client.refresh)
+
+    def _refresh(self, then: Callable[[], None]) -> None:
+        """Read the catalogue for a request that has found its map too old, and call `then`, which is never late."""
+        self._refreshed.append(then)
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh_all())
+
+    async def _refresh_all(self) -> None:
+        reading = asyncio.ensure_future(self._read())
+        await asyncio.wait((reading,), timeout=_REFRESH_S)
+        await asyncio.sleep(0)  # what was read comes into use
+        waiting, self._refreshed = self._refreshed, []
+        for then in waiting:
+            then()
+
+    # Catalogues that come into use
+
+    def map_of(self, catalogue: Catalogue) -> ShardMap:
+        """The map of a catalogue."""
+        with self._maps_lock:
+            return self._maps.of(catalogue)
+
+    def serve(self, catalogue: Catalogue) -> ShardMap:
+        """Wait until all workers serve by this catalogue or a newer one; its map."""
+        wanted = catalogue.revision
+        with self._is_served:
+            self._is_served.wait_for(lambda: self.tables.shard_map.generation >= wanted, _TAKE_S)
+        end = monotonic() + _WORKERS_S
+        while min(self._counters.map_generations(), default=wanted) < wanted:
+            if monotonic() >= end:
+                logger.warning("a worker does not serve by map %d yet: its answers may be older", wanted)
+                break
+            self._closing.wait(_LOOK_S / 2)
+        return self.map_of(catalogue)
+
+    def _take(self, catalogue: Catalogue) -> None:
+        """A newer catalogue, in any thread, one after the other."""
+        found = self.map_of(catalogue)
+        loop = self._loop
+        if loop is None:
+            self._use(found, catalogue)
+            return
+        with suppress(RuntimeError):  # the service ends
+            loop.call_soon_threadsafe(self._use, found, catalogue)
+
+    def _use(self, found: ShardMap, catalogue: Catalogue) -> None:
+        """Serve by the map of a catalogue, unless a newer one is served."""
+        if found.generation <= self.tables.shard_map.generation:
+            return
+        key = catalogue.options.key
+        if key != self._tables.access.key:
+            self._tables.access = self._tables.access._replace(key=key)
+            self.fetcher.use_key(key)
+        self.use_map(found, frozenset(node.address for node in catalogue.nodes.values()))
+        self._counters.header[SlotHeader.MAP] = found.generation
+        with self._is_served:
+            self._is_served.notify_all()
+
+    def _use_tls(self, tls: SSLContext) -> None:
+        self._tables.access = self._tables.access._replace(tls=tls)
+        self.shards.use_tls(tls)
+
+    async def close(self) -> None:
+        """End the watch, and close the connections to shards and etcd."""
+        self._closing.set()
+        self._counters.header[SlotHeader.MAP] = 0
+        await super().close()
+        await asyncio.to_thread(self._database.close)

@@ -1,0 +1,254 @@
+"""Writes the rows of one segment to one shard, on a thread of its own, and has shards pull segments."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from queue import Empty, Full, Queue
+from ssl import SSLContext
+from threading import Event, Thread
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from app.api.meant_shard import NODE
+from app.api.route_table import path_of
+from app.cluster.shard.pull_order import PullOrder
+from app.tensors.buffer_type import Buffer
+
+RAW: Final = "application/octet-stream"
+CONNECT_S: Final = 3.0
+ANSWER_S: Final = 30.0
+"""Seconds that a shard may be silent while it takes rows."""
+SLOWEST: Final = 10_000_000
+"""Bytes a second: a shard that makes rows durable, or pulls them, more slowly is given up."""
+SLOWEST_ORIGIN: Final = 1 << 14
+"""Bytes a second: a shard that pulls rows from their origin gives up by itself if they come more slowly."""
+ROOM_S: Final = 15.0
+"""Seconds that a shard may have no room: segments that the catalogue has lost are dropped some seconds later."""
+_PAUSE_S: Final = 0.2
+_LOOK_S: Final = 0.5
+_WAITING: Final = 1
+"""Pieces that wait for a shard, beside the one that is sent: the memory of an upload is charged for these."""
+_MAX_ANSWER: Final = 1 << 20
+
+
+class ShardFailed(Exception):
+    """A shard did not do what it was asked; `code` is the error's code if it answered with one, else ""."""
+
+    def __init__(self, detail: str, code: str = "") -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+class ShardAccess(NamedTuple):
+    """How shards are asked: with an API key, over TLS if there are authorities."""
+
+    key: str | None
+    tls: SSLContext | None = None
+
+
+class SegmentWriter:
+    """The rows of one segment on their way to the shard `node` at `address`. `failure` says why it does not have them.
+
+    The shard has them durably once `finish` returns without a failure; otherwise nothing stays of them.
+    """
+
+    def __init__(
+        self, access: ShardAccess, node: str, address: str, path: str, size: int, is_lost: Callable[[], bool]
+    ) -> None:
+        """`path` says what is put, `size` its bytes; `is_lost` whether the shard's machine is known to be gone."""
+        self.node = node
+        self.failure: ShardFailed | None = None
+        self.digest = ""
+        self._address = address
+        self._is_lost = is_lost
+        self._size = size
+        self._pieces: Queue[Buffer] = Queue(_WAITING)
+        self._done = Event()
+        self._connection = _connection(access, address)
+        self._fields = _fields(access, node)
+        self._thread = Thread(target=self._run, args=(path,), name="segment", daemon=True)
+        self._thread.start()
+
+    def write(self, piece: Buffer) -> None:
+        """Hand the next rows on, as soon as those before are on their way. Does nothing after a failure."""
+        while not self._done.is_set():
+            try:
+                self._pieces.put(piece, timeout=_LOOK_S)
+                return
+            except Full:
+                self._look()
+
+    def end(self) -> None:
+        """All rows are handed on."""
+        self.write(b"")
+
+    def finish(self) -> None:
+        """Wait until the shard has them, or has failed."""
+        while not self._done.wait(_LOOK_S):
+            self._look()
+
+    def give_up(self, why: str = "the upload has ended") -> None:
+        """Break the connection, so that nothing stays of the rows."""
+        if not self._done.is_set():
+            self.failure = self.failure or ShardFailed(f"{self._address}: {why}")
+            _break(self._connection)
+            with suppress(Full):
+                self._pieces.put_nowait(b"")
+
+    def _look(self) -> None:
+        if self._is_lost():
+            self.give_up("its machine is lost")
+
+    def _run(self, path: str) -> None:
+        try:
+            _connect(self._connection)
+            self._find_room()
+            self._send(path)
+            if self.failure is not None:
+                return
+            self._connection.sock.settimeout(ANSWER_S + self._size / SLOWEST)
+            self.digest = _digest(_answer(self._connection, self._address))
+        except ShardFailed as failure:
+            self.failure = self.failure or failure
+        except (OSError, HTTPException) as error:
+            self.failure = self.failure or ShardFailed(f"{self._address}: {error}")
+        finally:
+            self._connection.close()
+            self._done.set()
+            with suppress(Empty):  # whoever waits for room sees that it is done
+                self._pieces.get_nowait()
+
+    def _find_room(self) -> None:
+        """Wait until the shard has room: what the catalogue has no more may still be there for some seconds."""
+        end = monotonic() + ROOM_S
+        path = f"{path_of('checkRoom')}?bytes={self._size}"
+        while True:
+            if self.failure is not None:  # it was given up
+                raise self.failure
+            self._connection.request("GET", path, headers=self._fields)
+            try:
+                _answer(self._connection, self._address)
+            except ShardFailed as failure:
+                if failure.code != "insufficient_storage" or monotonic() > end:
+                    raise
+                self._done.wait(_PAUSE_S)
+            else:
+                return
+
+    def _send(self, path: str) -> None:
+        self._connection.putrequest("PUT", path)
+        for name, value in {**self._fields, "Content-Type": RAW, "Content-Length": str(self._size)}.items():
+            self._connection.putheader(name, value)
+        self._connection.endheaders()
+        try:
+            while piece := self._pieces.get():
+                self._connection.send(piece)
+        except OSError:
+            # It may have refused, and said why, before it had read the whole.
+            with suppress(OSError, HTTPException):
+                _answer(self._connection, self._address)
+            raise
+
+
+class Pulling:
+    """Has shards pull segments, and reads rows that they have. `give_up` ends all that is under way."""
+
+    def __init__(self, access: ShardAccess) -> None:
+        self._access = access
+        self._open: dict[HTTPConnection, str] = {}
+        """The shard at the other end of each connection."""
+        self._is_over = False
+
+    def pull(self, node: str, address: str, tensor: str, order: PullOrder) -> str:
+        """Have a shard pull a segment: its digest, once it is whole there. Raises ShardFailed."""
+        path = path_of("pullSegment", tensor=tensor)
+        with self._connected(node, address) as connection:
+            connection.sock.settimeout(ANSWER_S + order.size / (SLOWEST_ORIGIN if order.origin else SLOWEST))
+            fields = {**_fields(self._access, node), "Content-Type": "application/json"}
+            connection.request("POST", path, order.to_json(), fields)
+            return _digest(_answer(connection, address))
+
+    def read(self, node: str, address: str, tensor: str, rows: tuple[int, int], size: int) -> bytes:
+        """The rows `rows[0]` to `rows[1]` - 1 of a segment, `size` bytes. Raises ShardFailed."""
+        path = f"{path_of('tensorContent', name=tensor)}?rows={rows[0]}:{rows[1]}"
+        with self._connected(node, address) as connection:
+            connection.request("GET", path, headers={**_fields(self._access, node), "Accept": RAW})
+            answer = connection.getresponse()
+            found = answer.read(size)
+            if answer.status != 200 or len(found) != size:
+                raise ShardFailed(f"{address}: status {answer.status}, {len(found)} bytes of {size}")
+            return found
+
+    def give_up(self) -> None:
+        """Break all connections: shards leave nothing of what they pull. From any thread."""
+        self._is_over = True
+        self.leave(())
+
+    def leave(self, alive: Container[str]) -> None:
+        """Break the connections to shards that are not among those `alive`."""
+        for connection, node in list(self._open.items()):
+            if node not in alive:
+                _break(connection)
+
+    @contextmanager
+    def _connected(self, node: str, address: str) -> Iterator[HTTPConnection]:
+        connection = _connection(self._access, address)
+        try:
+            _connect(connection)
+            self._open[connection] = node
+            if self._is_over:
+                raise ShardFailed(f"{address}: the upload has ended")
+            yield connection
+        except (OSError, HTTPException) as error:
+            raise ShardFailed(f"{address}: {error}") from None
+        finally:
+            self._open.pop(connection, None)
+            connection.close()
+
+
+def _break(connection: HTTPConnection) -> None:
+    opened = connection.sock
+    if opened is not None:
+        with suppress(OSError):
+            opened.shutdown(socket.SHUT_RDWR)
+
+
+def _connection(access: ShardAccess, address: str) -> HTTPConnection:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if access.tls is not None:
+        return HTTPSConnection(host, int(port), timeout=CONNECT_S, context=access.tls)
+    return HTTPConnection(host, int(port), timeout=CONNECT_S)
+
+
+def _connect(connection: HTTPConnection) -> None:
+    connection.connect()
+    connection.sock.settimeout(ANSWER_S)
+
+
+def _fields(access: ShardAccess, node: str) -> dict[str, str]:
+    """The header fields of every request; another shard that has got the address refuses it."""
+    return {NODE: node} if access.key is None else {NODE: node, "Authorization": f"Bearer {access.key}"}
+
+
+def _answer(connection: HTTPConnection, address: str) -> Any:
+    """The JSON of an answer that says yes. Raises ShardFailed if it says no, OSError and HTTPException."""
+    answer = connection.getresponse()
+    text = answer.read(_MAX_ANSWER)
+    try:
+        found = orjson.loads(text) if text else {}
+    except ValueError:
+        found = None
+    if answer.status in (200, 201, 204) and isinstance(found, dict):
+        return found
+    code = found.get("code", "") if isinstance(found, dict) else ""
+    raise ShardFailed(f"{address}: status {answer.status}: {text[:300].decode(errors='replace')}", code)
+
+
+def _digest(found: Any) -> str:
+    return str(found.get("sha256", ""))

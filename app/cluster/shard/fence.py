@@ -1,0 +1,67 @@
+"""The fence of a shard: it refuses orders of reconcilers that are no longer in office.
+
+A reconciler's fencing token is the revision at which it took office: a later one has a higher token. The highest token
+that the shard was shown is in a file, which outlives the process and is the same for all workers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.errors import GatherError
+from app.store.files.whole_file import write_whole_file
+
+
+class Fence:
+    """The highest fencing token that a shard was shown, in the file `path`. Methods block and belong on a thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock_path = path.with_suffix(".lock")
+
+    def highest(self) -> int:
+        """The highest token that was shown, 0 before the first. Raises OSError."""
+        try:
+            return int(self._path.read_bytes())
+        except FileNotFoundError:
+            return 0
+
+    def raise_to(self, token: int) -> None:
+        """Refuse lower tokens from now on, durably. It waits for what is done within `held`.
+
+        Raises precondition_failed if a higher token was shown before, and OSError.
+        """
+        with self._locked(fcntl.LOCK_EX):
+            self._check(token)
+            if token > self.highest():
+                write_whole_file(self._path, b"%d" % token)
+
+    @contextmanager
+    def held(self, token: int) -> Iterator[None]:
+        """A context in which no higher token is let in. Raises what `raise_to` raises."""
+        self.raise_to(token)
+        with self._locked(fcntl.LOCK_SH):
+            self._check(token)
+            yield
+
+    def _check(self, token: int) -> None:
+        highest = self.highest()
+        if token < highest:
+            raise GatherError(
+                "precondition_failed",
+                f"the fencing token is {token}, and this shard was shown {highest}",
+                hint="Leave the shards to the reconciler that is in office now.",
+            )
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, how)
+            yield
+        finally:
+            os.close(fd)

@@ -1,0 +1,199 @@
+"""Pulling a segment: its rows are read from another shard, or from where the table was imported, into the store here.
+
+Rows are hashed as they are written, and committed only if they have the digest that was ordered. Otherwise, and if the
+pull is cancelled, nothing stays.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from ssl import SSLContext
+from threading import Event
+from typing import Final, TypeAlias
+
+from app.api.meant_shard import NODE
+from app.api.route_table import path_of
+from app.cluster.shard.pull_order import PullOrder, PullSource
+from app.cluster.shard.read_from_origin import read_origin
+from app.dispatch.request_thread_pool import ClientGone
+from app.errors import GatherError
+from app.formats.body_formats import RAW
+from app.imports.source import SourceFailed
+from app.imports.source_urls import AllowedSources
+from app.store import LocalStore, Metadata
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec
+from app.store.store_errors import storage_errors
+from app.tensors.buffer_type import Buffer
+
+PIECE_BYTES: Final = 1 << 20
+CONNECT_S: Final = 5.0
+SILENT_S: Final = 30.0
+"""Seconds without a byte after which a source counts as lost."""
+_OF_THE_STORE: Final = ("insufficient_storage", "limit_exceeded")
+"""Errors that another source would not mend."""
+
+Sink: TypeAlias = Callable[[Buffer], None]
+
+
+class Pull:
+    """One pull, for a thread to `run`; `cancel` ends it from another one.
+
+    Shards are asked with `key`, over TLS if `tls` is given. `allowed` says which origins may be read.
+    """
+
+    def __init__(
+        self,
+        store: LocalStore,
+        tensor: str,
+        order: PullOrder,
+        key: str | None,
+        tls: SSLContext | None,
+        allowed: AllowedSources,
+    ) -> None:
+        self._store = store
+        self._tensor = tensor
+        self._order = order
+        self._key = key
+        self._tls = tls
+        self._allowed = allowed
+        self._cancelled = Event()
+        self._connection: HTTPConnection | None = None
+
+    def run(self) -> tuple[Metadata, bool]:
+        """The segment, whole and durable, and whether it was pulled now. Blocks.
+
+        Raises insufficient_storage, limit_exceeded, ClientGone once it is cancelled, and shard_unavailable if no source
+        gives the rows.
+        """
+        found = stored(self._store, self._tensor)
+        if found is not None and self._order.sha256 in ("", found.sha256):
+            return found, False
+        failures = []
+        for source in self._order.sources:
+            try:
+                return self._take(lambda sink: self._read_shard(source, sink)), True  # noqa: B023  (called at once)
+            except SourceFailed as failure:
+                self._check_running()
+                failures.append(f"{source.address}: {failure}")
+        origin, rows = self._order.origin, self._order.origin_rows
+        if origin:
+            try:
+                order = self._order
+                return self._take(
+                    lambda sink: read_origin(origin, rows, order.dtype, order.shape, self._allowed, sink)
+                ), True
+            except SourceFailed as failure:
+                failures.append(f"{origin}: {failure}")
+        raise GatherError(
+            "shard_unavailable",
+            f"{self._tensor} cannot be pulled: {'; '.join(failures) or 'the order names no source'}",
+            retry_after=1,
+        )
+
+    def cancel(self) -> None:
+        """End the pull. From any thread."""
+        self._cancelled.set()
+        connection = self._connection
+        opened = None if connection is None else connection.sock
+        if opened is not None:
+            with suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
+
+    def _take(self, read: Callable[[Sink], None]) -> Metadata:
+        """Commit what `read` writes. Raises SourceFailed, and what `run` raises."""
+        order = self._order
+        upload = self._store.upload(UploadSpec(self._tensor, order.dtype, order.shape, keep=1))
+        try:
+            read(lambda piece: self._write(upload, piece))
+            self._check_running()
+            _taken(upload.finish)
+            digest = upload.describe().sha256
+            if order.sha256 not in ("", digest):
+                raise SourceFailed(f"it has other rows: their digest is {digest} and not {order.sha256}")
+        except BaseException:
+            with suppress(OSError):
+                upload.abandon()
+            raise
+        return self._store.put(upload)[0]
+
+    def _write(self, upload: Upload, piece: Buffer) -> None:
+        self._check_running()
+        _taken(lambda: upload.write(piece))
+
+    def _check_running(self) -> None:
+        if self._cancelled.is_set():
+            raise ClientGone
+
+    def _read_shard(self, source: PullSource, sink: Sink) -> None:
+        """Raises SourceFailed."""
+        connection = shard_connection(source.address, self._tls, CONNECT_S)
+        try:
+            connection.connect()
+            connection.sock.settimeout(SILENT_S)
+            self._connection = connection
+            self._check_running()  # from now on `cancel` ends what it waits for
+            answer = self._ask(connection, source)
+            left = int(answer.headers["Content-Length"])
+            piece = memoryview(bytearray(min(left, PIECE_BYTES)))
+            while left:
+                count = answer.readinto(piece[:left])
+                if not count:
+                    raise SourceFailed(f"it broke off {left} bytes before the end")
+                sink(piece[:count])
+                left -= count
+        except (OSError, HTTPException) as error:
+            raise SourceFailed(str(error) or type(error).__name__) from None
+        finally:
+            self._connection = None
+            connection.close()
+
+    def _ask(self, connection: HTTPConnection, source: PullSource) -> HTTPResponse:
+        """The answer with the rows, which are of the type, shape and size that were ordered."""
+        order = self._order
+        rows = "" if source.rows is None else f"?rows={source.rows[0]}:{source.rows[1]}"
+        fields = {"Accept": RAW.media_type}
+        if source.node:
+            fields[NODE] = source.node
+        if self._key is not None:
+            fields["Authorization"] = f"Bearer {self._key}"
+        connection.request("GET", path_of("tensorContent", name=source.tensor) + rows, headers=fields)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise SourceFailed(f"status {answer.status}: {answer.read(300).decode(errors='replace')}")
+        found = tuple(answer.headers[name] for name in ("X-Gathernd-Dtype", "X-Gathernd-Shape", "Content-Length"))
+        wanted = order.dtype.name, ",".join(map(str, order.shape)), str(order.size) if order.size else found[2]
+        if found != wanted or found[2] is None:
+            raise SourceFailed(f"it has {found}, and not {wanted} (dtype, shape, bytes)")
+        return answer
+
+
+def shard_connection(address: str, tls: SSLContext | None, timeout: float) -> HTTPConnection:
+    """A connection to a shard, over TLS if `tls` is given; it is made when it is used first."""
+    host, _, port = address.rpartition(":")
+    if tls is not None:
+        return HTTPSConnection(host.strip("[]"), int(port), timeout=timeout, context=tls)
+    return HTTPConnection(host.strip("[]"), int(port), timeout=timeout)
+
+
+def stored(store: LocalStore, tensor: str) -> Metadata | None:
+    """A segment that is whole here; None if it is not there, or damaged."""
+    try:
+        return store.metadata(tensor)
+    except GatherError as problem:
+        if problem.code not in ("tensor_not_found", "tensor_damaged"):
+            raise
+        return None
+
+
+def _taken(work: Callable[[], None]) -> None:
+    """Have the upload take bytes of a source. Raises SourceFailed if they are not such rows."""
+    try:
+        with storage_errors():
+            work()
+    except GatherError as problem:
+        if problem.code in _OF_THE_STORE:
+            raise
+        raise SourceFailed(problem.detail) from None

@@ -1,0 +1,107 @@
+"""A shard's place in the catalogue: where it answers, how much it may hold, and, under a lease, that it runs.
+
+Of several workers one registers the shard: the one that has the lock in the shard's folder. When a shard stops, its
+lease runs out by itself, so that one that is started again within that time has not been missed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+
+from app.cluster.catalogue.client import CatalogueClient
+from app.cluster.catalogue.etcd import Database
+from app.cluster.catalogue.records import Catalogue, Change, Mark, Node
+from app.errors import GatherError
+
+_LOOK_S: Final = 1.0
+"""Seconds between attempts to take the lock, and between looks at the lease."""
+logger = logging.getLogger("gathernd")
+
+
+class Registration:
+    """Registers the shard `name` as `node` says. Methods block.
+
+    `take` is given each newer catalogue. It raises GatherError if the shard is not to be registered there.
+    """
+
+    def __init__(
+        self, database: Database, name: str, node: Callable[[], Node], lock: Path, take: Callable[[Catalogue], object]
+    ) -> None:
+        self._database = database
+        self._name = name
+        self._node_of_now = node
+        self._lock = lock
+        self._take = take
+        self._changed = Event()
+        self._client = CatalogueClient(database, lambda _: self._changed.set())
+        self._lease: str | None = None
+        """The lease under which the shard was registered last."""
+        self.problem = ""
+
+    def run(self, is_ready: Callable[[], bool], stop: Event) -> None:
+        """Once the service is ready and this worker has the lock, keep the shard registered until `stop` is set."""
+        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while not (is_ready() and _is_locked(fd)):
+                if stop.wait(_LOOK_S / 5):
+                    return
+            node = self._node_of_now()
+            Thread(target=self._client.watch, args=(stop,), name="catalogue", daemon=True).start()
+            while not stop.is_set():
+                self._changed.clear()
+                try:
+                    self._look(node)
+                except Exception:
+                    logger.exception("the shard %s could not be registered", self._name)
+                self._changed.wait(_LOOK_S)
+        finally:
+            os.close(fd)
+
+    def _look(self, node: Node) -> None:
+        """Register the shard, unless it is under a lease that is held."""
+        catalogue, lease = self._client.catalogue, self._database.lease
+        is_held = lease is not None and lease.is_held and lease.number == self._lease
+        try:
+            self._take(catalogue)
+            if is_held and self._name in catalogue.alive and catalogue.nodes.get(self._name) == node:
+                return
+            self._client.transact(lambda at: self._registered(at, node))
+        except GatherError as problem:
+            if problem.detail != self.problem:
+                logger.warning("the shard %s is not registered: %s", self._name, problem.detail)
+            self.problem = problem.detail
+            return
+        lease = self._database.lease
+        self._lease = None if lease is None else lease.number
+        self.problem = ""
+        logger.info("the shard %s is registered at %s", self._name, node.address)
+
+    def _registered(self, catalogue: Catalogue, node: Node) -> Change:
+        self._take(catalogue)
+        known = catalogue.nodes.get(self._name)
+        if known is not None and known.address != node.address and self._name in catalogue.alive:
+            raise GatherError(
+                "name_conflict", f"a shard of this name is alive at {known.address}, and this one is {node.address}"
+            )
+        alive = f"alive/{self._name}"
+        return Change({f"nodes/{self._name}": node, alive: Mark()}, leased=frozenset({alive}))
+
+
+def _is_locked(fd: int) -> bool:
+    """Take the lock if it is free. Returns whether this process has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def capacity_of(max_bytes: int) -> int:
+    """Bytes of rows that fit in a store of `max_bytes`, beside a page and the checksums of each file."""
+    return max(0, max_bytes - max_bytes // 64 - (1 << 16))

@@ -1,0 +1,200 @@
+"""The internal routes of a shard: list, pull and drop segments. `app.api.route_rows.shard_segments` has their rows.
+
+An order carries the fencing token of its reconciler, and is refused if a later reconciler has been here, see `fence`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from app.api.asgi_request import Handler, RequestContext
+from app.api.disk_threads import DiskThreads
+from app.api.error_responses import JSON
+from app.api.request_body import read_body
+from app.api.upload_receiver import MEMORY_BYTES
+from app.cluster.shard.fence import Fence
+from app.cluster.shard.pull_order import PullOrder
+from app.cluster.shard.pull_segment import Pull
+from app.cluster.shard_tls import trusting
+from app.dispatch.request_thread_pool import ClientGone
+from app.errors import GatherError, invalid_field
+from app.imports import read_source
+from app.imports.source_urls import AllowedSources
+from app.store import LocalStore, Metadata
+from app.store.files.tensor_file import PAGE
+from app.store.store_errors import storage_errors
+from app.telemetry.tensor_change_log import Change
+
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.[0-9]{1,19}-[0-9]{1,19}")
+"""Names that `shard_map.shard_tensor` makes. These routes refuse other tensors of the store."""
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_MOST_BODY: Final = 1 << 20
+_PULLS: Final = 8
+"""Pulls that a process carries out at once; further ones wait."""
+_LOOK_S: Final = 1.0
+"""Seconds between a pull's looks at whether the service is stopping."""
+_PAGE: Final = 1000
+
+
+class SegmentRoutes:
+    """List, pull and drop segments of `store`. `key` says with which key other shards are asked."""
+
+    def __init__(
+        self,
+        store: LocalStore,
+        threads: DiskThreads,
+        fence: Fence,
+        key: Callable[[], str | None],
+        authorities: Path | None,
+        allowed: AllowedSources,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._threads = threads
+        self._fence = fence
+        self._key = key
+        self._authorities = authorities
+        self._allowed = allowed
+        self._is_stopping = is_stopping
+        self._pulls = ThreadPoolExecutor(_PULLS, "pull")
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """The handlers by the names of their operations."""
+        return {
+            "checkRoom": self.check_room,
+            "listSegments": self.list,
+            "pullSegment": self.pull,
+            "dropSegment": self.drop,
+        }
+
+    async def check_room(self, context: RequestContext) -> None:
+        """`GET /shard/room`: 204 if a segment of so many bytes has room now, otherwise insufficient_storage.
+
+        A router asks before it sends rows: what the catalogue has no more may still be there for some seconds.
+        """
+        size = _number(context.query_fields(), "bytes")
+
+        def check() -> None:
+            with storage_errors():
+                self._store.check_room(size + size // 64 + PAGE)
+
+        await self._threads.look_up("", check)
+        await context.send_empty(204)
+
+    async def list(self, context: RequestContext) -> None:
+        """`GET /shard/segments`: what is whole, and the fence, which a token in the query raises before."""
+        fields = context.query_fields()
+        token = _token(fields) if "fence" in fields else None
+
+        def listed() -> dict[str, Any]:
+            with storage_errors():
+                if token is not None:
+                    self._fence.raise_to(token)
+                fence = self._fence.highest()
+            return {"segments": segments_of(self._store), "fence": fence}
+
+        found = await self._threads.look_up("", listed)
+        await context.send(200, JSON, orjson.dumps(found))
+
+    async def pull(self, context: RequestContext) -> None:
+        """`POST /shard/segments/{tensor}`: answers once the segment is whole and durable.
+
+        If the caller goes, or the service stops, the pull ends and leaves nothing.
+        """
+        tensor = _segment(context)
+        order = PullOrder.from_json(bytes(await read_body(context, _MOST_BODY, name="small_body_bytes")))
+        context.memory.charge(max(MEMORY_BYTES, read_source.MEMORY_BYTES if order.origin else 0))
+
+        def begin() -> Pull:
+            fence = nullcontext() if order.fence is None else self._fence.held(order.fence)
+            with storage_errors(), fence:
+                tls = None if self._authorities is None else trusting(self._authorities)
+                return Pull(self._store, tensor, order, self._key(), tls, self._allowed)
+
+        pull = await self._threads.change(tensor, begin)
+        context.exchange.on_disconnect = pull.cancel
+        if context.exchange.disconnected:
+            raise ClientGone
+        working = asyncio.get_running_loop().run_in_executor(self._pulls, pull.run)
+        try:
+            while not working.done():
+                await asyncio.wait((working,), timeout=_LOOK_S)
+                if self._is_stopping():
+                    pull.cancel()
+            if self._is_stopping() and isinstance(working.exception(), ClientGone):
+                raise GatherError("not_ready", "the service is stopping", retry_after=1)
+            metadata, is_new = working.result()
+        except BaseException:
+            pull.cancel()
+            await asyncio.wait((working,))
+            raise
+        finally:
+            context.exchange.on_disconnect = None
+            del working  # it keeps its error, whose traceback refers to this frame
+        if is_new:
+            context.changes = [Change("segment pulled", tensor, None, metadata.size)]
+        await context.send(200, JSON, orjson.dumps(described(metadata)))
+
+    async def drop(self, context: RequestContext) -> None:
+        """`DELETE /shard/segments/{tensor}`: 204 also if it is not there."""
+        tensor = _segment(context)
+        token = _token(context.query_fields())
+
+        def removed() -> bool:
+            with storage_errors(), self._fence.held(token):
+                try:
+                    self._store.delete(tensor)
+                except GatherError as problem:
+                    if problem.code != "tensor_not_found":
+                        raise
+                    return False
+            return True
+
+        if await self._threads.change(tensor, removed):
+            context.changes = [Change("segment dropped", tensor)]
+        await context.send_empty(204)
+
+
+def segments_of(store: LocalStore) -> list[dict[str, Any]]:
+    """The segments that are whole, as the routes tell them."""
+    store.sweep()
+    found: list[dict[str, Any]] = []
+    after = None
+    while True:
+        page, after = store.page(_PAGE, after)
+        found += [described(one) for one in page if _SEGMENT.fullmatch(one.name) and not one.damaged]
+        if after is None:
+            return found
+
+
+def described(segment: Metadata) -> dict[str, Any]:
+    """A segment as the routes tell it."""
+    return {"tensor": segment.name, "size": segment.size, "sha256": segment.sha256}
+
+
+def _segment(context: RequestContext) -> str:
+    (tensor,) = context.parameters
+    if not _SEGMENT.fullmatch(tensor):
+        raise invalid_field("/tensor", f"{tensor!r} is no segment: the name of one is CONTENT.START-STOP")
+    return tensor
+
+
+def _token(fields: Mapping[str, str]) -> int:
+    """A reconciler's fencing token."""
+    return _number(fields, "fence")
+
+
+def _number(fields: Mapping[str, str], name: str) -> int:
+    text = fields.get(name, "")
+    if not _NUMBER.fullmatch(text):
+        raise invalid_field(f"/query/{name}", f"{name} must be a number")
+    return int(text)

@@ -1,0 +1,41 @@
+"""The folder of a shard in its store: its cluster, the highest fencing token, and who registers the shard.
+
+cluster         the identity of the cluster that the store belongs to, see `records.Options`
+fence           see `fence`
+key             the cluster's key as it is sent, empty if the cluster has none
+registration    locked by the worker that registers the shard, see `registration`
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.cluster.catalogue.records import Options
+from app.store.files.whole_file import write_whole_file
+
+
+class ShardFolder:
+    """The folder `shard` in the store's folder. Methods raise OSError."""
+
+    def __init__(self, store: Path) -> None:
+        self.path = store / "shard"
+        self.cluster = self.path / "cluster"
+        self.fence = self.path / "fence"
+        self.key = self.path / "key"
+        self.registration = self.path / "registration"
+
+    def read_key(self) -> str | None:
+        """What callers of this shard and of others need as their key; None if the cluster has none."""
+        return self.key.read_text().strip() or None
+
+    def belongs_to(self, cluster: str) -> bool:
+        """Whether the store belongs to this cluster, or to none yet."""
+        return not self.cluster.exists() or self.cluster.read_text() == cluster
+
+    def keep(self, options: Options) -> None:
+        """Keep the cluster's identity, and its key for workers and for a start that does not reach the catalogue."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if options.cluster and not self.cluster.exists():
+            write_whole_file(self.cluster, options.cluster.encode())
+        if not self.key.exists() or self.read_key() != options.key:
+            write_whole_file(self.key, (options.key or "").encode())

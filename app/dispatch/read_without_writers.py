@@ -1,0 +1,97 @@
+"""Reading a resident tensor that scatters change, with the writers kept out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
+from threading import Lock
+from time import perf_counter
+from typing import Final, Protocol, Self
+
+from app.errors import GatherError
+from app.tensors.tensor import Tensor
+
+RunInLockThread = Callable[[str, Callable[[], None]], Awaitable[None]]
+"""Runs in a thread what may wait for the lock of the tensor of this name, so that other tensors do not wait for it."""
+_MAX_TIMEOUT_S: Final = 1e6
+"""Longer than any request may wait, and short enough for the event loop's clock."""
+
+
+class ExcludesWriters(Protocol):
+    """A content that scatters can be kept from changing."""
+
+    def exclude_writers(self) -> AbstractContextManager[object]:
+        """A context in which it does not change; entering it blocks."""
+        ...
+
+
+class ResidentTensor(ExcludesWriters, Protocol):
+    """A resident tensor at one version, as `app.store.Resident` is."""
+
+    tensor: Tensor
+    etag: str
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether everything read since this was made is of one version, the one that `etag` names."""
+        ...
+
+    def refreshed(self) -> Self:
+        """The same content at its present version."""
+        ...
+
+
+async def default_thread(name: str, work: Callable[[], None]) -> None:
+    """Runs `work` in a thread of asyncio's, of whichever tensor."""
+    del name
+    await asyncio.to_thread(work)
+
+
+@asynccontextmanager
+async def without_writers(
+    content: ExcludesWriters, name: str, run_in_lock_thread: RunInLockThread, deadline: float
+) -> AsyncIterator[None]:
+    """A context in which no scatter changes `content`, that of tensor `name`. `deadline` is a time of `perf_counter`.
+
+    Raises deadline_exceeded when it passes before the writers could be kept out.
+    """
+    lock = _AbandonableContext(content.exclude_writers())
+    try:
+        async with asyncio.timeout(min(deadline - perf_counter(), _MAX_TIMEOUT_S)):
+            await run_in_lock_thread(name, lock.enter)
+    except BaseException as error:
+        lock.leave()
+        if isinstance(error, TimeoutError):
+            detail = "the request waited for changes of its tensor until its deadline had passed"
+            raise GatherError("deadline_exceeded", detail, retry_after=1) from None
+        raise
+    try:
+        yield
+    finally:
+        lock.leave()
+
+
+class _AbandonableContext:
+    """A context that is entered in a thread, and left at once if its caller has given up by then."""
+
+    def __init__(self, context: AbstractContextManager[object]) -> None:
+        self._context = context
+        self._lock = Lock()
+        self._left = False
+        self.entered = False
+
+    def enter(self) -> None:
+        """Enter it, unless `leave` was called. Blocks."""
+        self._context.__enter__()
+        with self._lock:
+            self.entered = not self._left
+        if not self.entered:
+            self._context.__exit__(None, None, None)
+
+    def leave(self) -> None:
+        """Leave it, now or as soon as it has been entered."""
+        with self._lock:
+            self._left, entered = True, self.entered
+        if entered:
+            self._context.__exit__(None, None, None)

@@ -1,0 +1,197 @@
+"""Errors of the service's own state, and of what it stores and fetches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from app.errors.error_row import ErrorRow, Example
+
+ServiceCode = Literal[
+    "overloaded",
+    "not_ready",
+    "deadline_exceeded",
+    "shard_unavailable",
+    "not_implemented",
+    "tensor_damaged",
+    "import_failed",
+    "insufficient_storage",
+    "internal",
+]
+
+_GATHER: Final = """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
+  "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
+  "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]}}'"""
+"""A correct request: only the state of the service refuses it."""
+
+ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
+    "overloaded": ErrorRow(
+        "Overloaded",
+        status=503,
+        grpc_status="UNAVAILABLE",
+        meaning=(
+            "The queue or the memory budget is full at this moment, or as many requests are under way as may be; "
+            "`limit` says which. Nothing was done."
+        ),
+        mend="Send the request again after the seconds that Retry-After names.",
+        hints=(
+            "Send the request again after {retry_after} s, or have the operator raise {setting} if this goes on.",
+            "Send the request again after {retry_after} s.",
+        ),
+        example=Example(
+            _GATHER,
+            "1024 requests are under way, as many as may be",
+            members={"limit": "requests", "maximum": 1024},
+            about="More requests are under way than the service has room for.",
+        ),
+    ),
+    "not_ready": ErrorRow(
+        "Not ready",
+        status=503,
+        grpc_status="UNAVAILABLE",
+        meaning="The service is starting, or is being stopped.",
+        mend="Wait until GET /readyz answers 200.",
+        hints=("Send the request again after {retry_after} s, once GET /readyz answers 200.",),
+        example=Example(
+            _GATHER,
+            "the service is starting and waits for: kernels",
+            about="The service has been started a moment ago.",
+        ),
+    ),
+    "deadline_exceeded": ErrorRow(
+        "Deadline exceeded",
+        status=503,
+        grpc_status="DEADLINE_EXCEEDED",
+        meaning="The work was not done before the deadline of the caller or of the service.",
+        mend=(
+            "Send it again after the seconds that Retry-After names, or allow more time: X-Gathernd-Timeout has "
+            "seconds, the parameter `timeout` of the inference protocol microseconds."
+        ),
+        hints=(
+            "Send the request again after {retry_after} s, or allow it more time: X-Gathernd-Timeout has seconds, "
+            "`timeout` of the inference protocol microseconds, and the operator's limit is GATHERND_DEADLINE.",
+        ),
+        example=Example(
+            """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' \\
+-H 'X-Gathernd-Timeout: 0.001' -d '{
+  "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
+  "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]}}'""",
+            "the request waited until its deadline had passed",
+            about="All threads are busy with other requests.",
+        ),
+    ),
+    "shard_unavailable": ErrorRow(
+        "Shard unavailable",
+        status=503,
+        grpc_status="UNAVAILABLE",
+        meaning=(
+            "The table is in row ranges on several services, and none of those that have a range which the request "
+            "needs answers; `ranges` says which rows, `errors` which indices need them. Requests for other rows "
+            "succeed."
+        ),
+        mend="Send the request again after the seconds that Retry-After names; an operator looks after the shards.",
+        hints=("Send the request again after {retry_after} s, or leave out the indices that need these rows.",),
+        example=Example(
+            """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
+  "data": {"tensor": "items"},
+  "indices": {"dtype": "int64", "shape": [1, 1], "values": [7]}}'""",
+            "no replica of rows 5 to 9 of 'items@1' answers",
+            members={
+                "errors": [{"pointer": "/indices/values/0", "position": [0, 0], "value": 7}],
+                "ranges": [{"tensor": "items@1", "start": 5, "stop": 10}],
+            },
+            about=(
+                "The service is started with `--cluster`, the map has `items` in two ranges of five rows, and the "
+                "services that have the second one are gone."
+            ),
+        ),
+    ),
+    "not_implemented": ErrorRow(
+        "Not implemented",
+        status=501,
+        grpc_status="UNIMPLEMENTED",
+        meaning=(
+            "The service does not offer this part of the inference protocol (shared memory, classification of an "
+            "output, changing log and trace settings), or the request changes a table in row ranges, which is "
+            "immutable."
+        ),
+        mend="Send the tensors in the request; an operator sets the log level when the service starts.",
+        hints=("Leave this part of the protocol out, and send the tensors in the request itself.",),
+        example=Example(
+            "curl -s http://127.0.0.1:8080/v2/systemsharedmemory/region/x/register -X POST",
+            "shared memory is not offered here; send the tensors in the request",
+        ),
+    ),
+    "tensor_damaged": ErrorRow(
+        "Tensor damaged",
+        status=500,
+        grpc_status="DATA_LOSS",
+        meaning="The file of this resident tensor no longer holds what was acknowledged. Other tensors are served.",
+        mend="Upload the tensor again, or restore the folder from a backup.",
+        hints=("Upload the tensor again with PUT, or have the operator restore the store from a backup.",),
+        example=Example(
+            """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
+  "data": {"tensor": "items"},
+  "indices": {"dtype": "int64", "shape": [1, 1], "values": [0]}}'""",
+            "the content of 'items' is damaged: its checksums or its log do not match",
+            about="Another program has written into the file of the tensor `items`.",
+        ),
+    ),
+    "import_failed": ErrorRow(
+        "Import failed",
+        status=502,
+        grpc_status="UNAVAILABLE",
+        meaning=(
+            "The service could not import the file at the URL: its server does not answer, refuses, or cuts the "
+            "connection; the file changed meanwhile, does not match its checksum, or is not a valid npy or safetensors "
+            "file; or its host has an address that is not public. Nothing was changed."
+        ),
+        mend=(
+            "Check the URL from the machine of the service, and send the request again; or download the file and "
+            "upload it with PUT /tensors/{name}."
+        ),
+        hints=("Check that the service can read the URL, and send the request again, or upload the file with PUT.",),
+        example=Example(
+            """curl -s http://127.0.0.1:8080/tensors/items/import -H 'Content-Type: application/json' -d '{
+  "url": "file:///data/tables/items.npy"}'""",
+            "file:///data/tables/items.npy could not be imported: the file could not be opened: No such file or "
+            "directory",
+            members={"errors": [{"pointer": "/url"}]},
+            about="The service allows imports from `file:///data/tables/`, and there is no such file.",
+        ),
+    ),
+    "insufficient_storage": ErrorRow(
+        "Insufficient storage",
+        status=507,
+        grpc_status="RESOURCE_EXHAUSTED",
+        meaning=(
+            "The disk is full, or the quota of the store is reached: bytes, tensors, or Idempotency-Keys to "
+            "remember. The old content of the tensor is as it was."
+        ),
+        mend="Delete tensors, or have the operator make room or raise the quota.",
+        hints=(
+            "Delete tensors that are not needed, or have the operator raise {setting}.",
+            "Delete tensors that are not needed, or have the operator make room on the disk.",
+        ),
+        example=Example(
+            "printf abc | curl -s 'http://127.0.0.1:8080/tensors/letters?dtype=uint8&shape=3' -X PUT -H "
+            "'Content-Type: application/octet-stream' --data-binary @-",
+            "the quota of the store is 1 tensors",
+            members={"limit": "store_tensors", "maximum": 1},
+            about="The service has the tensor `items`, and `GATHERND_MAX_TENSORS` is 1.",
+        ),
+    ),
+    "internal": ErrorRow(
+        "Internal error",
+        status=500,
+        grpc_status="INTERNAL",
+        meaning="The service failed. This is a defect of ours, not of the request.",
+        mend="Report it with the request_id, which the service's log has too.",
+        hints=("Report it to the operator with the request_id, which the service's log has too.",),
+        example=Example(
+            _GATHER,
+            "the service failed; its log has the request_id",
+            about="A defect of the service; no request is known that makes it fail.",
+        ),
+    ),
+}

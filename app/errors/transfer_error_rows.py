@@ -1,0 +1,303 @@
+"""Errors of reaching the service: reading the request, access, names, conditions and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from app.errors.error_row import ErrorRow, Example
+
+TransferCode = Literal[
+    "malformed_request",
+    "unauthorized",
+    "forbidden",
+    "not_found",
+    "method_not_allowed",
+    "tensor_not_found",
+    "model_not_found",
+    "request_timeout",
+    "header_too_large",
+    "name_conflict",
+    "tensor_in_use",
+    "precondition_failed",
+    "range_not_satisfiable",
+    "payload_too_large",
+    "unsupported_media_type",
+]
+
+ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
+    "malformed_request": ErrorRow(
+        "Malformed request",
+        status=400,
+        meaning=(
+            "The body could not be read as what its Content-Type says: not JSON (bare NaN and duplicate keys count), "
+            "broken framing, or a binary part that ends early."
+        ),
+        mend=(
+            'Send valid JSON in UTF-8. Write non-finite numbers as the strings "NaN", "Infinity" and "-Infinity", '
+            "and name each key once."
+        ),
+        hints=("Send one JSON object in UTF-8, or the bytes that the Content-Type names, whole.",),
+        example=Example(
+            """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
+  "data": {"dtype": "float32", "shape": [2, 2], "values": [NaN, 1, 2, 3]},
+  "indices": {"dtype": "int64", "shape": [1, 1], "values": [0]}}'""",
+            "the body is not JSON in UTF-8, nested 512 deep at most: see at byte 61",
+            hint='Write "NaN" in place of NaN at byte 61.',
+        ),
+    ),
+    "unauthorized": ErrorRow(
+        "Unauthorized",
+        status=401,
+        grpc_status="UNAUTHENTICATED",
+        meaning="The service asks for a key and the request carries none, or one that is not known.",
+        mend="Send 'Authorization: Bearer KEY'. An operator makes a key with 'gathernd keys add'.",
+        hints=(
+            "Send 'Authorization: Bearer KEY' with a key of this service, which 'gathernd keys add' makes; the "
+            "Python client and the command take it from the environment variable GATHERND_API_KEY.",
+        ),
+        example=Example(
+            "curl -s http://127.0.0.1:8080/tensors",
+            "this service asks for a key: send 'Authorization: Bearer KEY'",
+            about="The service has `GATHERND_API_KEYS_FILE` set.",
+        ),
+    ),
+    "forbidden": ErrorRow(
+        "Forbidden",
+        status=403,
+        grpc_status="PERMISSION_DENIED",
+        meaning=(
+            "The request is understood and refused: the key lacks the scope; a service on a loopback address, or with "
+            "GATHERND_ALLOWED_HOSTS, does not accept the Host or Origin header; a service without keys takes changes "
+            "of tensors over loopback only; or GATHERND_IMPORT_FROM does not allow the URL of an import."
+        ),
+        mend=(
+            "Use a key with the needed scope; call the service by its own name, or add the name to "
+            "GATHERND_ALLOWED_HOSTS; set GATHERND_API_KEYS_FILE to change tensors from other hosts; add a prefix of "
+            "the URL to GATHERND_IMPORT_FROM."
+        ),
+        hints=("Use a key with the needed scope, and call the service by a name that it has.",),
+        example=Example(
+            """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' \\
+-H 'Origin: https://example.com' -d '{
+  "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
+  "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]}}'""",
+            "requests from pages of the origin 'https://example.com' are refused",
+            hint="Leave out the field Origin, or have the operator add the origin to GATHERND_CORS_ORIGINS.",
+            about="A page of another site posts to a service on a loopback address: its Origin gives it away.",
+        ),
+    ),
+    "not_found": ErrorRow(
+        "Not found",
+        status=404,
+        grpc_status="UNIMPLEMENTED",
+        meaning="No route has this path, or no import has this id, or the import with this id is no longer kept.",
+        mend=(
+            "See /docs for the routes. The operators are POST /gathernd, POST /gather, POST /gather_elements, POST "
+            "/scatternd and POST /scatter_elements."
+        ),
+        hints=("Use one of the paths that GET /docs lists.",),
+        example=Example(
+            """curl -s http://127.0.0.1:8080/gather_nd -H 'Content-Type: application/json' -d '{
+  "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
+  "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]}}'""",
+            "no route has the path /gather_nd",
+            hint="Use the path '/gathernd'.",
+        ),
+    ),
+    "method_not_allowed": ErrorRow(
+        "Method not allowed",
+        status=405,
+        grpc_status="UNIMPLEMENTED",
+        meaning="The route exists and does not take this method.",
+        mend="Use one of the methods in the Allow header of the answer.",
+        hints=("Use one of the methods that the answer's field Allow lists.",),
+        example=Example(
+            "curl -s http://127.0.0.1:8080/gathernd",
+            "/gathernd does not take GET",
+            hint="Use the method POST.",
+        ),
+    ),
+    "tensor_not_found": ErrorRow(
+        "Tensor not found",
+        status=404,
+        grpc_status="NOT_FOUND",
+        meaning=(
+            "No resident tensor and no alias has this name, or the tensor has no such version any more. Names are "
+            "case-sensitive."
+        ),
+        mend=(
+            "List the names with GET /tensors and GET /aliases, and the versions of one with GET /tensors/{name}; or "
+            "upload the tensor with PUT /tensors/{name}."
+        ),
+        hints=("Use a name that GET /tensors lists, or upload the tensor with PUT first.",),
+        example=Example(
+            """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
+  "data": {"tensor": "itmes"},
+  "indices": {"dtype": "int64", "shape": [1, 1], "values": [0]}}'""",
+            "no tensor is named 'itmes'",
+            members={"errors": [{"pointer": "/data/tensor"}]},
+            hint="Write 'items' in place of 'itmes'.",
+            about="The service has the resident tensor `items`, float32 of shape [3, 2].",
+        ),
+    ),
+    "model_not_found": ErrorRow(
+        "Model not found",
+        status=404,
+        grpc_status="NOT_FOUND",
+        meaning=(
+            "No model has this name or this version: there is one for each operator, such as 'gathernd', in version "
+            "1 only, and one for each resident tensor and each alias, in the versions that are kept."
+        ),
+        mend="List the models with POST /v2/repository/index.",
+        hints=("Use a model that POST /v2/repository/index lists, in a version that it has there.",),
+        example=Example(
+            "curl -s http://127.0.0.1:8080/v2/models/gather_nd",
+            "no model is named 'gather_nd'",
+            hint="Write 'gathernd' in place of 'gather_nd'.",
+        ),
+    ),
+    "request_timeout": ErrorRow(
+        "Request timeout",
+        status=408,
+        grpc_status="DEADLINE_EXCEEDED",
+        meaning=(
+            "The request did not arrive in time: the sender was too slow or stopped. A client that does not read its "
+            "answer is cut off under the same name."
+        ),
+        mend="Send faster, send less, or have the operator raise the limit.",
+        hints=(
+            "Send the whole request faster, or have the operator raise GATHERND_BODY_TIMEOUT or lower "
+            "GATHERND_MIN_BODY_RATE.",
+        ),
+        example=Example(
+            "(printf '{'; sleep 20) | curl -s http://127.0.0.1:8080/gathernd -X POST -H 'Content-Type: "
+            "application/json' -T -",
+            "the body paused for more than 10 s",
+        ),
+    ),
+    "header_too_large": ErrorRow(
+        "Header too large",
+        status=431,
+        grpc_status="RESOURCE_EXHAUSTED",
+        meaning="The request line and header fields are too long or too many.",
+        mend="Send fewer and shorter header fields.",
+        hints=(
+            "Send fewer and shorter header fields, cookies above all, or have the operator raise {setting}.",
+            "Send fewer and shorter header fields, cookies above all.",
+        ),
+        example=Example(
+            "curl -s http://127.0.0.1:8080/gathernd -H \"Cookie: $(head -c 70000 /dev/zero | tr '\\0' x)\"",
+            "the header has more than 65536 bytes",
+            members={"limit": "header_bytes", "maximum": 65536},
+        ),
+    ),
+    "name_conflict": ErrorRow(
+        "Name conflict",
+        status=409,
+        grpc_status="ALREADY_EXISTS",
+        meaning=(
+            "Tensors and aliases share one set of names. The request uploads or removes a tensor under the name of an "
+            "alias, or sets an alias under the name of a tensor."
+        ),
+        mend="Use another name, or the routes of the kind that it is: GET /aliases lists the aliases.",
+        hints=("Use another name; GET /aliases lists those of aliases, and GET /tensors those of tensors.",),
+        example=Example(
+            'curl -s http://127.0.0.1:8080/aliases/items -X PUT -d \'{"tensor": "items@1"}\' -H \'Content-Type: '
+            "application/json'",
+            "'items' is a tensor, and tensors and aliases share their names",
+            members={"errors": [{"pointer": "/name"}]},
+            hint="Use another name for the alias, or remove the tensor at /tensors/items first.",
+            about="The service has the resident tensor `items`, float32 of shape [3, 2].",
+        ),
+    ),
+    "tensor_in_use": ErrorRow(
+        "Tensor in use",
+        status=409,
+        grpc_status="FAILED_PRECONDITION",
+        meaning="An alias names the tensor, or the version of it, that was to be removed.",
+        mend=(
+            "Move the alias to another version with PUT /aliases/{alias}, or remove it with DELETE /aliases/{alias}, "
+            "and remove the tensor then."
+        ),
+        hints=("Move or remove the aliases that GET /aliases lists for the tensor, and repeat the request.",),
+        example=Example(
+            "curl -s http://127.0.0.1:8080/tensors/items -X DELETE",
+            "'items' is not removed, since the alias 'live' names 'items@1'",
+            members={"errors": [{"pointer": "/name"}]},
+            hint=(
+                "Move the alias with PUT /aliases/live to another version, or remove it with DELETE, and repeat the "
+                "request."
+            ),
+            about=(
+                "The service has the resident tensor `items`, float32 of shape [3, 2]. The alias `live` names its "
+                "version 1."
+            ),
+        ),
+    ),
+    "precondition_failed": ErrorRow(
+        "Precondition failed",
+        status=412,
+        grpc_status="FAILED_PRECONDITION",
+        meaning="If-Match or If-None-Match does not hold for the tensor, or the alias, as it is now.",
+        mend="Read the current ETag, decide again, and send that ETag.",
+        hints=("Read the ETag with GET, decide again, and send that one in If-Match.",),
+        example=Example(
+            "curl -s http://127.0.0.1:8080/tensors/items -X DELETE -H 'If-Match: \"4e07408562bedb8b-3\"'",
+            'If-Match does not hold: the ETag is "9f86d081884c7d65-0"',
+            hint="Read the tensor again, and send 'If-Match: \"9f86d081884c7d65-0\"' if the change still holds.",
+            about="The service has the resident tensor `items`, float32 of shape [3, 2].",
+        ),
+    ),
+    "range_not_satisfiable": ErrorRow(
+        "Range not satisfiable",
+        status=416,
+        grpc_status="OUT_OF_RANGE",
+        meaning="The rows asked for are not rows of the tensor: 0 <= a <= b <= n must hold.",
+        mend="Ask for rows=a:b within the tensor's first dimension.",
+        hints=("Ask for rows=a:b with 0 <= a <= b <= n, the rows that the tensor has.",),
+        example=Example(
+            "curl -s 'http://127.0.0.1:8080/tensors/items/content?rows=2:9'",
+            "rows 2:9 are asked for; the tensor has 3 rows",
+            members={"errors": [{"pointer": "/query/rows"}]},
+            hint="Ask for rows=2:3, since the tensor has 3 rows.",
+            about="The service has the resident tensor `items`, float32 of shape [3, 2].",
+        ),
+    ),
+    "payload_too_large": ErrorRow(
+        "Payload too large",
+        status=413,
+        grpc_status="RESOURCE_EXHAUSTED",
+        meaning="The body, as sent or as inflated, is over the limit, or could never fit the memory budget.",
+        mend=(
+            "Send less, use a binary format, upload the data once as a resident tensor, or have the operator raise "
+            "the limit."
+        ),
+        hints=(
+            "Send at most {maximum} bytes, or have the operator raise {setting}.",
+            "Send at most {maximum} bytes: the limit {limit} is fixed.",
+            "Send fewer bytes, or upload the data once as a resident tensor.",
+        ),
+        example=Example(
+            "head -c 70000000 /dev/zero | curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' "
+            "--data-binary @-",
+            "the body is larger than the limit of 67108864 bytes",
+            members={"limit": "body_bytes", "maximum": 67108864},
+        ),
+    ),
+    "unsupported_media_type": ErrorRow(
+        "Unsupported media type",
+        status=415,
+        meaning="The route does not read this Content-Type or Content-Encoding.",
+        mend="With curl add -H 'Content-Type: application/json'. Encodings are gzip and deflate.",
+        hints=("Send 'Content-Type: application/json' with a JSON body.",),
+        example=Example(
+            """curl -s http://127.0.0.1:8080/gathernd -d '{
+  "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
+  "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]}}'""",
+            "'application/x-www-form-urlencoded' is not read here; application/json and application/x-safetensors "
+            "are; with curl add -H 'Content-Type: application/json' (curl -d alone sends a form)",
+            hint="Send 'Content-Type: application/json' with JSON in UTF-8, with curl by -H.",
+        ),
+    ),
+}

@@ -1,0 +1,404 @@
+"""Lookup: the rules on its features, one stage after the other over all of them, and the plan that follows.
+
+A feature is rows of a table of rank 1 or more, along axis 0. Without pooling its output has the shape
+indices.shape + table.shape[1:], with pooling [bags] + table.shape[1:], as OpenVINO EmbeddingBagOffsets-15 says; `max`,
+and that a bag has at least the offset of the one before, are ours. Sums go in index order in float32 (in float64 for
+float64) from zero on, each product of a weight rounded before it is added, and are rounded to the table's type once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from app.errors import GatherError, Place
+from app.operators.dialects import EMBEDDING_BAG_OFFSETS
+from app.operators.gather_plan import GatherPlan
+from app.operators.index_out_of_bounds import error_at, places_out_of_bounds
+from app.operators.shape_rules import check_output_bytes, check_shape_limits, output_type
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.lookup_call import Feature, LookupCall, Pooling
+from app.tensors.shape_limits import Limits
+from app.tensors.tensor import Tensor, coordinates
+
+INDEX_DTYPES: Final = ("int32", "int64")
+POOLED_DTYPES: Final = tuple(name for name, row in DTYPES.items() if row.kind == "float" and row.arithmetic)
+RULES: Final = EMBEDDING_BAG_OFFSETS["openvino-15"].rules
+"""What errors cite: EmbeddingBagOffsets of OpenVINO's operation set 15."""
+_HALF: Final = 2
+"""Bytes of the floats whose sums are added in float32."""
+_BLOCK: Final = 1 << 18
+"""Indices that are looked at together for an error, which bounds the memory that it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturePlan:
+    """A feature as kernels see it: sizes in items unless named otherwise.
+
+    The table is [rows, row_items] of carriers of `item_size` bytes. `dtype` is the name of its type, which pooling
+    depends on. Without pooling `group` rows lie side by side in each row of the output; with pooling `bags` rows are
+    made of the `indices`. Row i of the output begins `i * stride + column` bytes behind the start of array number
+    `output`.
+    """
+
+    rows: int
+    row_items: int
+    item_size: int
+    dtype: str
+    pooling: Pooling
+    indices: int
+    bags: int
+    weighted: bool
+    group: int
+    output: int
+    stride: int
+    column: int
+
+    @property
+    def output_rows(self) -> int:
+        """Rows of the output."""
+        return self.indices // self.group if self.pooling == "none" else self.bags
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of the table."""
+        return self.row_items * self.item_size
+
+
+Described = tuple[DType, tuple[int, ...]]
+"""Type and shape of an output."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupPlan:
+    """The features, and the outputs that are answered. `shapes` are those of the features' own outputs.
+
+    Kernels write the outputs `written`. These are the answer's own unless it is asked for in another type: then each
+    feature is written apart, sums of two-byte floats in float32, so that each item is rounded once.
+    """
+
+    features: tuple[FeaturePlan, ...]
+    outputs: tuple[Described, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    written: tuple[Described, ...]
+    widened: tuple[int, ...]
+    """The numbers of the features whose rows are pooled as float32, though their tables are of two-byte floats."""
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the outputs that are answered."""
+        return sum(prod(shape) * dtype.carrier.itemsize for dtype, shape in self.outputs)
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the outputs that kernels write."""
+        return sum(prod(shape) * dtype.carrier.itemsize for dtype, shape in self.written)
+
+    @property
+    def equivalent(self) -> GatherPlan:
+        """The gather that takes about as long: of as many rows, of as many bytes together."""
+        rows = sum(feature.indices for feature in self.features)
+        read = sum(feature.indices * feature.row_bytes for feature in self.features)
+        items = -(-read // max(4 * rows, 1))
+        most = max((feature.rows * feature.row_bytes for feature in self.features), default=0)
+        return GatherPlan(1, rows, (max(most // max(4 * items, 1), 1),), items, 4, False, False)
+
+
+def plan_key(call: LookupCall, tables: Sequence[Tensor]) -> tuple[object, ...]:
+    """All that the plan of a call depends on. One that is refused is not remembered, so pointers are not part of it."""
+    features = zip(call.features, tables, strict=True)
+    return (call.concat, call.output_dtype, *[_feature_key(feature, table) for feature, table in features])
+
+
+def _feature_key(feature: Feature, table: Tensor) -> tuple[object, ...]:
+    offsets, weights, indices = feature.offsets, feature.weights, feature.indices
+    return (
+        table.dtype.name,
+        table.shape,
+        feature.pooling,
+        indices.dtype.name,
+        indices.shape,
+        None if offsets is None else (offsets.dtype.name, offsets.shape, feature.include_last_offset),
+        None if weights is None else (weights.dtype.name, weights.shape),
+    )
+
+
+def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> LookupPlan:
+    """The plan of a call whose features read `tables`. Every rule is checked for all features before the next rule is.
+
+    Raises unsupported_dtype; rank_too_small and rank_mismatch; updates_shape_mismatch and offsets_invalid, as far as
+    shapes show it; feature_mismatch; limit_exceeded and output_too_large: in this order.
+    """
+    pairs = list(zip(call.features, tables, strict=True))
+    for feature, table in pairs:
+        _check_dtypes(feature, table)
+    for feature, table in pairs:
+        _check_ranks(feature, table)
+    for feature, _ in pairs:
+        _check_weights(feature)
+    shapes = tuple(_output_shape(feature, table) for feature, table in pairs)
+    types = [output_type(call, table.dtype) for table in tables]
+    joined = _joined_shape(call, types, shapes) if call.concat else None
+    for feature, table in pairs:
+        _check_limits(feature, table, limits)
+    outputs = tuple(zip(types, shapes, strict=True)) if joined is None else ((types[0], joined),)
+    _check_outputs(call, outputs, limits)
+    written = outputs
+    widened: list[int] = []
+    if call.output_dtype is not None:
+        joined = None
+        halves = [feature.pooling != "none" and table.dtype.item_size == _HALF for feature, table in pairs]
+        widened = [number for number, is_half in enumerate(halves) if is_half]
+        types = [DTYPES["float32"] if is_half else table.dtype for is_half, table in zip(halves, tables, strict=True)]
+        written = tuple(zip(types, shapes, strict=True))
+    plans = []
+    column = 0
+    for number, (feature, table) in enumerate(pairs):
+        item_size, group = table.dtype.carrier.itemsize, prod(feature.indices.shape[1:])
+        own = group * prod(table.shape[1:]) * written[number if joined is None else 0][0].carrier.itemsize
+        stride = own if joined is None else prod(joined[1:]) * item_size
+        plans.append(
+            FeaturePlan(
+                rows=table.shape[0],
+                row_items=prod(table.shape[1:]),
+                item_size=item_size,
+                dtype=table.dtype.name,
+                pooling=feature.pooling,
+                indices=prod(feature.indices.shape),
+                bags=feature.bags,
+                weighted=feature.weights is not None,
+                group=max(group, 1),
+                output=number if joined is None else 0,
+                # Of indices with a dimension of 0, which write no row, one that a row would fit into.
+                stride=stride if group else max(stride, prod(table.shape[1:]) * item_size),
+                column=0 if joined is None else column,
+            )
+        )
+        column += own
+    return LookupPlan(tuple(plans), outputs, shapes, written, tuple(widened))
+
+
+def _check_dtypes(feature: Feature, table: Tensor) -> None:
+    """Types of table, indices, offsets and weights. Raises unsupported_dtype."""
+    indices = feature.indices
+    if feature.pooling != "none" and table.dtype.name not in POOLED_DTYPES:
+        raise GatherError(
+            "unsupported_dtype",
+            f"pooling {feature.pooling} takes tables of {', '.join(POOLED_DTYPES)}, "
+            f"and {feature.tensor!r} is {table.dtype.name}",
+            pointer=f"{feature.pointer}/pooling",
+            rule=RULES["data_dtype"],
+            hint=f"Leave out {_pooling_fields(feature)} at {feature.pointer}, and pool the rows yourself.",
+        )
+    if indices.dtype.name not in INDEX_DTYPES:
+        raise GatherError(
+            "unsupported_dtype",
+            f"a lookup takes indices of type int32 or int64, not {indices.dtype.name}",
+            pointer=indices.dtype_pointer,
+            rule=RULES["index_dtype"],
+            hint=f"Convert the indices of {feature.pointer} to int64.",
+        )
+    for name, tensor, wanted in (
+        ("offsets", feature.offsets, indices.dtype.name),
+        ("weights", feature.weights, table.dtype.name),
+    ):
+        if tensor is not None and tensor.dtype.name != wanted:
+            like = "the indices are" if name == "offsets" else f"the table {feature.tensor!r} is"
+            raise GatherError(
+                "unsupported_dtype",
+                f"{name} are of type {tensor.dtype.name} and must be {wanted}, as {like}",
+                pointer=tensor.dtype_pointer,
+                rule=RULES["index_dtype" if name == "offsets" else "weights_dtype"],
+                hint=f"Convert the {name} of {feature.pointer} to {wanted}.",
+            )
+
+
+def _pooling_fields(feature: Feature) -> str:
+    """The names of what a feature has because it is pooled, for a sentence."""
+    return "'pooling', 'offsets' and 'weights'" if feature.weights is not None else "'pooling' and 'offsets'"
+
+
+def _check_ranks(feature: Feature, table: Tensor) -> None:
+    """Raises rank_too_small for a table without rows, rank_mismatch for indices of another rank than 1 where pooled,
+    and offsets_invalid for such offsets.
+    """
+    if not table.shape:
+        raise GatherError(
+            "rank_too_small",
+            f"the tensor {feature.tensor!r} has rank 0 and needs rank 1 or more",
+            pointer=f"{feature.pointer}/tensor",
+            rule=RULES["rank_too_small"],
+            hint="Name a tensor of rank 1 or more, whose rows lie along its first axis.",
+        )
+    if feature.pooling == "none":
+        return
+    rank = len(feature.indices.shape)
+    if rank != 1:
+        raise GatherError(
+            "rank_mismatch",
+            f"indices has rank {rank} and needs rank 1, since its bags are pooled",
+            places=[Place(feature.indices.shape_pointer, value=rank, allowed=(1, 1))],
+            rule=RULES["rank_mismatch"],
+            hint=f"Give the indices of {feature.pointer} one dimension: the bags one behind the other, each beginning "
+            "where offsets says.",
+        )
+    assert feature.offsets is not None, "the format has refused pooling without offsets"
+    rank = len(feature.offsets.shape)
+    if rank != 1:
+        raise GatherError(
+            "offsets_invalid",
+            f"offsets has rank {rank} and needs rank 1",
+            places=[Place(feature.offsets.shape_pointer, value=rank, allowed=(1, 1))],
+            rule=RULES["offsets_invalid"],
+            hint=f"Give the offsets of {feature.pointer} one dimension: for each bag the position of its first index.",
+        )
+    if feature.bags < 0:
+        raise GatherError(
+            "offsets_invalid",
+            "offsets are empty; with include_last_offset they have at least the end of the last bag",
+            places=[Place(feature.offsets.shape_pointer, value=0)],
+            rule=RULES["offsets_invalid"],
+            hint=f"Send the number of indices as the last of the offsets of {feature.pointer}, such as [0] for no "
+            "indices and no bag.",
+        )
+
+
+def _check_weights(feature: Feature) -> None:
+    """One weight for each index. Raises updates_shape_mismatch."""
+    weights, wanted = feature.weights, feature.indices.shape
+    if weights is not None and weights.shape != wanted:
+        raise GatherError(
+            "updates_shape_mismatch",
+            f"weights has shape {list(weights.shape)} and must have {list(wanted)}, one weight for each index",
+            pointer=weights.shape_pointer,
+            rule=RULES["updates_shape_mismatch"],
+            hint=f"Send weights of shape {list(wanted)} for {feature.pointer}, one for each index.",
+        )
+
+
+def _output_shape(feature: Feature, table: Tensor) -> tuple[int, ...]:
+    first = feature.indices.shape if feature.offsets is None else (feature.bags,)
+    return first + table.shape[1:]
+
+
+def _joined_shape(call: LookupCall, types: Sequence[DType], shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape of all outputs joined on axis 1; one of rank 1 is a column. Raises feature_mismatch."""
+    first_type, first = types[0], shapes[0]
+    columns = 0
+    for feature, dtype, shape in zip(call.features, types, shapes, strict=True):
+        fault = None
+        if dtype is not first_type:
+            fault = f"{dtype.name}, and that of the first {first_type.name}"
+        elif not feature.indices.shape:
+            fault = "the row of a single index, without an axis of rows"
+        elif shape[0] != first[0]:
+            fault = f"of {shape[0]} rows, and that of the first of {first[0]}"
+        elif shape[2:] != first[2:]:
+            fault = f"of shape {list(shape)}, and that of the first of shape {list(first)}"
+        if fault is not None:
+            raise GatherError(
+                "feature_mismatch",
+                f"the output of the tensor {feature.tensor!r} is {fault}: they cannot be joined on axis 1",
+                pointer=feature.pointer,
+                hint="Send 'concat': false for an output of its own for each feature, or give all the same type and "
+                "number of rows.",
+            )
+        columns += shape[1] if len(shape) > 1 else 1
+    return (first[0], columns, *first[2:])
+
+
+def _check_limits(feature: Feature, table: Tensor, limits: Limits) -> None:
+    for name, tensor in (("indices", feature.indices), ("offsets", feature.offsets)):
+        if tensor is not None:
+            check_shape_limits(name, tensor.shape, tensor.dtype, limits, tensor.shape_pointer)
+    shape = _output_shape(feature, table)
+    check_shape_limits("the output", shape, table.dtype, limits, feature.indices.shape_pointer)
+
+
+def _check_outputs(call: LookupCall, outputs: Sequence[tuple[DType, tuple[int, ...]]], limits: Limits) -> None:
+    """Raises output_too_large where all outputs together have more bytes than an answer may."""
+    size = sum(prod(shape) * (dtype.item_size or 4) for dtype, shape in outputs)
+    check_output_bytes("the outputs of all features", size, limits, call.pointer("features"))
+    for dtype, shape in outputs:
+        check_shape_limits("the output", shape, dtype, limits, call.pointer("features"))
+
+
+def check_offsets(feature: Feature) -> None:
+    """The first offset is 0, none is less than the one before, none is beyond the indices, and with include_last_offset
+    the last is their number. Raises offsets_invalid.
+    """
+    offsets, indices = feature.offsets, feature.indices
+    if offsets is None:
+        return
+    values, count = offsets.array, indices.array.size
+    if not feature.bags and count:
+        one, end = ("[0]", "") if not feature.include_last_offset else (f"[0, {count}]", " and the end")
+        raise _wrong_offset(
+            f"there are {count} indices and no bag that they are in",
+            Place(offsets.pointer),
+            f"Send an offset for each bag of {feature.pointer}{end}, such as {one} for one bag of all indices.",
+        )
+    if not values.size:
+        return
+    item, low, high, wanted, why = 0, 0, 0, "0", "the first bag begins with the first index"
+    if values[0] == 0:
+        item, last = _first_wrong_offset(values, count), values.size - 1
+        if feature.include_last_offset and item in (-1, last):
+            if not ends_early(feature):
+                return
+            item, low, high, wanted = last, count, count, str(count)
+            why = f"with include_last_offset the last offset is the number of indices, {count}"
+        elif item < 0:
+            return
+        else:
+            low, high = int(values[item - 1]), count
+            wanted = f"an offset from {low} to {high}"
+            why = f"bag {item} begins no earlier than the one before and no later than the {count} indices end"
+    value = int(values[item])
+    raise _wrong_offset(
+        f"offsets[{item}] = {value}, but {why}",
+        Place(offsets.locate(item), coordinates(item, offsets.shape), value, allowed=(low, high)),
+        f"Send {wanted} at {offsets.locate(item)}, since {why}.",
+    )
+
+
+def ends_early(feature: Feature) -> bool:
+    """Whether the end of the last bag, which include_last_offset adds to offsets, is not that of the indices."""
+    if not feature.include_last_offset or feature.offsets is None:
+        return False
+    return int(feature.offsets.array[-1]) != feature.indices.array.size
+
+
+def _first_wrong_offset(values: NDArray[Any], count: int) -> int:
+    """The first offset that is less than the one before or more than `count`, -1 if there is none.
+
+    It looks at them in blocks, so that the memory it takes does not grow.
+    """
+    for start in range(0, values.size, _BLOCK):
+        before = max(start - 1, 0)
+        block = values[before : start + _BLOCK]
+        wrong = block > count
+        wrong[1:] |= block[1:] < block[:-1]
+        if wrong.any():
+            return before + int(wrong.argmax())
+    return -1
+
+
+def _wrong_offset(detail: str, place: Place, hint: str) -> GatherError:
+    return GatherError("offsets_invalid", detail, places=[place], rule=RULES["offsets_invalid"], hint=hint)
+
+
+def check_indices(feature: Feature, rows: int) -> None:
+    """Every index is in [0, rows). Raises index_out_of_bounds with the first ten and the number of all."""
+    places, total = places_out_of_bounds(feature.indices, (rows,), wrap=False)
+    if not total:
+        return
+    name = repr(feature.tensor)
+    hint = f"Leave out this feature, since {name} has no rows."
+    if rows:
+        hint = f"Use an index from 0 to {rows - 1} at {places[0].pointer}, since {name} has {rows} rows."
+    raise error_at(places, total, f"axis 0 of the tensor {name}", RULES["index_out_of_bounds"], hint)

@@ -1,0 +1,42 @@
+"""The bytes of an error's answer, for requests that the server refuses before or in place of the application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from app.errors import GatherError
+
+EVERYWHERE: Final = ((b"x-content-type-options", b"nosniff"),)
+"""Fields of every answer, the application's too: no browser guesses another type than Content-Type from the bytes."""
+
+
+class RenderedError(NamedTuple):
+    """An error over HTTP: the status, the header fields that go with it, and its body."""
+
+    status: int
+    fields: Sequence[tuple[bytes, bytes]]
+    content_type: bytes
+    body: bytes
+
+
+ErrorRenderer = Callable[[GatherError, str, str], RenderedError]
+"""Makes the answer to a request from its error, its id and its path, which is "" where it is not known."""
+
+
+def raw_error_response(rendered: RenderedError, request_id: str, added: bytes = b"") -> bytes:
+    """A whole HTTP response, the last one of its connection; `added` are further header lines."""
+    return b"".join(
+        (
+            STATUS_LINE[rendered.status],
+            *(b"%b: %b\r\n" % field for field in (*EVERYWHERE, *rendered.fields)),
+            b"content-type: ",
+            rendered.content_type,
+            b"\r\ncontent-length: %d\r\nx-request-id: %b\r\n" % (len(rendered.body), request_id.encode()),
+            added,
+            b"server-timing: parse;dur=0\r\nconnection: close\r\n\r\n",
+            rendered.body,
+        )
+    )

@@ -1,0 +1,149 @@
+"""The parts that only a shard has: its routes for the reconciler, and its place in the catalogue."""
+
+from __future__ import annotations
+
+import logging
+import logging.config
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+
+from app import __version__
+from app.api.asgi_request import Handler
+from app.api.disk_threads import DiskThreads
+from app.cluster.catalogue.client import CatalogueClient
+from app.cluster.catalogue.etcd import open_database
+from app.cluster.catalogue.records import Catalogue, Node
+from app.cluster.shard.fence import Fence
+from app.cluster.shard.registration import Registration, capacity_of
+from app.cluster.shard.segment_routes import SegmentRoutes
+from app.cluster.shard.shard_folder import ShardFolder
+from app.errors import GatherError
+from app.imports.source_urls import AllowedSources
+from app.server.readiness import Readiness
+from app.settings import Settings
+from app.store import LocalStore
+from app.telemetry import logs
+
+_AGAIN_S: Final = 1.0
+_TELL_S: Final = 30.0
+_UNLIMITED: Final = {"max_upload_bytes": 1 << 50, "max_tensors": 1 << 31, "body_timeout": 1200.0, "min_body_rate": 0}
+"""Settings whose defaults are for callers who are not trusted; those of a shard have the cluster's key.
+
+A router pauses within a body while its own client does, or another replica: it sends 1 MiB at a time, and its client
+may send 1 KiB a second.
+"""
+logger = logging.getLogger("gathernd")
+
+
+class Shard:
+    """What a service with `--shard` has beside its store. `address` is where others reach it, "" until it listens."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: LocalStore,
+        disk_threads: DiskThreads,
+        allowed: AllowedSources,
+        readiness: Readiness,
+    ) -> None:
+        self.address = settings.advertise or ""
+        self._settings = settings
+        self._store = store
+        self._readiness = readiness
+        self._folder = folder = ShardFolder(settings.store_dir)
+        self._segments = SegmentRoutes(
+            store,
+            disk_threads,
+            Fence(folder.fence),
+            folder.read_key,
+            settings.cluster_ca,
+            allowed,
+            lambda: readiness.draining,
+        )
+        database = open_database(str(settings.cluster), settings.cluster_ca)
+        self._registration = Registration(database, settings.node, self._node, folder.registration, self._take)
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """The handlers of its routes by the names of their operations."""
+        return self._segments.handlers
+
+    def begin(self, stop: Event) -> None:
+        """Register the shard, on a thread, until `stop` is set."""
+        run = self._registration.run
+        Thread(target=run, args=(lambda: self._readiness.ready, stop), name="registration", daemon=True).start()
+
+    def _node(self) -> Node:
+        most: int | None = self._settings.max_store_bytes
+        if most is None:
+            most = self._store.usage()[1] + shutil.disk_usage(self._settings.store_dir).free
+        return Node(self.address, capacity_of(most), self._settings.zone, __version__)
+
+    def _take(self, catalogue: Catalogue) -> None:
+        keep_options(catalogue, self._folder)
+
+
+def keep_options(catalogue: Catalogue, folder: ShardFolder) -> bool:
+    """Keep the key of the cluster if the catalogue has options; whether it has.
+
+    Raises GatherError if the store belongs to another cluster: there its segments would be dropped.
+    """
+    if "options" not in catalogue.revisions:
+        return False
+    if not folder.belongs_to(catalogue.options.cluster):
+        raise GatherError(
+            "precondition_failed",
+            f"{folder.path.parent} has the ranges of another cluster than the catalogue: restore etcd from a backup, "
+            f"or remove {folder.path} to have the ranges dropped",
+        )
+    try:
+        folder.keep(catalogue.options)
+    except OSError as error:
+        logger.error("the cluster's key could not be written: %s", error)
+        return False
+    return True
+
+
+def prepared(settings: Settings) -> Settings:
+    """The settings of a service, those of a shard once the key of its cluster is known: it blocks until then.
+
+    Raises BadAddress for a cluster that is no address of etcd, and OSError for authorities that cannot be read.
+    """
+    if not settings.shard:
+        return settings
+    logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
+    folder = ShardFolder(settings.store_dir)
+    client = CatalogueClient(open_database(str(settings.cluster), settings.cluster_ca))
+    told = float("-inf")
+    while not folder.key.exists():
+        why = "the catalogue has no options yet: run 'gathernd cluster init'"
+        try:
+            if keep_options(client.refresh(), folder):
+                break
+        except OSError as error:
+            why = str(error)
+        except GatherError as problem:
+            why = problem.detail
+        if time.monotonic() - told >= _TELL_S:
+            logger.warning("the shard %s waits: %s", settings.node, why)
+            told = time.monotonic()
+        time.sleep(_AGAIN_S)
+    client.database.close()
+    given = settings.model_fields_set
+    return settings.model_copy(update={name: value for name, value in _UNLIMITED.items() if name not in given})
+
+
+def cluster_key_of(settings: Settings) -> Path | None:
+    """The file of the key that a shard's callers need; None for other services, and in a cluster without a key."""
+    folder = ShardFolder(settings.store_dir)
+    return folder.key if settings.shard and folder.read_key() is not None else None
+
+
+def advertised(settings: Settings, port: Callable[[], int]) -> str:
+    """Where others reach a shard: what the settings say, or the host and the port that it listens on."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return settings.advertise or f"{host}:{port()}"

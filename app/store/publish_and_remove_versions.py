@@ -1,0 +1,168 @@
+"""Changes of versions: the upload that makes the next one of its name, its commit, and the removal of one or of all.
+
+They happen within the lock of the tensor. A version is entered, and those that it supersedes leave, in one transaction
+of the catalogue; their files are removed after it, or by `remove_leftovers` if the process dies before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from app.catalogue import versions
+from app.catalogue.conditions import Conditions
+from app.store.catalogue.catalogue_cache import CatalogueCache
+from app.store.catalogue.catalogue_rows import AnsweredKey, Row
+from app.store.catalogue.catalogue_transaction import Transaction
+from app.store.files import disk_writes
+from app.store.files.tensor_file import Description
+from app.store.files.write_uploaded_tensor import Upload
+from app.store.idempotency import IdempotencyKeys
+from app.store.processes.directory_lock import ProcessGroup
+from app.store.quota import QuotaCheck
+from app.store.scatters.log_replay import ReplayedLogs
+from app.store.store_errors import storage_errors
+from app.tensors.tensor_name import split_reference
+
+
+@dataclass
+class VersionChanges:
+    """Enters and removes versions of tensors. All methods block on the disk."""
+
+    _group: ProcessGroup
+    _index: CatalogueCache
+    _logs: ReplayedLogs
+    _keys: IdempotencyKeys
+    _quota: QuotaCheck
+    _keep_versions: int
+    """For uploads that do not say how many."""
+    _etag_of: Callable[[Row], str]
+    """Gives the present ETag of a version."""
+
+    def begin(self, upload: Upload, replaced: Row | None = None) -> None:
+        """Open an upload, which the quota counts from now on: as the next version of its tensor, or in the place of the
+        version `replaced`.
+
+        Raises name_conflict and insufficient_storage.
+        """
+        name, keep = upload.spec.name, upload.spec.keep or self._keep_versions
+
+        def check_bytes(size: int) -> None:
+            gone = versions.superseded(self._index.record_of(name), keep) if replaced is None else [replaced]
+            self._quota.check_bytes(gone, size)
+
+        with storage_errors(upload.abandon), self._group.locks.uploads():
+            if replaced is None:
+                versions.check_new_version(self._index.record_of(name))
+                self._quota.check_count(self._index.find(name))
+            check_bytes(upload.reserved)
+            free = os.statvfs(upload.path.parent)
+            if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            upload.open(partial(check_bytes, 0))
+
+    def commit(self, upload: Upload, conditions: Conditions) -> tuple[Row, bool]:
+        """Make a finished upload the next version of its tensor: its row, and whether the name is new.
+
+        Raises name_conflict, precondition_failed and insufficient_storage, and abandons the upload then.
+        """
+        name, keep, now = upload.spec.name, upload.spec.keep or self._keep_versions, time.time_ns()
+
+        def going() -> Sequence[Row]:
+            return versions.replaced(self._index.record_of(name), keep, conditions, self._etag_of)
+
+        with storage_errors(upload.abandon):
+            description = upload.describe()
+            upload.seal(description, 0, now)
+            with self._group.locks.tensor(name):
+                old = self._index.record_of(name).current
+                created = now if old is None else old.created
+                # Read before the transaction, since a log may be long; within the tensor's lock none of them changes.
+                leaving = {*going(), *([] if old is None else [old])}
+                keys = {row: self._logs.keys_of(row) for row in leaving}
+                with self._index.change() as transaction:
+                    gone = going()  # again, since aliases may have been moved
+                    self._quota.check_count(old)
+                    number = transaction.next_version(name)
+                    row = row_of(description, upload.id, created, now, number, upload.spec.note)
+                    answers = [
+                        answer for each in gone for answer in (keys[each] if each in keys else self._logs.keys_of(each))
+                    ]
+                    if old is not None and old not in gone:
+                        # The name stands for another content now, and the keys given with it are looked for elsewhere.
+                        answers += [answer for answer in keys[old] if answer.scope == name]
+                    self.install(transaction, upload, row, gone, answers)
+                self.finish(upload, gone)
+            return row, old is None
+
+    def install(
+        self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]
+    ) -> None:
+        """Give a sealed upload its place and enter its row; `gone` go, `answers` are Idempotency-Keys to be kept."""
+        self._quota.check_bytes(gone, row.file_size, upload.id)
+        path = self._logs.tensor_folder / row.file
+        try:
+            disk_writes.rename(upload.path, path)
+            disk_writes.fsync_folder(self._logs.tensor_folder)
+            transaction.put(row)
+            for each in gone:
+                if each.reference != row.reference:
+                    transaction.remove(each)
+            self._keys.store(transaction, answers)
+        except BaseException:
+            with suppress(OSError):
+                disk_writes.unlink(path)
+            raise
+        # A refused commit leaves the file, since a crash may yet make the commit durable: see `remove_leftovers`.
+
+    def finish(self, upload: Upload, gone: Sequence[Row], content: str | None = None) -> None:
+        """After the commit: remove the files of what is gone, but for the log of `content`."""
+        upload.close()
+        self._index.catch_up()
+        for row in gone:
+            self._remove_files(row, content)
+
+    def _remove_files(self, row: Row, content: str | None = None) -> None:
+        """Remove the file of a replaced or removed content, and its log unless the new content has the same id."""
+        if row.content != content:
+            self._logs.remove(row.content)
+        # What cannot be removed now is removed later: see `remove_leftovers`.
+        with suppress(OSError):
+            disk_writes.unlink(self._logs.tensor_folder / row.file)
+
+    def remove(self, reference: str, conditions: Conditions) -> None:
+        """Remove a tensor with all its versions, or one version.
+
+        Raises what `versions.removed` raises, and insufficient_storage.
+        """
+        name = split_reference(reference)[0]
+
+        def going() -> Sequence[Row]:
+            return versions.removed(self._index.record_of(name), reference, conditions, self._etag_of)
+
+        with storage_errors(), self._group.locks.tensor(name):
+            # Read before the transaction, since a log may be long; within the tensor's lock none of them changes.
+            answers = [answer for each in going() for answer in self._logs.keys_of(each)]
+            with self._index.change() as transaction:
+                rows = going()  # again, since aliases may have been moved
+                for each in rows:
+                    transaction.remove(each)
+                self._keys.store(transaction, answers)
+            # This process unmaps it now, others at their next sweep; then the disk gets the space back.
+            self._index.catch_up()
+            for each in rows:
+                self._remove_files(each)
+
+
+def row_of(description: Description, file: str, created: int, modified: int, version: int, note: str) -> Row:
+    """The row of an upload's content in `file`."""
+    return Row(
+        description.name, description.id, file, description.dtype, description.shape, description.size,
+        description.file_size, description.sha256, created, modified, description.prefault, description.lock, version,
+        note,
+    )  # fmt: skip

@@ -1,0 +1,108 @@
+"""The log of changes: one line for each upload, removal, import and move of an alias, and a sample of the scatters.
+
+A line says what was changed, and by whom: the label of the API key, the client's address and the request id. Routes say
+what they have changed (`RequestContext.changes`); every line is written here.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+changes_logger = logging.getLogger("gathernd.changes")
+
+SCATTERED: Final = "tensor scattered"
+_SAMPLE_S: Final = 1.0
+"""At most one line about scatters of a tensor is written in this time, in each process."""
+
+
+class Caller(NamedTuple):
+    """Who asked for a change: `key` is the label of the API key, `client` the address; None if there is none."""
+
+    request_id: str
+    key: str | None
+    client: str | None
+
+
+class Change(NamedTuple):
+    """What was changed: `what` is the line's message, `name` a tensor's or an alias's.
+
+    `version` is the number of the version that was made, changed or removed, None for all of them. `size` is the bytes
+    of the tensor, or of a scatter's body. `tensor` is the version that an alias names now, `note` what was said of a
+    version that was made, `replicas` on how many shards each range is to be from now on.
+    """
+
+    what: str
+    name: str
+    version: int | None = None
+    size: int | None = None
+    tensor: str | None = None
+    note: str | None = None
+    replicas: int | None = None
+
+
+def write_change(change: Change, caller: Caller | None, **more: Any) -> None:
+    """Write the line of a change, with further fields `more`; those that are None are left out. From any thread."""
+    fields = {
+        "name": change.name,
+        "version": change.version,
+        "bytes": change.size,
+        "tensor": change.tensor,
+        "note": change.note,
+        "replicas": change.replicas,
+        **more,
+    }
+    if caller is not None:
+        fields |= caller._asdict()
+    known = {name: value for name, value in fields.items() if value is not None}
+    changes_logger.info(change.what, extra={"fields": known})
+
+
+class _Sample:
+    """The scatters of one tensor since `since`, when a line about them was written; `left_out` have none."""
+
+    __slots__ = ("left_out", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.left_out = 0
+
+
+class ChangeLog:
+    """Writes the lines of the requests of one process, from its event loop.
+
+    A tensor may be scattered into thousands of times a second: the first scatter has a line, those within the second
+    after it are counted, and the next line says how many (`left_out`). What is remembered is dropped a second later.
+    """
+
+    def __init__(self) -> None:
+        self._samples: dict[str, _Sample] = {}
+
+    def write(self, change: Change, caller: Caller) -> None:
+        """Write the line of a change, or count it if it is a scatter and its tensor had a line within this second."""
+        if change.what != SCATTERED:
+            write_change(change, caller)
+            return
+        now = monotonic()
+        sample = self._samples.get(change.name)
+        if sample is None:
+            self._samples[change.name] = _Sample(now)
+            write_change(change, caller)
+        elif now - sample.since < _SAMPLE_S:
+            sample.left_out += 1
+        else:
+            write_change(change, caller, left_out=sample.left_out or None)
+            sample.since, sample.left_out = now, 0
+
+    def sweep(self, *, stopping: bool = False) -> None:
+        """Write how many scatters have no line, where a second is over; to be called regularly, and at the end."""
+        now = monotonic()
+        for name, sample in list(self._samples.items()):
+            if not stopping and now - sample.since < _SAMPLE_S:
+                continue
+            if sample.left_out:
+                write_change(Change(SCATTERED, name), None, left_out=sample.left_out)
+                sample.since, sample.left_out = now, 0
+            else:
+                del self._samples[name]

@@ -1,0 +1,82 @@
+"""Where ranges go: most room first, two replicas never on one machine, and nothing is moved to and fro."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.cluster.catalogue.node_choice import choose_move, choose_nodes, crowding, place_ranges
+from app.cluster.catalogue.transitions import segment_bounds
+
+
+@given(st.integers(0, 10**6), st.integers(1, 300))
+def test_bounds_cover_all_rows_in_ranges_of_nearly_equal_size(rows: int, ranges: int) -> None:
+    bounds = segment_bounds(rows, ranges)
+    sizes = [stop - start for start, stop in bounds]
+    assert sum(sizes) == rows
+    assert len(bounds) == min(rows, ranges)
+    assert not sizes or min(sizes) >= max(max(sizes) - 1, 1)
+    assert [start for start, _ in bounds] == [0, *(stop for _, stop in bounds[:-1])][: len(bounds)]
+
+
+def test_most_room_comes_first_and_machines_without_room_do_not_come() -> None:
+    assert choose_nodes({"a": 5, "b": 9, "c": 9, "d": 4}, 5, 3) == ["b", "c", "a"]
+    assert choose_nodes({"a": 5, "b": 9}, 5, 2, beside=["b"]) == ["a"]
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 100)), st.lists(st.integers(0, 40), max_size=6))
+def test_placed_ranges_fit_and_their_replicas_are_apart(free: dict[str, int], sizes: list[int]) -> None:
+    placed = place_ranges(free, sizes, 2)
+    if placed is None:
+        return
+    left = dict(free)
+    for size, nodes in zip(sizes, placed, strict=True):
+        assert len(set(nodes)) == 2
+        for node in nodes:
+            left[node] -= size
+    assert min(left.values(), default=0) >= 0
+
+
+def test_too_few_machines_have_room() -> None:
+    assert place_ranges({"a": 10, "b": 3}, [4], 2) is None
+    assert place_ranges({"a": 10, "b": 10}, [4, 4, 4], 2) is None
+
+
+def test_replicas_are_in_zones_of_their_own_while_there_are_such() -> None:
+    zones = {"a": "east", "b": "east", "c": "west", "d": ""}
+    free = {"a": 9, "b": 8, "c": 2, "d": 1}
+    assert choose_nodes(free, 1, 2, zones) == ["a", "c"]
+    assert choose_nodes(free, 1, 4, zones) == ["a", "c", "d", "b"]
+    assert choose_nodes(free, 1, 1, zones, beside=["c"]) == ["a"]
+    assert choose_nodes(free, 5, 2, zones) == ["a", "b"], "the other zone has no room"
+
+
+def test_a_move_never_brings_two_replicas_into_one_zone() -> None:
+    zones = {"a": "east", "b": "west", "c": "west"}
+    used, free = {"a": 10, "b": 10, "c": 0}, {"a": 0, "b": 0, "c": 100}
+    assert choose_move(used, free, {"a": [(5, ("a", "b"))], "b": []}, zones) is None
+    assert choose_move(used, free, {"a": [(5, ("a",))], "b": []}, zones) == ("a", 0, "c")
+
+
+ZONES = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["", "east", "west"]))
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.sampled_from("abcd"), st.sampled_from("abcd")), max_size=12), ZONES)
+def test_moves_end_and_leave_machines_even(ranges: list[tuple[int, str, str]], zones: dict[str, str]) -> None:
+    """Each range on one or two of four machines; moved until nothing moves."""
+    places = [(size, sorted({one, other})) for size, one, other in ranges]
+    crowded = sum(crowding(nodes, zones) for _, nodes in places)
+    for _ in range(200):
+        on_node = {node: [one for one in places if node in one[1]] for node in "abcd"}
+        used = {node: sum(size for size, _ in own) for node, own in on_node.items()}
+        move = choose_move(used, dict.fromkeys("abcd", 10**6), on_node, zones)
+        if move is None:
+            assert sum(crowding(nodes, zones) for _, nodes in places) <= crowded
+            return
+        source, number, target = move
+        size, nodes = on_node[source][number]
+        assert target not in nodes
+        assert used[target] + size <= used[source] - size
+        places.remove((size, nodes))
+        places.append((size, sorted({*nodes, target} - {source})))
+    raise AssertionError("ranges are moved without end")

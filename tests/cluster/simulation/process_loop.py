@@ -1,0 +1,98 @@
+"""An event loop for one simulated process: its callbacks run on the world's clock, later while it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any
+
+from tests.cluster.simulation.world import Process
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
+    """What tasks, timers and futures of asyncio need. When the process crashes, nothing of it runs any more."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._ready: deque[asyncio.Handle] = deque()
+        """What is to run now, in order. The first of them has an event of the world, which runs the others, too."""
+        self.tasks: list[asyncio.Task[Any]] = []
+        """All of them are kept, so that none of a crashed process is ended by the collector of garbage."""
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as the process's work. What it raises ends the schedule."""
+        self.call_soon(lambda: self.create_task(work).add_done_callback(_result))
+
+    def time(self) -> float:
+        return self._process.world.now
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._soon(handle)
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._process.after(max(0.0, when - self.time()), self._soon, handle)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coro, loop=self, **options)
+        self.tasks.append(task)
+        return task
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if "exception" in context:
+            raise context["exception"]
+
+    def _soon(self, handle: asyncio.Handle) -> None:
+        if not self._ready:
+            self._process.after(0.0, self._run_ready)
+        self._ready.append(handle)
+
+    def _run_ready(self) -> None:
+        events._set_running_loop(self)
+        try:
+            while self._ready:
+                handle = self._ready[0]
+                if not handle.cancelled():
+                    handle._run()
+                self._ready.popleft()
+        finally:
+            events._set_running_loop(None)
+
+
+def _result(task: asyncio.Task[None]) -> None:
+    task.result()

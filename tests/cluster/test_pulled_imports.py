@@ -1,0 +1,137 @@
+"""Imports whose rows the shards read themselves from where they are imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.cluster.clustered import Clustered, clustered, until
+from tests.cluster.shard_nodes import client_of
+from tests.http.conftest import Start, start
+from tests.http.tensors import RAW, npy
+from tests.imports.range_server import Handler, RangeServer, range_server
+
+__all__ = ["start"]
+
+TABLE = np.arange(300_000 * 8, dtype=np.int32).reshape(300_000, 8)
+MIDDLE = TABLE.nbytes // 2
+
+
+@pytest.fixture
+def origin() -> Iterator[RangeServer]:
+    with range_server() as running:
+        running.files = {"/tables/a.npy": npy(TABLE)}
+        yield running
+
+
+@pytest.fixture
+def begin(start: Start, warmed: Path, tmp_path: Path, origin: RangeServer) -> Iterator[Callable[..., Clustered]]:
+    allowed = "--import-from", f"{origin.url}/tables/"
+    with ExitStack() as stack:
+
+        def begun(count: int, shard_flags: tuple[str, ...] = allowed) -> Clustered:
+            running = clustered(start, warmed, tmp_path, count, flags=allowed, shard_flags=shard_flags)
+            cluster = stack.enter_context(running)
+            until(lambda: cluster.catalogue.reconciler is not None, "a reconciler is in office")
+            return cluster
+
+        yield begun
+
+
+def bring(cluster: Clustered, origin: RangeServer) -> dict[str, Any]:
+    """Import the table: what has become of it."""
+    client = cluster.router.shared_client()
+    answer = client.post("/tensors/items/import", json={"url": f"{origin.url}/tables/a.npy"})
+    assert answer.status_code == 202, answer.text
+    place = answer.headers["location"]
+    until(lambda: client.get(place).json()["state"] != "running", "the import has ended")
+    found: dict[str, Any] = client.get(place).json()
+    return found
+
+
+def content(cluster: Clustered) -> bytes:
+    return cluster.router.shared_client().get("/tensors/items/content", headers={"accept": RAW}).content
+
+
+def digest_of_one_machine(cluster: Clustered) -> str:
+    with client_of(cluster.shards["s0"]) as shard:
+        alone: httpx.Response = shard.put("/tensors/alone", content=npy(TABLE))
+        shard.delete("/tensors/alone")
+    return str(alone.json()["sha256"])
+
+
+def test_shards_read_the_rows_and_the_router_only_where_they_are(
+    begin: Callable[..., Clustered], origin: RangeServer
+) -> None:
+    cluster = begin(3)
+    found = bring(cluster, origin)
+    assert (found["state"], found["bytes_done"]) == ("done", TABLE.nbytes), found
+    assert found["metadata"]["sha256"] == digest_of_one_machine(cluster)
+    assert content(cluster) == TABLE.tobytes()
+    assert all(len(set(one.nodes)) == 2 for one in cluster.segments("items"))
+    assert cluster.wanted() <= cluster.stored()
+    assert origin.sent < 1.5 * TABLE.nbytes, "each row is read once there, and the head by each reader"
+    assert cluster.table("items").versions[0].origin == f"{origin.url}/tables/a.npy"
+
+
+def test_a_shard_that_is_killed_midway_costs_its_segments_alone(
+    begin: Callable[..., Clustered], origin: RangeServer
+) -> None:
+    cluster = begin(4)
+    lost = ""
+
+    def kill(handler: Handler) -> bool:
+        nonlocal lost
+        first = int((handler.headers["Range"] or "bytes=0-").partition("=")[2].partition("-")[0])
+        with origin.lock:
+            if not lost and first > MIDDLE:
+                (record,) = cluster.catalogue.uploads.values()
+                lost = record.segments[-1].nodes[0]
+                cluster.kill(lost)
+        return False
+
+    origin.respond = kill
+    found = bring(cluster, origin)
+    assert found["state"] == "done", found
+    assert lost
+    assert content(cluster) == TABLE.tobytes()
+    until(lambda: all(lost not in one.nodes for one in cluster.segments("items")), "others have its segments")
+    assert origin.sent < 1.9 * TABLE.nbytes, "the other segments are not read again"
+
+
+def test_a_file_that_changes_while_shards_read_it_is_refused(
+    begin: Callable[..., Clustered], origin: RangeServer
+) -> None:
+    cluster = begin(2)
+
+    def change(handler: Handler) -> bool:
+        if int((handler.headers["Range"] or "bytes=0-").partition("=")[2].partition("-")[0]) > MIDDLE:
+            origin.files = {"/tables/a.npy": npy(TABLE + 1)}
+        return False
+
+    origin.respond = change
+    found = bring(cluster, origin)
+    assert (found["state"], found["error"]["code"]) == ("failed", "import_failed"), found
+    assert cluster.router.shared_client().get("/tensors/items").status_code == 404
+    until(lambda: not cluster.catalogue.uploads, "the upload is given up")
+    until(lambda: not cluster.stored(), "what was pulled is dropped")
+
+
+@pytest.mark.parametrize("why", ["shards may not read there", "there are no ranges"])
+def test_the_router_reads_what_shards_cannot(begin: Callable[..., Clustered], origin: RangeServer, why: str) -> None:
+    if why == "there are no ranges":
+        cluster = begin(2)
+        origin.respond = lambda handler: handler.answer_whole(npy(TABLE))
+    else:
+        cluster = begin(2, ())
+    found = bring(cluster, origin)
+    assert found["state"] == "done", found
+    assert found["metadata"]["sha256"] == digest_of_one_machine(cluster)
+    assert content(cluster) == TABLE.tobytes()
+    assert ("is not read by the shards" in cluster.router.log_text()) == (why == "shards may not read there")

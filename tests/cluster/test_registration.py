@@ -1,0 +1,208 @@
+"""A shard registers itself in the catalogue, and is there for as long as it runs."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from app import __version__
+from app.cluster.catalogue.client import CatalogueClient
+from app.cluster.catalogue.etcd import Database
+from app.cluster.catalogue.records import Catalogue, Change, Node, Options
+from app.cluster.catalogue.transitions import lose
+from app.cluster.shard.registration import Registration, capacity_of
+from app.cluster.shard.shard_folder import ShardFolder
+from app.shard_from_settings import keep_options
+from tests.cluster.databases import RunningDatabase, running_database
+from tests.cluster.shard_nodes import KEY, address_of, client_of, segments, shard
+from tests.cluster.waiting import until
+from tests.http.server import GATHERND, serving
+
+NODE = Node("127.0.0.1:1000", 1 << 30)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[RunningDatabase]:
+    with running_database(tmp_path / "database") as found:
+        yield found
+
+
+@pytest.fixture
+def client(running: RunningDatabase) -> Iterator[CatalogueClient]:
+    database = running.connect()
+    yield CatalogueClient(database)
+    database.close()
+
+
+def with_options(client: CatalogueClient, key: str | None = KEY) -> None:
+    client.transact(lambda at: None if "options" in at.revisions else Change({"options": Options(key=key)}))
+
+
+@contextmanager
+def registering(
+    database: Database, name: str, node: Node, lock: Path, take: Callable[[Catalogue], object] = lambda _: None
+) -> Iterator[Registration]:
+    registration, stop = Registration(database, name, lambda: node, lock, take), Event()
+    thread = Thread(target=registration.run, args=(lambda: True, stop))
+    thread.start()
+    yield registration
+    stop.set()
+    thread.join(60)
+
+
+def test_a_shard_is_alive_while_its_process_is(
+    running: RunningDatabase, client: CatalogueClient, tmp_path: Path
+) -> None:
+    own = running.connect(lease_seconds=1)
+    with registering(own, "a", NODE, tmp_path / "lock"):
+        until(lambda: client.refresh().alive == {"a"}, "it is registered")
+        assert client.refresh().nodes == {"a": NODE}
+    own.close()
+    until(lambda: not client.refresh().alive, "it is missed")
+    assert client.refresh().nodes == {"a": NODE}
+
+
+def test_a_shard_that_was_given_up_comes_back(
+    running: RunningDatabase, client: CatalogueClient, tmp_path: Path
+) -> None:
+    own = running.connect(lease_seconds=1)
+    with registering(own, "a", NODE, tmp_path / "lock"):
+        until(lambda: client.refresh().alive, "it is registered")
+        before = client.refresh().revisions["alive/a"]
+        client.transact(lambda at: lose(at, "a") if at.revisions.get("alive/a") == before else None)
+        until(lambda: client.refresh().revisions.get("alive/a", before) > before, "it is registered again")
+        lease = own.lease
+        assert lease is not None
+        lease.lose()
+        until(lambda: own.lease is not lease and client.refresh().alive == {"a"}, "it has another lease")
+        running.stop()
+        running.begin()
+        until(lambda: client.refresh().alive == {"a"}, "it is there after a loss of the database")
+    own.close()
+
+
+def test_one_worker_of_several_registers(running: RunningDatabase, client: CatalogueClient, tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    first, second = running.connect(), running.connect()
+    with ExitStack() as stack:
+        with registering(first, "a", NODE, lock):
+            until(lambda: client.refresh().alive, "it is registered")
+            stack.enter_context(registering(second, "a", NODE, lock))
+            assert second.lease is None
+        until(lambda: second.lease is not None, "the other one takes over")
+    first.close()
+    second.close()
+
+
+def test_a_name_is_not_taken_from_a_shard_that_is_alive(
+    running: RunningDatabase, client: CatalogueClient, tmp_path: Path
+) -> None:
+    first, second = running.connect(), running.connect()
+    other = Node("127.0.0.1:2000", 1 << 30)
+    with ExitStack() as stack:
+        with registering(first, "a", NODE, tmp_path / "lock"):
+            until(lambda: client.refresh().alive, "it is registered")
+            registration = stack.enter_context(registering(second, "a", other, tmp_path / "other"))
+            until(lambda: "is alive at 127.0.0.1:1000" in registration.problem, "it is refused")
+            assert client.refresh().nodes == {"a": NODE}
+        first.close()
+        until(lambda: client.refresh().nodes == {"a": other}, "it takes the name of one that has gone")
+    second.close()
+
+
+def test_a_service_registers_and_takes_the_key(
+    warmed: Path, tmp_path: Path, running: RunningDatabase, client: CatalogueClient
+) -> None:
+    with_options(client)
+    flags = "--zone", "rack-1", "--max-store-bytes", "1GiB", "--workers", "2"
+    with shard(warmed, tmp_path / "a", *flags, cluster=running.cluster, key="another") as own:
+        until(lambda: client.refresh().alive == {"a"}, "it is registered")
+        assert client.catalogue.nodes == {"a": Node(address_of(own), capacity_of(1 << 30), "rack-1", __version__)}
+        until(lambda: _answers(own), "it takes the key of the catalogue")
+
+
+def test_a_shard_whose_ranges_are_of_another_cluster_is_not_registered(
+    running: RunningDatabase, client: CatalogueClient, tmp_path: Path
+) -> None:
+    """There its ranges would be dropped. Its operator removes what says whose they are, if that is meant."""
+    folder, own = ShardFolder(tmp_path / "store"), running.connect()
+    folder.keep(Options(key="another", cluster="one"))
+    client.transact(lambda _: Change({"options": Options(key=KEY, cluster="two")}))
+    with registering(own, "a", NODE, tmp_path / "lock", lambda found: keep_options(found, folder)) as registration:
+        until(lambda: "the ranges of another cluster" in registration.problem, "it is refused")
+        assert (client.refresh().nodes, folder.read_key()) == ({}, "another")
+        shutil.rmtree(folder.path)
+        until(lambda: client.refresh().alive == {"a"}, "it is registered")
+    assert folder.read_key() == KEY
+    assert not folder.belongs_to("one")
+    own.close()
+
+
+def _answers(own: object) -> bool:
+    with client_of(own) as client:  # type: ignore[arg-type]
+        return client.get("/shard/segments").status_code == 200
+
+
+def test_a_service_waits_for_the_catalogue(
+    warmed: Path, tmp_path: Path, running: RunningDatabase, client: CatalogueClient
+) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+
+    def tell() -> None:
+        log = folder / "log.txt"
+        until(lambda: log.exists() and "gathernd cluster init" in log.read_text(), "it says what it waits for")
+        with_options(client)
+
+    thread = Thread(target=tell)
+    thread.start()
+    own = "--kernel", "numpy", "--cluster", running.cluster, "--shard", "--node", "a"
+    with serving(warmed, folder, *own) as server:
+        thread.join(60)
+        with client_of(server) as asking:
+            assert segments(asking) == []
+        assert ShardFolder(folder / "store").read_key() == KEY
+        assert (folder / "store" / "shard").stat().st_mode & 0o077 == 0
+
+
+def test_a_service_that_knows_the_key_starts_without_the_catalogue(warmed: Path, tmp_path: Path) -> None:
+    with shard(warmed, tmp_path / "a") as own, client_of(own) as client:
+        assert segments(client) == []
+
+
+@pytest.mark.slow
+def test_a_killed_service_is_missed_after_its_lease(
+    warmed: Path, tmp_path: Path, running: RunningDatabase, client: CatalogueClient
+) -> None:
+    with_options(client)
+    with ExitStack() as stack:
+        own = stack.enter_context(shard(warmed, tmp_path / "a", cluster=running.cluster))
+        until(lambda: client.refresh().alive, "it is registered")
+        own.stop(signal.SIGKILL)
+        until(lambda: not client.refresh().alive, "it is missed")
+        with pytest.raises(AssertionError, match="exit code -9"):
+            stack.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--shard",), "--shard (GATHERND_SHARD): needs GATHERND_CLUSTER"),
+        (("--shard", "--cluster", "map.json"), "--shard (GATHERND_SHARD): needs GATHERND_CLUSTER"),
+        (("--shard", "--cluster", "etcd://a"), "'a' in 'etcd://a' is not HOST:PORT"),
+        (("--shard", "--cluster", "etcd://a:1", "--host", "0.0.0.0"), "--advertise (GATHERND_ADVERTISE): is needed"),
+        (("--shard", "--cluster", "etcd://a:1", "--node", "a/b"), "--node (GATHERND_NODE)"),
+        (("--shard", "--cluster", "etcd://a:1", "--advertise", "a"), "--advertise (GATHERND_ADVERTISE)"),
+    ],
+)
+def test_wrong_settings_are_named(flags: tuple[str, ...], problem: str, tmp_path: Path) -> None:
+    command = [GATHERND, "serve", "--store-dir", str(tmp_path), *flags]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (found.returncode, problem in found.stderr) == (2, True), found.stderr
