@@ -165,14 +165,13 @@ def create_app(
             sharded = CatalogueService(database, late_after, limits, keep, store.upload, files, metrics.counters)
     tables = None if sharded is None else sharded.tables
     disk_threads = DiskThreads()
-    allowed = AllowedSources([parse_prefix(text) for text in settings.import_from])
+    allowed = AllowedSources([parse_prefix(text) for text in settings.import_from], settings.import_s3_endpoint)
     imports = ImportJobs(
         store,
         allowed,
         budget,
         max_bytes=settings.max_upload_bytes,
         at_once=settings.max_imports,
-        s3_endpoint=settings.import_s3_endpoint,
         count=count_import,
         tensors=tables,
     )

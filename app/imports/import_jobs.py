@@ -50,7 +50,6 @@ class ImportJobs:
         *,
         max_bytes: int,
         at_once: int,
-        s3_endpoint: str | None,
         count: Callable[[State, int], None],
         tensors: TensorStore | None = None,
     ) -> None:
@@ -60,7 +59,6 @@ class ImportJobs:
         self._budget = budget
         self._max_bytes = max_bytes
         self._at_once = at_once
-        self._s3_endpoint = s3_endpoint
         self._count = count
         self._free = BoundedSemaphore(at_once)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,7 +115,7 @@ class ImportJobs:
         steps: ImportSteps | None = None
         try:
             reservation.charge(read_source.MEMORY_BYTES)
-            source = read_source.source_of(request.url, self.allowed, self._s3_endpoint)
+            source = read_source.source_of(request.url, self.allowed)
             head = await source.open()
             found = await find_tensor(source, head, request.tensor, reservation)
             if source.size and found.end > self._max_bytes:

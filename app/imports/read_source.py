@@ -18,15 +18,15 @@ MEMORY_BYTES: Final = (2 * AT_ONCE + 1) * PIECE_BYTES
 one that is being written."""
 
 
-def source_of(url: SourceUrl, allowed: AllowedSources, s3_endpoint: str | None = None) -> Source:
-    """A source that is not open yet; `s3_endpoint` is where `s3://` is asked for, AWS without it."""
+def source_of(url: SourceUrl, allowed: AllowedSources) -> Source:
+    """A source that is not open yet."""
     # The libraries of others take time and memory, which a service without imports does not spend.
     if url.scheme == "file":
         return FileSource(url, allowed)
     if url.scheme == "s3":
         from app.imports.s3_source import S3Source  # noqa: PLC0415
 
-        return S3Source(url, s3_endpoint)
+        return S3Source(url, allowed.s3_endpoint)
     from app.imports.https_source import HttpsSource  # noqa: PLC0415
 
     return HttpsSource(url, allowed)

@@ -224,10 +224,11 @@ def parse_prefix(text: str) -> Prefix:
 
 
 class AllowedSources:
-    """The prefixes that an operator allows."""
+    """The prefixes that an operator allows. `s3_endpoint` is the service that has buckets of `s3://`, None for AWS."""
 
-    def __init__(self, prefixes: Sequence[Prefix]) -> None:
+    def __init__(self, prefixes: Sequence[Prefix], s3_endpoint: str | None = None) -> None:
         self.prefixes = tuple(prefixes)
+        self.s3_endpoint = s3_endpoint
 
     def check(self, text: str) -> SourceUrl:
         """The URL that a client names. Raises invalid_field and forbidden."""

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -320,6 +321,19 @@ def test_rows_are_read_again_from_where_they_were_imported(warmed: Path, tmp_pat
             order = order_of(ROWS[:11], origin=prefix + "a.npy", origin_rows=(80, 91), sha256="")
             assert pull(client, "o.80-91", order).json()["code"] == "shard_unavailable"
             assert segments(client) == []
+
+
+def test_rows_are_read_again_from_the_service_of_s3_that_the_operator_names(warmed: Path, tmp_path: Path) -> None:
+    if find_spec("obstore") is None:
+        pytest.skip("needs the package obstore, of the extra cloud")
+    with range_server() as source:
+        source.files = {"/models/tables/a.npy": npy(ROWS)}
+        flags = "--import-from", "s3://models/tables/", "--import-s3-endpoint", source.url
+        unsigned = {"AWS_SKIP_SIGNATURE": "1"}
+        with shard(warmed, tmp_path / "a", *flags, environment=unsigned) as running, client_of(running) as client:
+            order = order_of(ROWS[31:77], origin="s3://models/tables/a.npy", origin_rows=(31, 77))
+            answer = pull(client, "o.31-77", order)
+            assert answer.json().get("sha256") == digest_of(ROWS[31:77]), answer.text
 
 
 def test_a_segment_is_dropped_once_and_again(clients: tuple[httpx.Client, httpx.Client]) -> None:

@@ -43,7 +43,7 @@ def test_a_source_that_cannot_be_closed_keeps_no_import_from_beginning(
     budget = Budget(1 << 30)
     jobs = ImportJobs(
         store, AllowedSources([parse_prefix(f"file://{tmp_path}")]), budget,
-        max_bytes=1 << 20, at_once=1, s3_endpoint=None, count=lambda state, size: None,
+        max_bytes=1 << 20, at_once=1, count=lambda state, size: None,
     )  # fmt: skip
 
     def begin(name: str) -> ImportRecord:
@@ -93,7 +93,7 @@ def test_an_import_that_is_being_committed_is_neither_ended_nor_stopped(
     store.open()
     jobs = ImportJobs(
         store, AllowedSources([parse_prefix(f"file://{tmp_path}")]), Budget(1 << 30),
-        max_bytes=1 << 20, at_once=2, s3_endpoint=None, count=lambda state, size: None,
+        max_bytes=1 << 20, at_once=2, count=lambda state, size: None,
     )  # fmt: skip
     url = parse(f"file://{tmp_path}/a.npy")
     number = asyncio.run(jobs.begin(ImportSpec("t", url, None, Conditions()))).id

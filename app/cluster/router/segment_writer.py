@@ -33,6 +33,8 @@ _PAUSE_S: Final = 0.2
 _LOOK_S: Final = 0.5
 _WAITING: Final = 1
 """Pieces that wait for a shard, beside the one that is sent: the memory of an upload is charged for these."""
+_READ_BYTES: Final = 1 << 22
+"""Bytes that are read from a shard at a time."""
 _MAX_ANSWER: Final = 1 << 20
 
 
@@ -173,16 +175,25 @@ class Pulling:
             connection.request("POST", path, order.to_json(), fields)
             return _digest(_answer(connection, address))
 
-    def read(self, node: str, address: str, tensor: str, rows: tuple[int, int], size: int) -> bytes:
-        """The rows `rows[0]` to `rows[1]` - 1 of a segment, `size` bytes. Raises ShardFailed."""
+    def read(self, node: str, address: str, tensor: str, rows: tuple[int, int], row: int) -> Iterator[bytes]:
+        """The rows `rows[0]` to `rows[1]` - 1 of a segment, each of `row` bytes, in pieces of whole rows.
+
+        Raises ShardFailed.
+        """
+        left = (rows[1] - rows[0]) * row
         path = f"{path_of('tensorContent', name=tensor)}?rows={rows[0]}:{rows[1]}"
         with self._connected(node, address) as connection:
             connection.request("GET", path, headers={**_fields(self._access, node), "Accept": RAW})
             answer = connection.getresponse()
-            found = answer.read(size)
-            if answer.status != 200 or len(found) != size:
-                raise ShardFailed(f"{address}: status {answer.status}, {len(found)} bytes of {size}")
-            return found
+            if answer.status != 200 or answer.length != left:
+                raise ShardFailed(f"{address}: status {answer.status}, {answer.length} bytes instead of {left}")
+            while left:
+                wanted = min(left, max(1, _READ_BYTES // row) * row)
+                piece = answer.read(wanted)
+                if len(piece) != wanted:
+                    raise ShardFailed(f"{address}: it broke off {left - len(piece)} bytes before the end")
+                left -= wanted
+                yield piece
 
     def give_up(self) -> None:
         """Break all connections: shards leave nothing of what they pull. From any thread."""

@@ -34,8 +34,6 @@ _FINISHING: Final = 8
 """Segments that may be finishing while the next one is written."""
 _PULLS: Final = 8
 """Segments that are pulled at the same time."""
-_READ_BYTES: Final = 1 << 22
-"""Bytes that are read from a shard at a time."""
 _LOOK_S: Final = 0.5
 _ATTEMPTS: Final = 3
 """Shards that are tried in the place of one that was lost."""
@@ -154,21 +152,20 @@ class VersionWriter:
         return digests, failures
 
     def _rows_of(self, segment: Segment) -> Iterator[Buffer]:
-        """The bytes of a segment, from any of its shards."""
-        count = segment.stop - segment.start
+        """The bytes of a segment, from one of its shards. If it fails midway, the next one goes on."""
+        first, count = 0, segment.stop - segment.start
         row = segment.size // count
-        step = max(1, _READ_BYTES // row)
-        for first in range(0, count, step):
-            yield self._rows(segment, (first, min(first + step, count)), row)
-
-    def _rows(self, segment: Segment, rows: tuple[int, int], row: int) -> Buffer:
         failures = []
         for node in segment.nodes:
             address = self._client.catalogue.nodes[node].address
             try:
-                return self._pulling.read(node, address, self._tensor(segment), rows, (rows[1] - rows[0]) * row)
+                for piece in self._pulling.read(node, address, self._tensor(segment), (first, count), row):
+                    first += len(piece) // row
+                    yield piece
             except ShardFailed as failure:
                 failures.append(failure)
+            else:
+                return
         raise _error(failures)
 
     def finish(self) -> None:
