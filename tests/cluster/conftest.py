@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -33,9 +34,14 @@ def both(start: Start, held: Tables, tmp_path_factory: pytest.TempPathFactory) -
     path = tmp_path_factory.mktemp("map") / "map.json"
     with start() as whole, shards(start, 3) as running:
         placed = Placed(running)
-        for name, table in {**held, SCALAR: tables()[SCALAR]}.items():
-            put(whole.shared_client(), name, table)
-            placed.add(name, table)
+        every = {**held, SCALAR: tables()[SCALAR]}
+
+        def add(name: str) -> None:
+            put(whole.shared_client(), name, every[name])
+            placed.add(name, every[name])
+
+        with ThreadPoolExecutor(4) as threads:  # each waits for a disk
+            list(threads.map(add, every))
         placed.aliases["pl_alias"] = "pl_float32_3@1"
         alias = whole.shared_client().put("/aliases/pl_alias", json={"tensor": "pl_float32_3@1"})
         assert alias.status_code == 201, alias.text

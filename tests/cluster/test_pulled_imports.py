@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +23,45 @@ TABLE = np.arange(300_000 * 8, dtype=np.int32).reshape(300_000, 8)
 MIDDLE = TABLE.nbytes // 2
 
 
-@pytest.fixture
-def origin() -> Iterator[RangeServer]:
+@pytest.fixture(scope="module")
+def only_origin() -> Iterator[RangeServer]:
     with range_server() as running:
-        running.files = {"/tables/a.npy": npy(TABLE)}
         yield running
 
 
 @pytest.fixture
-def begin(start: Start, warmed: Path, tmp_path: Path, origin: RangeServer) -> Iterator[Callable[..., Clustered]]:
+def origin(only_origin: RangeServer) -> RangeServer:
+    """Where the table is imported from; nothing has been asked for yet."""
+    only_origin.files = {"/tables/a.npy": npy(TABLE)}
+    only_origin.respond = lambda handler: False
+    only_origin.sent = 0
+    return only_origin
+
+
+@contextmanager
+def importing(
+    start: Start, warmed: Path, folder: Path, origin: RangeServer, count: int, *, shards_may: bool = True
+) -> Iterator[Clustered]:
+    """A cluster whose router may import from `origin`, and its shards too unless told otherwise."""
     allowed = "--import-from", f"{origin.url}/tables/"
-    with ExitStack() as stack:
+    with clustered(start, warmed, folder, count, flags=allowed, shard_flags=allowed if shards_may else ()) as cluster:
+        until(lambda: cluster.catalogue.reconciler is not None, "a reconciler is in office")
+        yield cluster
 
-        def begun(count: int, shard_flags: tuple[str, ...] = allowed) -> Clustered:
-            running = clustered(start, warmed, tmp_path, count, flags=allowed, shard_flags=shard_flags)
-            cluster = stack.enter_context(running)
-            until(lambda: cluster.catalogue.reconciler is not None, "a reconciler is in office")
-            return cluster
 
-        yield begun
+@pytest.fixture(scope="module")
+def shared_cluster(
+    start: Start, warmed: Path, tmp_path_factory: pytest.TempPathFactory, only_origin: RangeServer
+) -> Iterator[Clustered]:
+    with importing(start, warmed, tmp_path_factory.mktemp("cluster"), only_origin, 3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared_cluster: Clustered) -> Iterator[Clustered]:
+    """A cluster of three shards without a table."""
+    yield shared_cluster
+    shared_cluster.router.shared_client().delete("/tensors/items")
 
 
 def bring(cluster: Clustered, origin: RangeServer) -> dict[str, Any]:
@@ -66,10 +86,7 @@ def digest_of_one_machine(cluster: Clustered) -> str:
     return str(alone.json()["sha256"])
 
 
-def test_shards_read_the_rows_and_the_router_only_where_they_are(
-    begin: Callable[..., Clustered], origin: RangeServer
-) -> None:
-    cluster = begin(3)
+def test_shards_read_the_rows_and_the_router_only_where_they_are(cluster: Clustered, origin: RangeServer) -> None:
     found = bring(cluster, origin)
     assert (found["state"], found["bytes_done"]) == ("done", TABLE.nbytes), found
     assert found["metadata"]["sha256"] == digest_of_one_machine(cluster)
@@ -81,35 +98,31 @@ def test_shards_read_the_rows_and_the_router_only_where_they_are(
 
 
 def test_a_shard_that_is_killed_midway_costs_its_segments_alone(
-    begin: Callable[..., Clustered], origin: RangeServer
+    start: Start, warmed: Path, tmp_path: Path, origin: RangeServer
 ) -> None:
-    cluster = begin(4)
     lost = ""
+    with importing(start, warmed, tmp_path, origin, 4) as four:
 
-    def kill(handler: Handler) -> bool:
-        nonlocal lost
-        first = int((handler.headers["Range"] or "bytes=0-").partition("=")[2].partition("-")[0])
-        with origin.lock:
-            if not lost and first > MIDDLE:
-                (record,) = cluster.catalogue.uploads.values()
-                lost = record.segments[-1].nodes[0]
-                cluster.kill(lost)
-        return False
+        def kill(handler: Handler) -> bool:
+            nonlocal lost
+            first = int((handler.headers["Range"] or "bytes=0-").partition("=")[2].partition("-")[0])
+            with origin.lock:
+                if not lost and first > MIDDLE:
+                    (record,) = four.catalogue.uploads.values()
+                    lost = record.segments[-1].nodes[0]
+                    four.kill(lost)
+            return False
 
-    origin.respond = kill
-    found = bring(cluster, origin)
-    assert found["state"] == "done", found
-    assert lost
-    assert content(cluster) == TABLE.tobytes()
-    until(lambda: all(lost not in one.nodes for one in cluster.segments("items")), "others have its segments")
-    assert origin.sent < 1.9 * TABLE.nbytes, "the other segments are not read again"
+        origin.respond = kill
+        found = bring(four, origin)
+        assert found["state"] == "done", found
+        assert lost
+        assert content(four) == TABLE.tobytes()
+        until(lambda: all(lost not in one.nodes for one in four.segments("items")), "others have its segments")
+        assert origin.sent < 1.9 * TABLE.nbytes, "the other segments are not read again"
 
 
-def test_a_file_that_changes_while_shards_read_it_is_refused(
-    begin: Callable[..., Clustered], origin: RangeServer
-) -> None:
-    cluster = begin(2)
-
+def test_a_file_that_changes_while_shards_read_it_is_refused(cluster: Clustered, origin: RangeServer) -> None:
     def change(handler: Handler) -> bool:
         if int((handler.headers["Range"] or "bytes=0-").partition("=")[2].partition("-")[0]) > MIDDLE:
             origin.files = {"/tables/a.npy": npy(TABLE + 1)}
@@ -123,15 +136,23 @@ def test_a_file_that_changes_while_shards_read_it_is_refused(
     until(lambda: not cluster.stored(), "what was pulled is dropped")
 
 
-@pytest.mark.parametrize("why", ["shards may not read there", "there are no ranges"])
-def test_the_router_reads_what_shards_cannot(begin: Callable[..., Clustered], origin: RangeServer, why: str) -> None:
-    if why == "there are no ranges":
-        cluster = begin(2)
-        origin.respond = lambda handler: handler.answer_whole(npy(TABLE))
-    else:
-        cluster = begin(2, ())
+def test_the_router_reads_a_file_without_ranges(cluster: Clustered, origin: RangeServer) -> None:
+    origin.respond = lambda handler: handler.answer_whole(npy(TABLE))
+    assert "is not read by the shards" not in what_the_router_says(cluster, origin)
+
+
+def test_the_router_reads_what_shards_may_not_read(
+    start: Start, warmed: Path, tmp_path: Path, origin: RangeServer
+) -> None:
+    with importing(start, warmed, tmp_path, origin, 2, shards_may=False) as cluster:
+        assert "is not read by the shards" in what_the_router_says(cluster, origin)
+
+
+def what_the_router_says(cluster: Clustered, origin: RangeServer) -> str:
+    """Import the table, whose rows the router has to read: what its log says meanwhile."""
+    before = len(cluster.router.log_text())
     found = bring(cluster, origin)
     assert found["state"] == "done", found
     assert found["metadata"]["sha256"] == digest_of_one_machine(cluster)
     assert content(cluster) == TABLE.tobytes()
-    assert ("is not read by the shards" in cluster.router.log_text()) == (why == "shards may not read there")
+    return cluster.router.log_text()[before:]

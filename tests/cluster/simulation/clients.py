@@ -1,4 +1,4 @@
-"""The clients of a simulated cluster: they look up, publish, move aliases, remove versions, drain and set replicas."""
+"""The clients of a simulated cluster: they look up, publish, move aliases, remove versions, drain, forget and so on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from app.catalogue.aliases import AliasMove, moved
 from app.cluster.catalogue.records import Catalogue, Change
 from app.cluster.catalogue.transitions import (
     drain,
+    forget_node,
     put_aliases,
     remove_alias,
     remove_versions,
@@ -145,6 +146,13 @@ class Clients:
             self._change(router, "undrain", partial(undrain, node=random.choice(drained)))
         else:
             self._change(router, "drain", partial(drain, node=random.choice(nodes)))
+
+    def forget(self) -> None:
+        """Remove the records of a machine that is not alive. It may come back, and registers itself anew."""
+        router, latest = self._router(), self._checks.latest
+        away = sorted(latest.nodes.keys() - latest.alive)
+        if router is not None and away:
+            self._change(router, "forget", partial(forget_node, node=self._world.random.choice(away)))
 
     def undrain(self, node: str) -> None:
         """Take a machine back."""

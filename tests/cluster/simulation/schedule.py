@@ -64,6 +64,8 @@ class Schedule:
         self.all_urls = random.random() < 0.2
         share = 1.0 if self.all_urls else random.choice((0.0, 0.3))
         self.clients = Clients(self.world, self.checks, self._living_routers, share, self.options.ranges)
+        self._forgets = seed % 4 == 3
+        """Whether machines that are away are forgotten now and then; the other schedules are as without it."""
         self._may_lose_disk = (self.replicas > 1 or self.all_urls) and not self.is_calm
         self._faulty_shard = ""
         self._faulty_until = 0.0
@@ -95,6 +97,8 @@ class Schedule:
         self._often(6.0, self.clients.move_aliases)
         self._often(15.0, self.clients.remove_version)
         self._often(random.choice((3.0, 12.0)), lambda: self.clients.drain(self.nodes))
+        if self._forgets:
+            self._often(6.0, self.clients.forget)
         if not self.is_calm and self.replicas > 1:
             self._often(random.choice((10.0, 1000.0)), self.clients.set_replicas)
         world.after(5.0 + 40.0 * random.random(), self._add_node)
