@@ -78,6 +78,20 @@ class CatalogueClient:
                 time.sleep(_PAUSE_S)
         raise unavailable("etcd does not answer; whether the change is made is not known")
 
+    def transact_all(self, transition: Transition) -> Catalogue:
+        """Make the changes that `transition` says, one after the other, until it returns None. Raises as `transact`."""
+        has_more = True
+
+        def judged(catalogue: Catalogue) -> Change | None:
+            nonlocal has_more
+            change = transition(catalogue)
+            has_more = change is not None
+            return change
+
+        while has_more:
+            catalogue = self.transact(judged)
+        return catalogue
+
     def _made(self, change: Change, judged: Catalogue, revision: int) -> Catalogue:
         """A catalogue that has a change which was made at `revision`. Raises OSError."""
         if revision > judged.revision + 1:  # others have changed something in between

@@ -7,6 +7,7 @@
     alive/NODE        whether that shard runs: the key goes when its process has been silent for long
     drained/NODE      that the shard gives its segments up
     uploads/CONTENT   a version that is being written; the key goes when its router has been silent for long
+    ranges/TENSOR     who takes the scatters to a segment, and which shards have all of them; see `ranges`
     reconciler        who acts on the catalogue, see `reconciler`
     forgotten         the highest number of the versions of tables whose records are gone
 
@@ -125,6 +126,19 @@ class UploadRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeRecord:
+    """A segment that takes scatters: `primary` takes them, and each of `in_sync` has all that were acknowledged.
+
+    `primary` is one of `in_sync`. Each change of the record raises `epoch`, so an epoch belongs to one primary. A
+    segment without such a record is closed: its rows are those that were uploaded.
+    """
+
+    epoch: int
+    primary: str
+    in_sync: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """A record whose key alone says that something is so. `of` tells people who wrote it."""
 
@@ -138,7 +152,7 @@ class Forgotten:
     last_number: int = 0
 
 
-Record: TypeAlias = Options | Table | Alias | Node | UploadRecord | Mark | Forgotten
+Record: TypeAlias = Options | Table | Alias | Node | UploadRecord | RangeRecord | Mark | Forgotten
 
 KINDS: Final[Mapping[str, type[Record]]] = {
     "options": Options,
@@ -148,6 +162,7 @@ KINDS: Final[Mapping[str, type[Record]]] = {
     "alive/": Mark,
     "drained/": Mark,
     "uploads/": UploadRecord,
+    "ranges/": RangeRecord,
     "reconciler": Mark,
     "forgotten": Forgotten,
 }
@@ -194,6 +209,8 @@ class Catalogue:
     alive: frozenset[str] = frozenset()
     drained: frozenset[str] = frozenset()
     uploads: Mapping[str, UploadRecord] = field(default_factory=dict)
+    ranges: Mapping[str, RangeRecord] = field(default_factory=dict)
+    """By the names under which shards hold the segments: those of open ranges alone."""
     reconciler: Mark | None = None
     """Which reconciler is in office, None if none is. Its fence is the revision that wrote the record."""
     forgotten: Forgotten = Forgotten()
@@ -233,7 +250,13 @@ class TooLarge(Exception):
     """A change has more bytes or records than the database is set to take at once; nothing of it is made."""
 
 
-_FOLDERS: Final = {"tables/": "tables", "aliases/": "aliases", "nodes/": "nodes", "uploads/": "uploads"}
+_FOLDERS: Final = {
+    "tables/": "tables",
+    "aliases/": "aliases",
+    "nodes/": "nodes",
+    "uploads/": "uploads",
+    "ranges/": "ranges",
+}
 _SETS: Final = {"alive/": "alive", "drained/": "drained"}
 
 

@@ -204,7 +204,8 @@ def undrain(catalogue: Catalogue, node: str) -> Change | None:
 def forget_node(catalogue: Catalogue, node: str) -> Change | None:
     """Remove the records of a shard that will not come back. If it does, it registers itself anew.
 
-    It is judged by all tables and uploads: another shard that runs has each segment that is listed on this one.
+    It is judged by all tables, ranges and uploads: another shard that runs has each segment that is listed on this one,
+    and each range that this one is in sync with.
     """
     if node not in catalogue.nodes:
         return None
@@ -213,13 +214,13 @@ def forget_node(catalogue: Catalogue, node: str) -> Change | None:
     for name, table in catalogue.tables.items():
         for version in table.versions:
             for one in version.segments:
-                if node in one.nodes and catalogue.alive.isdisjoint(one.nodes):
+                if node in one.nodes and catalogue.alive.isdisjoint(synced_nodes(catalogue, version, one)):
                     detail = f"no shard that runs has rows {one.start} to {one.stop - 1} of '{name}@{version.number}'"
                     raise GatherError("tensor_in_use", f"{detail}, and {node!r} may still have them")
     if any(node in one.nodes for upload in catalogue.uploads.values() for one in upload.segments):
         raise GatherError("tensor_in_use", f"an upload that is under way has rows on {node!r}")
     going = {f"nodes/{node}": None} | ({f"drained/{node}": None} if node in catalogue.drained else {})
-    return Change(going, frozenset({f"alive/{node}"}), no_newer=("tables/", "uploads/"))
+    return Change(going, frozenset({f"alive/{node}"}), no_newer=("tables/", "uploads/", "ranges/"))
 
 
 def lose(catalogue: Catalogue, node: str) -> Change | None:
@@ -234,6 +235,12 @@ def segment_bounds(rows: int, ranges: int) -> list[tuple[int, int]]:
     """`rows` cut into `ranges` segments whose sizes differ by one at most, fewer where there are fewer rows."""
     ranges = min(ranges, rows)
     return [(number * rows // ranges, (number + 1) * rows // ranges) for number in range(ranges)]
+
+
+def synced_nodes(catalogue: Catalogue, version: Version, segment: Segment) -> tuple[str, ...]:
+    """The shards that are to have the rows of a segment as they are now: of an open range those that are in sync."""
+    opened = catalogue.ranges.get(version.tensor(segment))
+    return segment.nodes if opened is None else opened.in_sync
 
 
 def replicas_of(catalogue: Catalogue, table: Table | None) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from app.cluster.catalogue.listed_segments import Listed, listed_segments
 from app.cluster.catalogue.records import Catalogue
 from app.cluster.catalogue.transitions import replicas_of, used_bytes
-from app.cluster.reconciler.cluster_view import HeldSegment, Listed, listed_segments
+from app.cluster.reconciler.cluster_view import HeldSegment
 
 
 def status_of(catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]]) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from app.cluster.catalogue.records import Catalogue, Segment, Version
-from app.cluster.catalogue.transitions import free_bytes, replicas_of, zones_of
+from app.cluster.catalogue.listed_segments import Listed, listed_segments
+from app.cluster.catalogue.records import Catalogue
+from app.cluster.catalogue.transitions import free_bytes, zones_of
 from app.cluster.shard_map import shard_tensor
 
 
@@ -29,21 +30,6 @@ class Holding:
     fence: int
     revision: int
     segments: Mapping[str, HeldSegment]
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A segment of the catalogue, which is to have `replicas` replicas."""
-
-    table: str
-    version: Version
-    segment: Segment
-    replicas: int
-
-    @property
-    def tensor(self) -> str:
-        """The name under which shards hold it, which no other segment ever has."""
-        return self.version.tensor(self.segment)
 
 
 @dataclass(frozen=True)
@@ -112,12 +98,3 @@ class ClusterView:
     def is_leaving(self, node: str) -> bool:
         """Whether a shard is lost or drained: other shards are to have what it has."""
         return not self.is_alive(node) or node in self.catalogue.drained
-
-
-def listed_segments(catalogue: Catalogue) -> Iterator[Listed]:
-    """Every segment of every version that is kept."""
-    for name, table in catalogue.tables.items():
-        replicas = replicas_of(catalogue, table)
-        for version in table.versions:
-            for segment in version.segments:
-                yield Listed(name, version, segment, replicas)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.catalogue.records import Catalogue, Change, Segment, Table
-from app.cluster.reconciler.cluster_view import Listed
 
 Reason: TypeAlias = Literal["restore", "replace", "add", "remove", "spread", "split", "even out"]
 """Why a segment moves: its shard has lost it; its shard is lost or drained; replicas are too few, or too many; two

@@ -19,9 +19,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.catalogue.node_choice import choose_move, choose_nodes, crowding
 from app.cluster.catalogue.records import Segment
-from app.cluster.reconciler.cluster_view import ClusterView, Listed
+from app.cluster.reconciler.cluster_view import ClusterView
 from app.cluster.reconciler.moves import Copy, Move, added, removed, replaced, restored
 from app.cluster.shard.pull_order import PullOrder, PullSource
 from app.cluster.shard_map import range_shape

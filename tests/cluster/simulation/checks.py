@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from app.cluster.catalogue.listed_segments import Listed, listed_segments
 from app.cluster.catalogue.node_choice import crowding
 from app.cluster.catalogue.records import Catalogue, Change, Segment, Table, Version
 from app.cluster.catalogue.transitions import zones_of
-from app.cluster.reconciler.cluster_view import Listed, listed_segments
 from app.cluster.shard_map import ShardMap
 from app.tensors.tensor_name import split_reference
 from tests.cluster.simulation.truth import Content, Items, rows_of

@@ -1,0 +1,49 @@
+"""The segments of a catalogue, each with its table, its version and, if it takes scatters, its range record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from app.cluster.catalogue.records import Catalogue, RangeRecord, Segment, Version
+from app.cluster.catalogue.transitions import replicas_of
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A segment of the catalogue, which is to have `replicas` replicas. `opened` is None while its range is closed."""
+
+    table: str
+    version: Version
+    segment: Segment
+    replicas: int
+    opened: RangeRecord | None = None
+
+    @property
+    def tensor(self) -> str:
+        """The name under which shards hold it, which no other segment ever has."""
+        return self.version.tensor(self.segment)
+
+
+def listed_segments(catalogue: Catalogue) -> Iterator[Listed]:
+    """Every segment of every version that is kept."""
+    for name, table in catalogue.tables.items():
+        replicas = replicas_of(catalogue, table)
+        for version in table.versions:
+            for segment in version.segments:
+                opened = catalogue.ranges.get(version.tensor(segment))
+                yield Listed(name, version, segment, replicas, opened)
+
+
+def find_listed(catalogue: Catalogue, tensor: str) -> Listed | None:
+    """The segment that shards hold under this name, None if no version lists it."""
+    content_id = tensor.rpartition(".")[0]
+    for name, table in catalogue.tables.items():
+        for version in table.versions:
+            if version.content_id == content_id:
+                for segment in version.segments:
+                    if version.tensor(segment) == tensor:
+                        opened = catalogue.ranges.get(tensor)
+                        return Listed(name, version, segment, replicas_of(catalogue, table), opened)
+                return None
+    return None

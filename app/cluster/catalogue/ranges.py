@@ -1,0 +1,166 @@
+"""How ranges that take scatters change: pure functions like those of `transitions`.
+
+The first scatter to a version opens its ranges. From then on a range has a primary and replicas that are in sync, and
+its record changes in one compare-and-set at a time, each with a higher epoch:
+
+- Every replica in `in_sync` has every record that was acknowledged, durably. So any of them may become primary, and no
+  other shard may, whatever else is lost.
+- A replica leaves when the primary cannot reach it or when it has lost its rows, and joins when the primary has given
+  it all. A shard counts as in sync only if the segment is listed on it.
+- A content id is used once, so a range that was closed with its version never opens again.
+
+A change has at most AT_ONCE records: call the transitions of many ranges again until they return None, as
+`CatalogueClient.transact_all` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import islice
+from typing import Final
+from zlib import crc32
+
+from app.catalogue.name_errors import not_found
+from app.cluster.catalogue.listed_segments import find_listed, listed_segments
+from app.cluster.catalogue.records import Catalogue, Change, RangeRecord, Segment
+from app.errors import GatherError
+
+AT_ONCE: Final = 100
+"""Records in a change: etcd takes 128 by default."""
+NOBODY: Final[frozenset[str]] = frozenset()
+
+
+def min_in_sync(replicas: int) -> int:
+    """How many replicas, the primary included, have a scatter before it is acknowledged, of a table with `replicas`."""
+    return 2 if replicas >= 3 else 1
+
+
+def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
+    """Have the ranges of a version take scatters: those that are closed and have a shard that runs.
+
+    The shards of a segment that run are in sync, since a closed one has the rows that were uploaded. It is judged by
+    the table, so that no segment moves meanwhile. A range whose shards are all lost stays closed. Raises
+    tensor_not_found.
+    """
+    own = catalogue.record_of(name)
+    version = own.version(number)
+    if version is None:
+        raise not_found(own, f"{name}@{number}")
+    opened = (
+        (version.tensor(segment), record)
+        for segment in version.segments
+        if version.tensor(segment) not in catalogue.ranges
+        and (record := _first_record(catalogue, version.tensor(segment), segment))
+    )
+    return _change(opened, unchanged=frozenset({f"tables/{name}"}))
+
+
+def leave_in_sync(catalogue: Catalogue, tensor: str, epoch: int, gone: frozenset[str]) -> Change | None:
+    """Take replicas that the primary cannot reach out of the range. For the primary at `epoch`.
+
+    Returns None if they have left, by whichever change: the record says who is primary now. Raises precondition_failed
+    if the range is at another epoch, or closed, or if the primary itself is among `gone`.
+    """
+    record = catalogue.ranges.get(tensor)
+    if record is not None and gone.isdisjoint(record.in_sync):
+        return None
+    record = _at_epoch(record, tensor, epoch)
+    if record.primary in gone:
+        raise GatherError("precondition_failed", f"{record.primary!r} is the primary of {tensor}")
+    left = tuple(node for node in record.in_sync if node not in gone)
+    return _change([(tensor, RangeRecord(epoch + 1, record.primary, left))])
+
+
+def join_in_sync(catalogue: Catalogue, tensor: str, epoch: int, node: str) -> Change | None:
+    """Count a replica as in sync that has every record of the primary. For the primary at `epoch`.
+
+    Returns None if it is in sync. Raises precondition_failed if the range is at another epoch, or closed, or if the
+    segment is not listed on `node`; it is judged by the table.
+    """
+    record = catalogue.ranges.get(tensor)
+    if record is not None and node in record.in_sync:
+        return None
+    record = _at_epoch(record, tensor, epoch)
+    listed = find_listed(catalogue, tensor)
+    if listed is None or node not in listed.segment.nodes:
+        raise GatherError("precondition_failed", f"{tensor} is not listed on {node!r}")
+    joined = RangeRecord(epoch + 1, record.primary, (*record.in_sync, node))
+    return _change([(tensor, joined)], unchanged=frozenset({f"tables/{listed.table}"}))
+
+
+def lose_rows(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
+    """Take a replica that has lost its rows out of the range, and make another one the primary if it was that.
+
+    If no other replica is in sync, nothing changes: the acknowledged scatters are lost, and no replica that lacks some
+    of them takes its place.
+    """
+    record = catalogue.ranges.get(tensor)
+    if record is None or node not in record.in_sync:
+        return None
+    if record.in_sync == (node,):
+        return None
+    return _change([(tensor, without(catalogue, record, node))])
+
+
+def fail_over(catalogue: Catalogue, gone: Collection[str] = NOBODY) -> Change | None:
+    """Give ranges whose primary is lost another one: a replica in sync that runs.
+
+    Lost shards leave the range with it. A range without a replica in sync that runs waits for one. `gone` are shards
+    that count as lost before their lease says so.
+    """
+    moved = (
+        (one.tensor, _led(catalogue, record, left))
+        for one in listed_segments(catalogue)
+        if (record := one.opened) is not None
+        and not _runs(catalogue, record.primary, one.segment.nodes, gone)
+        and (left := tuple(node for node in record.in_sync if _runs(catalogue, node, one.segment.nodes, gone)))
+    )
+    return _change(moved)
+
+
+def close_ranges(catalogue: Catalogue) -> Change | None:
+    """Remove the records of segments that no version lists."""
+    listed = {one.tensor for one in listed_segments(catalogue)} if catalogue.ranges else set()
+    return _change((tensor, None) for tensor in catalogue.ranges if tensor not in listed)
+
+
+def without(catalogue: Catalogue, record: RangeRecord, node: str) -> RangeRecord:
+    """The record once one of several replicas in sync has left; another one is the primary if it was that."""
+    return _led(catalogue, record, tuple(one for one in record.in_sync if one != node))
+
+
+# Parts
+
+
+def _first_record(catalogue: Catalogue, tensor: str, segment: Segment) -> RangeRecord | None:
+    """None if no shard of the segment runs. The primaries of a table are spread over its shards."""
+    living = tuple(node for node in segment.nodes if _runs(catalogue, node, segment.nodes))
+    staying = [node for node in living if node not in catalogue.drained] or living
+    return RangeRecord(1, staying[crc32(tensor.encode()) % len(staying)], living) if living else None
+
+
+def _led(catalogue: Catalogue, record: RangeRecord, left: tuple[str, ...]) -> RangeRecord:
+    """The record with the replicas `left`: one that runs and is not drained is primary if the primary is not left."""
+    if record.primary in left:
+        return RangeRecord(record.epoch + 1, record.primary, left)
+    primary = min(left, key=lambda node: (node not in catalogue.alive, node in catalogue.drained, left.index(node)))
+    return RangeRecord(record.epoch + 1, primary, left)
+
+
+def _runs(catalogue: Catalogue, node: str, nodes: Collection[str], gone: Collection[str] = NOBODY) -> bool:
+    return node in nodes and node in catalogue.alive and node in catalogue.nodes and node not in gone
+
+
+def _at_epoch(record: RangeRecord | None, tensor: str, epoch: int) -> RangeRecord:
+    if record is None:
+        raise GatherError("precondition_failed", f"{tensor} takes no scatters: its version was removed")
+    if record.epoch != epoch:
+        raise GatherError("precondition_failed", f"{tensor} is at epoch {record.epoch}, and not {epoch}")
+    return record
+
+
+def _change(
+    records: Iterable[tuple[str, RangeRecord | None]], unchanged: frozenset[str] = frozenset()
+) -> Change | None:
+    puts = {f"ranges/{tensor}": record for tensor, record in islice(records, AT_ONCE)}
+    return Change(puts, unchanged) if puts else None
