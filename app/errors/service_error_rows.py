@@ -87,9 +87,13 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         meaning=(
             "The table is in row ranges on several services, and none of those that have a range which the request "
             "needs answers; `ranges` says which rows, `errors` which indices need them. Requests for other rows "
-            "succeed."
+            "succeed. A scatter gets this, too, while a range has no primary or too few in-sync replicas, and when it "
+            "is not known whether the scatter was made."
         ),
-        mend="Send the request again after the seconds that Retry-After names; an operator looks after the shards.",
+        mend=(
+            "Send the request again after the seconds that Retry-After names, a scatter with its Idempotency-Key; an "
+            "operator looks after the shards."
+        ),
         hints=("Send the request again after {retry_after} s, or leave out the indices that need these rows.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
@@ -112,8 +116,8 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         grpc_status="UNIMPLEMENTED",
         meaning=(
             "The service does not offer this part of the inference protocol (shared memory, classification of an "
-            "output, changing log and trace settings), or the request changes a table in row ranges, which is "
-            "immutable."
+            "output, changing log and trace settings), or the request does to a table in row ranges what needs the "
+            "whole table on one machine, such as a scatter with If-Match to several ranges."
         ),
         mend="Send the tensors in the request; an operator sets the log level when the service starts.",
         hints=("Leave this part of the protocol out, and send the tensors in the request itself.",),

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from gathernd import Retries, errors
+from gathernd import Retries, ScatterInfo, errors
 
 DATA, INDICES = np.array([1.0, 2.0]), np.array([[1]])
 Reply = httpx.Response | Exception
@@ -197,6 +197,41 @@ def test_a_scatter_is_repeated_under_the_same_key_only(scripted: Scripted, pause
     client, other = scripted(httpx.Response(200, json={"name": "items", "etag": "e"}))
     client.scatter("items", [[0]], DATA[:1], "add")
     assert other.requests[0].headers["idempotency-key"] != keys[0]
+
+
+def test_a_scatter_says_how_many_ranges_changed(scripted: Scripted) -> None:
+    headers = {"x-gathernd-data-version": "3", "x-request-id": "r1"}
+    answer = httpx.Response(200, json={"name": "items", "etag": '"x-5"', "ranges": 2}, headers=headers)
+    info = scripted(answer)[0].scatter("items", [[0]], DATA[:1], with_info=True, idempotency_key="mine")
+    assert info == ScatterInfo('"x-5"', 2, 3, "r1", "mine")
+    alone = httpx.Response(200, json={"name": "items", "etag": '"x-5"'})
+    assert scripted(alone)[0].scatter("items", [[0]], DATA[:1], with_info=True).ranges is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (refusal("shard_unavailable", 503, retry_after="1"), errors.ShardUnavailable),
+        (httpx.ReadError("lost"), errors.Disconnected),
+        (httpx.ReadTimeout("late"), errors.Timeout),
+    ],
+)
+def test_a_scatter_of_unknown_outcome_says_how_to_repeat_it(
+    scripted: Scripted, pauses: list[float], outcome: Any, error: type[Exception]
+) -> None:
+    client, script = scripted(outcome, outcome, outcome, outcome)
+    with pytest.raises(error) as caught:
+        client.scatter("items", [[0]], DATA[:1], "add")
+    key = script.requests[0].headers["idempotency-key"]
+    assert {request.headers["idempotency-key"] for request in script.requests} == {key}
+    assert key in caught.value.__notes__[-1]
+
+
+def test_a_scatter_that_was_refused_is_not_told_to_be_repeated(scripted: Scripted) -> None:
+    client, _ = scripted(refusal("updates_shape_mismatch", 422))
+    with pytest.raises(errors.UpdatesShapeMismatch) as caught:
+        client.scatter("items", [[0]], DATA[:1])
+    assert not any("repeat" in note for note in getattr(caught.value, "__notes__", ()))
 
 
 def test_the_fields_of_an_error_are_there(scripted: Scripted) -> None:

@@ -167,7 +167,7 @@ _SCATTER: Final = Operation(
     "Change elements or slices of a tensor (ScatterND)",
     (
         *_READ, *_BODY, "rank_too_small", "index_depth_out_of_range", "updates_shape_mismatch", "index_out_of_bounds",
-        "not_implemented",
+        "shard_unavailable", "not_implemented",
     ),
     (
         _NAME,
@@ -184,7 +184,9 @@ _SCATTER: Final = Operation(
     request={"content": {SAFETENSORS: binary("A safetensors body with `indices` and `updates`.")}},
     answer=ScatterAnswer,
     answers={200: {"description": "Carried out", "headers": _ETAG}},
-    description="Gathers see all of a scatter or nothing, and it is durable when the answer comes.",
+    description="Gathers see all of a scatter or nothing, and it is durable when the answer comes. Of a table in row "
+    "ranges on several machines each range changes at once, one by one: `ranges` says how many did. If-Match is for "
+    "tables of one range there. After shard_unavailable send the scatter again with its Idempotency-Key.",
 )  # fmt: skip
 TENSOR_ROUTES: Final = (
     Route("/tensors", TENSORS, Access.TENSORS, {

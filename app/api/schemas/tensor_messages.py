@@ -52,6 +52,9 @@ class ScatterAnswer(OpenModel):
 
     name: str = Field(description="Its name, as the path has it.")
     etag: str
+    ranges: Size | SkipJsonSchema[None] = Field(
+        None, description="In a cluster: how many row ranges it changed. Each of them changes at once, one by one."
+    )
 
 
 class AliasBody(OpenModel):

@@ -15,7 +15,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from ._answers import Alias, Result, TensorInfo
+from ._answers import Alias, Result, ScatterInfo, TensorInfo
 from ._async_client import AsyncClient
 from ._client import Client
 from ._connection_settings import VERSION
@@ -42,6 +42,7 @@ __all__ = [
     "LookupResult",
     "Result",
     "Retries",
+    "ScatterInfo",
     "ServiceError",
     "SparseGradient",
     "TensorInfo",

@@ -70,6 +70,24 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ScatterInfo:
+    """What the service says of a scatter, as `scatter(..., with_info=True)` returns it.
+
+    etag             of the tensor's content after the scatter
+    ranges           in a cluster: how many row ranges it changed; None on one machine
+    version          number of the version that it changed
+    request_id       by which the service's log knows the request
+    idempotency_key  the key that it was sent with
+    """
+
+    etag: str
+    ranges: int | None
+    version: int | None
+    request_id: str
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Alias:
     """An alias and the version that it names: `tensor` is `NAME@7`, which is `version` 7 of the tensor `name`.
 
@@ -219,12 +237,15 @@ def _alias(body: Any) -> Alias:
     return Alias(body["alias"], tensor, name, body["version"], body["etag"], body["created"], body["modified"])
 
 
-def read_etag(answer: Answer) -> str:
-    """The ETag that a scatter made."""
+def read_scatter(answer: Answer, idempotency_key: str) -> ScatterInfo:
+    """What a scatter answers."""
     try:
-        return str(json_document(answer)["etag"])
-    except (KeyError, TypeError) as error:
+        document = json_document(answer)
+        etag, ranges = str(document["etag"]), document.get("ranges")
+    except (KeyError, TypeError, AttributeError) as error:
         raise UnexpectedAnswer(f"the answer has no etag: {error!r}", answer.status) from error
+    request_id = answer.headers.get("x-request-id", "")
+    return ScatterInfo(etag, ranges, version_of(answer.headers), request_id, idempotency_key)
 
 
 def tensor_info(body: Any) -> TensorInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar,
 from numpy.typing import NDArray
 
 from . import _endpoints, _gradients, _imports, _lookups, _scatters
-from ._answers import SAFETENSORS, Alias, Result, TensorInfo
+from ._answers import SAFETENSORS, Alias, Result, ScatterInfo, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._asyncio_transport import AsyncioTransport
 from ._client import (
@@ -24,6 +25,7 @@ from ._client import (
     GatherOptions,
     GetOptions,
     ScatterOptions,
+    TableScatterOptions,
     call_end,
 )
 from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
@@ -778,6 +780,16 @@ class AsyncClient:
         """End or forget an import, see `Client.end_import`."""
         await self._run(_imports.end(import_id), timeout, headers)
 
+    @overload
+    async def scatter(
+        self, name: str, indices: Any, updates: Any, reduction: Reduction = "none", *,
+        with_info: Literal[False] = False, **options: Unpack[TableScatterOptions],
+    ) -> str: ...  # fmt: skip
+    @overload
+    async def scatter(
+        self, name: str, indices: Any, updates: Any, reduction: Reduction = "none", *,
+        with_info: Literal[True], **options: Unpack[TableScatterOptions],
+    ) -> ScatterInfo: ...  # fmt: skip
     async def scatter(
         self,
         name: str,
@@ -785,19 +797,19 @@ class AsyncClient:
         updates: Any,
         reduction: Reduction = "none",
         *,
+        with_info: bool = False,
         if_match: str | None = None,
         idempotency_key: str | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> str:
+    ) -> Any:
         """Change slices of a resident tensor, see `Client.scatter`."""
         until = call_end(timeout)
         if has_no_type(updates):
             updates = as_type(updates, await self._dtype(name, until, headers))
-        request = await _packed(
-            (indices, updates), _endpoints.scatter, name, indices, updates, reduction, if_match, idempotency_key
-        )
-        return await self._run_until(request, until, headers)
+        make = partial(_scatters.scatter_into_table, name, indices, updates, reduction, if_match, idempotency_key)
+        info = await self._run_until(await _packed((indices, updates), make), until, headers)
+        return info if with_info else info.etag
 
     async def ready(self, wait: float = 0.0) -> bool:
         """Whether the service answers and is ready to gather, see `Client.ready`."""

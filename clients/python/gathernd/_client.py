@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack
 from numpy.typing import NDArray
 
 from . import _endpoints, _gradients, _imports, _lookups, _scatters
-from ._answers import Alias, Result, TensorInfo
+from ._answers import Alias, Result, ScatterInfo, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
 from ._endpoints import OutOfBounds, Reduction
@@ -71,6 +71,15 @@ class ScatterOptions(TypedDict, total=False):
 
     reduction: Reduction
     dialect: str
+    timeout: float | None
+    headers: Mapping[str, str] | None
+
+
+class TableScatterOptions(TypedDict, total=False):
+    """The options of a scatter into a resident tensor that do not change the type of its result."""
+
+    if_match: str | None
+    idempotency_key: str | None
     timeout: float | None
     headers: Mapping[str, str] | None
 
@@ -879,6 +888,16 @@ class Client:
         """End an import that runs, which takes a second, or have the service forget one that has ended."""
         self._run(_imports.end(import_id), timeout, headers)
 
+    @overload
+    def scatter(
+        self, name: str, indices: Any, updates: Any, reduction: Reduction = "none", *,
+        with_info: Literal[False] = False, **options: Unpack[TableScatterOptions],
+    ) -> str: ...  # fmt: skip
+    @overload
+    def scatter(
+        self, name: str, indices: Any, updates: Any, reduction: Reduction = "none", *,
+        with_info: Literal[True], **options: Unpack[TableScatterOptions],
+    ) -> ScatterInfo: ...  # fmt: skip
     def scatter(
         self,
         name: str,
@@ -886,23 +905,28 @@ class Client:
         updates: Any,
         reduction: Reduction = "none",
         *,
+        with_info: bool = False,
         if_match: str | None = None,
         idempotency_key: str | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> str:
+    ) -> Any:
         """Change slices of the resident tensor `name` (ScatterND as ONNX 18 has it); returns its new ETag.
 
         `indices` has shape [..., k], `updates` shape indices.shape[:-1] + tensor.shape[k:] and the tensor's type; a
         list is made one of that type, or ValueError is raised where that would change a value. `reduction` says how an
-        update meets the old value. Gathers see all of a scatter or nothing. It is sent with an Idempotency-Key, a new
-        one unless given, under which the service carries it out once however often it is sent.
+        update meets the old value. Gathers see all of a scatter or nothing; of a table in row ranges on several
+        machines that holds for each range. It is sent with an Idempotency-Key, a new one unless given, under which the
+        service carries it out once however often it is sent. `with_info` returns a ScatterInfo with the ETag, the
+        number of ranges that changed, and the key. ShardUnavailable, Disconnected and Timeout do not say whether it was
+        made: their note has the key to repeat it under.
         """
         until = call_end(timeout)
         if has_no_type(updates):
             updates = as_type(updates, self._dtype(name, until, headers))
-        request = _endpoints.scatter(name, indices, updates, reduction, if_match, idempotency_key)
-        return self._run_until(request, until, headers)
+        request = _scatters.scatter_into_table(name, indices, updates, reduction, if_match, idempotency_key)
+        info = self._run_until(request, until, headers)
+        return info if with_info else info.etag
 
     def ready(self, wait: float = 0.0) -> bool:
         """Whether the service answers and is ready to gather; asks again for `wait` seconds until it is.

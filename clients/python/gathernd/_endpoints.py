@@ -9,7 +9,6 @@ import json
 import math
 import operator
 import re
-import uuid
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -27,7 +26,7 @@ from ._progress_bar import ProgressBar
 from ._resident_tensor import NamedTensor
 from ._safetensors import write_safetensors
 from ._upload_sources import encode_upload
-from .errors import IndexDepthOutOfRange, IndexOutOfBounds, ServiceError
+from .errors import GatherNDError, IndexDepthOutOfRange, IndexOutOfBounds
 
 Operator = Literal["gathernd", "gather", "gather_elements"]
 Reduction = Literal["none", "add", "mul", "min", "max"]
@@ -355,27 +354,6 @@ def delete_alias(name: str, if_match: str | None) -> Request[None]:
     return Request("DELETE", _alias_path(name), lambda _: None, headers=conditions(if_match, None), retryable=False)
 
 
-def scatter(
-    name: str,
-    indices: Any,
-    updates: Any,
-    reduction: Reduction,
-    if_match: str | None,
-    idempotency_key: str | None,
-) -> Request[str]:
-    """A scatter, which always carries an Idempotency-Key: that makes it retryable."""
-    path = f"{_path(name)}/scatter"
-    tensors = {"indices": encode(as_indices(indices, widen=True)), "updates": encode_value(updates)}
-    headers = {"accept": JSON, "idempotency-key": idempotency_key or str(uuid.uuid4()), **conditions(if_match, None)}
-    if all(tensor.element_type.safetensors for tensor in tensors.values()):
-        headers["content-type"] = SAFETENSORS
-        body = write_safetensors(tensors)
-        return Request("POST", path, _answers.read_etag, {"reduction": reduction}, headers, body)
-    headers["content-type"] = JSON
-    document = {name: json_tensor(tensor) for name, tensor in tensors.items()} | {"reduction": reduction}
-    return Request("POST", path, _answers.read_etag, {}, headers, [json.dumps(document).encode()])
-
-
 def ready() -> Request[None]:
     """Whether the service is ready: it refuses with NotReady where it is not."""
     return Request("GET", "/readyz", lambda _: None, headers={"accept": JSON})
@@ -446,7 +424,7 @@ def _memory_of(out: NDArray[Any], as_torch: bool) -> memoryview:
 def _one_tuple(indices: NDArray[Any]) -> Any:
     """What to tell who may have meant the entries of `indices`, of rank 1, as rows."""
 
-    def note(error: ServiceError) -> str | None:
+    def note(error: GatherNDError) -> str | None:
         if not isinstance(error, IndexOutOfBounds | IndexDepthOutOfRange):
             return None
         shown = ", ".join(map(str, indices[:3].tolist())) + (", …" if len(indices) > 3 else "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from ._array_bytes import Buffer
-from .errors import ServiceError
+from .errors import GatherNDError
 
 T_co = TypeVar("T_co", covariant=True)
 Progress = Callable[[int], None]
@@ -36,7 +36,7 @@ class Request(Generic[T_co]):
 
     `retryable` says that sending it twice does what sending it once does, so that it may be sent again after the
     connection broke. `progress` is called with the bytes so far: sent, of a request with a body, else received.
-    `note` is called with the service's refusal: a sentence to add to it, or None.
+    `note` is called with the error that ends the call: a sentence to add to it, or None.
     """
 
     method: str
@@ -48,7 +48,7 @@ class Request(Generic[T_co]):
     retryable: bool = True
     progress: Progress | None = None
     receive_into: ReceiveInto | None = None
-    note: Callable[[ServiceError], str | None] | None = None
+    note: Callable[[GatherNDError], str | None] | None = None
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"

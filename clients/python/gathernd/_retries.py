@@ -44,7 +44,8 @@ class Retries:
 class Attempts(Generic[T]):
     """The attempts of one request, which end at `until` (of `time.monotonic`) at the latest.
 
-    Sent again are: what the service refused with 503 and a Retry-After, since it did nothing; what could not connect;
+    Sent again are: what the service refused with 503 and a Retry-After, since it did nothing, or a part of a scatter,
+    whose key keeps that from being done twice; what could not connect;
     and, only where the request is retryable, what lost its connection or got a proxy's 502, 503 or 504.
     """
 
@@ -66,7 +67,7 @@ class Attempts(Generic[T]):
         if self._until is not None and pause is not None and monotonic() + pause >= self._until:
             pause = None
         if pause is None or not self._left or pause > self._seconds:
-            if isinstance(error, ServiceError) and self._request.note is not None:
+            if self._request.note is not None:
                 note = self._request.note(error)
                 if note is not None:
                     error.add_note(note)

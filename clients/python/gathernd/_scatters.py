@@ -1,16 +1,22 @@
-"""The endpoints of ScatterND and ScatterElements, whose output is a copy of the data with updates in it."""
+"""The endpoints of ScatterND and ScatterElements, whose output is a copy of the data with updates in it, and of
+scatters that change a resident tensor.
+"""
 
 from __future__ import annotations
 
+import json
+import uuid
 from typing import Any, Literal
 
 from . import _answers
-from ._answers import Decode
+from ._answers import SAFETENSORS, Decode, ScatterInfo
 from ._array_bytes import decode, encode
 from ._arrays_of_others import as_indices, as_type, decode_for_torch, encode_value, has_no_type
-from ._endpoints import Reduction, check_name, to_operator
+from ._endpoints import JSON, Reduction, check_name, conditions, json_tensor, to_operator
 from ._messages import Answer, Request
 from ._resident_tensor import NamedTensor
+from ._safetensors import write_safetensors
+from .errors import ConnectError, GatherNDError, ShardUnavailable, TransportError
 
 ScatterOperator = Literal["scatternd", "scatter_elements"]
 
@@ -55,3 +61,35 @@ def scatter_into_copy(
     if axis is not None:
         fields["axis"] = axis
     return to_operator(f"/{operator}", read, tensors, {} if name is None else {"data": name}, fields)
+
+
+def scatter_into_table(
+    name: str,
+    indices: Any,
+    updates: Any,
+    reduction: Reduction,
+    if_match: str | None,
+    idempotency_key: str | None,
+) -> Request[ScatterInfo]:
+    """A scatter into a resident tensor, which always carries an Idempotency-Key: that makes it retryable."""
+    check_name(name)
+    key = idempotency_key or str(uuid.uuid4())
+
+    def read(answer: Answer) -> ScatterInfo:
+        return _answers.read_scatter(answer, key)
+
+    def note(error: GatherNDError) -> str | None:
+        is_unknown = isinstance(error, TransportError) and not isinstance(error, ConnectError)
+        if not is_unknown and not isinstance(error, ShardUnavailable):
+            return None
+        return f"the scatter may have been made, or a part of it: repeat it under idempotency_key {key!r}"
+
+    path = f"/tensors/{name}/scatter"
+    tensors = {"indices": encode(as_indices(indices, widen=True)), "updates": encode_value(updates)}
+    headers = {"accept": JSON, "idempotency-key": key, **conditions(if_match, None)}
+    if all(tensor.element_type.safetensors for tensor in tensors.values()):
+        headers["content-type"] = SAFETENSORS
+        return Request("POST", path, read, {"reduction": reduction}, headers, write_safetensors(tensors), note=note)
+    headers["content-type"] = JSON
+    document = {role: json_tensor(tensor) for role, tensor in tensors.items()} | {"reduction": reduction}
+    return Request("POST", path, read, {}, headers, [json.dumps(document).encode()], note=note)

@@ -344,7 +344,10 @@ class NotOffered(ServiceError):
 
 
 class ShardUnavailable(ServiceError):
-    """No replica of rows that the request needs answers; others of the table can be had, and these later."""
+    """No replica of rows that the request needs answers; others of the table can be had, and these later.
+
+    Whether a scatter was made is not known: repeat it under its Idempotency-Key, which a note of the error names.
+    """
 
     code = "shard_unavailable"
 

@@ -76,4 +76,6 @@ def connect_or_exit(url: str, key: str | None, ca: Path | None) -> Iterator[Clie
         if isinstance(error, OSError) and error.filename and error.strerror:
             text = f"{error.filename}: {error.strerror}"
         typer.echo(f"gathernd: {text}", err=True)
+        for note in getattr(error, "__notes__", ()):
+            typer.echo(f"  {note}", err=True)
         raise typer.Exit(1) from None

@@ -296,15 +296,18 @@ def scatter(
     from .npy_files import load  # noqa: PLC0415
 
     with connect_or_exit(url, key, ca) as service:
-        etag = service.scatter(
+        info = service.scatter(
             name,
             load(indices),
             load(updates),
             reduction.value,
+            with_info=True,
             if_match=if_match,
             idempotency_key=idempotency_key,
         )
-        typer.echo(etag)
+        typer.echo(info.etag)
+        if info.ranges is not None:
+            typer.echo(f"ranges changed: {info.ranges}", err=True)
 
 
 @app.command("rm")
