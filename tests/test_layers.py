@@ -101,6 +101,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "app.store.files.tensor_file",
         "app.store.import_records",
         "app.store.maintenance.backup_manifest",
+        "app.cluster.range_scatter",
         "app.cluster.shard_map",
         "app.cluster.shard.pull_order",
     ),
