@@ -1,0 +1,166 @@
+"""What a shard asks of other shards: kept connections to each, one request at a time on each of them.
+
+Requests to several shards go out before the first answer is read, so that they cost one round trip on one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from http.client import HTTPConnection, HTTPException
+from ssl import SSLContext
+from threading import Lock
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+from urllib.parse import quote
+
+from app.api.meant_shard import NODE
+from app.cluster.catalogue.records import Catalogue
+from app.cluster.shard.pull_segment import shard_connection
+from app.tensors.buffer_type import Buffer
+
+CONNECT_S: Final = 1.0
+_KEPT: Final = 32
+"""Idle connections to one shard that are kept."""
+
+
+class PeerFailed(Exception):
+    """A shard gave no answer that can be used."""
+
+
+class PeerAnswer(NamedTuple):
+    """A shard's answer, whole."""
+
+    status: int
+    body: bytes
+
+
+class Peers:
+    """The other shards. `catalogue` says where each is; they are asked with `key`, over TLS if `tls` gives any.
+
+    Methods block, and may be called by several threads.
+    """
+
+    def __init__(
+        self, catalogue: Callable[[], Catalogue], key: Callable[[], str | None], tls: Callable[[], SSLContext | None]
+    ) -> None:
+        self._catalogue = catalogue
+        self._key = key
+        self._tls = tls
+        self._lock = Lock()
+        self._idle: dict[str, list[HTTPConnection]] = {}
+
+    def ask(self, node: str, method: str, path: str, body: Sequence[Buffer] = (), seconds: float = 5.0) -> PeerAnswer:
+        """Ask the shard `node` and return its answer. Raises PeerFailed."""
+        with PeerRequest(self, node, method, path, body, seconds) as request:
+            return request.answer()
+
+    def address_of(self, node: str) -> str:
+        """Where a shard answers. Raises PeerFailed."""
+        found = self._catalogue().nodes.get(node)
+        if found is None:
+            raise PeerFailed(f"the catalogue has no shard {node!r}")
+        return found.address
+
+    def headers_for(self, node: str) -> dict[str, str]:
+        """The fields of a request to a shard."""
+        key = self._key()
+        fields = {NODE: node, "Content-Type": "application/octet-stream"}
+        return fields if key is None else fields | {"Authorization": f"Bearer {key}"}
+
+    def take(self, address: str) -> HTTPConnection:
+        """A connection to an address: a kept one, or a new one that is opened when it is used."""
+        with self._lock:
+            idle = self._idle.get(address)
+            if idle:
+                return idle.pop()
+        return shard_connection(address, self._tls(), CONNECT_S)
+
+    def give_back(self, address: str, connection: HTTPConnection) -> None:
+        """Keep a connection whose answer was read to its end."""
+        with self._lock:
+            idle = self._idle.setdefault(address, [])
+            if connection.sock is not None and len(idle) < _KEPT:
+                idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Close the connections that are idle."""
+        with self._lock:
+            for idle in self._idle.values():
+                for connection in idle:
+                    connection.close()
+            self._idle.clear()
+
+
+class PeerRequest:
+    """A request that has been sent; `answer` waits for what comes back. What fails is told by `answer`."""
+
+    def __init__(self, peers: Peers, node: str, method: str, path: str, body: Sequence[Buffer], seconds: float) -> None:
+        self._peers = peers
+        self._node = node
+        self._asked = method, quote(path, safe="/?=&"), body
+        self._seconds = seconds
+        self._address = ""
+        self._connection: HTTPConnection | None = None
+        self._failure = ""
+        self._was_kept = False
+        self._send()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._drop()
+
+    def answer(self) -> PeerAnswer:
+        """The whole answer. Raises PeerFailed."""
+        while not self._failure:
+            connection = self._connection
+            assert connection is not None
+            try:
+                found = connection.getresponse()
+                body = found.read()
+            except (OSError, HTTPException) as error:
+                self._fail(error)
+                continue
+            self._connection = None
+            self._peers.give_back(self._address, connection)
+            return PeerAnswer(found.status, body)
+        raise PeerFailed(f"{self._node}: {self._failure}")
+
+    def _send(self) -> None:
+        try:
+            self._address = self._peers.address_of(self._node)
+        except PeerFailed as failure:
+            self._failure = str(failure)
+            return
+        method, path, body = self._asked
+        fields = self._peers.headers_for(self._node) | {"Content-Length": str(sum(map(len, body)))}
+        self._connection = connection = self._peers.take(self._address)
+        self._was_kept = connection.sock is not None
+        try:
+            if connection.sock is None:
+                connection.connect()
+            connection.sock.settimeout(self._seconds)
+            connection.request(method, path, b"".join(body), fields)
+        except (OSError, HTTPException) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """The request failed. On a kept connection, which the shard may have closed, it is sent once more.
+
+        All that shards ask of each other may be asked twice.
+        """
+        self._drop()
+        if self._was_kept and not isinstance(error, TimeoutError):
+            self._send()
+        else:
+            self._failure = str(error) or type(error).__name__
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
