@@ -2,12 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.cluster.running import BothTransport, Placed, put, routing, shards
+from tests.cluster.clustered import clustered, routing
+from tests.cluster.running import put
+from tests.cluster.written import WrittenTransport, settled
 from tests.http.conftest import Start, start
 from tests.parity.lookup_cases import Tables, tables
 
@@ -29,30 +33,26 @@ def held() -> Tables:
 
 
 @pytest.fixture(scope="session")
-def both(start: Start, held: Tables, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothTransport]:
-    """A cluster, three shards with four ranges in two replicas, beside one machine that has the whole tables."""
-    path = tmp_path_factory.mktemp("map") / "map.json"
-    with start() as whole, shards(start, 3) as running:
-        placed = Placed(running)
-        every = {**held, SCALAR: tables()[SCALAR]}
-
-        def add(name: str) -> None:
-            put(whole.shared_client(), name, every[name])
-            placed.add(name, every[name])
-
-        with ThreadPoolExecutor(4) as threads:  # each waits for a disk
-            list(threads.map(add, every))
-        placed.aliases["pl_alias"] = "pl_float32_3@1"
-        alias = whole.shared_client().put("/aliases/pl_alias", json={"tensor": "pl_float32_3@1"})
-        assert alias.status_code == 201, alias.text
-        placed.write(path)
-        with routing(start, path) as router:
-            made = BothTransport(router, whole)
+def both(
+    start: Start, warmed: Path, held: Tables, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WrittenTransport]:
+    """A cluster, two routers and three shards with four ranges in two replicas, beside one machine with the tables."""
+    folder = tmp_path_factory.mktemp("cluster")
+    few = ("--max-features", "8")
+    with start() as whole, clustered(start, warmed, folder, shard_flags=few) as running:
+        for client in (whole.shared_client(), running.router.shared_client()):
+            every = {**held, SCALAR: tables()[SCALAR]}
+            with ThreadPoolExecutor(4) as threads:  # each waits for a disk
+                list(threads.map(partial(put, client), every, every.values()))
+            alias = client.put("/aliases/pl_alias", json={"tensor": "pl_float32_3@1"})
+            assert alias.status_code == 201, alias.text
+        with routing(start, running.database) as other:
+            made = WrittenTransport((running.router, other), whole, lambda: settled(running))
             yield made
             made.close()
 
 
 @pytest.fixture
-def compared(both: BothTransport) -> httpx.Client:
+def compared(both: WrittenTransport) -> httpx.Client:
     """A client whose requests go to both, whose answers have to be equal."""
     return httpx.Client(transport=both, base_url="http://both")

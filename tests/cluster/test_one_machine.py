@@ -2,42 +2,69 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.cluster import gathers
-from tests.cluster.running import BothTransport
+from tests.cluster import gathers, scatters
+from tests.cluster.written import WrittenTransport, sequence_of
 from tests.conformance.random_cases import case_of
-from tests.conftest import TEST_ALL, samples, slow_but_for
+from tests.conftest import SOAK, TEST_ALL, slow_but_for
 from tests.http.forms import int64
 from tests.http.tensors import RAW
+from tests.parity.items import choose
 from tests.parity.lookup_cases import Tables, random_lookup
 
-COUNT = 1000 if TEST_ALL else 100
-"""Lookups and gathers, of which a run takes its part (`samples`): a soak 20,000 at a tenth of its full counts."""
+COUNT = 500 if not TEST_ALL else 2_000 if not SOAK else 20_000
+"""Lookups, gathers and scatters."""
+SHARES = 2
+SOON = pytest.mark.xfail(strict=True, reason="routers refuse scatters")
 
 
-@pytest.mark.parametrize("share", slow_but_for((0,), range(2)))
-def test_random_lookups(both: BothTransport, compared: httpx.Client, held: Tables, share: int) -> None:
-    rng = np.random.default_rng([18, share])
-    before = both.compared
-    for _ in range(samples(COUNT) // 2):
-        gathers.send(compared, rng, case_of(random_lookup(rng, held)))
-    assert both.compared - before == samples(COUNT) // 2
-    assert both.statuses[200] > 5 * samples(COUNT) // 20
+@SOON
+@pytest.mark.parametrize("share", slow_but_for((0,), range(SHARES)))
+def test_random_requests(both: WrittenTransport, compared: httpx.Client, held: Tables, share: int) -> None:
+    """Reads and scatters in any order: the same answers, and in the end the same bytes."""
+    rng = np.random.default_rng([random.SystemRandom().getrandbits(32) if SOAK else 18, share])
+    good, count = both.statuses.get(200, 0), COUNT // (SHARES if TEST_ALL else 1)
+    end = both.compared + count
+    while both.compared < end:
+        number = both.compared
+        match choose(rng, ("lookup", "gather", "gather", "scatter", "scatter")):
+            case "lookup":
+                gathers.send(compared, rng, case_of(random_lookup(rng, held)))
+            case "gather":
+                gathers.send(compared, rng, gathers.random_gather(rng, held, spoiled=number % 3 == 0))
+            case _ if both.keyed and rng.random() < 0.1:
+                compared.send(both.again(rng))
+            case _:
+                both.key = choose(rng, (None, f"{share}-{number}", f"{share}-{number - int(rng.integers(30))}"))
+                scatters.send(compared, rng, scatters.random_scatter(rng, held, spoiled=number % 3 == 0))
+    both.key = None
+    assert both.statuses.get(200, 0) - good > count // 2
+    for name in held:
+        answer = compared.get(f"/tensors/{name}/content", headers={"accept": RAW})
+        assert answer.status_code == 200, answer.text
 
 
-@pytest.mark.parametrize("share", slow_but_for((0,), range(2)))
-def test_random_gathers(both: BothTransport, compared: httpx.Client, held: Tables, share: int) -> None:
-    rng = np.random.default_rng([19, share])
-    before = both.compared
-    for number in range(samples(COUNT) // 2):
-        gathers.send(compared, rng, gathers.random_gather(rng, held, spoiled=number % 3 == 0))
-    assert both.compared - before == samples(COUNT) // 2
-    assert both.statuses[200] > 5 * samples(COUNT) // 20
+@SOON
+def test_an_etag_counts_the_ranges_that_scatters_changed(both: WrittenTransport, held: Tables) -> None:
+    name, client = "pl_tall", both.router
+    rows = len(held[name])
+    before = sequence_of(client.get(f"/tensors/{name}").headers["etag"])
+    for chosen, ranges in (([0], 1), ([0, rows - 1], 2), ([0, rows // 2, -1, 1], 3), ([], 0)):
+        updates = {"dtype": "int16", "shape": [len(chosen), 40], "values": [1] * 40 * len(chosen)}
+        body = {"indices": int64([len(chosen), 1], chosen), "updates": updates, "reduction": "add"}
+        answer = client.post(f"/tensors/{name}/scatter", json=body)
+        assert answer.status_code == 200, answer.text
+        assert both.whole.post(f"/tensors/{name}/scatter", json=body).status_code == 200
+        assert answer.json()["ranges"] == ranges
+        before += ranges
+        assert sequence_of(answer.json()["etag"]) == before
+        assert client.get(f"/tensors/{name}").headers["etag"] == answer.json()["etag"] == answer.headers["etag"]
 
 
 @pytest.mark.parametrize("name", ["pl_wide", "pl_tall"])
@@ -74,22 +101,6 @@ def test_data_in_the_request_is_gathered_by_the_router(compared: httpx.Client) -
     assert compared.post("/gathernd", json={"data": data, "indices": int64([1, 1], [2])}).status_code == 422
 
 
-def test_what_changes_data_is_refused(both: BothTransport) -> None:
-    body = {"indices": int64([1, 1], [0]), "updates": {"dtype": "float32", "shape": [1, 3], "values": [1, 2, 3]}}
-    for answer in (
-        both.router.post("/tensors/pl_float32_1/scatter", json=body),
-        both.router.post("/scatternd", json=body | {"data": {"tensor": "pl_float32_1"}}),
-        both.router.put(
-            "/tensors/new", params={"dtype": "int8", "shape": "1"}, content=b"a", headers={"content-type": RAW}
-        ),
-        both.router.delete("/tensors/pl_float32_1"),
-        both.router.put("/aliases/new", json={"tensor": "pl_float32_1@1"}),
-        both.router.delete("/aliases/pl_alias"),
-        both.router.post("/tensors/new/import", json={"url": "https://x.example/a.npy"}),
-    ):
-        assert (answer.status_code, answer.json()["code"]) == (501, "not_implemented"), answer.text
-
-
 @pytest.mark.parametrize("accept", ["*/*", "application/x-npy", "application/x-safetensors"])
 @pytest.mark.parametrize(
     "name", ["pl_float32_3", "pl_string_1", "pl_tall", "pl_empty", "pl_no_items", "pl_alias", "pl_scalar"]
@@ -102,7 +113,7 @@ def test_downloads(compared: httpx.Client, name: str, accept: str) -> None:
     assert compared.get("/tensors/missing/content").status_code == 404
 
 
-def test_tables_are_described_and_listed(both: BothTransport, held: Tables) -> None:
+def test_tables_are_described_and_listed(both: WrittenTransport, held: Tables) -> None:
     router, whole = both.router, both.whole
     for name in ("pl_float32_3", "pl_float32_3@1", "pl_alias", "pl_empty"):
         told, wanted = (client.get(f"/tensors/{name}").json() for client in (router, whole))
@@ -114,16 +125,16 @@ def test_tables_are_described_and_listed(both: BothTransport, held: Tables) -> N
     assert page["next"] == names[3]
     assert router.get("/aliases").json()["aliases"][0]["tensor"] == "pl_float32_3@1"
     etag = router.get("/tensors/pl_float32_3").headers["etag"]
-    assert etag == '"pl_float32_3-1-0"'
+    assert sequence_of(etag) >= 0
     assert router.get("/tensors/pl_float32_3", headers={"if-none-match": etag}).status_code == 304
     models = {one["name"] for one in router.post("/v2/repository/index", json={}).json()}
     assert {"pl_float32_3", "pl_alias", "lookup"} <= models
 
 
-def test_an_explanation_says_which_shards(both: BothTransport) -> None:
+def test_an_explanation_says_which_shards(both: WrittenTransport) -> None:
     body: dict[str, Any] = {"data": {"tensor": "pl_float32_0"}, "indices": int64([4, 1], [0, 5, -1, 9])}
     told = both.router.post("/gathernd", json=body, params={"explain": "true"}).json()["explanation"]["shards"]
-    assert [(one["rows"], one["tuples"]) for one in told] == [([0, 1], 1), ([3, 6], 2)]
+    assert [(one["rows"], one["tuples"]) for one in told] == [([0, 1], 1), ([4, 6], 2)]
     assert all(len(one["replicas"]) == 2 for one in told)
     body = {"features": [{"tensor": "pl_float32_0", "indices": int64([2], [1, 1])}]}
     told = both.router.post("/lookup", json=body, params={"explain": "true"}).json()["explanation"]["features"]

@@ -16,8 +16,10 @@ from app.cluster.router.router_files import RouterFiles
 from app.cluster.router.sharded_service import ShardedService
 from app.cluster.shard_map import ShardMap
 from tests.http.conftest import Start, start
+from tests.http.forms import int64
 from tests.http.held import until
 from tests.http.server import TWO_WORKERS
+from tests.http.tensors import RAW
 from tests.http.test_tls import make_pair
 
 __all__ = ["start"]
@@ -54,6 +56,24 @@ def test_a_worker_that_starts_while_the_files_of_a_router_are_broken_has_what_th
             listed = client.get("/tensors").json()["tensors"]
         assert [one["name"] for one in listed] == ["second"]
         assert "Traceback" not in server.log_text()
+
+
+def test_what_changes_data_is_refused_where_a_file_is_the_map(start: Start, tmp_path: Path) -> None:
+    placed = tmp_path / "map.json"
+    placed.write_text(json.dumps({**json.loads(map_text("items")), "aliases": {"old": "items@1"}}))
+    body = {"indices": int64([1, 1], [0]), "updates": {"dtype": "float32", "shape": [1, 2], "values": [1, 2]}}
+    with start("--cluster", str(placed)) as server, server.client() as client:
+        query, raw = {"dtype": "int8", "shape": "1"}, {"content-type": RAW}
+        for answer in (
+            client.post("/tensors/items/scatter", json=body),
+            client.post("/scatternd", json=body | {"data": {"tensor": "items"}}),
+            client.put("/tensors/new", params=query, content=b"a", headers=raw),
+            client.delete("/tensors/items"),
+            client.put("/aliases/new", json={"tensor": "items@1"}),
+            client.delete("/aliases/old"),
+            client.post("/tensors/new/import", json={"url": "https://x.example/a.npy"}),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (501, "not_implemented"), answer.text
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")

@@ -1,0 +1,117 @@
+"""What must hold in the end: every acknowledged add once on every replica, every other one at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import httpx
+import numpy as np
+
+from app.cluster.catalogue.records import Catalogue
+from tests.cluster.chaos.load import RANGE_ROWS, TABLE, WIDTH, Told
+from tests.cluster.chaos.processes import KEY, RANGES, REPLICAS, ROUTERS, Cluster
+from tests.cluster.waiting import until
+from tests.http.tensors import RAW
+from tests.parity.items import Array
+
+OF_SHARDS = {"authorization": f"Bearer {KEY}"}
+
+
+def check(cluster: Cluster, told: Told) -> None:
+    """Compare what clients were told with all replicas. Raises AssertionError."""
+    newest: list[Catalogue] = []
+
+    def whole() -> bool:
+        newest[:] = [cluster.catalogue.refresh()]
+        return all(
+            _is_whole(cluster, newest[0], tensor) and len(record.in_sync) == REPLICAS
+            for tensor, record in newest[0].ranges.items()
+        )
+
+    until(whole, "all replicas are in sync and have applied the same")
+    version = newest[0].tables[TABLE].versions[-1]
+    assert [(one.start, one.stop) for one in version.segments] == [
+        (number * RANGE_ROWS, (number + 1) * RANGE_ROWS) for number in range(RANGES)
+    ]
+    found = [
+        {node: _content(cluster.url(node), version.tensor(one), OF_SHARDS) for node in one.nodes}
+        for one in version.segments
+    ]
+    for number, replicas in enumerate(found):
+        first, *others = replicas.values()
+        assert all(np.array_equal(first, other) for other in others), f"the replicas of range {number} differ"
+    table = np.concatenate([next(iter(replicas.values())) for replicas in found])
+    _check_adds(told, table)
+    etags = set()
+    for router in ROUTERS:
+        assert np.array_equal(_content(cluster.url(router), TABLE, cluster.headers), table), router
+        url = f"{cluster.url(router)}/tensors/{TABLE}"
+        etags.add(httpx.get(url, headers=cluster.headers, trust_env=False, timeout=60).headers["etag"])
+    assert len(etags) == 1, etags
+    assert not told.wrongs, "\n".join(told.wrongs[:20])
+
+
+def _is_whole(cluster: Cluster, catalogue: Catalogue, tensor: str) -> bool:
+    states = set()
+    for node in catalogue.ranges[tensor].in_sync:
+        with suppress(httpx.TransportError):
+            answer = httpx.get(f"{cluster.url(node)}/shard/ranges/{tensor}", headers=OF_SHARDS, trust_env=False)
+            if not answer.is_success:
+                return False
+            states.add((answer.json()["applied"], answer.json()["last"]))
+    return len(states) == 1 and len({*next(iter(states))}) == 1
+
+
+def _content(url: str, tensor: str, headers: dict[str, str]) -> Array:
+    answer = httpx.get(
+        f"{url}/tensors/{tensor}/content", headers={**headers, "accept": RAW}, trust_env=False, timeout=60
+    )
+    assert answer.is_success, answer.text
+    return np.frombuffer(answer.content, np.int32).reshape(-1, WIDTH)
+
+
+def _check_adds(told: Told, table: Array) -> None:
+    applied = [0] * RANGES
+    lost, twice = [], []
+    for add in told.adds:
+        values = [int(table[cell]) for cell in add.cells[len(add.ranges) :]]
+        if max(values) > 1:
+            twice.append(add.key)
+        if add.is_acknowledged and min(values) < 1:
+            lost.append(add.key)
+        for number, value in zip(add.ranges, values, strict=True):
+            applied[number] += value
+    hot = [int(table[number * RANGE_ROWS, 0]) for number in range(RANGES)]
+    assert not lost, f"acknowledged and lost: {lost[:20]}"
+    assert not twice, f"made twice: {twice[:20]}"
+    assert hot == applied, f"the hot cells hold {hot}, and {applied} adds were made"
+    assert int(table.sum()) == sum(hot) + sum(applied), "cells have changed that no add named"
+
+
+def refusals(told: Told, version: str, deaths: list[tuple[float, str]]) -> list[float]:
+    """Seconds from each death of a primary to the first acknowledged add of its range that was asked for later."""
+    found = []
+    for died, tensor in deaths:
+        start = int(tensor.removeprefix(f"{version}.").partition("-")[0])
+        acknowledged = told.acknowledged[start // RANGE_ROWS]
+        later = [end - died for begun, end in acknowledged if begun > died or end > died + 0.5]
+        if later:
+            found.append(min(later))
+    return found
+
+
+def summary(told: Told, seconds: float, taken: list[float], say: Callable[[str], None]) -> None:
+    """Say what was done, and how long ranges refused scatters."""
+    acknowledged = sum(add.is_acknowledged for add in told.adds)
+    say(f"{acknowledged} of {len(told.adds)} adds acknowledged ({acknowledged / seconds:.0f}/s), others: refused, lost")
+    say(f"refusals: {dict(told.refusals)}")
+    if told.gathers:
+        p50, p99 = np.quantile(told.gathers, (0.5, 0.99)) * 1e3
+        say(f"{len(told.gathers)} gathers: p50 {p50:.1f} ms, p99 {p99:.1f} ms, most {max(told.gathers):.1f} s")
+    if taken:
+        p50, p99 = np.quantile(taken, (0.5, 0.99))
+        say(
+            f"{len(taken)} ranges lost their primary and took scatters again: "
+            f"p50 {p50:.2f} s, p99 {p99:.2f} s, most {max(taken):.2f} s"
+        )
