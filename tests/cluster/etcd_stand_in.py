@@ -105,28 +105,37 @@ class Records:
             self.changed.notify_all()
         return self.header | answer
 
-    def check(self, asked: Json) -> None:
-        operations = asked.get("success", [])
-        if max(len(asked.get("compare", [])), len(operations)) > MAX_OPERATIONS:
+    def check(self, asked: Json, maximum: int = MAX_OPERATIONS) -> None:
+        operations, otherwise = asked.get("success", []), asked.get("failure", [])
+        count = max(len(asked.get("compare", [])), len(operations), len(otherwise))
+        if count > maximum:
             raise Refused(400, 3, "etcdserver: too many operations in txn request")
-        for one in operations:
+        for one in operations + otherwise:
+            if "request_txn" in one:
+                self.check(one["request_txn"], maximum - count)
             lease = one.get("request_put", {}).get("lease")
             if lease is not None and lease not in self.leases:
                 raise Refused(404, 5, "etcdserver: requested lease not found")
 
     def carry_out(self, asked: Json, events: list[Json]) -> Json:
-        if not all(map(self.holds, asked.get("compare", []))):
-            return {}
-        for one in asked.get("success", []):
-            if "request_put" in one:
-                put = one["request_put"]
-                key = b64decode(put["key"]).decode()
-                self.keys[key] = [put["value"], self.revision + 1, put.get("lease", "0")]
-                self.lives.setdefault(key, []).append((self.revision + 1, True))
-                events.append({"kv": self.key_value(key)})
-            else:
-                self.remove(b64decode(one["request_delete_range"]["key"]).decode(), events)
-        return {"succeeded": True}
+        holds = all(map(self.holds, asked.get("compare", [])))
+        responses = [self.operate(one, events) for one in asked.get("success" if holds else "failure", [])]
+        return ({"succeeded": True} if holds else {}) | ({"responses": responses} if responses else {})
+
+    def operate(self, one: Json, events: list[Json]) -> Json:
+        if "request_txn" in one:
+            return {"response_txn": self.carry_out(one["request_txn"], events)}
+        if "request_range" in one:
+            return {"response_range": self.range(one["request_range"])}
+        if "request_delete_range" in one:
+            self.remove(b64decode(one["request_delete_range"]["key"]).decode(), events)
+            return {"response_delete_range": {}}
+        put = one["request_put"]
+        key = b64decode(put["key"]).decode()
+        self.keys[key] = [put["value"], self.revision + 1, put.get("lease", "0")]
+        self.lives.setdefault(key, []).append((self.revision + 1, True))
+        events.append({"kv": self.key_value(key)})
+        return {"response_put": {}}
 
     def remove(self, key: str, events: list[Json]) -> None:
         if self.keys.pop(key, None) is not None:

@@ -96,7 +96,8 @@ class Database:
         self, address: DatabaseAddress, tls: ssl.SSLContext | None = None, lease_seconds: int = LEASE_S
     ) -> None:
         """`tls` has the authorities for etcds://, by default those of the machine."""
-        self._prefix = f"{address.prefix}/"
+        self.prefix = f"{address.prefix}/"
+        """What the keys of all records begin with."""
         self._lease_seconds = lease_seconds
         self._lease: Lease | None = None
         self._lease_lock = Lock()
@@ -105,7 +106,7 @@ class Database:
         # What serves without a cluster does without httpx, a twentieth of a second of every start.
         from app.cluster.catalogue.etcd_gateway import Gateway  # noqa: PLC0415
 
-        self._gateway = Gateway(address.endpoints, tls)
+        self.gateway = Gateway(address.endpoints, tls)
 
     # Reading
 
@@ -114,20 +115,18 @@ class Database:
 
         It costs little if nothing has changed; otherwise etcd looks at every record to find those that have.
         """
-        now = self._gateway.ask("/v3/kv/range", {"key": self._bytes(""), "count_only": True})
+        now = self.gateway.ask("/v3/kv/range", {"key": self._bytes(""), "count_only": True})
         if _revision(now) == known.revision:
             return known.revision, {}
         since = {"min_mod_revision": str(known.revision + 1)} if known.revision else {}
-        found = self._gateway.ask("/v3/kv/range", {**self._all_keys, **since})
+        found = self.gateway.ask("/v3/kv/range", {**self._all_keys, **since})
         revision = _revision(found)
         written: dict[str, tuple[bytes, int] | None] = {
             self._key(one): (_value(one), int(one["mod_revision"])) for one in found.get("kvs", ())
         }
         if len(known.revisions.keys() | written.keys()) != int(found.get("count", 0)):
             at = {"keys_only": True, "revision": str(revision)}
-            left = {
-                self._key(one) for one in self._gateway.ask("/v3/kv/range", {**self._all_keys, **at}).get("kvs", ())
-            }
+            left = {self._key(one) for one in self.gateway.ask("/v3/kv/range", {**self._all_keys, **at}).get("kvs", ())}
             written.update(dict.fromkeys(known.revisions.keys() - left))
         return revision, written
 
@@ -140,7 +139,7 @@ class Database:
         asked = {**self._all_keys}
         while not stop.is_set():
             asked["start_revision"] = str(after + 1)
-            for found in self._gateway.stream("/v3/watch", {"create_request": asked}):
+            for found in self.gateway.stream("/v3/watch", {"create_request": asked}):
                 if stop.is_set():
                     return
                 if int(found.get("compact_revision", 0)):
@@ -179,7 +178,7 @@ class Database:
                 operations.append({"request_put": put})
         body = {"compare": compares, "success": operations}
         try:
-            answer = self._gateway.ask("/v3/kv/txn", body, may_repeat=False)
+            answer = self.gateway.ask("/v3/kv/txn", body, may_repeat=False)
         except OSError as error:
             if "lease not found" in str(error) and self._lease is not None:
                 self._lease.lose()
@@ -199,7 +198,7 @@ class Database:
             if self._lease is not None and self._lease.is_held:
                 return self._lease
             begun = monotonic()
-            found = self._gateway.ask("/v3/lease/grant", {"TTL": str(self._lease_seconds)})
+            found = self.gateway.ask("/v3/lease/grant", {"TTL": str(self._lease_seconds)})
             self._lease = Lease(found["ID"], begun + int(found["TTL"]))
             if self._keeper is None:
                 self._keeper = Thread(target=self._keep, name="etcd-lease", daemon=True)
@@ -213,7 +212,7 @@ class Database:
                 continue
             begun = monotonic()
             try:
-                found = self._gateway.ask("/v3/lease/keepalive", {"ID": lease.number})["result"]
+                found = self.gateway.ask("/v3/lease/keepalive", {"ID": lease.number})["result"]
             except OSError:
                 continue  # it is lost by its own clock if that goes on
             if int(found.get("TTL", 0)) > 0:
@@ -228,8 +227,8 @@ class Database:
         if lease is not None:
             lease.lose()
             with suppress(OSError):  # it ends by itself
-                self._gateway.ask("/v3/lease/revoke", {"ID": lease.number})
-        self._gateway.close()
+                self.gateway.ask("/v3/lease/revoke", {"ID": lease.number})
+        self.gateway.close()
 
     # Keys
 
@@ -239,15 +238,15 @@ class Database:
 
     def _keys_from(self, beginning: str) -> dict[str, str]:
         """The keys that begin so, as etcd has it: from this to before the next text of this length."""
-        first = (self._prefix + beginning).encode()
+        first = (self.prefix + beginning).encode()
         until = first[:-1] + bytes([first[-1] + 1])
         return {"key": b64encode(first).decode(), "range_end": b64encode(until).decode()}
 
     def _bytes(self, key: str) -> str:
-        return b64encode((self._prefix + key).encode()).decode()
+        return b64encode((self.prefix + key).encode()).decode()
 
     def _key(self, found: Mapping[str, str]) -> str:
-        return b64decode(found["key"]).decode().removeprefix(self._prefix)
+        return b64decode(found["key"]).decode().removeprefix(self.prefix)
 
 
 def open_database(cluster: str, authorities: Path | None) -> Database:

@@ -105,16 +105,16 @@ def test_what_has_gone_is_told_as_of_the_revision_of_a_read(
     """Another change comes between the two requests of a read."""
     before = put(database, a="t@1", b="t@1")
     put(database, a=None)
-    ask = database._gateway.ask
+    ask = database.gateway.ask
 
     def between(path: str, body: Any, **options: Any) -> Any:
         if body.get("keys_only"):
             with monkeypatch.context() as patched:
-                patched.setattr(database._gateway, "ask", ask)
+                patched.setattr(database.gateway, "ask", ask)
                 put(database, a="t@1", b=None)
         return ask(path, body, **options)
 
-    monkeypatch.setattr(database._gateway, "ask", between)
+    monkeypatch.setattr(database.gateway, "ask", between)
     _, written = database.read(before)
     assert written == {"aliases/a": None}
 
@@ -220,7 +220,7 @@ def test_a_lease_that_etcd_has_ended_is_not_held_and_followed_by_another(databas
     lease = database.hold_lease()
     assert lease.is_held
     assert database.hold_lease() is lease
-    database._gateway.ask("/v3/lease/revoke", {"ID": lease.number})
+    database.gateway.ask("/v3/lease/revoke", {"ID": lease.number})
     with pytest.raises(OSError, match="lease"):
         database.commit(Change({"alive/a": Mark()}, leased=frozenset({"alive/a"})), known(database))
     assert not lease.is_held
@@ -278,7 +278,7 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_one_that_is_missing(datab
     put(database, a="t@1")
     before = client.refresh()
     put_raw = {"request_put": {"key": database._bytes("tables/t"), "value": "e30="}}
-    database._gateway.ask("/v3/kv/txn", {"success": [put_raw]})
+    database.gateway.ask("/v3/kv/txn", {"success": [put_raw]})
     with pytest.raises(OSError, match="tables/t"):
         client.refresh()
     assert client.catalogue is before

@@ -1,0 +1,232 @@
+"""Which content each Idempotency-Key of a cluster is bound to: one key of etcd for each, outside the catalogue.
+
+A router binds the key of a scatter before it touches a range. Whoever binds the same key later, any router at any time,
+is told the first binding: a retry goes to that content, whatever the name stands for by then.
+
+Bindings that are asked for at the same time share a transaction. They live for 24 hours: all that a process makes
+within an hour are under one lease, which etcd ends by itself. A transaction whose outcome is not known is repeated,
+since it finds its own bindings.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode, urlsafe_b64encode
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from time import monotonic, sleep
+from typing import Any, Final
+
+import orjson
+
+from app.cluster.catalogue.client import ANSWER_S
+from app.cluster.catalogue.etcd import Database
+from app.cluster.catalogue.transitions import unavailable
+from app.errors import GatherError
+
+LIFETIME_S: Final = 24 * 3600
+MAXIMUM: Final = 1_000_000
+"""Bindings of a cluster that live at the same time."""
+AT_ONCE: Final = 60
+"""Bindings in a transaction: etcd takes 128 operations by default, and bounds those of its parts together."""
+_USE_S: Final = 3600
+"""Seconds for which bindings are made under one lease."""
+_SPARE_S: Final = 300
+_SHARE: Final = 64
+"""A process counts the bindings again when it has made this part of those that were left."""
+_PAUSE_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The content that a key is bound to, and the digest of the request that came with it."""
+
+    content_id: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    key: str
+    binding: Binding
+    answer: Future[Binding] = field(default_factory=Future)
+
+
+class KeyBindings:
+    """The bindings of one cluster, made by a thread of its own. Methods may be called by several threads."""
+
+    def __init__(self, database: Database, maximum: int = MAXIMUM, lifetime: int = LIFETIME_S) -> None:
+        """`lifetime` is in seconds."""
+        self._gateway = database.gateway
+        self._folder = f"keys-of/{database.prefix}"
+        self._maximum = maximum
+        self._lifetime = lifetime
+        self._queue: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._lock = Lock()
+        self._lease = ""
+        self._lease_until = 0.0
+        """When bindings need a new lease, by `monotonic`."""
+        self._left = 0
+        """How many bindings there is room for, as far as this process knows."""
+        self._until_count = 0
+        """How many of them may be made before they are counted again."""
+
+    def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
+        """Bind a key that was sent to the name `scope`, unless it is bound. Returns its binding. Blocks.
+
+        Raises insufficient_storage, and shard_unavailable if etcd does not answer: the key may be bound then.
+        """
+        return self.submit(scope, key, content_id, digest).result()
+
+    def submit(self, scope: str, key: str, content_id: str, digest: str) -> Future[Binding]:
+        """As `bind`, without waiting."""
+        asked = _Asked(self._key(scope, key), Binding(content_id, digest))
+        with self._lock:
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="key-bindings", daemon=True)
+                self._thread.start()
+        self._queue.put(asked)
+        return asked.answer
+
+    def close(self) -> None:
+        """End the thread once it has answered all that was asked for. Nothing may be asked for afterwards."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            self._queue.put(None)
+            thread.join()
+
+    # The thread
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            group: dict[str, list[_Asked]] = {}
+            one = self._queue.get()
+            with suppress(Empty):
+                while one is not None:
+                    group.setdefault(one.key, []).append(one)
+                    if len(group) == AT_ONCE:
+                        break
+                    one = self._queue.get_nowait()
+            is_open = one is not None
+            self._answer(group)
+
+    def _answer(self, group: Mapping[str, list[_Asked]]) -> None:
+        """Answer all of a group; of those with one key the first one is bound."""
+        found: Mapping[str, Binding] = {}
+        problem: BaseException = self._is_full()
+        try:
+            found = self._bound({key: asked[0].binding for key, asked in group.items()})
+        except Exception as error:  # noqa: BLE001  (it is raised in the threads that wait)
+            problem = error
+        for key, asked in group.items():
+            for one in asked:
+                if key in found:
+                    one.answer.set_result(found[key])
+                else:
+                    one.answer.set_exception(problem)
+
+    def _bound(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
+        """The bindings of these keys, made where there was none; without those that there is no room for."""
+        end = monotonic() + ANSWER_S
+        while wanted:
+            try:
+                return self._transact(self._fitting(wanted))
+            except OSError as error:
+                if "lease not found" in str(error):
+                    self._lease_until = 0.0
+                if monotonic() > end:
+                    raise unavailable(
+                        "etcd does not answer; whether the Idempotency-Key is bound is not known"
+                    ) from None
+                sleep(_PAUSE_S)
+        return {}
+
+    def _transact(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
+        lease = self._hold_lease()
+        operations = [{"request_txn": _binding(key, binding, lease)} for key, binding in wanted.items()]
+        answer = self._gateway.ask("/v3/kv/txn", {"success": operations})
+        parts = [one["response_txn"] for one in answer.get("responses", ())]
+        made = sum(bool(part.get("succeeded")) for part in parts)
+        self._left -= made
+        self._until_count -= made
+        return {
+            key: binding if part.get("succeeded") else _read(part)
+            for (key, binding), part in zip(wanted.items(), parts, strict=True)
+        }
+
+    # Room
+
+    def _fitting(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
+        """Those that are bound, and as many others as there is room for."""
+        if self._until_count < len(wanted):
+            self._left = self._maximum - self._count()
+            self._until_count = self._left // _SHARE
+        if self._left >= len(wanted):
+            return wanted
+        known = self._known(wanted)
+        absent = [key for key in wanted if key not in known]
+        refused = set(absent[max(self._left, 0) :])
+        return {key: binding for key, binding in wanted.items() if key not in refused}
+
+    def _count(self) -> int:
+        until = self._folder[:-1] + chr(ord(self._folder[-1]) + 1)
+        asked = {"key": _base64(self._folder), "range_end": _base64(until), "count_only": True}
+        return int(self._gateway.ask("/v3/kv/range", asked).get("count", 0))
+
+    def _known(self, keys: Collection[str]) -> set[str]:
+        """Which of these keys are bound."""
+        operations = [{"request_range": {"key": _base64(key)}} for key in keys]
+        answer = self._gateway.ask("/v3/kv/txn", {"success": operations})
+        parts = (one["response_range"] for one in answer.get("responses", ()))
+        return {key for key, part in zip(keys, parts, strict=True) if part.get("kvs")}
+
+    def _is_full(self) -> GatherError:
+        return GatherError(
+            "insufficient_storage",
+            f"the cluster remembers {self._maximum} Idempotency-Keys of the last 24 hours, and no more",
+            facts={"limit": "idempotency_keys", "maximum": self._maximum},
+        )
+
+    # Keys and leases
+
+    def _key(self, scope: str, key: str) -> str:
+        """The key of etcd, of one length for all: etcd keeps all keys in memory."""
+        digest = sha256(scope.encode() + b"\0" + key.encode()).digest()
+        return self._folder + urlsafe_b64encode(digest).decode().rstrip("=")
+
+    def _hold_lease(self) -> str:
+        """A lease that outlives a binding of this moment by its lifetime."""
+        now = monotonic()
+        if now >= self._lease_until:
+            ttl = self._lifetime + _USE_S + _SPARE_S
+            self._lease = self._gateway.ask("/v3/lease/grant", {"TTL": str(ttl)})["ID"]
+            self._lease_until = now + _USE_S
+        return self._lease
+
+
+def _binding(key: str, binding: Binding, lease: str) -> dict[str, Any]:
+    """A transaction that puts a binding if there is none, and reads it otherwise."""
+    at = {"key": _base64(key)}
+    value = b64encode(orjson.dumps([binding.content_id, binding.digest])).decode()
+    return {
+        "compare": [{**at, "target": "MOD", "result": "EQUAL", "mod_revision": "0"}],
+        "success": [{"request_put": {**at, "value": value, "lease": lease}}],
+        "failure": [{"request_range": at}],
+    }
+
+
+def _read(part: Mapping[str, Any]) -> Binding:
+    """The binding that a transaction has found."""
+    content_id, digest, *_ = orjson.loads(b64decode(part["responses"][0]["response_range"]["kvs"][0]["value"]))
+    return Binding(content_id, digest)
+
+
+def _base64(text: str) -> str:
+    return b64encode(text.encode()).decode()
