@@ -72,14 +72,28 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class Primary:
+    """The shard that takes the scatters of a range, at `epoch`; `address` is "" while it is not known."""
+
+    node: str
+    address: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class RowRange:
-    """Rows `start` to `stop` - 1, which each replica holds as its resident tensor `tensor`, row `start` first."""
+    """Rows `start` to `stop` - 1, which each replica holds as its resident tensor `tensor`, row `start` first.
+
+    A range that takes scatters (an open one) has a `primary`, and its replicas are those that are in sync. The rows of
+    the others never change.
+    """
 
     start: int
     stop: int
     tensor: str = ""
     """`ShardedVersion` makes `shard_tensor` of ""."""
     replicas: tuple[Replica, ...] = ()
+    primary: Primary | None = None
 
     @property
     def rows(self) -> int:
@@ -126,8 +140,17 @@ class ShardedVersion:
 
     @property
     def etag(self) -> str:
-        """The ETag of the table at this version, which is that of no shard."""
-        return f'"{self.content_id}-0"'
+        """The ETag of the table as it was uploaded, which is that of no shard."""
+        return self.etag_at(0)
+
+    def etag_at(self, sequence: int) -> str:
+        """Its ETag once the sequences of its ranges add up to `sequence`."""
+        return f'"{self.content_id}-{sequence}"'
+
+    @cached_property
+    def is_open(self) -> bool:
+        """Whether one of its ranges takes scatters."""
+        return any(one.primary is not None for one in self.ranges)
 
     @cached_property
     def stops(self) -> NDArray[np.int64]:
@@ -302,6 +325,8 @@ def _check_version(place: str, version: ShardedVersion) -> None:
         _check_text(f"{here}.tensor", check_reference, one.tensor)
         if not one.replicas:
             raise BadShardMap(f"{here}.replicas: is empty")
+        if one.primary is not None:
+            raise BadShardMap(f"{here}.primary: only the ranges of a catalogue take scatters")
         addresses = [replica.address for replica in one.replicas]
         for address in addresses:
             match = _ADDRESS.fullmatch(address)

@@ -161,7 +161,7 @@ class Lookups(Runner):
             one.include_last_offset and ends_early(one) for one in call.features
         ):  # the kernel sees where bags begin
             raise await self._first_error(call, plan, request)
-        run, tables, every = await self._read_tables(call, run, residents, request)
+        run, residents, tables, every = await self._read_tables(call, run, residents, request)
         plan = run.plan
         if on_event_loop and request.parts == 1 and not strings:
             bad = self._run_kernel(run, every, tables, 1, request)
@@ -239,13 +239,13 @@ class Lookups(Runner):
         run: LookupRun,
         residents: Sequence[Resident],
         request: ServedRequest,
-    ) -> tuple[LookupRun, Sequence[Resident], Sequence[int]]:
-        """What a kernel is to do, the table of each feature, and the numbers of the features that it is to look up.
+    ) -> tuple[LookupRun, Sequence[Resident], Sequence[Resident], Sequence[int]]:
+        """What a kernel is to do: the run, the contents that the features are of, the table of each, and their numbers.
 
-        Here all of them, from the tables of the store.
+        The kernel looks up the features that are numbered, here all of them, from the tables of the store.
         """
         del call, request
-        return run, residents, range(len(residents))
+        return run, residents, residents, range(len(residents))
 
     def _run_kernel(
         self,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from app.cluster.router.range_requests import as_rows
 from app.cluster.router.row_sinks import RowSink, WholeBody
+from app.cluster.router.sequences import exactly
 from app.cluster.router.shard_connection import BUFFER_BYTES, Failure, ShardConnection
 from app.formats.safetensors.header import write_header
 from app.tensors.dtypes import DTYPES
@@ -82,7 +83,8 @@ def asked(sink: Any, answer: bytes, step: int = 1 << 20, etag: str | None = None
     """What came of one request, and the connection's other side; within a running loop."""
     found: list[Failure | None] = []
     pipe = Pipe(ShardConnection(lambda _: None))
-    pipe.connection.ask([b"request"], sink, etag, 9.0, lambda _, failure: found.append(failure))
+    check = None if etag is None else exactly(etag)
+    pipe.connection.ask([b"request"], sink, check, 9.0, lambda _, failure: found.append(failure))
     pipe.feed(answer, step)
     return found, pipe
 
@@ -157,7 +159,7 @@ def test_any_other_answer_is_refused(name: str, answer: bytes, step: int) -> Non
 
 
 def problem(code: str) -> bytes:
-    return json.dumps({"code": code}).encode()
+    return json.dumps({"code": code, "detail": "why"}).encode()
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,8 @@ def test_a_refusal_is_understood_and_leaves_the_connection_usable(status: int, c
         for step in (1 << 20, 5):
             answer = answer_of(body, "retry-after: 7", status=f"{status} No")
             found, pipe = asked(WholeBody(10), answer, step)
-            assert found == [Failure(kind, f"it answered {status} {code}".rstrip(), 7)]
+            told: dict[str, Any] = {"code": code, "said": "why"} if code else {}
+            assert found == [Failure(kind, f"it answered {status} {code}".rstrip(), 7, **told)]
             assert pipe.connection.usable
 
     run(work)

@@ -16,6 +16,8 @@ from typing import Final
 from app.api.meant_shard import FIELD
 from app.cluster.router.range_reads import AskReplica, FetchMap, RangeReads, ReadAction, Wake
 from app.cluster.router.range_requests import RangeRequest
+from app.cluster.router.sequences import FIELD as SEQUENCE
+from app.cluster.router.sequences import NOTHING_READ, Sequences, exactly, reading
 from app.cluster.router.shard_connection import Failure
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.router.shards import Ask, Shards
@@ -37,10 +39,14 @@ HEDGE_AGAIN_S: Final = 0.05
 
 @dataclass(slots=True)
 class TableReads:
-    """What is needed of one version of a table, by number of range."""
+    """What is needed of one version of a table, by number of range.
+
+    Once it is fetched, `read` has the sequence of each open range among those, by the name of its tensor.
+    """
 
     resident: ShardedResident
     requests: Mapping[int, RangeRequest]
+    read: dict[str, int] | None = None
 
 
 class VersionGone(GatherError):
@@ -71,6 +77,7 @@ class RowFetcher:
     def __init__(self, shards: Shards, shard_map: ShardMap, late_after: float, key: str | None = None) -> None:
         self.shards = shards
         self.shard_map = shard_map
+        self.sequences = Sequences()
         self.late_after = late_after
         self.fields = b""
         """Header lines of every request."""
@@ -83,6 +90,18 @@ class RowFetcher:
     def use_key(self, key: str | None) -> None:
         """Ask shards with this API key from now on."""
         self.fields = b"" if key is None else b"authorization: Bearer %b\r\n" % key.encode()
+
+    def use_map(self, shard_map: ShardMap) -> None:
+        """Read by this map from now on."""
+        self.shard_map = shard_map
+        self.sequences.keep_only(shard_map)
+
+    def etag_of(self, resident: ShardedResident, read: Mapping[str, int] | None = None) -> str:
+        """The ETag of a table of which ranges are `read`; of the others it has what is known."""
+        version = resident.version_in_map
+        if read is None and not version.is_open:
+            return resident.etag
+        return self.sequences.etag(version, read or NOTHING_READ)
 
     async def fetch(self, wanted: Sequence[TableReads], request: ServedRequest) -> list[LostRange]:
         """Have all requests answered to their sinks; what no replica answers is returned.
@@ -209,9 +228,18 @@ class _Fetch:
         one = self.reads[place].version.ranges[number]
         own = action.late_at - self.loop.time()
         spare = request.answer_bytes / BYTES_PER_SECOND
-        pieces = fetcher.pieces(request, one, replica, self.fields)
+        fields, check = self.fields, None
+        if one.primary is not None:
+            wanted = self.wanted[place]
+            if wanted.read is None:
+                wanted.read = {}
+            fields += b"%b: %d\r\n" % (SEQUENCE, fetcher.sequences.least(one.tensor))
+            check = reading(fetcher.sequences, one, wanted.read)
+        elif replica.etag is not None:
+            check = exactly(replica.etag)
+        pieces = fetcher.pieces(request, one, replica, fields)
         shard, patience = fetcher.shards.get(replica.address), max(own, 0.0) + spare
-        ask = Ask(shard, pieces, request.sink, replica.etag, patience, self._answered, self._begun)
+        ask = Ask(shard, pieces, request.sink, check, patience, self._answered, self._begun)
         hedge_at = action.hedge_at + spare
         self.asks[ask] = _Asked(place, number, replica, spare, hedge_at, own < fetcher.late_after / 2)
         if hedge_at < self.alarm:

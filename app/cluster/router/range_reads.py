@@ -27,7 +27,11 @@ from app.cluster.shard_map import Replica, ShardedVersion, ShardMap
 
 ROUNDS: Final = 3
 FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 0.5
 """Seconds between two rounds with the same map, doubled with each."""
+CATCH_UP_S: Final = 20.0
+"""Seconds of rounds for an open range while a replica answers that it may not be read yet: until a shard has become
+primary, and has committed what the last one left."""
 Outcome: TypeAlias = Literal["done", "version_gone", "shard_unavailable", "deadline_exceeded"]
 """`version_gone`: the map does not have this version any more. The request begins anew with the newer map, or is of a
 version that there is not."""
@@ -70,6 +74,8 @@ class _RangeRead:
     rounds: int = 1
     again_at: float | None = None
     """When the next round begins, None while there is one."""
+    refused: bool = False
+    """Whether a replica has answered in this round that it may not be read."""
 
 
 @dataclass(slots=True)
@@ -85,12 +91,15 @@ class RangeReads:
     outcome: Outcome | None = None
     unavailable: tuple[int, ...] = ()
     """With outcome `shard_unavailable` the numbers of the ranges that no replica answers."""
+    _until: float = inf
+    """When the rounds for open ranges end."""
     _waiting: dict[int, _RangeRead] = field(default_factory=dict)
     _is_fetching: bool = False
 
     def start(self, numbers: Iterable[int], now: float) -> list[ReadAction]:
         """Ask for these ranges. There may be none, and then it is done."""
         actions: list[ReadAction] = []
+        self._until = now + CATCH_UP_S
         for number in numbers:
             one = self._waiting[number] = _RangeRead(self.choice.order(self.version.ranges[number].replicas, now))
             actions += self._next(number, one, now)
@@ -129,10 +138,16 @@ class RangeReads:
         one = self._waiting.get(number)
         if one is not None and replica in one.asked:
             self.choice.failed(replica.address, now, why)
-        return self.no_range(number, replica, now)
+        return self._not_there(number, replica, now)
 
     def no_range(self, number: int, replica: Replica, now: float) -> list[ReadAction]:
-        """A shard does not have the range (`stale_map`)."""
+        """A shard does not have the range, or may not be read (`stale_map`)."""
+        one = self._waiting.get(number)
+        if one is not None:
+            one.refused = True
+        return self._not_there(number, replica, now)
+
+    def _not_there(self, number: int, replica: Replica, now: float) -> list[ReadAction]:
         one = self._waiting.get(number)
         if one is None or replica not in one.asked:
             return []
@@ -170,7 +185,7 @@ class RangeReads:
         ]
         for number, one in due:
             one.replicas = self.choice.order(self.version.ranges[number].replicas, now)
-            one.tried, one.again_at = 0, None
+            one.tried, one.again_at, one.refused = 0, None, False
             one.rounds += 1
         return [action for number, one in due for action in self._next(number, one, now)]
 
@@ -191,18 +206,21 @@ class RangeReads:
             return []
         if one.tried < len(one.replicas):
             return [self._ask(number, one, now)]
-        if one.rounds >= ROUNDS:
+        if one.rounds >= ROUNDS and not self._may_catch_up(number, one, now):
             self.outcome = "shard_unavailable"
             self.unavailable = tuple(
                 sorted(other for other, read in self._waiting.items() if other == number or read.rounds >= ROUNDS)
             )
             return []
-        one.again_at = min(now + FIRST_PAUSE * 2 ** (one.rounds - 1), self.deadline)
+        one.again_at = min(now + min(FIRST_PAUSE * 2 ** (one.rounds - 1), LONGEST_PAUSE), self.deadline)
         actions: list[ReadAction] = [Wake(one.again_at)]
         if not self._is_fetching:
             self._is_fetching = True
             actions.append(FetchMap())
         return actions
+
+    def _may_catch_up(self, number: int, one: _RangeRead, now: float) -> bool:
+        return one.refused and now < self._until and self.version.ranges[number].primary is not None
 
 
 def _is_cut_alike(one: ShardedVersion, other: ShardedVersion) -> bool:

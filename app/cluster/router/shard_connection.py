@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, cast
 import orjson
 
 from app.cluster.router.row_sinks import BadAnswer, Sink, WholeBody
-from app.errors import CODES, GatherError
+from app.errors import CODES, Code, GatherError
 from app.tensors.buffer_type import Buffer
 
 BUFFER_BYTES: Final = 1 << 16
@@ -31,17 +31,22 @@ class Failure(NamedTuple):
     `kind` is "refused" (no connection), "lost" (reset, or closed within the answer), "late", "busy" (it has too much to
     do), "starting" (it is not ready), "deadline" (the request's was over), "stale" (it has not the content that the map
     says), "broken" (any other answer) or "dropped" (nobody waits for it any more). `detail` is for the log; with
-    `error` the whole request fails.
+    `error` the whole request fails. `code` is that of the shard's own error, if it answered with one, and `said` what
+    that says.
     """
 
     kind: str
     detail: str
     retry_after: int = 1
     error: GatherError | None = None
+    code: Code | None = None
+    said: str = ""
 
 
 Done = Callable[["ShardConnection", Failure | None], None]
 Begun = Callable[[], None]
+ContentCheck = Callable[[str | None], None]
+"""Judges the ETag of the content that an answer is of. Raises BadAnswer."""
 
 _KINDS: Final = {
     "overloaded": "busy",
@@ -71,7 +76,7 @@ class ShardConnection(asyncio.BufferedProtocol):
         self._done: Done | None = None
         self._begun: Begun | None = None
         self._sink: Sink | None = None
-        self._etag: str | None = None
+        self._check: ContentCheck | None = None
         self._error: WholeBody | None = None
         self._status = 0
         self._remaining = -1  # bytes of the body that have not come; -1 within the header
@@ -98,18 +103,19 @@ class ShardConnection(asyncio.BufferedProtocol):
         self,
         pieces: Sequence[Buffer],
         sink: Sink,
-        etag: str | None,
+        check: ContentCheck | None,
         patience: float,
         done: Done,
         begun: Begun | None = None,
     ) -> None:
         """Send a request and have its answer go to `sink`; `begun` is called right before the first byte does.
 
-        With `etag` an answer that is not of that content is a failure. Where nothing comes in `patience` seconds the
-        shard is late, and where its answer is not whole after twice that, and less than `LEAST_BYTES` come each time.
+        `check` is called once, with the ETag of the content that the answer is of. Where nothing comes in `patience`
+        seconds the shard is late, and where its answer is not whole after twice that, and less than `LEAST_BYTES` come
+        each time.
         """
         assert self._transport is not None
-        self._done, self._begun, self._sink, self._etag = done, begun, sink, etag
+        self._done, self._begun, self._sink, self._check = done, begun, sink, check
         self._error, self._status, self._remaining, self._filled = None, 0, -1, 0
         self._direct = self._renewed = self.started_answer = False
         self._came = 0
@@ -178,8 +184,8 @@ class ShardConnection(asyncio.BufferedProtocol):
                 self._take()
             if self._remaining == 0 and self._error is None:
                 assert self._sink is not None
-                if self._etag is not None:
-                    self._check_etag(self._sink.etag())
+                if self._check is not None:
+                    self._judge(self._sink.etag())
                 self._sink.finish()
         except BadAnswer as problem:
             self._fail(Failure("stale" if problem.stale else "broken", str(problem)))
@@ -192,11 +198,11 @@ class ShardConnection(asyncio.BufferedProtocol):
 
     # The answer
 
-    def _check_etag(self, etag: str | None) -> None:
+    def _judge(self, etag: str | None) -> None:
         """The answer says of which content it is. Raises BadAnswer for another one than was asked for."""
-        if self._etag is not None and etag != self._etag:
-            raise BadAnswer(f"the answer is of the content {etag}, not {self._etag}", stale=True)
-        self._etag = None  # once is enough
+        check, self._check = self._check, None  # once is enough
+        if check is not None:
+            check(etag)
 
     def _take(self) -> None:
         """Read the header if it is whole, and give the sink what has come of the body. Raises BadAnswer."""
@@ -239,9 +245,9 @@ class ShardConnection(asyncio.BufferedProtocol):
         self._keep = b"\r\nconnection: close\r\n" not in names
         self._remaining = size = int(length)
         if names.startswith(b"200 ", 9):
-            etag = None if self._etag is None else _field(names, b"\r\nx-gathernd-data-etag: ", head)
+            etag = None if self._check is None else _field(names, b"\r\nx-gathernd-data-etag: ", head)
             if etag is not None:
-                self._check_etag(etag.decode("latin-1"))
+                self._judge(etag.decode("latin-1"))
             assert self._sink is not None
             if self._begun is not None:
                 self._begun()
@@ -271,15 +277,17 @@ class ShardConnection(asyncio.BufferedProtocol):
     def _refusal(self, body: bytes) -> Failure:
         """What an answer with another status than 200 says."""
         try:
-            code = str(orjson.loads(body)["code"])
+            found = orjson.loads(body)
+            code, said = str(found["code"]), str(found.get("detail", ""))
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            code = ""
+            code = said = ""
         if code == "output_too_large":  # of strings, whose sizes only shards know
             detail = "the gathered strings would have more bytes than a shard answers"
             return Failure("broken", detail, error=GatherError("output_too_large", detail))
         if code not in CODES:  # of anybody, and of any length
-            code = ""
-        return Failure(_KINDS.get(code, "broken"), f"it answered {self._status} {code}".rstrip(), self._retry_after)
+            return Failure("broken", f"it answered {self._status}", self._retry_after)
+        detail = f"it answered {self._status} {code}"
+        return Failure(_KINDS.get(code, "broken"), detail, self._retry_after, code=code, said=said)
 
     def _fail(self, failure: Failure) -> None:
         """End the connection and say why."""

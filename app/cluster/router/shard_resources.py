@@ -33,7 +33,7 @@ class ShardResources(CallResources):
 async def with_ranges(
     found: Explanation,
     rows: Sequence[NDArray[Any] | None],
-    resources: CallResources,
+    resources: ShardResources,
     request: ServedRequest,
     *,
     wrap: bool = False,
@@ -46,7 +46,15 @@ async def with_ranges(
         lambda: [explained_ranges(*each, wrap=wrap) for each in zip(found.residents, rows, strict=True)],
         request,
     )
-    return found._replace(shards=shards)
+    residents = [_as_known(one, resources) for one in found.residents]
+    return found._replace(shards=shards, residents=residents)
+
+
+def _as_known(one: Resident, resources: ShardResources) -> Resident:
+    """A table with the ETag of what is known of it."""
+    assert isinstance(one, ShardedResident)
+    etag = resources.fetcher.etag_of(one)
+    return one if etag == one.etag else Resident(one.tensor, etag, data_version=one.data_version)
 
 
 def explained_ranges(resident: Resident, rows: NDArray[Any] | None, *, wrap: bool) -> Sequence[Mapping[str, object]]:

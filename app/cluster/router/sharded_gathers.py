@@ -95,13 +95,15 @@ class ShardedGathers(Gathers):
         if work is None:
             request.kernel_end = perf_counter()
             raise await self._index_error(prepared, request)
-        lost = await self.resources.fetcher.fetch([TableReads(table, work.requests)], request)
+        reads = TableReads(table, work.requests)
+        lost = await self.resources.fetcher.fetch([reads], request)
         if lost:
             raise unavailable(table, lost, [place_of(call, work.requests[one.number]) for one in lost])
         few = work.output.json_bytes < LARGE_COPY
         output = await self.pool.run_unless(few, lambda: self._finished(work, planned, data), request)
         request.kernel_end = perf_counter()
-        return Answer({OUTPUT: output}, call.dialect, "cpu", resident.etag, resident.data_version)
+        etag = self.resources.fetcher.etag_of(table, reads.read)
+        return Answer({OUTPUT: output}, call.dialect, "cpu", etag, resident.data_version)
 
     def _split(self, call: Call, planned: Planned, resident: ShardedResident, memory: Memory) -> _Work | None:
         """What each shard is asked for; None where an index is out of bounds."""

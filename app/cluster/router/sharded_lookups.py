@@ -6,7 +6,7 @@ of others each distinct row is fetched once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -42,7 +42,8 @@ from app.tensors.tensor import Tensor
 class _Feature(NamedTuple):
     """A feature, split: its plan and indices as the kernel is to have them, what is fetched, and where to.
 
-    `items` is the table of the rows fetched, None where they go straight to the output.
+    `items` is the table of the rows fetched, None where they go straight to the output. Features with one `output`
+    share what is fetched, and the first of them asks for it.
     """
 
     plan: FeaturePlan
@@ -64,7 +65,7 @@ class ShardedLookups(Lookups):
         run: LookupRun,
         residents: Sequence[Resident],
         request: ServedRequest,
-    ) -> tuple[LookupRun, Sequence[Resident], Sequence[int]]:
+    ) -> tuple[LookupRun, Sequence[Resident], Sequence[Resident], Sequence[int]]:
         """Fetch the rows that the features need. Raises offsets_invalid, index_out_of_bounds, shard_unavailable,
         overloaded, deadline_exceeded and ClientGone.
         """
@@ -91,20 +92,53 @@ class ShardedLookups(Lookups):
         if lost:
             raise _unavailable(call, run, residents, lost, numbers)
         few = sum(feature.output.json_bytes for feature in features) < LARGE_COPY
-        tables = await self.resources.pool.run_unless(
-            few, lambda: [_fetched(*pair) for pair in zip(features, residents, strict=True)], request
-        )
+        tables = await self.resources.pool.run_unless(few, lambda: _tables(features, residents), request)
         plan = replace(run.plan, features=tuple(feature.plan for feature in features))
         run = run._replace(plan=plan, indices=[feature.indices for feature in features])
         left = [number for number, feature in enumerate(features) if feature.items is not None]
-        return run, tables, left
+        return run, self._as_read(residents, wanted), tables, left
+
+    def _as_read(self, residents: Sequence[Resident], wanted: Sequence[TableReads]) -> Sequence[Resident]:
+        """The tables with the ETags of what was read of them."""
+        read = {id(one.resident): one.read for one in wanted}
+        found: dict[int, Resident] = {}
+        for one in residents:
+            assert isinstance(one, ShardedResident)
+            etag = self.resources.fetcher.etag_of(one, read.get(id(one)))
+            found[id(one)] = one if etag == one.etag else Resident(one.tensor, etag, data_version=one.data_version)
+        return [found[id(one)] for one in residents]
 
     def _split(self, run: LookupRun, residents: Sequence[Resident], memory: Memory) -> list[_Feature]:
-        return [self._split_feature(run, number, one, memory) for number, one in enumerate(residents)]
+        found: dict[int, _Feature] = {}
+        for numbers in _read_together(residents):
+            resident = residents[numbers[0]]
+            assert isinstance(resident, ShardedResident)
+            if len(numbers) == 1:
+                found[numbers[0]] = self._split_feature(run, numbers[0], resident, memory)
+            else:
+                found |= self._split_together(run, numbers, resident, memory)
+        return [found[number] for number in range(len(residents))]
 
-    def _split_feature(self, run: LookupRun, number: int, resident: Resident, memory: Memory) -> _Feature:
+    def _split_together(
+        self, run: LookupRun, numbers: Sequence[int], resident: ShardedResident, memory: Memory
+    ) -> dict[int, _Feature]:
+        """What is fetched for features that read one table, each distinct row once."""
+        marks = {number: run.indices[number] < run.plan.features[number].rows for number in numbers}
+        every = np.concatenate([run.indices[number][valid].astype(np.int64) for number, valid in marks.items()])
+        wanted, inverse = np.unique(every, return_inverse=True)
+        first, end = self._fetching(run.plan.features[numbers[0]], resident, wanted, memory), 0
+        found: dict[int, _Feature] = {}
+        for number, valid in marks.items():
+            begin, end = end, end + int(np.count_nonzero(valid))
+            local = np.full(len(valid), len(wanted), run.indices[number].dtype)
+            local[valid] = inverse[begin:end]
+            plan = replace(run.plan.features[number], rows=len(wanted))
+            requests: Mapping[int, RangeRequest] = {} if found else first.requests
+            found[number] = first._replace(plan=plan, indices=local, requests=requests)
+        return found
+
+    def _split_feature(self, run: LookupRun, number: int, resident: ShardedResident, memory: Memory) -> _Feature:
         """What is fetched for a feature, whose indices are valid; one that equals the number of rows is filled."""
-        assert isinstance(resident, ShardedResident)
         plan, indices = run.plan.features[number], run.indices[number]
         version, dtype = resident.version_in_map, resident.tensor.dtype
         most = self.resources.limits.output_bytes
@@ -122,23 +156,45 @@ class ShardedLookups(Lookups):
                 return _Feature(plan, indices, _requests(version, indices, output), output, None, 0)
         valid = indices < plan.rows
         wanted, inverse = np.unique(indices[valid], return_inverse=True)
-        rows = len(wanted)
-        local = np.full(len(indices), rows, indices.dtype)
+        local = np.full(len(indices), len(wanted), indices.dtype)
         local[valid] = inverse
+        return self._fetching(plan, resident, wanted, memory)._replace(indices=local)
+
+    def _fetching(self, plan: FeaturePlan, resident: ShardedResident, wanted: NDArray[Any], memory: Memory) -> _Feature:
+        """A feature whose rows `wanted` become a table of their own; its indices are still to be set."""
+        dtype, rows = resident.tensor.dtype, len(wanted)
+        is_string = dtype.kind == "string"
         if not is_string:
             memory.charge(rows * plan.row_bytes)
         items = self.resources.outputs.empty(rows * plan.row_items, dtype.carrier)
         view = None if is_string or not items.size else as_rows(items, plan.row_bytes)
-        output = Output(dtype, view, plan.row_items, memory, most)
+        output = Output(dtype, view, plan.row_items, memory, self.resources.limits.output_bytes)
         requests: Mapping[int, RangeRequest] = {}
         if items.size:
-            requests = _requests(version, wanted, output)
-        return _Feature(replace(plan, rows=rows), local, requests, output, items, rows)
+            requests = _requests(resident.version_in_map, wanted, output)
+        return _Feature(replace(plan, rows=rows), wanted, requests, output, items, rows)
 
     async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
         """The same, and which shards would be asked for how many rows of each table in row ranges."""
         assert isinstance(found.call, LookupCall)
         return await with_ranges(found, [one.indices.array for one in found.call.features], self.resources, request)
+
+
+def _read_together(residents: Sequence[Resident]) -> Iterable[Sequence[int]]:
+    """The numbers of the features, those together that read one table whose rows change: they read it at one time."""
+    found: dict[int, list[int]] = {}
+    for number, one in enumerate(residents):
+        assert isinstance(one, ShardedResident)
+        found.setdefault(id(one) if one.version_in_map.is_open else -number - 1, []).append(number)
+    return found.values()
+
+
+def _tables(features: Sequence[_Feature], residents: Sequence[Resident]) -> list[Resident]:
+    found: dict[int, Resident] = {}
+    for feature, resident in zip(features, residents, strict=True):
+        if id(feature.output) not in found:
+            found[id(feature.output)] = _fetched(feature, resident)
+    return [found[id(feature.output)] for feature in features]
 
 
 def _requests(version: ShardedVersion, rows: NDArray[Any], output: Output) -> Mapping[int, RangeRequest]:

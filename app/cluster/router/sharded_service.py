@@ -53,7 +53,7 @@ class RoutedTables(ABC):
 
     def use_map(self, shard_map: ShardMap, addresses: frozenset[str]) -> None:
         """Serve `shard_map` from now on; `addresses` are those of its shards, and perhaps of more."""
-        self.fetcher.shard_map = shard_map
+        self.fetcher.use_map(shard_map)
         self.tables.use_map(shard_map)
         self.shards.keep_only(addresses)
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from app.cluster.router.replica_choice import ReplicaChoice
 from app.cluster.router.row_sinks import Sink
-from app.cluster.router.shard_connection import Failure, ShardConnection
+from app.cluster.router.shard_connection import ContentCheck, Failure, ShardConnection
 from app.tensors.buffer_type import Buffer
 
 MAX_CONNECTIONS: Final = 64
@@ -34,7 +34,7 @@ class Ask:
     """
 
     __slots__ = (
-        "_begun", "_connection", "_dropped", "_etag", "_is_waiting", "_patience", "_pieces", "_retried", "_shard",
+        "_begun", "_check", "_connection", "_dropped", "_is_waiting", "_patience", "_pieces", "_retried", "_shard",
         "_since", "_sink", "_timer", "done", "has_begun", "seconds",
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ class Ask:
         shard: Shard,
         pieces: Sequence[Buffer],
         sink: Sink,
-        etag: str | None,
+        check: ContentCheck | None,
         patience: float,
         done: AskDone,
         begun: AskBegun,
@@ -51,7 +51,7 @@ class Ask:
         self._shard = shard
         self._pieces = pieces
         self._sink = sink
-        self._etag = etag
+        self._check = check
         self._patience = patience
         self._connection: ShardConnection | None = None
         self._retried = self._dropped = self._is_waiting = False
@@ -99,7 +99,7 @@ class Ask:
 
     def _send(self, connection: ShardConnection) -> None:
         self._connection = connection
-        connection.ask(self._pieces, self._sink, self._etag, self._patience, self._answered, self._begins)
+        connection.ask(self._pieces, self._sink, self._check, self._patience, self._answered, self._begins)
 
     def _begins(self) -> None:
         self.has_begun = True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from app.cluster.catalogue import transitions
+from app.cluster.catalogue import ranges, transitions
 from app.cluster.catalogue.records import Catalogue, Change, Node, Options
 from app.cluster.catalogue.serving_map import ServingMap
+from app.cluster.shard_map import Primary
 from tests.cluster.catalogue.applying import applied
 from tests.cluster.catalogue.test_transitions import THREE, published, put
 
@@ -74,3 +75,25 @@ def test_a_table_without_versions_is_not_served() -> None:
     catalogue = published(THREE, "x")
     catalogue = applied(catalogue, transitions.remove_versions(catalogue, "t@1"))
     assert ServingMap().of(catalogue).tables == {}
+
+
+def test_open_ranges_have_their_primary_and_are_read_from_replicas_in_sync() -> None:
+    maps = ServingMap()
+    catalogue = published(published(THREE, "x"), "y", "u")
+    before = maps.of(catalogue)
+    assert not before.tables["t"].current.is_open
+    catalogue = applied(catalogue, ranges.open_ranges(catalogue, "t", 1))
+    opened = maps.of(catalogue)
+    assert opened.tables["u"] is before.tables["u"]
+    for one in opened.tables["t"].current.ranges:
+        record = catalogue.ranges[one.tensor]
+        assert one.primary == Primary(record.primary, f"{record.primary}:1", 1)
+        assert {replica.node for replica in one.replicas} == set(record.in_sync)
+    one = opened.tables["t"].current.ranges[0]
+    assert one.primary is not None
+    other = next(replica.node for replica in one.replicas if replica.node != one.primary.node)
+    catalogue = applied(catalogue, ranges.leave_in_sync(catalogue, one.tensor, 1, frozenset({other})))
+    left = maps.of(catalogue).tables["t"].current.ranges
+    assert [replica.node for replica in left[0].replicas] == [one.primary.node]
+    assert left[0].primary == Primary(one.primary.node, one.primary.address, 2)
+    assert left[1] == opened.tables["t"].current.ranges[1]

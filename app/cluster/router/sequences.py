@@ -1,0 +1,95 @@
+"""How far each range that takes scatters is known to be, by this process of the router.
+
+A sequence counts the committed scatters of a range. What a client has read, or had acknowledged, no later answer of the
+same connection may take back. A connection belongs to one process, so each read asks for the highest sequence that the
+process has been told, by any shard and for any client.
+
+The ETag of a table has the sum of its ranges' sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from app.cluster.router.row_sinks import BadAnswer
+from app.cluster.shard_map import RowRange, ShardedVersion, ShardMap
+
+FIELD: Final = b"x-gathernd-sequence"
+"""The header field with the smallest sequence that a read of a range takes."""
+_MOST_DIGITS: Final = 18
+NOTHING_READ: Final[Mapping[str, int]] = {}
+
+
+class Sequences:
+    """The highest sequence of each open range that this process has been told, by the name of its tensor."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def told(self, tensor: str, sequence: int) -> None:
+        """A shard says that a range is at `sequence`, which is committed."""
+        if sequence > self._known.get(tensor, 0):
+            self._known[tensor] = sequence
+
+    def least(self, tensor: str) -> int:
+        """The smallest sequence that a read of the range takes."""
+        return self._known.get(tensor, 0)
+
+    def etag(self, version: ShardedVersion, read: Mapping[str, int] = NOTHING_READ) -> str:
+        """The ETag of a version whose ranges are at the sequences `read`, the others at those that are known."""
+        known = self._known
+        return version.etag_at(sum(read.get(one.tensor, known.get(one.tensor, 0)) for one in version.ranges))
+
+    def keep_only(self, shard_map: ShardMap) -> None:
+        """Forget ranges that the map does not have. The left half of one that was cut is as far as that was."""
+        if not self._known:
+            return
+        known, starts = self._known, {_start_of(tensor): tensor for tensor in self._known}
+        self._known = {}
+        for one in _open_ranges(shard_map):
+            sequence = known.get(one.tensor) or known.get(starts.get(_start_of(one.tensor), ""), 0)
+            if sequence:
+                self._known[one.tensor] = sequence
+
+
+def reading(sequences: Sequences, one: RowRange, read: dict[str, int]) -> Callable[[str | None], None]:
+    """The check of an answer from an open range: not older than what is known. Notes in `read` which it is."""
+    tensor, least = one.tensor, sequences.least(one.tensor)
+
+    def check(etag: str | None) -> None:
+        sequence = sequence_of(etag)
+        if sequence < least:
+            raise BadAnswer(f"the answer is of sequence {sequence}, and {least} is known", stale=True)
+        read[tensor] = sequence
+        sequences.told(tensor, sequence)
+
+    return check
+
+
+def exactly(wanted: str) -> Callable[[str | None], None]:
+    """The check of an answer from a range whose map says its ETag."""
+
+    def check(etag: str | None) -> None:
+        if etag != wanted:
+            raise BadAnswer(f"the answer is of the content {etag}, not {wanted}", stale=True)
+
+    return check
+
+
+def sequence_of(etag: str | None) -> int:
+    """The sequence in the ETag of a shard's tensor. Raises BadAnswer."""
+    digits = (etag or "").rpartition("-")[2].removesuffix('"')
+    if not digits.isdecimal() or len(digits) > _MOST_DIGITS:
+        raise BadAnswer(f"the answer is of the content {etag}, which has no sequence")
+    return int(digits)
+
+
+def _start_of(tensor: str) -> str:
+    """The part of a tensor's name that it shares with the range that it is the left half of."""
+    return tensor.rpartition("-")[0]
+
+
+def _open_ranges(shard_map: ShardMap) -> Collection[RowRange]:
+    versions = (version for table in shard_map.tables.values() for version in table.versions)
+    return [one for version in versions if version.is_open for one in version.ranges if one.primary is not None]
