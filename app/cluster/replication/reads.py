@@ -1,0 +1,53 @@
+"""Who may answer a read of a range that takes scatters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+READ_LEASE_S: Final = 15.0
+"""Seconds that a replica serves after it began to read the newest catalogue, and after it got a record into its tail.
+
+No read is stale by more.
+"""
+WAIT_S: Final = 0.1
+"""Seconds that a replica waits until it has the sequence that a reader asks for."""
+
+
+class Read(StrEnum):
+    """What a replica says to a read."""
+
+    SERVED = "served"
+    BEHIND = "behind"
+    """It does not have the sequence that the reader has seen. It waits for WAIT_S, and then refuses."""
+    NOT_IN_SYNC = "not_in_sync"
+    CUT_OFF = "cut_off"
+    """It has not read the catalogue for READ_LEASE_S."""
+    UNSETTLED = "unsettled"
+    """It has records, for READ_LEASE_S or since its start, of which it does not know whether they are committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """What a replica knows when a read comes. Times are in seconds, of a clock that only rises.
+
+    `confirmed` is when the read of the catalogue began that said that it is in sync. `tail_since` is when the oldest
+    record of its tail came; None if there is no tail, -inf if the record was there when the store was opened.
+    """
+
+    is_in_sync: bool
+    confirmed: float
+    applied: int
+    tail_since: float | None = None
+
+
+def judge_read(replica: Readable, now: float, least: int = 0) -> Read:
+    """Judge a read by a client who has seen the sequence `least`."""
+    if not replica.is_in_sync:
+        return Read.NOT_IN_SYNC
+    if now >= replica.confirmed + READ_LEASE_S:
+        return Read.CUT_OFF
+    if replica.tail_since is not None and now >= replica.tail_since + READ_LEASE_S:
+        return Read.UNSETTLED
+    return Read.BEHIND if replica.applied < least else Read.SERVED
