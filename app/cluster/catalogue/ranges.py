@@ -16,6 +16,7 @@ A change has at most AT_ONCE records: call the transitions of many ranges again 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 from zlib import crc32
@@ -86,6 +87,18 @@ def join_in_sync(catalogue: Catalogue, tensor: str, epoch: int, node: str) -> Ch
         raise GatherError("precondition_failed", f"{tensor} is not listed on {node!r}")
     joined = RangeRecord(epoch + 1, record.primary, (*record.in_sync, node))
     return _change([(tensor, joined)], unchanged=frozenset({f"tables/{listed.table}"}))
+
+
+def raise_epoch(catalogue: Catalogue, tensor: str, node: str, epoch: int) -> Change | None:
+    """Raise the epoch of a range to `epoch` at least. For its primary `node`, whose own epoch that is.
+
+    A primary raises its own epoch before it has a replica join. If the replica does not join, the record follows.
+    Returns None if the epoch is as high, or if another shard is the primary.
+    """
+    record = catalogue.ranges.get(tensor)
+    if record is None or record.primary != node or record.epoch >= epoch:
+        return None
+    return _change([(tensor, replace(record, epoch=epoch))])
 
 
 def lose_rows(catalogue: Catalogue, tensor: str, node: str) -> Change | None:

@@ -157,6 +157,15 @@ def test_a_primary_that_was_replaced_takes_no_replica_out() -> None:
     refused("precondition_failed", lambda: ranges.leave_in_sync(after, FIRST, 4, frozenset("a")))
 
 
+def test_a_primary_raises_the_epoch_of_the_record_to_its_own() -> None:
+    catalogue = put(cluster("abc", "bc"), FIRST, RangeRecord(4, "b", ("a", "b")))
+    raised = applied(catalogue, ranges.raise_epoch(catalogue, FIRST, "b", 5))
+    assert raised.ranges[FIRST] == RangeRecord(5, "b", ("a", "b"))
+    assert ranges.raise_epoch(raised, FIRST, "b", 5) is None
+    assert ranges.raise_epoch(raised, FIRST, "a", 6) is None, "it is not the primary"
+    assert ranges.raise_epoch(raised, SECOND, "b", 6) is None, "it is closed"
+
+
 def test_a_replica_joins_by_the_epoch_of_the_primary_if_the_segment_is_listed_on_it() -> None:
     catalogue = put(cluster("ab", "bc"), FIRST, RangeRecord(4, "b", ("b",)))
     joined = applied(catalogue, ranges.join_in_sync(catalogue, FIRST, 4, "a"))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from app.cluster.catalogue.records import RangeRecord
 from app.cluster.replication.primary import (
     SHIP_S,
     Committed,
@@ -21,15 +20,6 @@ from app.cluster.replication.primary import (
     standing,
 )
 from app.cluster.replication.replica import Append, Appended, Refused, ReplicaState, Why
-
-
-class RangeRecord(NamedTuple):
-    """The record of a range in the catalogue."""
-
-    epoch: int
-    primary: str
-    in_sync: tuple[str, ...]
-
 
 RANGE = RangeRecord(3, "a", ("a", "b", "c"))
 
