@@ -65,7 +65,9 @@ class Shard:
             lambda: readiness.draining,
         )
         database = open_database(str(settings.cluster), settings.cluster_ca)
-        self._registration = Registration(database, settings.node, self._node, folder.registration, self._take)
+        self._registration = Registration(
+            database, settings.node, self._node, folder.registration, self._take, folder.tell
+        )
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -130,6 +132,7 @@ def prepared(settings: Settings) -> Settings:
             why = problem.detail
         if time.monotonic() - told >= _TELL_S:
             logger.warning("the shard %s waits: %s", settings.node, why)
+            folder.tell(why)
             told = time.monotonic()
         time.sleep(_AGAIN_S)
     client.database.close()

@@ -140,11 +140,12 @@ def _connected(address: str, work: Callable[[ModuleType], Found]) -> Found:
         raise _fail(str(error)) from None
 
 
-def _until(look: Callable[[], bool], seconds: float, what: str) -> None:
+def _until(look: Callable[[], bool], seconds: float, what: str, why: Callable[[], str] = str) -> None:
+    """Wait until `look` says so; after `seconds` fail with `what`, and with what `why` returns then."""
     end = time.monotonic() + seconds
     while not look():
         if time.monotonic() > end:
-            raise _fail(f"{what} after {seconds:.0f} s")
+            raise _fail(f"{what} after {seconds:.0f} s{why()}")
         time.sleep(_LOOK_S)
 
 
@@ -218,7 +219,12 @@ def cluster_start(
     }
     expected = _on_ray(ray, partial(_launch, given))
     with _catalogue(cluster, cluster_ca) as client:
-        _until(lambda: len(client.refresh().alive) >= expected, wait, f"not all of {expected} shards serve")
+        _until(
+            lambda: len(client.refresh().alive) >= expected,
+            wait,
+            f"not all of {expected} shards serve",
+            lambda: _on_ray(ray, _problems),
+        )
         typer.echo(f"{len(client.catalogue.alive)} shards serve")
 
 
@@ -227,6 +233,11 @@ def _launch(given: Mapping[str, Any], launcher: Any) -> int:
     launcher.launch_all(launcher.Launch(**given))
     count: int = len(launcher.alive_machines()) if given["count"] is None else given["count"]
     return count
+
+
+def _problems(launcher: Any) -> str:
+    """Why shards do not serve, a line for each of which that is known."""
+    return "".join(f"\n  {name}: {problem}" for name, problem in sorted(launcher.shard_problems().items()))
 
 
 @app.command("status")

@@ -29,6 +29,7 @@ from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import open_database
 from app.cluster.catalogue.transitions import lose
 from app.cluster.child_process import ChildProcess, answers
+from app.cluster.shard.shard_folder import ShardFolder
 from app.cluster.shard_tls import ShardTls, trusting
 from app.errors import GatherError
 from app.store.files.whole_file import write_whole_file
@@ -37,6 +38,7 @@ NAMESPACE: Final = "gathernd"
 LAUNCHER: Final = "gathernd-launcher"
 SHARD: Final = "gathernd-shard-"
 """What the names of shards' actors begin with; the shard's name, `@` and the id of its Ray node follow."""
+LOG: Final = "serve.log"
 TEND_S: Final = 1.0
 """How often the launcher looks which machines there are."""
 STOP_S: Final = 60.0
@@ -81,7 +83,7 @@ class ShardActor:
         self._name, self._host, self._launch = name, host, launch
         self._tls = None if launch.tls is None else trusting(Path(launch.tls.authorities))
         self._port = 0
-        self._child = ChildProcess(self._command, self._folder / "serve.log", self._answers)
+        self._child = ChildProcess(self._command, self._folder / LOG, self._answers)
         self._stop = Event()
         self._thread = Thread(target=self._child.run, args=(self._stop,), name="shard")
         self._thread.start()
@@ -89,6 +91,12 @@ class ShardActor:
     def pid(self) -> int | None:
         """The process id of its service, None before its start."""
         return self._child.pid
+
+    def problem(self) -> str:
+        """Why the shard does not serve, "" if nothing is known."""
+        log = f"its log is {self._folder / LOG} on {self._host}"
+        told = ShardFolder(self._folder / "store").read_problem()
+        return f"{told}; {log}" if told else "" if self._answers() else f"it does not answer; {log}"
 
     def stop(self) -> None:
         """End its service politely; the actor itself is then to be killed."""
@@ -267,11 +275,21 @@ def start_shard(name: str, place: str, host: str, launch: Launch) -> None:
 
 def shard_pids() -> dict[str, int | None]:
     """The process ids of the shards' services; shards whose actors do not answer are left out."""
+    return _ask_shards("pid")
+
+
+def shard_problems() -> dict[str, str]:
+    """Why shards do not serve, of those whose actors know that, by the shards' names."""
+    return {name: problem for name, problem in _ask_shards("problem").items() if problem}
+
+
+def _ask_shards(method: str) -> dict[str, Any]:
+    """What a method of the shards' actors returns; shards whose actors do not answer are left out."""
     found = {}
     for actor in _actors():
         with suppress(RayError, ValueError):
-            pid = ray.get(ray.get_actor(actor, namespace=NAMESPACE).pid.remote(), timeout=_CALL_S)
-            found[actor.removeprefix(SHARD).partition("@")[0]] = pid
+            asked = getattr(ray.get_actor(actor, namespace=NAMESPACE), method).remote()
+            found[actor.removeprefix(SHARD).partition("@")[0]] = ray.get(asked, timeout=_CALL_S)
     return found
 
 

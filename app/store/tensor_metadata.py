@@ -6,10 +6,28 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import DAMAGED, PAGE, Description, decode_page, etag_of, page_modified, page_version
+
+MOST_RANGES: Final = 1000
+"""So many row ranges of a table are described, the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeMetadata:
+    """Rows `start` to `stop` - 1 of a table in row ranges, and the names of the shards that hold them.
+
+    Once the version takes scatters, `primary` orders those to this range, and the shards `in_sync` have all of them.
+    """
+
+    start: int
+    stop: int
+    shards: tuple[str, ...]
+    primary: str = ""
+    in_sync: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +35,8 @@ class Metadata:
     """The metadata of a version of a tensor. Times are nanoseconds since 1970; `size` is the bytes of the items.
 
     `version` is its number, `versions` the numbers of all versions of the tensor that are kept, the oldest first.
-    `replicas` is on how many shards each of its ranges is to be, None if it is not in ranges.
+    `replicas` is on how many shards each of its ranges is to be, None if it is not in ranges. `ranges` are these, empty
+    where they are not asked for.
     """
 
     name: str
@@ -35,6 +54,7 @@ class Metadata:
     versions: tuple[int, ...] = (1,)
     note: str = ""
     replicas: int | None = None
+    ranges: tuple[RangeMetadata, ...] = ()
 
 
 def read_first_page(path: Path) -> tuple[Description, bytes]:

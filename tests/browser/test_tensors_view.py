@@ -201,3 +201,31 @@ def test_aliases_are_made_moved_and_deleted_in_their_list(open_page: Open, clien
     page.get_by_label("Version that shelf-live names").fill("nowhere@1")
     button(page, "Move the alias shelf-live").click()
     page.locator("#aliases-said .error-link", has_text="not_found").wait_for()
+
+
+def test_a_table_of_a_cluster_shows_its_ranges_and_which_replicas_are_in_sync(
+    open_page: Open, client: httpx.Client
+) -> None:
+    shards = ["a", "b", "c"]
+    ranges = [
+        {"start": 0, "stop": 60, "shards": shards, "primary": "b", "in_sync": ["a", "b"]},
+        {"start": 60, "stop": 100, "shards": shards, "primary": "a", "in_sync": shards},
+    ]
+    listed = [one | {"replicas": 3} for one in client.get("/tensors").json()["tensors"]]
+    told = client.get("/tensors/shelf").json() | {"replicas": 3, "ranges": ranges}
+    page = open_page("/")
+    page.route("**/tensors?limit=*", lambda route: route.fulfill(json={"tensors": listed, "next": None}))
+    page.route("**/tensors/shelf%40*", lambda route: route.fulfill(json=told))
+    page.goto(page.url + "#tensors")
+    page.reload()
+    page.locator(".facts", has_text="3 replicas").first.wait_for()
+    button(page, "Versions of shelf").click()
+    summary = page.locator(".ranges summary").first
+    assert summary.inner_text() == "2 ranges, 3 replicas, at least 2 in sync"
+    summary.click()
+    lines = page.locator(".ranges").first.locator("li").all_inner_texts()
+    assert lines == [
+        "rows 0 to 59: a (in sync), b (primary), c (out of sync)",
+        "rows 60 to 99: a (primary), b (in sync), c (in sync)",
+    ]
+    assert page.evaluate(FITS)

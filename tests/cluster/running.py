@@ -22,9 +22,10 @@ from tests.parity.messages import raw
 # What may differ between the answer of a cluster and that of one machine.
 _ETAGS = re.compile(
     rb'\\+"[A-Za-z0-9._-]+-[0-9]+\\+"|"(?:request_id|created|modified)": ?"[^"]*"|,"(?:replicas|ranges)":[0-9]+'
+    rb'|,"ranges":\[\{"start":[0-9]+,"stop":[0-9]+,"shards"[^}]*\}(?:,\{[^}]*\})*\]'
 )
-"""An ETag within JSON, and within a JSON text in JSON; the id of the request, when a tensor was put; its replicas, and
-how many ranges a scatter changed."""
+"""An ETag within JSON, and within a JSON text in JSON; the id of the request, when a tensor was put; its replicas and
+ranges, and how many ranges a scatter changed."""
 _FIELDS = (
     "x-request-id", "server-timing", "x-gathernd-data-etag", "content-length", "etag", "date", "transfer-encoding",
 )  # fmt: skip

@@ -85,6 +85,11 @@ def test_a_table_has_as_many_replicas_as_its_upload_and_later_changes_say(
             assert CliRunner().invoke(commands, ["replicas", "items", "2"]).exit_code == 0
             assert service.metadata("items").replicas == 2
             until(lambda: are_on(2), "each segment is on two shards")
+            told = service.metadata("items").ranges
+            assert [len(one.shards) for one in told] == [2] * OPTIONS.ranges
+            shown = CliRunner().invoke(commands, ["show", "items"]).output.splitlines()
+            assert f"range\t{told[0].start}-{told[0].stop - 1}: {', '.join(told[0].shards)}" in shown
+            assert CliRunner().invoke(commands, ["ls"]).output.splitlines()[0].split("\t")[-1] == "2"
             assert service.put("items", TABLE).replicas == 2, "it is kept for later uploads"
             assert service.set_replicas("items", 1).replicas == 1
             until(lambda: are_on(1), "each segment is on one shard")

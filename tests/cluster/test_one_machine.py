@@ -119,6 +119,10 @@ def test_tables_are_described_and_listed(both: WrittenTransport, held: Tables) -
         told, wanted = (client.get(f"/tensors/{name}").json() for client in (router, whole))
         for member in ("name", "version", "versions", "dtype", "shape", "bytes"):
             assert told[member] == wanted[member]
+        ranges, rows = told.get("ranges", []), told["shape"][0]
+        assert [one["start"] for one in ranges] + [rows] == [0, *(one["stop"] for one in ranges)]
+        assert all(one["shards"] for one in ranges)
+        assert "ranges" not in wanted
     names = sorted([*held, "pl_scalar"])
     page = router.get("/tensors", params={"limit": 3, "after": names[0]}).json()
     assert [one["name"] for one in page["tensors"]] == names[1:4]

@@ -47,9 +47,14 @@ def with_options(client: CatalogueClient, key: str | None = KEY) -> None:
 
 @contextmanager
 def registering(
-    database: Database, name: str, node: Node, lock: Path, take: Callable[[Catalogue], object] = lambda _: None
+    database: Database,
+    name: str,
+    node: Node,
+    lock: Path,
+    take: Callable[[Catalogue], object] = lambda _: None,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> Iterator[Registration]:
-    registration, stop = Registration(database, name, lambda: node, lock, take), Event()
+    registration, stop = Registration(database, name, lambda: node, lock, take, tell), Event()
     thread = Thread(target=registration.run, args=(lambda: True, stop))
     thread.start()
     yield registration
@@ -109,11 +114,13 @@ def test_a_name_is_not_taken_from_a_shard_that_is_alive(
     with ExitStack() as stack:
         with registering(first, "a", NODE, tmp_path / "lock"):
             until(lambda: client.refresh().alive, "it is registered")
-            registration = stack.enter_context(registering(second, "a", other, tmp_path / "other"))
-            until(lambda: "is alive at 127.0.0.1:1000" in registration.problem, "it is refused")
+            folder = ShardFolder(tmp_path / "store")
+            stack.enter_context(registering(second, "a", other, tmp_path / "other", tell=folder.tell))
+            until(lambda: "is alive at 127.0.0.1:1000" in folder.read_problem(), "it is refused")
             assert client.refresh().nodes == {"a": NODE}
         first.close()
         until(lambda: client.refresh().nodes == {"a": other}, "it takes the name of one that has gone")
+        until(lambda: not folder.read_problem(), "it has no problem any more")
     second.close()
 
 

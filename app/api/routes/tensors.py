@@ -29,6 +29,7 @@ from app.requests.schemas.replicas_request import MOST_REPLICAS, asked_replicas
 from app.store import Conditions, Metadata
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec, check_shape
 from app.store.store_errors import storage_errors
+from app.store.tensor_metadata import RangeMetadata
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.tensor_change_log import Change
 from app.tensors.little_endian_items import packed_size_hint
@@ -267,9 +268,15 @@ def described(metadata: Metadata) -> dict[str, Any]:
         "prefault": metadata.prefault,
         "lock": metadata.lock,
         **({} if metadata.replicas is None else {"replicas": metadata.replicas}),
+        **({"ranges": [_described_range(one) for one in metadata.ranges]} if metadata.ranges else {}),
         **({"note": metadata.note} if metadata.note else {}),
         **({"damaged": True} if metadata.damaged else {}),
     }
+
+
+def _described_range(one: RangeMetadata) -> dict[str, Any]:
+    scattered = {"primary": one.primary, "in_sync": one.in_sync} if one.in_sync else {}
+    return {"start": one.start, "stop": one.stop, "shards": one.shards, **scattered}
 
 
 def time_text(nanoseconds: int) -> str:

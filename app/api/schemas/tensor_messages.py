@@ -9,8 +9,23 @@ from pydantic.json_schema import SkipJsonSchema
 
 from app.api.schemas.answers import OpenModel
 from app.requests.schemas.member_types import DTypeName, Size
+from app.store.tensor_metadata import MOST_RANGES
 
 _TIME: Final[dict[str, JsonValue]] = {"format": "date-time"}
+
+
+class TableRange(OpenModel):
+    """Rows of a table in a cluster, and the shards that hold them."""
+
+    start: Size = Field(description="The first row.")
+    stop: Size = Field(description="The row behind the last one.")
+    shards: list[str] = Field(description="The names, or addresses, of the shards that the range is on.")
+    primary: str | SkipJsonSchema[None] = Field(
+        None, description="The shard that orders scatters to the range; only once the version has taken one."
+    )
+    in_sync: list[str] | SkipJsonSchema[None] = Field(
+        None, description="The shards that have every acknowledged scatter; only once the version has taken one."
+    )
 
 
 class ResidentTensor(OpenModel):
@@ -35,6 +50,9 @@ class ResidentTensor(OpenModel):
     lock: bool = Field(description="Whether the content is to be kept in memory.")
     replicas: Size | SkipJsonSchema[None] = Field(
         None, description="In a cluster: on how many shards each range of its rows is to be."
+    )
+    ranges: list[TableRange] | SkipJsonSchema[None] = Field(
+        None, description=f"In a cluster, but not in lists: its first {MOST_RANGES} row ranges."
     )
     note: str | SkipJsonSchema[None] = Field(None, description="What its upload said of this version, where it did.")
     damaged: bool | SkipJsonSchema[None] = Field(None, description="True, in lists, where the content is damaged.")

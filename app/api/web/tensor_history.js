@@ -4,6 +4,7 @@ import { allAliases, putAlias } from "./aliases.js";
 import { make, problemParagraphs, replaceWithin } from "./elements.js";
 import { ask, jsonOf, Problem } from "./service.js";
 import { actionButtons } from "./tensor_actions.js";
+import { rangesBelow } from "./tensor_ranges.js";
 import { shapeText, sizeText } from "./tensor_values.js";
 
 const MOST_VERSIONS = 50;
@@ -59,7 +60,7 @@ export class TensorHistory {
       make("ul", { className: "lines versions", "aria-label": `Versions of ${this.name}` }, ...lines), ...more, this.#form(), this.said);
   }
 
-  #line({ version, dtype, shape, bytes, modified, note, damaged }, isCurrent) {
+  #line({ version, dtype, shape, bytes, modified, note, damaged, replicas, ranges }, isCurrent) {
     const named = this.aliases.filter((alias) => alias.version === version);
     const reference = `${this.name}@${version}`;
     const use = make("button", { type: "button", disabled: !!damaged, "aria-label": `Try ${reference} in the playground` }, "Try");
@@ -76,7 +77,8 @@ export class TensorHistory {
     return make("li", { className: "line" }, make("div", { className: "line-head" },
       make("span", { className: "name" }, `${version}${isCurrent ? " current" : ""}`),
       make("span", { className: "facts" }, ...facts, ...names),
-      make("span", { className: "actions" }, use, ...actionButtons(reference, reference, () => this.list.refresh()), ...moves)));
+      make("span", { className: "actions" }, use, ...actionButtons(reference, reference, () => this.list.refresh()), ...moves)),
+      ...(ranges ? [rangesBelow(reference, replicas, ranges)] : []));
   }
 
   #form() {

@@ -5,6 +5,7 @@ import { byId, make } from "./elements.js";
 import { ask, jsonOf, Problem } from "./service.js";
 import { TensorHistory } from "./tensor_history.js";
 import { TensorRows } from "./tensor_rows.js";
+import { counted } from "./tensor_ranges.js";
 import { shapeText, sizeText } from "./tensor_values.js";
 
 const PAGE = 100;
@@ -133,11 +134,12 @@ class TensorLine {
     const isNew = this.text === undefined;
     this.text = text;
     this.shape = tensor.shape;
-    const { version, versions, dtype, shape, bytes, etag, damaged } = tensor;
+    const { version, versions, dtype, shape, bytes, etag, damaged, replicas } = tensor;
     this.facts.replaceChildren(
       make("span", {}, `version ${version}${versions.length > 1 ? `, ${versions.length} kept` : ""}`),
       make("span", {}, `${dtype} ${shapeText(shape)}`),
       make("span", {}, sizeText(bytes)),
+      ...(replicas ? [make("span", {}, counted(replicas, "replica"))] : []),
       make("code", { title: `ETag ${etag}` }, etag.replaceAll('"', "").replace(/^(.{8}).*-/, "$1…-")),
       ...(damaged ? [make("strong", { className: "damaged" }, "damaged")] : []));
     if (isNew) return;

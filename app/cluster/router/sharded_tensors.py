@@ -6,6 +6,7 @@ A static map changes when its file does. So does each method that would change i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -13,13 +14,13 @@ import numpy as np
 from app.catalogue.aliases import AliasMove
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.catalogue.records import Alias, NameRecord
-from app.cluster.shard_map import ShardedVersion, ShardMap
+from app.cluster.shard_map import RowRange, ShardedVersion, ShardMap
 from app.errors import GatherError
 from app.store import Resident
 from app.store.catalogue.catalogue_cache import page_of
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_errors import not_found
-from app.store.tensor_metadata import Metadata
+from app.store.tensor_metadata import MOST_RANGES, Metadata, RangeMetadata
 from app.store.tensor_store_interface import TensorStore
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
@@ -121,7 +122,8 @@ class ShardedTensors(TensorStore):
         found = shard_map.find(reference)
         if found is None:
             raise not_found(reference, self, tell_names=True)
-        return self._describe(*found, shard_map)
+        ranges = tuple(_describe_range(one) for one in found[1].ranges[:MOST_RANGES])
+        return replace(self._describe(*found, shard_map), ranges=ranges)
 
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
         shard_map = self.shard_map
@@ -211,6 +213,10 @@ class ShardedTensors(TensorStore):
 
     def version_count(self) -> int:
         return sum(len(table.versions) for table in self.shard_map.tables.values())
+
+
+def _describe_range(one: RowRange) -> RangeMetadata:
+    return RangeMetadata(one.start, one.stop, tuple(replica.node or replica.address for replica in one.replicas))
 
 
 def immutable(what: str) -> NoReturn:

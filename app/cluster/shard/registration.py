@@ -27,17 +27,25 @@ logger = logging.getLogger("gathernd")
 class Registration:
     """Registers the shard `name` as `node` says. Methods block.
 
-    `take` is given each newer catalogue. It raises GatherError if the shard is not to be registered there.
+    `take` is given each newer catalogue. It raises GatherError if the shard is not to be registered there. `tell` is
+    called with the reason when the shard cannot be registered, and with "" once it is.
     """
 
     def __init__(
-        self, database: Database, name: str, node: Callable[[], Node], lock: Path, take: Callable[[Catalogue], object]
+        self,
+        database: Database,
+        name: str,
+        node: Callable[[], Node],
+        lock: Path,
+        take: Callable[[Catalogue], object],
+        tell: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._database = database
         self._name = name
         self._node_of_now = node
         self._lock = lock
         self._take = take
+        self._tell = tell
         self._changed = Event()
         self._client = CatalogueClient(database, lambda _: self._changed.set())
         self._lease: str | None = None
@@ -75,11 +83,13 @@ class Registration:
         except GatherError as problem:
             if problem.detail != self.problem:
                 logger.warning("the shard %s is not registered: %s", self._name, problem.detail)
+                self._tell(problem.detail)
             self.problem = problem.detail
             return
         lease = self._database.lease
         self._lease = None if lease is None else lease.number
         self.problem = ""
+        self._tell("")
         logger.info("the shard %s is registered at %s", self._name, node.address)
 
     def _registered(self, catalogue: Catalogue, node: Node) -> Change:

@@ -3,6 +3,7 @@
 cluster         the identity of the cluster that the store belongs to, see `records.Options`
 fence           see `fence`
 key             the cluster's key as it is sent, empty if the cluster has none
+problem         why the shard is not registered, for who starts it; there is no such file while it is
 registration    locked by the worker that registers the shard, see `registration`
 """
 
@@ -22,11 +23,24 @@ class ShardFolder:
         self.cluster = self.path / "cluster"
         self.fence = self.path / "fence"
         self.key = self.path / "key"
+        self.problem = self.path / "problem"
         self.registration = self.path / "registration"
 
     def read_key(self) -> str | None:
         """What callers of this shard and of others need as their key; None if the cluster has none."""
         return self.key.read_text().strip() or None
+
+    def read_problem(self) -> str:
+        """Why the shard is not registered, "" if nothing is known."""
+        return self.problem.read_text() if self.problem.exists() else ""
+
+    def tell(self, problem: str) -> None:
+        """Say why the shard is not registered, "" once it is."""
+        if problem:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole_file(self.problem, problem.encode())
+        else:
+            self.problem.unlink(missing_ok=True)
 
     def belongs_to(self, cluster: str) -> bool:
         """Whether the store belongs to this cluster, or to none yet."""

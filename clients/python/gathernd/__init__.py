@@ -15,7 +15,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from ._answers import Alias, Result, ScatterInfo, TensorInfo
+from ._answers import Alias, Result, ScatterInfo, TableRange, TensorInfo
 from ._async_client import AsyncClient
 from ._client import Client
 from ._connection_settings import VERSION
@@ -45,6 +45,7 @@ __all__ = [
     "ScatterInfo",
     "ServiceError",
     "SparseGradient",
+    "TableRange",
     "TensorInfo",
     "TransportError",
     "__version__",

@@ -43,6 +43,21 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class TableRange:
+    """Rows `start` to `stop` - 1 of a table in a cluster, and the names of the `shards` that they are on.
+
+    Once the version has taken a scatter, `primary` orders those to this range, and each shard of `in_sync` has all that
+    were acknowledged; before, they are None and empty.
+    """
+
+    start: int
+    stop: int
+    shards: tuple[str, ...]
+    primary: str | None = None
+    in_sync: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TensorInfo:
     """A version of a resident tensor as the service describes it: times in RFC 3339, `bytes` of its items.
 
@@ -50,7 +65,7 @@ class TensorInfo:
     this content and no other; `sha256` is the hash of dtype, shape and items as uploaded, equal for equal uploads.
     `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there. `note` is what
     was said of it when it was uploaded. `replicas` is on how many shards each range of its rows is to be, None
-    unless it is in a cluster.
+    unless it is in a cluster; there `metadata` has its first 1000 `ranges`, too.
     """
 
     name: str
@@ -67,6 +82,7 @@ class TensorInfo:
     versions: tuple[int, ...] = ()
     note: str | None = None
     replicas: int | None = None
+    ranges: tuple[TableRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,4 +281,10 @@ def tensor_info(body: Any) -> TensorInfo:
         versions=tuple(body.get("versions", ())),
         note=body.get("note"),
         replicas=body.get("replicas"),
+        ranges=tuple(_table_range(one) for one in body.get("ranges", ())),
     )
+
+
+def _table_range(body: Any) -> TableRange:
+    in_sync = tuple(body.get("in_sync", ()))
+    return TableRange(body["start"], body["stop"], tuple(body["shards"]), body.get("primary"), in_sync)

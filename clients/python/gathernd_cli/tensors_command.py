@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
@@ -20,7 +21,7 @@ from .tables import Column, Field, human_bytes, print_fields, print_rows, short_
 from .url_files import fetched, is_url, shown_url, split_fragment
 
 if TYPE_CHECKING:
-    from gathernd import Client, TensorInfo
+    from gathernd import Client, TableRange, TensorInfo
 
 CHUNK_BYTES: Final = 64 << 20
 """A tensor of more bytes is downloaded by rows, a chunk of this size at a time."""
@@ -157,9 +158,22 @@ def _import(service: Client, name: str, url: str, tensor: str | None, options: P
 
 @app.command("ls")
 def ls(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
-    """List the resident tensors: name, type, shape, bytes, time of the last change, ETag, current version."""
+    """List the resident tensors: name, type, shape, bytes, time of the last change, ETag, current version.
+
+    In a cluster there is a column for the number of replicas.
+    """
     with connect_or_exit(url, key, ca) as service:
-        print_rows(COLUMNS, (_row(info) for info in service.tensors()))
+        tensors = service.tensors()
+        first = next(tensors, None)
+        if first is None or first.replicas is None:
+            print_rows(COLUMNS, (_row(info) for info in _with(first, tensors)))
+        else:
+            rows = ((*_row(info), str(info.replicas)) for info in _with(first, tensors))
+            print_rows((*COLUMNS, Column("replicas", right=True)), rows)
+
+
+def _with(first: TensorInfo | None, others: Iterator[TensorInfo]) -> Iterator[TensorInfo]:
+    return others if first is None else chain((first,), others)
 
 
 @app.command("versions")
@@ -205,9 +219,19 @@ def show(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> 
             Field("version", str(info.version)),
             Field("versions", ",".join(map(str, info.versions))),
             *([] if info.replicas is None else [Field("replicas", str(info.replicas))]),
+            *(Field("range", range_text(one)) for one in info.ranges),
             *([] if info.note is None else [Field("note", info.note)]),
         )
     )
+
+
+def range_text(one: TableRange) -> str:
+    """Rows of a table and the shards that they are on; once it takes scatters, which of them are in sync."""
+    roles = {shard: "in sync" if shard in one.in_sync else "out of sync" for shard in one.shards if one.in_sync}
+    if one.primary is not None:
+        roles[one.primary] = "primary"
+    shards = ", ".join(f"{shard} ({roles[shard]})" if shard in roles else shard for shard in one.shards)
+    return f"{one.start}-{one.stop - 1}: {shards}"
 
 
 def _shape(info: TensorInfo) -> str:
