@@ -56,14 +56,14 @@ def etcd(folder: Path) -> Iterator[str]:
 
 
 class Cluster:
-    """A running cluster of this checkout; `key` is its API key."""
+    """A running cluster of this checkout."""
 
-    def __init__(self, stack: ExitStack, folder: Path, *flags: str) -> None:
-        self._stack = stack
-        self._folder = folder
+    def __init__(self, stack: ExitStack, folder: Path, *flags: str, replicas: int = REPLICAS) -> None:
+        self.stack = stack
+        self.folder = folder
         self._environ = {"GATHERND_CACHE_DIR": str(folder / "cache"), "GATHERND_THREADS": "1"}
         self.address = stack.enter_context(etcd(folder / "etcd"))
-        init = self._command("init", "--ranges", str(RANGES), "--replicas", str(REPLICAS))
+        init = self._command("init", "--ranges", str(RANGES), "--replicas", str(replicas))
         while subprocess.run(init, capture_output=True, check=False).returncode:
             time.sleep(0.1)  # until etcd answers
         self.flags = flags
@@ -82,8 +82,8 @@ class Cluster:
             executable, verb, *rest = common.gathernd_command(port)
             return [executable, verb, "--cluster", self.address, *flags, *rest]
 
-        environ = {**self._environ, "GATHERND_STORE_DIR": str(self._folder / name)}
-        return self._stack.enter_context(common.serving(command, environ=environ, limit=200))
+        environ = {**self._environ, "GATHERND_STORE_DIR": str(self.folder / name)}
+        return self.stack.enter_context(common.serving(command, environ=environ, limit=200))
 
     def begin(self, name: str) -> int:
         """Start a shard; its port."""
