@@ -87,6 +87,29 @@ COUNTERS: Final[Mapping[str, Counter]] = {
         "the first 111 and a checksum.",
     ),
     "gathernd_shard_seconds": Counter(("shard",), "Seconds that requests to shards took, added up."),
+    "gathernd_range_scatters": Counter(
+        ("outcome",),
+        "Scatters that routers have sent to this shard, as the primary of a range: ok, repeated (it was known by its "
+        "key), changed (the range is not at the sequence that was asked for), or the code of the error.",
+        ("ok",),
+    ),
+    "gathernd_range_replicas_left": Counter(
+        ("why",),
+        "Replicas that have left those in sync with a range whose primary is this shard, by why: silent (they did not "
+        "answer), behind (they did not apply what is committed), lost (they had lost its rows).",
+        ("silent", "behind", "lost"),
+    ),
+    "gathernd_range_replicas_joined": Counter(
+        (), "Replicas that have become in sync with a range whose primary is this shard."
+    ),
+    "gathernd_range_copies": Counter(
+        ("outcome",),
+        "Copies of ranges that take scatters, made by this shard to be in sync again: done or failed.",
+        ("done", "failed"),
+    ),
+    "gathernd_range_takeovers": Counter(
+        (), "Ranges whose primary this shard has become: their logs were committed, and they take scatters."
+    ),
     "gathernd_imports": Counter(
         ("outcome",), "Imports that have ended, by how: done, failed or cancelled.", ("done", "failed", "cancelled")
     ),
@@ -125,6 +148,15 @@ GAUGES: Final[Mapping[str, str]] = {
     "gathernd_resident_bytes": "Bytes of the resident tensors, all versions of them.",
     "gathernd_resident_tensors_limit": "Most resident tensors that there may be.",
     "gathernd_resident_bytes_free": "Bytes of resident tensors that quota and disk still have room for.",
+    "gathernd_ranges_primary": "Ranges that take scatters whose primary is this shard.",
+    "gathernd_ranges_in_sync": "Ranges that take scatters with which this shard is in sync.",
+    "gathernd_ranges_out_of_sync": "Ranges that take scatters which this shard is to have, and is not in sync with.",
+    "gathernd_ranges_refusing_scatters": "Ranges whose primary is this shard and which refuse scatters: too few "
+    "replicas are in sync.",
+    "gathernd_range_lag_seconds": "How long a replica has not said that it has applied what is committed: the longest "
+    "of all ranges whose primary is this shard.",
+    "gathernd_catalogue_age_seconds": "Seconds since etcd last confirmed the catalogue of this shard: after 15 it "
+    "refuses reads of ranges that take scatters.",
     "gathernd_gpu_memory_bytes": "Bytes of the GPU's memory that the service may use; 0 without a GPU.",
     "gathernd_gpu_used_bytes": "Bytes of it that copies of tensors and gathers hold.",
     "gathernd_gpu_resident_bytes": "Bytes of it that copies of resident tensors hold.",

@@ -1,0 +1,76 @@
+"""What a shard counts and measures of its ranges that take scatters; names and help are in `metric_definitions`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from threading import Lock
+from typing import Final, Literal
+
+from app.cluster.catalogue.listed_segments import Listed
+from app.cluster.catalogue.ranges import min_in_sync
+from app.errors import CODES
+from app.telemetry.shared_counters import Counters, unshared_counters
+
+Left = Literal["silent", "behind", "lost"]
+"""Why a replica left the in-sync replicas: it did not answer, did not apply what is committed, or lost its rows."""
+_SCATTERS: Final = "gathernd_range_scatters"
+_LEFT: Final = "gathernd_range_replicas_left"
+_JOINED: Final = "gathernd_range_replicas_joined"
+_COPIES: Final = "gathernd_range_copies"
+_TAKEOVERS: Final = "gathernd_range_takeovers"
+
+
+class RangeCounts:
+    """Counts what this process does for the ranges of its shard. Any thread may call its methods."""
+
+    def __init__(self, counters: Counters | None = None) -> None:
+        """Name all cells: that is done on the event loop alone."""
+        counters = unshared_counters() if counters is None else counters
+        labels = {
+            _SCATTERS: ("ok", "repeated", "changed", *CODES),
+            _LEFT: ("silent", "behind", "lost"),
+            _COPIES: ("done", "failed"),
+        }
+        names = [f"{name}|{label}" for name, values in labels.items() for label in values] + [_JOINED, _TAKEOVERS]
+        self._values = counters.values
+        self._cells = {name: counters.cell(name) for name in names}
+        self._lock = Lock()
+
+    def scattered(self, outcome: str) -> None:
+        """Count a scatter to a range: ok, repeated, changed (the sequence is another one), or the code of its error."""
+        self._add(f"{_SCATTERS}|{outcome}")
+
+    def left(self, why: Left) -> None:
+        """Count a replica that has left the in-sync replicas of a range whose primary is here."""
+        self._add(f"{_LEFT}|{why}")
+
+    def joined(self) -> None:
+        """Count a replica that has joined a range whose primary is here."""
+        self._add(_JOINED)
+
+    def copied(self, outcome: Literal["done", "failed"]) -> None:
+        """Count a copy of a range that was made here."""
+        self._add(f"{_COPIES}|{outcome}")
+
+    def took_over(self) -> None:
+        """Count a range whose primary is here from now on."""
+        self._add(_TAKEOVERS)
+
+    def _add(self, name: str) -> None:
+        with self._lock:
+            self._values[self._cells[name]] += 1
+
+
+def range_gauges(node: str, ranges: Iterable[Listed]) -> dict[str, float]:
+    """The gauges of the shard `node`, of all ranges that take scatters in the newest catalogue it knows."""
+    found = dict.fromkeys(("primary", "in_sync", "out_of_sync", "refusing_scatters"), 0.0)
+    for one in ranges:
+        record = one.opened
+        if record is None:
+            continue
+        is_in_sync, is_primary = node in record.in_sync, node == record.primary
+        found["primary"] += is_primary
+        found["in_sync"] += is_in_sync
+        found["out_of_sync"] += node in one.segment.nodes and not is_in_sync
+        found["refusing_scatters"] += is_primary and len(record.in_sync) < min_in_sync(one.replicas)
+    return {f"gathernd_ranges_{name}": number for name, number in found.items()}
