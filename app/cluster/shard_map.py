@@ -84,8 +84,8 @@ class Primary:
 class RowRange:
     """Rows `start` to `stop` - 1, which each replica holds as its resident tensor `tensor`, row `start` first.
 
-    A range that takes scatters (an open one) has a `primary`, and its replicas are those that are in sync. The rows of
-    the others never change.
+    A range that takes scatters (an open one) has a `primary`, and its replicas are those that are in sync; the shards
+    `behind` are to have it and are out of sync. The rows of the others never change.
     """
 
     start: int
@@ -94,6 +94,7 @@ class RowRange:
     """`ShardedVersion` makes `shard_tensor` of ""."""
     replicas: tuple[Replica, ...] = ()
     primary: Primary | None = None
+    behind: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

@@ -68,11 +68,13 @@ def _version(version: Version, addresses: Mapping[str, str], opened: Mapping[str
         tensor = version.tensor(one)
         record = opened.get(tensor)
         nodes, primary = one.nodes, None
+        behind: tuple[str, ...] = ()
         if record is not None:
             # A shard that has left the segment, or is not known, is not asked.
             nodes = tuple(node for node in record.in_sync if node in one.nodes)
             primary = Primary(record.primary, addresses.get(record.primary, ""), record.epoch)
-        ranges.append(RowRange(one.start, one.stop, tensor, tuple(_replicas(nodes, addresses)), primary))
+            behind = tuple(sorted(set(one.nodes) - set(nodes)))
+        ranges.append(RowRange(one.start, one.stop, tensor, tuple(_replicas(nodes, addresses)), primary, behind))
     return ShardedVersion(
         version.number,
         version.content_id,

@@ -216,7 +216,10 @@ class ShardedTensors(TensorStore):
 
 
 def _describe_range(one: RowRange) -> RangeMetadata:
-    return RangeMetadata(one.start, one.stop, tuple(replica.node or replica.address for replica in one.replicas))
+    serving = tuple(replica.node or replica.address for replica in one.replicas)
+    if one.primary is None:
+        return RangeMetadata(one.start, one.stop, serving)
+    return RangeMetadata(one.start, one.stop, tuple(sorted(serving + one.behind)), one.primary.node, serving)
 
 
 def immutable(what: str) -> NoReturn:

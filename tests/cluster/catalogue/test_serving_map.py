@@ -96,4 +96,5 @@ def test_open_ranges_have_their_primary_and_are_read_from_replicas_in_sync() -> 
     left = maps.of(catalogue).tables["t"].current.ranges
     assert [replica.node for replica in left[0].replicas] == [one.primary.node]
     assert left[0].primary == Primary(one.primary.node, one.primary.address, 2)
+    assert left[0].behind == (other,)
     assert left[1] == opened.tables["t"].current.ranges[1]
