@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import get_args
@@ -29,6 +30,7 @@ from app.cluster.router.catalogue_service import CatalogueService
 from app.cluster.router.router import Router
 from app.cluster.router.router_files import RouterFiles
 from app.cluster.router.sharded_service import ShardedService
+from app.cluster.shard.read_gate import GatedStore, after_waiting
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
 from app.dispatch.choose_backend import BackendChooser
@@ -136,7 +138,7 @@ def create_app(
     threads = split_threads(settings)
     chooser = BackendChooser(loop_max_us=settings.loop_max_us, split_min_us=settings.split_min_us, threads=threads)
     limits = settings.limits
-    store = LocalStore(
+    store = (GatedStore if settings.shard else LocalStore)(
         settings.store_dir,
         limits,
         Quota(settings.max_store_bytes, settings.max_tensors, settings.max_idempotency_keys),
@@ -221,7 +223,9 @@ def create_app(
             return None
         return compile_and_measure
 
-    shard = Shard(settings, store, disk_threads, allowed, readiness) if settings.shard else None
+    shard = None
+    if isinstance(store, GatedStore):
+        shard = Shard(settings, store, disk_threads, allowed, readiness)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -278,6 +282,7 @@ def create_app(
         deadline=settings.deadline,
         routes=routes,
         node=settings.node if settings.shard else None,
+        after_waiting=partial(after_waiting, store) if isinstance(store, GatedStore) else None,
     )
     app.settings = settings
     app.service = service

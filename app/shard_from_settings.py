@@ -18,6 +18,8 @@ from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import open_database
 from app.cluster.catalogue.records import Catalogue, Node
 from app.cluster.shard.fence import Fence
+from app.cluster.shard.ranges import Ranges
+from app.cluster.shard.read_gate import GatedStore
 from app.cluster.shard.registration import Registration, capacity_of
 from app.cluster.shard.segment_routes import SegmentRoutes
 from app.cluster.shard.shard_folder import ShardFolder
@@ -25,7 +27,6 @@ from app.errors import GatherError
 from app.imports.source_urls import AllowedSources
 from app.server.readiness import Readiness
 from app.settings import Settings
-from app.store import LocalStore
 from app.telemetry import logs
 
 _AGAIN_S: Final = 1.0
@@ -45,7 +46,7 @@ class Shard:
     def __init__(
         self,
         settings: Settings,
-        store: LocalStore,
+        store: GatedStore,
         disk_threads: DiskThreads,
         allowed: AllowedSources,
         readiness: Readiness,
@@ -68,16 +69,26 @@ class Shard:
         self._registration = Registration(
             database, settings.node, self._node, folder.registration, self._take, folder.tell
         )
+        self.ranges = Ranges(
+            settings.node,
+            store,
+            database,
+            folder,
+            settings.cluster_ca,
+            int(settings.max_body_bytes),
+            lambda: readiness.draining,
+        )
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
         """The handlers of its routes by the names of their operations."""
-        return self._segments.handlers
+        return {**self._segments.handlers, **self.ranges.handlers}
 
     def begin(self, stop: Event) -> None:
-        """Register the shard, on a thread, until `stop` is set."""
+        """Register the shard, and look after its ranges, on threads, until `stop` is set."""
         run = self._registration.run
         Thread(target=run, args=(lambda: self._readiness.ready, stop), name="registration", daemon=True).start()
+        self.ranges.begin(lambda: self._readiness.ready, stop)
 
     def _node(self) -> Node:
         most: int | None = self._settings.max_store_bytes

@@ -17,6 +17,8 @@ from starlette.types import ASGIApp
 from app.api.asgi_request import Field, Handler, Receive, RequestContext, RouteMatch, Scope, Send
 from app.api.caller_deadline import TIMEOUT, seconds_of, with_deadline
 from app.api.cors import CrossOrigin, is_preflight
+from app.api.least_sequence import FIELD as SEQUENCE
+from app.api.least_sequence import AfterWaiting
 from app.api.meant_shard import check_meant
 from app.api.route_rows.operation import CONTROL, GATHER
 from app.api.route_table import TABLE, RouteTable
@@ -41,7 +43,7 @@ class AsgiApp:
 
     `handlers` has a handler for each operation; `lifespan` is an application that starts and ends the service.
     `cross_origin` is None if no page of another site may call. `routes` may be more than those that all services have.
-    `node` is the name of a service that is a shard of a cluster.
+    `node` is the name of a service that is a shard of a cluster, `after_waiting` is for reads of its ranges.
     """
 
     def __init__(
@@ -58,10 +60,12 @@ class AsgiApp:
         deadline: float,
         routes: RouteTable = TABLE,
         node: str | None = None,
+        after_waiting: AfterWaiting | None = None,
     ) -> None:
         self.lifespan = lifespan
         self.routes = routes
         self.node = node
+        self.after_waiting = after_waiting
         self.handlers = handlers
         self.host_check = host_check
         self.cross_origin = cross_origin
@@ -176,6 +180,8 @@ class AsgiApp:
         handler = self._refuse if operation is None else self.handlers[operation.name]
         if preflight is not None:
             route, handler = route._replace(access=Access.PUBLIC), preflight
+        if self.after_waiting is not None and SEQUENCE in headers:
+            handler = self.after_waiting(handler, headers[SEQUENCE])
         timeout = headers.get(TIMEOUT)
         if timeout is not None and plane is GATHER:
             handler = with_deadline(handler, seconds_of(timeout))

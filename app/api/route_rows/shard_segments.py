@@ -1,6 +1,7 @@
-"""The internal routes of a shard, by which segments are listed, pulled and dropped; `app.cluster.shard` answers.
+"""The internal routes of a shard: segments are listed, pulled and dropped, ranges take scatters and replicate them.
 
-They are served with `--shard` only, and are not in the OpenAPI file: nobody but reconcilers and routers use them.
+`app.cluster.shard` answers. They are served with `--shard` only, and are not in the OpenAPI file: nobody but
+reconcilers, routers and other shards use them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,21 @@ SHARD_ROUTES: Final = (
     Route("/shard/segments/{tensor}", CONTROL, Access.CHANGES, {
         "POST": Operation("pullSegment", "Read a segment from another shard, or from where it was imported"),
         "DELETE": Operation("dropSegment", "Remove a segment", parameters=(_FENCE,), status=204),
+    }),
+    Route("/shard/ranges/{tensor}", CONTROL, Access.CHANGES, {
+        "GET": Operation("rangeState", "How far the log of a range is, and its rows"),
+    }),
+    Route("/shard/ranges/{tensor}/scatter", CONTROL, Access.CHANGES, {
+        "POST": Operation("scatterRange", "Scatter to a range, at its primary"),
+    }),
+    Route("/shard/ranges/{tensor}/records", CONTROL, Access.CHANGES, {
+        "POST": Operation("appendRecords", "Take records from the primary of a range"),
+    }),
+    Route("/shard/ranges/{tensor}/join", CONTROL, Access.CHANGES, {
+        "POST": Operation("joinRange", "Have a replica join those that are in sync, at the primary of the range"),
+    }),
+    Route("/shard/ranges/{tensor}/keys", CONTROL, Access.CHANGES, {
+        "GET": Operation("rangeKeys", "List the Idempotency-Keys of a range"),
     }),
 )  # fmt: skip
 """Beside `route_table.ROUTES`."""

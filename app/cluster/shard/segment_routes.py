@@ -110,7 +110,7 @@ class SegmentRoutes:
 
         If the caller goes, or the service stops, the pull ends and leaves nothing.
         """
-        tensor = _segment(context)
+        tensor = segment_of(context)
         order = PullOrder.from_json(bytes(await read_body(context, _MOST_BODY, name="small_body_bytes")))
         context.memory.charge(max(MEMORY_BYTES, read_source.MEMORY_BYTES if order.origin else 0))
 
@@ -146,7 +146,7 @@ class SegmentRoutes:
 
     async def drop(self, context: RequestContext) -> None:
         """`DELETE /shard/segments/{tensor}`: 204 also if it is not there."""
-        tensor = _segment(context)
+        tensor = segment_of(context)
         token = _token(context.query_fields())
 
         def removed() -> bool:
@@ -181,7 +181,7 @@ def described(segment: Metadata) -> dict[str, Any]:
     return {"tensor": segment.name, "size": segment.size, "sha256": segment.sha256}
 
 
-def _segment(context: RequestContext) -> str:
+def segment_of(context: RequestContext) -> str:
     (tensor,) = context.parameters
     if not _SEGMENT.fullmatch(tensor):
         raise invalid_field("/tensor", f"{tensor!r} is no segment: the name of one is CONTENT.START-STOP")

@@ -1,0 +1,89 @@
+"""The catalogue as one process of a shard knows it, and how long ago etcd confirmed it.
+
+Each process watches etcd. It also reads the catalogue every REFRESH_S seconds, and notes when the read began: the
+catalogue was the newest one at that moment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from threading import Event, Lock, Thread
+from time import monotonic
+from typing import Final
+
+from app.cluster.catalogue.client import CatalogueClient
+from app.cluster.catalogue.etcd import Database
+from app.cluster.catalogue.listed_segments import Listed, listed_segments
+from app.cluster.catalogue.records import Catalogue
+
+REFRESH_S: Final = 3.0
+logger = logging.getLogger("gathernd")
+
+
+class CatalogueFollower:
+    """Follows the catalogue. `changed` is called after each newer one, from any thread."""
+
+    def __init__(self, database: Database, changed: Callable[[], None] = lambda: None) -> None:
+        self._changed = changed
+        self.client = CatalogueClient(database, self._take)
+        self.confirmed_at = float("-inf")
+        """When the last read of the catalogue began that has ended well, by `monotonic`."""
+        self._lock = Lock()
+        self._ranges: tuple[Catalogue, Mapping[str, Listed]] = Catalogue(), {}
+
+    def begin(self, stop: Event, each: Callable[[], None]) -> None:
+        """Follow it on threads, until `stop` is set; `each` is called after each read, before that counts."""
+        Thread(target=self.client.watch, args=(stop,), name="catalogue", daemon=True).start()
+        Thread(target=self._confirm, args=(stop, each), name="read-lease", daemon=True).start()
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The newest one known."""
+        return self.client.catalogue
+
+    def refresh(self) -> Catalogue:
+        """Read the newest catalogue, which is at least as new as this call. Blocks. Raises OSError."""
+        begun = monotonic()
+        found = self.client.refresh()
+        with self._lock:
+            if self.confirmed_at > float("-inf"):
+                self.confirmed_at = max(self.confirmed_at, begun)
+        return found
+
+    def open_ranges(self) -> Mapping[str, Listed]:
+        """All ranges that take scatters, by the names of their tensors."""
+        catalogue = self.catalogue
+        known, found = self._ranges
+        if catalogue is not known:
+            is_same = (catalogue.ranges, catalogue.tables, catalogue.options) == (
+                known.ranges, known.tables, known.options,
+            )  # fmt: skip
+            if not is_same:
+                found = open_ranges(catalogue)
+            self._ranges = catalogue, found
+        return found
+
+    def _take(self, _: Catalogue) -> None:
+        self._changed()
+
+    def _confirm(self, stop: Event, each: Callable[[], None]) -> None:
+        while not stop.is_set():
+            begun = monotonic()
+            try:
+                self.client.refresh()
+                each()
+                with self._lock:
+                    self.confirmed_at = max(self.confirmed_at, begun)
+            except OSError:
+                pass  # `watch` tells of it
+            except Exception:
+                logger.exception("the catalogue could not be read")
+            stop.wait(REFRESH_S)
+
+
+def open_ranges(catalogue: Catalogue) -> dict[str, Listed]:
+    """The ranges that take scatters, by the names of their tensors."""
+    if not catalogue.ranges:
+        return {}
+    return {one.tensor: one for one in listed_segments(catalogue) if one.opened is not None}

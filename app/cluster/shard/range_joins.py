@@ -1,0 +1,122 @@
+"""Replicas that are listed and not in sync: they ask their primary to join, and get records or a copy of the rows."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from typing import Final
+
+from app.api.route_table import path_of
+from app.cluster.catalogue.listed_segments import Listed
+from app.cluster.replication.primary import Join, JoinAnswer
+from app.cluster.replication.replica import Appended, CopyOrder
+from app.cluster.shard.peers import PeerFailed, Peers
+from app.cluster.shard.pull_segment import SILENT_S
+from app.cluster.shard.range_log import RangeLog
+from app.cluster.shard.range_messages import Admission, join_json, read_keys
+from app.cluster.shard.read_gate import GatedStore
+from app.formats.body_formats import RAW
+from app.store.files.write_uploaded_tensor import UploadSpec
+
+_JOIN_S: Final = 40.0
+"""Seconds that a primary has to answer: it may wait for scatters, and for etcd."""
+_KEYS_S: Final = 60.0
+_PIECE_BYTES: Final = 1 << 20
+_SEQUENCE: Final = re.compile(r'"[^"]*-([0-9]{1,18})"')
+logger = logging.getLogger("gathernd")
+
+
+@dataclass
+class Joins:
+    """Lets replicas on the shard `node` join. Methods block."""
+
+    node: str
+    store: GatedStore
+    log: RangeLog
+    peers: Peers
+    is_stopping: Callable[[], bool]
+
+    def join(self, one: Listed) -> JoinAnswer:
+        """Take one step to be in sync with a range; what the primary has answered.
+
+        Raises PeerFailed, GatherError, OSError and ValueError.
+        """
+        assert one.opened is not None
+        tensor, primary = one.tensor, one.opened.primary
+        state = self.log.state(tensor)
+        wish = Join(self.node, state)
+        path = path_of("joinRange", tensor=tensor)
+        answer = self.peers.ask(primary, "POST", path, [join_json(wish)], _JOIN_S)
+        if answer.status != 200:
+            raise PeerFailed(f"{primary}: status {answer.status}: {answer.body[:300].decode(errors='replace')}")
+        found = Admission.from_body(answer.body)
+        if found.answer is JoinAnswer.COPY and found.copy is not None:
+            if state is not None:
+                self.log.raise_epoch(tensor, found.copy.epoch)
+            self._copy(one, primary, found.copy)
+        elif found.answer is JoinAnswer.RECORDS and found.records is not None:
+            appended = self.log.append(tensor, found.records, found.frames)
+            if not isinstance(appended, Appended):
+                raise PeerFailed(f"the records of {tensor} from {primary} do not fit: {appended.why}")
+        return found.answer
+
+    def _copy(self, one: Listed, node: str, order: CopyOrder) -> None:
+        """Copy the rows and the keys of a range from a shard, and publish them here at their sequence."""
+        tensor, version, segment = one.tensor, one.version, one.segment
+        shape = (segment.stop - segment.start, *version.shape[1:]) if version.shape else ()
+        upload = self.store.upload(UploadSpec(tensor, version.dtype, shape, keep=1))
+        try:
+            sequence = self._read_rows(tensor, node, upload.write, segment.size)
+            upload.finish()
+            answer = self.peers.ask(node, "GET", path_of("rangeKeys", tensor=tensor), seconds=_KEYS_S)
+            if answer.status != 200:
+                raise PeerFailed(f"{node}: status {answer.status} for the keys of {tensor}")
+            keys = [key for key in read_keys(answer.body) if key.sequence <= sequence]
+        except BaseException:
+            upload.abandon()
+            raise
+        if self.log.adopt(tensor, upload, sequence, order, keys, segment.sha256):
+            logger.info("%s: copied from %s at sequence %d", tensor, node, sequence)
+
+    def _read_rows(self, tensor: str, node: str, write: Callable[[memoryview], None], size: int) -> int:
+        """Hand all rows of a shard's copy to `write`; the sequence that they are of. Raises PeerFailed."""
+        address = self.peers.address_of(node)
+        connection = self.peers.take(address)
+        try:
+            connection.connect()
+            connection.sock.settimeout(SILENT_S)
+            fields = self.peers.headers_for(node) | {"Accept": RAW.media_type}
+            connection.request("GET", path_of("tensorContent", name=tensor), headers=fields)
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise PeerFailed(f"{node}: status {answer.status}: {answer.read(300).decode(errors='replace')}")
+            sequence = sequence_of(answer.headers["ETag"] or "")
+            left = int(answer.headers["Content-Length"])
+            if left != size and size:
+                raise PeerFailed(f"{node}: {tensor} has {left} bytes there, and not {size}")
+            self._pieces(answer, left, write)
+        except (OSError, HTTPException) as error:
+            raise PeerFailed(f"{node}: {str(error) or type(error).__name__}") from None
+        finally:
+            connection.close()
+        return sequence
+
+    def _pieces(self, answer: HTTPResponse, left: int, write: Callable[[memoryview], None]) -> None:
+        piece = memoryview(bytearray(min(left, _PIECE_BYTES)))
+        while left:
+            count = answer.readinto(piece[:left])
+            if not count or self.is_stopping():
+                raise PeerFailed(f"the copy ended {left} bytes before its end")
+            write(piece[:count])
+            left -= count
+
+
+def sequence_of(etag: str) -> int:
+    """The sequence in an ETag in its quotes. Raises PeerFailed if it has none."""
+    found = _SEQUENCE.fullmatch(etag)
+    if found is None:
+        raise PeerFailed(f"the ETag {etag!r} has no sequence")
+    return int(found[1])

@@ -1,0 +1,161 @@
+"""What one process of a shard does for its ranges by itself: takeovers, joins, commit notices, rows that are lost."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from app.cluster.catalogue import ranges
+from app.cluster.catalogue.listed_segments import Listed
+from app.cluster.catalogue.records import RangeRecord
+from app.cluster.replication.primary import NOTICE_S, JoinAnswer
+from app.cluster.shard.catalogue_follower import CatalogueFollower
+from app.cluster.shard.peers import PeerFailed
+from app.cluster.shard.range_joins import Joins
+from app.cluster.shard.range_log import RangeLog
+from app.cluster.shard.range_primary import Primaries
+from app.errors import GatherError
+
+LOOK_S: Final = 1.0
+_JOINS: Final = 4
+"""Replicas that join at once."""
+_TAKEOVERS: Final = 16
+_JOIN_AGAIN_S: Final = 0.5
+logger = logging.getLogger("gathernd")
+
+
+@dataclass
+class RangeKeeper:
+    """Looks after all ranges of the shard `node` in the process that has the lock `path`."""
+
+    node: str
+    path: Path
+    log: RangeLog
+    follower: CatalogueFollower
+    primaries: Primaries
+    joins: Joins
+    changed: Event = field(default_factory=Event)
+    """Set when the catalogue has changed."""
+
+    def __post_init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_TAKEOVERS, "takeover")
+        self._joining = ThreadPoolExecutor(_JOINS, "join")
+        self._running: dict[tuple[str, str], Future[None]] = {}
+        self._told: dict[tuple[str, str], tuple[int, int]] = {}
+        """Epoch and sequence of the last commit that a replica has acknowledged, by range and node."""
+        self._late: dict[tuple[str, str], float] = {}
+        """Since when a replica does not acknowledge a commit."""
+
+    def run(self, is_ready: Callable[[], bool], stop: Event) -> None:
+        """Look after the ranges until `stop` is set, once the service is ready and this process has the lock."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while not (is_ready() and _is_locked(fd)):
+                if stop.wait(LOOK_S / 5):
+                    return
+            while not stop.is_set():
+                self.changed.clear()
+                try:
+                    self._look()
+                except Exception:
+                    logger.exception("the ranges of the shard %s could not be looked at", self.node)
+                self.changed.wait(LOOK_S)
+        finally:
+            os.close(fd)
+
+    def _look(self) -> None:
+        for one in self.follower.open_ranges().values():
+            record = one.opened
+            assert record is not None
+            if record.primary == self.node or self.node in record.in_sync:
+                words = self.log.words(one.tensor)
+                if words is None:
+                    self._begin(self._pool, "lost", one.tensor, lambda one=one: self._lose(one))  # type: ignore[misc]
+                elif record.primary == self.node:
+                    self._lead(one, record, *words)
+            elif self.node in one.segment.nodes:
+                self._begin(self._joining, "join", one.tensor, lambda one=one: self._join(one))  # type: ignore[misc]
+
+    def _begin(self, pool: ThreadPoolExecutor, what: str, tensor: str, work: Callable[[], None]) -> None:
+        """Begin work in the background unless the same is being done for the range."""
+        known = self._running.get((what, tensor))
+        if known is None or known.done():
+            self._running[what, tensor] = pool.submit(_logged, f"{what} of {tensor}", work)
+
+    def _lead(self, one: Listed, record: RangeRecord, epoch: int, applied: int) -> None:
+        if not (self.primaries.is_resolved(one.tensor, record.epoch) and epoch == record.epoch):
+            self._begin(self._pool, "takeover", one.tensor, lambda: self.primaries.begin(one.tensor))
+            return
+        for node in record.in_sync:
+            if node != self.node and self._told.get((one.tensor, node)) != (epoch, applied):
+                self._begin(self._pool, f"notice to {node}", one.tensor, lambda node=node: self._notice(one, node))  # type: ignore[misc]
+
+    def _notice(self, one: Listed, node: str) -> None:
+        """Tell a replica what is committed; one that does not apply it for long leaves."""
+        record, state = one.opened, self.log.state(one.tensor)
+        if record is None or state is None or state.epoch != record.epoch or state.tail:
+            return
+        which = one.tensor, node
+        if self.primaries.notice(one.tensor, node, state):
+            self._told[which] = state.epoch, state.applied
+            self._late.pop(which, None)
+            return
+        since = self._late.setdefault(which, time.monotonic())
+        if time.monotonic() - since > NOTICE_S:
+            self._late.pop(which, None)
+            logger.warning("%s: the replica on %s does not apply what is committed, and leaves", one.tensor, node)
+            self.primaries.dismiss(one.tensor, record.epoch, frozenset({node}))
+
+    def _join(self, one: Listed) -> None:
+        """Have a replica join, step by step, for as long as it is listed and not in sync."""
+        stop = self.joins.is_stopping
+        while not stop():
+            now = self.follower.open_ranges().get(one.tensor)
+            if (
+                now is None
+                or now.opened is None
+                or self.node in now.opened.in_sync
+                or self.node not in now.segment.nodes
+            ):
+                return
+            answer = self.joins.join(now)
+            if answer is JoinAnswer.JOINED:
+                self.follower.refresh()
+                return
+            if answer not in (JoinAnswer.RECORDS, JoinAnswer.COPY):
+                time.sleep(_JOIN_AGAIN_S)
+                self.follower.refresh()
+
+    def _lose(self, one: Listed) -> None:
+        """Tell the catalogue that the rows are not here, though the newest one lists them as in sync."""
+        self.follower.refresh()
+        if self.log.state(one.tensor) is None:
+            logger.error("%s: its rows are lost here", one.tensor)
+            self.follower.client.transact(lambda at: ranges.lose_rows(at, one.tensor, self.node))
+
+
+def _logged(what: str, work: Callable[[], None]) -> None:
+    try:
+        work()
+    except (PeerFailed, OSError) as problem:
+        logger.info("%s: %s", what, problem)
+    except GatherError as problem:
+        logger.info("%s: %s", what, problem.detail)
+    except Exception:
+        logger.exception("%s failed", what)
+
+
+def _is_locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,143 @@
+"""The logs and rows of replicated ranges in the store of this shard, in the terms of `app.cluster.replication`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Final
+
+from app.cluster.replication.replica import (
+    Append,
+    AppendAnswer,
+    CopyOrder,
+    ReplicaState,
+    is_stale,
+    may_adopt,
+    on_append,
+)
+from app.cluster.shard.range_messages import MOST_RECORDS
+from app.cluster.shard.read_gate import GatedStore
+from app.errors import GatherError
+from app.store.files.tensor_file import Description, HeaderWord
+from app.store.files.write_uploaded_tensor import Upload
+from app.store.publish_and_remove_versions import CarriedKey, CopiedContent
+from app.store.scatters.log_frames import decode, frames_in
+from app.store.scatters.replicated_contents import ReplicatedContent
+
+_NOT_HERE: Final = ("tensor_not_found", "tensor_damaged")
+
+
+class RangeLog:
+    """The logs of the ranges in `store`, once it is open. Methods block, and raise insufficient_storage."""
+
+    def __init__(self, store: GatedStore) -> None:
+        self._store = store
+
+    def exclusive(self, tensor: str) -> AbstractContextManager[None]:
+        """Be the only one that acts as the primary of a range. Raises tensor_not_found and tensor_damaged."""
+        return self._store.replicated.exclusive(tensor)
+
+    def state(self, tensor: str) -> ReplicaState | None:
+        """How far a log is; None if the rows are not here, or damaged."""
+        try:
+            with self._store.replicated.open(tensor) as content:
+                return _state(content)
+        except GatherError as problem:
+            if problem.code not in _NOT_HERE:
+                raise
+            return None
+
+    def words(self, tensor: str) -> tuple[int, int] | None:
+        """Epoch and the sequence that is applied, without a look at the log; None if the rows are not here."""
+        try:
+            words = self._store.ungated_content(tensor).words
+        except GatherError as problem:
+            if problem.code not in _NOT_HERE:
+                raise
+            return None
+        return words[HeaderWord.EPOCH], words[HeaderWord.VERSION] >> 1
+
+    def is_replicated(self, tensor: str) -> bool:
+        """Whether its scatters are replicated, as they are from its first epoch on."""
+        words = self.words(tensor)
+        return words is not None and words[0] > 0
+
+    def description(self, tensor: str) -> Description:
+        """What the file says of the rows. Raises tensor_not_found and tensor_damaged."""
+        return self._store.ungated_content(tensor).description
+
+    def raise_epoch(self, tensor: str, epoch: int) -> None:
+        """Make an epoch the log's own, durably, unless that is as high. Raises tensor_not_found and tensor_damaged."""
+        with self._store.replicated.open(tensor) as content:
+            if content.state().epoch < epoch:
+                content.set_epoch(epoch)
+
+    def commit(self, tensor: str, epoch: int, end: int) -> ReplicaState | None:
+        """Apply the records up to `end`, and make `epoch` the log's own; how far the log is then.
+
+        None if it has seen a higher epoch. Raises tensor_not_found and tensor_damaged.
+        """
+        with self._store.replicated.open(tensor) as content:
+            state = content.state()
+            if state.epoch > epoch or state.last < end:
+                return None
+            if state.epoch < epoch:
+                content.set_epoch(epoch)
+            content.commit_to(end)
+            found = _state(content)
+            if not found.tail:
+                content.settle()
+            return found
+
+    def records_after(self, tensor: str, sequence: int) -> tuple[bytes | None, tuple[int, ...]]:
+        """Frames with the records after a sequence, about MOST_RECORDS bytes at most, and the epochs of those.
+
+        None if the log no longer has them. Raises tensor_not_found and tensor_damaged.
+        """
+        with self._store.replicated.open(tensor) as content:
+            frames = content.frames_after(sequence, MOST_RECORDS)
+        if frames is None:
+            return None, ()
+        return frames, tuple(record.entry.epoch for frame in frames_in(frames) for record in decode(frame))
+
+    def keys(self, tensor: str) -> list[CarriedKey]:
+        """The Idempotency-Keys of all records that are applied. Raises tensor_not_found and tensor_damaged."""
+        with self._store.replicated.open(tensor) as content:
+            return content.keys()
+
+    def append(self, tensor: str, message: Append, frames: bytes) -> AppendAnswer:
+        """Do what a primary's message asks of a replica, durably; the answer to it."""
+        words = self.words(tensor)
+        if words is None:
+            return on_append(None, message).answer
+        if is_stale(words[0], message.epoch):
+            return on_append(ReplicaState(*words), message).answer
+        with self._store.replicated.open(tensor) as content:
+            plan = on_append(_state(content), message)
+            if plan.epoch is not None:
+                content.set_epoch(plan.epoch)
+            if plan.truncate_after is not None:
+                content.drop_tail(plan.truncate_after)
+            if plan.new:
+                content.append_frames(frames)
+            if plan.commit_to is not None:
+                content.commit_to(plan.commit_to)
+            state = content.state()
+            if message.commit == message.last == state.last == state.applied and not state.settled:
+                content.settle()
+            return plan.answer
+
+    def adopt(
+        self, tensor: str, upload: Upload, sequence: int, order: CopyOrder, keys: Sequence[CarriedKey], sha256: str
+    ) -> bool:
+        """Publish a copy of the rows at a sequence, with the keys of the records up to it; False if it is of no use."""
+        if not may_adopt(self.state(tensor), sequence, order):
+            upload.abandon()
+            return False
+        self._store.replicated.adopt(upload, CopiedContent(sequence, order.epoch, keys=keys, sha256=sha256))
+        return True
+
+
+def _state(content: ReplicatedContent) -> ReplicaState:
+    found = content.state()
+    return ReplicaState(found.epoch, found.applied, found.tail)

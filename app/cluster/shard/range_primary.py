@@ -1,0 +1,244 @@
+"""The primary of ranges: it ships each record to the in-sync replicas before the store applies it.
+
+`app.cluster.replication.primary` says what may be done; here it is carried out. The store makes the records of the
+scatters that wait for a range, in one frame of its log, and calls `replicate` (see `replicated_contents.Replication`).
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from time import monotonic
+from typing import Final
+
+from app.cluster.catalogue import ranges
+from app.cluster.catalogue.listed_segments import Listed
+from app.cluster.catalogue.records import RangeRecord
+from app.cluster.replication.primary import (
+    Committed,
+    Join,
+    JoinAnswer,
+    Leave,
+    Round,
+    Standing,
+    Stop,
+    append_of,
+    begin_round,
+    may_acknowledge,
+    on_join,
+    standing,
+)
+from app.cluster.replication.replica import Append, Appended, CopyOrder, ReplicaState
+from app.cluster.shard.catalogue_follower import CatalogueFollower
+from app.cluster.shard.peers import Peers
+from app.cluster.shard.range_errors import not_primary, unavailable
+from app.cluster.shard.range_log import RangeLog
+from app.cluster.shard.range_messages import Admission
+from app.cluster.shard.range_shipping import SLOWEST, Shipping, send
+from app.errors import GatherError
+from app.store.scatters.replicated_contents import Batch, Replication
+
+logger = logging.getLogger("gathernd")
+_LOOKS: Final = 16
+"""How often a primary looks at where it stands before it gives up: each look does one thing."""
+_PUSHED: Final = 1 << 20
+"""Bytes of records that a joining replica is given while scatters wait."""
+_NOTICES: Final = 8
+
+
+class Primaries(Replication):
+    """All ranges of which the shard `node` is the primary. Methods block.
+
+    They raise precondition_failed if it is not the primary, shard_unavailable, tensor_not_found, tensor_damaged and
+    insufficient_storage.
+    """
+
+    def __init__(self, node: str, log: RangeLog, follower: CatalogueFollower, peers: Peers) -> None:
+        self._node = node
+        self._log = log
+        self._follower = follower
+        self._peers = peers
+        self._resolved: dict[str, int] = {}
+        """The epoch at which each range's tail was committed last, by this process."""
+        self._notices = ThreadPoolExecutor(_NOTICES, "commit-notice")
+
+    # For the store, within the range's lock
+
+    def lead(self, tensor: str) -> int:
+        """See `Replication`. Raises shard_unavailable, too, if fewer replicas are in sync than a scatter needs."""
+        one, state = self._ready(tensor)
+        _check_acknowledges(one)
+        return state.epoch
+
+    def replicate(self, tensor: str, batch: Batch) -> None:
+        """See `Replication`."""
+        one = self._follower.open_ranges().get(tensor)
+        if one is None or _record(one).primary != self._node:
+            raise unavailable(f"{self._node} is not the primary of {tensor} any more", is_known=False)
+        state = ReplicaState(batch.epoch, batch.after, (batch.epoch,) * (batch.last - batch.after))
+        going = self._round(one, state, batch.after, batch.frame)
+        _check_acknowledges(self._follower.open_ranges().get(tensor, one), is_known=False)
+        self._tell(tensor, going, ReplicaState(going.epoch, going.end))
+
+    def keeps_log(self, tensor: str) -> bool:
+        """See `Replication`."""
+        one = self._follower.open_ranges().get(tensor)
+        return one is not None and not set(one.segment.nodes) <= set(_record(one).in_sync)
+
+    # Where it stands
+
+    def _ready(self, tensor: str) -> tuple[Listed, ReplicaState]:
+        """The range and its log, once records may be made. Within the range's lock."""
+        for _ in range(_LOOKS):
+            one = self._follower.open_ranges().get(tensor)
+            state = self._log.state(tensor)
+            record = None if one is None else one.opened
+            stands = standing(record, self._node, state, self._resolved.get(tensor, 0))
+            if stands is Standing.NOT_PRIMARY or one is None or record is None:
+                raise not_primary(self._node, tensor)
+            if stands is Standing.NO_ROWS or state is None:
+                raise unavailable(f"the primary of {tensor} has lost its rows")
+            if stands is Standing.READY:
+                return one, state
+            if stands is Standing.RAISE_RECORD:
+                self._raise_record(tensor, state.epoch)
+            elif stands is Standing.RAISE_OWN:
+                self._log.raise_epoch(tensor, record.epoch)
+            else:
+                self._resolve(one, state)
+        raise unavailable(f"the primary of {tensor} changes again and again")
+
+    def _raise_record(self, tensor: str, epoch: int) -> None:
+        """Have the record in the catalogue at the epoch that this shard has seen."""
+        self._follower.client.transact(lambda at: ranges.raise_epoch(at, tensor, self._node, epoch))
+
+    def _resolve(self, one: Listed, state: ReplicaState) -> None:
+        """Commit the tail and apply it. If there is none, tell the replicas of the epoch."""
+        frames, epochs = self._log.records_after(one.tensor, state.applied)
+        if frames is None or len(epochs) != len(state.tail):
+            frames = None  # a long tail, which is sent in parts
+        going = self._round(one, state, state.applied if frames is not None else state.last, frames or b"")
+        if self._log.commit(one.tensor, going.epoch, going.end) is None:
+            raise unavailable(f"another shard has become the primary of {one.tensor}", is_known=False)
+        self._resolved[one.tensor] = going.epoch
+        self._tell(one.tensor, going, ReplicaState(going.epoch, going.end))
+
+    def begin(self, tensor: str) -> None:
+        """Be ready for scatters: take over, and commit the tail, unless that is done."""
+        with self._log.exclusive(tensor):
+            self._ready(tensor)
+
+    def confirm(self, tensor: str) -> None:
+        """Return if this shard is the primary, which all replicas confirm: what it has applied is the newest."""
+        with self._log.exclusive(tensor):
+            one, state = self._ready(tensor)
+            self._round(one, state, state.last, b"")
+
+    def is_resolved(self, tensor: str, epoch: int) -> bool:
+        """Whether this process has committed the tail of a range at this epoch."""
+        return self._resolved.get(tensor) == epoch
+
+    # Rounds
+
+    def _round(self, one: Listed, state: ReplicaState, after: int, frames: bytes) -> Round:
+        """Ship the records after the sequence `after`, which `frames` has; the round once they are committed.
+
+        `state` is that of the log here, which has them. Raises shard_unavailable if the outcome is not known.
+        """
+        tensor = one.tensor
+        shipping = Shipping(self._peers, self._log, tensor, state, after, frames)
+        going = begin_round(_record(one), state, monotonic() + len(frames) / SLOWEST)
+        while True:
+            step = going.step(monotonic())
+            if isinstance(step, Committed):
+                return going
+            if isinstance(step, Stop):
+                with suppress(OSError):
+                    self._follower.refresh()
+                raise unavailable(f"{self._node} is not the primary of {tensor} any more", is_known=False)
+            going = self._leave(tensor, going, step.nodes) if isinstance(step, Leave) else shipping.ship(going)
+
+    def _leave(self, tensor: str, going: Round, nodes: frozenset[str]) -> Round:
+        """Have replicas leave that do not answer, or find out that this shard is not the primary any more."""
+        logger.warning("%s: the replicas on %s do not follow, and leave", tensor, ", ".join(sorted(nodes)))
+        try:
+            self.dismiss(tensor, going.epoch, nodes)
+        except GatherError as problem:
+            if problem.code != "precondition_failed":
+                raise unavailable(problem.detail, is_known=False) from None
+        one = self._follower.open_ranges().get(tensor)
+        return going.changed(None if one is None else one.opened)
+
+    def dismiss(self, tensor: str, epoch: int, nodes: frozenset[str]) -> None:
+        """Have replicas leave the range that this shard is the primary of."""
+        self._follower.client.transact(lambda at: ranges.leave_in_sync(at, tensor, epoch, nodes))
+
+    def _tell(self, tensor: str, going: Round, state: ReplicaState) -> None:
+        """Tell the replicas what is committed, without waiting for their answers."""
+        for node in going.in_sync:
+            if node != self._node:
+                self._notices.submit(self.notice, tensor, node, state)
+
+    def notice(self, tensor: str, node: str, state: ReplicaState) -> bool:
+        """Tell a replica that all of a log without a tail is committed; whether it has applied it."""
+        answer = send(self._peers, tensor, node, append_of(state, state.last, ()))
+        return isinstance(answer, Appended) and answer.applied >= state.applied
+
+    # Joins
+
+    def join(self, tensor: str, join: Join) -> Admission:
+        """Judge a replica's wish to be in sync, and let it join if it has everything."""
+        try:
+            with self._log.exclusive(tensor):
+                return self._judge(tensor, join)
+        except GatherError as problem:
+            logger.info("%s: the replica on %s cannot join yet: %s", tensor, join.node, problem.detail)
+            return Admission(JoinAnswer.NOT_READY)
+
+    def _judge(self, tensor: str, join: Join) -> Admission:
+        one, state = self._ready(tensor)
+        verdict, records = self._judged(one, state, join)
+        if verdict is JoinAnswer.RECORDS and records is not None:
+            message, frames = records
+            if len(frames) > _PUSHED or message.end < state.last:
+                return Admission(verdict, records=records[0], frames=frames)
+            answer = send(self._peers, tensor, join.node, message, frames)
+            if not isinstance(answer, Appended):
+                return Admission(JoinAnswer.NOT_READY)
+            verdict, _ = self._judged(one, state, Join(join.node, ReplicaState(answer.epoch, answer.applied)))
+        if verdict is JoinAnswer.LOST:
+            self.dismiss(tensor, state.epoch, frozenset({join.node}))
+        elif verdict is JoinAnswer.ADMIT:
+            self._admit(tensor, state, join.node)
+            verdict = JoinAnswer.JOINED
+        copy = CopyOrder(state.epoch, state.applied) if verdict is JoinAnswer.COPY else None
+        return Admission(verdict, copy)
+
+    def _judged(self, one: Listed, state: ReplicaState, join: Join) -> tuple[JoinAnswer, tuple[Append, bytes] | None]:
+        """The answer to a wish to join, and what the log has after the replica's rows."""
+        applied = 0 if join.state is None else join.state.applied
+        frames, epochs = self._log.records_after(one.tensor, applied)
+        log_start = applied + 1 if frames is None else applied
+        verdict = on_join(_record(one), Standing.READY, state, join, log_start)
+        return verdict, None if frames is None else (append_of(state, applied, epochs), frames)
+
+    def _admit(self, tensor: str, state: ReplicaState, node: str) -> None:
+        """Let a replica join that has everything. Raises GatherError if that does not come about, or is not known."""
+        epoch = state.epoch + 1
+        self._log.raise_epoch(tensor, epoch)
+        self._follower.client.transact(lambda at: ranges.join_in_sync(at, tensor, state.epoch, node))
+        self._resolved[tensor] = epoch
+        logger.info("%s: the replica on %s is in sync", tensor, node)
+
+
+def _check_acknowledges(one: Listed, *, is_known: bool = True) -> None:
+    record, least = _record(one), ranges.min_in_sync(one.replicas)
+    if not may_acknowledge(record, least):
+        detail = f"{len(record.in_sync)} replicas of {one.tensor} are in sync, and a scatter needs {least}"
+        raise unavailable(detail, is_known=is_known)
+
+
+def _record(one: Listed) -> RangeRecord:
+    assert one.opened is not None, "these are open ranges"
+    return one.opened

@@ -1,0 +1,169 @@
+"""The internal routes of ranges that take scatters; `app.api.route_rows.shard_segments` has their rows.
+
+Scatters and joins wait for other shards, records from a primary never do. So these have threads of their own: shards
+that ship to each other make way for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Final, TypeVar
+
+import orjson
+
+from app.api.asgi_request import Handler, RequestContext
+from app.api.error_responses import JSON
+from app.api.request_body import read_body
+from app.cluster.range_scatter import RangeScatter, RangeScattered
+from app.cluster.shard.catalogue_follower import CatalogueFollower
+from app.cluster.shard.range_errors import SequenceDiffers, unavailable
+from app.cluster.shard.range_joins import sequence_of
+from app.cluster.shard.range_log import RangeLog
+from app.cluster.shard.range_messages import append_answer_json, keys_json, read_append, read_join
+from app.cluster.shard.range_primary import Primaries
+from app.cluster.shard.range_scatters import change_of
+from app.cluster.shard.read_gate import GatedStore
+from app.cluster.shard.segment_routes import segment_of
+from app.errors import GatherError
+from app.formats.body_formats import RAW
+from app.store.scatters.pending_scatter import ContentReplaced, Scattered
+from app.telemetry.tensor_change_log import SCATTERED, Change
+
+T = TypeVar("T")
+_PRIMARY_THREADS: Final = 32
+_REPLICA_THREADS: Final = 16
+_MOST_JSON: Final = 1 << 14
+MOST_APPEND: Final = 1 << 30
+"""Bytes of an Append: a batch of scatters is at most a little longer than the longest body."""
+
+
+class RangeRoutes:
+    """Scatters, records, joins, state and keys of ranges."""
+
+    def __init__(
+        self, store: GatedStore, primaries: Primaries, log: RangeLog, follower: CatalogueFollower, most_bytes: int
+    ) -> None:
+        """`most_bytes` bounds the body of a scatter."""
+        self._store = store
+        self._primaries = primaries
+        self._log = log
+        self._follower = follower
+        self._most_bytes = most_bytes
+        self._scatters = ThreadPoolExecutor(_PRIMARY_THREADS, "primary")
+        self._records = ThreadPoolExecutor(_REPLICA_THREADS, "replica")
+        self._others = ThreadPoolExecutor(_REPLICA_THREADS, "range")
+        self._tasks: set[asyncio.Task[Scattered]] = set()
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """The handlers by the names of their operations."""
+        return {
+            "scatterRange": self.scatter,
+            "appendRecords": self.append,
+            "joinRange": self.join,
+            "rangeState": self.state,
+            "rangeKeys": self.keys,
+        }
+
+    async def scatter(self, context: RequestContext) -> None:
+        """`POST /shard/ranges/{tensor}/scatter`, from a router to the primary."""
+        tensor = segment_of(context)
+        body = await read_body(context, self._most_bytes)
+        scatter = RangeScatter.from_body(body)
+        context.memory.charge(64 * scatter.order.count + 3 * scatter.updates.nbytes)
+        await self._know(scatter.order.epoch, tensor)
+        try:
+            found = await self._carry_out(tensor, scatter)
+        except SequenceDiffers as refusal:
+            answer = RangeScattered(refusal.sequence, scatter.order.epoch, refused=True)
+        else:
+            one = self._follower.open_ranges().get(tensor)
+            epoch = scatter.order.epoch if one is None or one.opened is None else one.opened.epoch
+            answer = RangeScattered(sequence_of(found.etag), epoch, found.repeated)
+            if not found.repeated:
+                context.changes = [Change(SCATTERED, tensor, found.version, len(body))]
+        await context.send(200, JSON, answer.to_json())
+
+    async def _know(self, epoch: int, tensor: str) -> None:
+        """Read the newest catalogue if the router knows a newer one of the range."""
+        one = self._follower.open_ranges().get(tensor)
+        if one is None or one.opened is None or one.opened.epoch < epoch:
+            try:
+                await _run(self._others, self._follower.refresh)
+            except OSError as error:
+                raise unavailable(f"etcd does not answer: {error}") from None
+
+    async def _carry_out(self, tensor: str, scatter: RangeScatter) -> Scattered:
+        """What a scatter is answered; while others of the range are carried out it takes no thread."""
+        loop = asyncio.get_running_loop()
+        turn = asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(turn.set)
+
+        if not self._log.is_replicated(tensor):
+            await _run(self._scatters, lambda: self._primaries.begin(tensor))
+        change, conditions = change_of(self._log.description(tensor), scatter)
+        pending = self._store.queue_scatter(tensor, change, conditions, wake)
+
+        async def finish() -> Scattered:
+            if not pending.is_leader:
+                await turn.wait()
+            if pending.done:
+                return self._store.complete_scatter(tensor, pending)
+            return await _run(self._scatters, lambda: self._store.complete_scatter(tensor, pending))
+
+        # A task of its own: others wait for this one to carry them out, also when its own request is cancelled.
+        task = loop.create_task(finish())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except ContentReplaced:
+            raise unavailable(f"the rows of {tensor} have just been copied anew") from None
+        except SequenceDiffers:
+            await _run(self._scatters, lambda: self._primaries.confirm(tensor))  # a deposed primary has old rows
+            raise
+
+    async def append(self, context: RequestContext) -> None:
+        """`POST /shard/ranges/{tensor}/records`, from the primary to a replica."""
+        tensor = segment_of(context)
+        message, frames = read_append(await read_body(context, MOST_APPEND))
+        context.memory.charge(len(frames))
+        answer = await _run(self._records, lambda: self._log.append(tensor, message, frames))
+        await context.send(200, JSON, append_answer_json(answer))
+
+    async def join(self, context: RequestContext) -> None:
+        """`POST /shard/ranges/{tensor}/join`, from a replica to the primary."""
+        tensor = segment_of(context)
+        wish = read_join(await read_body(context, _MOST_JSON, name="small_body_bytes"))
+        found = await _run(self._others, lambda: self._primaries.join(tensor, wish))
+        context.memory.charge(len(found.frames))
+        await context.send(200, RAW.media_type.encode(), found.pieces())
+
+    async def state(self, context: RequestContext) -> None:
+        """`GET /shard/ranges/{tensor}`: epoch, applied and last."""
+        tensor = segment_of(context)
+        found = await _run(self._others, lambda: self._log.state(tensor))
+        if found is None:
+            raise GatherError("tensor_not_found", f"there is no range {tensor} here")
+        shown = {"epoch": found.epoch, "applied": found.applied, "last": found.last}
+        await context.send(200, JSON, orjson.dumps(shown))
+
+    async def keys(self, context: RequestContext) -> None:
+        """`GET /shard/ranges/{tensor}/keys`: the Idempotency-Keys of what is committed."""
+        tensor = segment_of(context)
+        found = await _run(self._others, lambda: keys_json(self._log.keys(tensor)))
+        context.memory.charge(len(found))
+        await context.send(200, JSON, found)
+
+    def close(self) -> None:
+        """Finish what was begun."""
+        for pool in (self._scatters, self._others, self._records):
+            pool.shutdown()
+
+
+async def _run(pool: Executor, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(pool, work)

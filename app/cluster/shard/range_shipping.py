@@ -1,0 +1,88 @@
+"""Shipping records of a range from its primary to the replicas that are in sync, all of them at the same time."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from time import monotonic
+from typing import Final
+
+from app.api.route_table import path_of
+from app.cluster.replication.primary import SHIP_S, Round, append_of
+from app.cluster.replication.replica import Append, AppendAnswer, Appended, ReplicaState
+from app.cluster.shard.peers import PeerFailed, PeerRequest, Peers
+from app.cluster.shard.range_log import RangeLog
+from app.cluster.shard.range_messages import append_pieces, read_append_answer
+
+SLOWEST: Final = 1 << 25
+"""Bytes a second that a replica takes at least."""
+_LEAST_S: Final = 0.05
+
+
+class Shipping:
+    """Records of the range `tensor` on their way. `state` is that of the primary's log, which has them all.
+
+    `frames` has the records after the sequence `after`.
+    """
+
+    def __init__(
+        self, peers: Peers, log: RangeLog, tensor: str, state: ReplicaState, after: int, frames: bytes
+    ) -> None:
+        self._peers = peers
+        self._log = log
+        self._tensor = tensor
+        self._state = state
+        self._records = {after: (append_of(state, after, state.tail[after - state.applied :]), frames)}
+        self._first = after
+        self._after: dict[str, int] = {}
+        """The sequence after which a replica lacks records that has said so."""
+
+    def ship(self, going: Round) -> Round:
+        """Send each replica what it lacks, wait for all answers, and return the round with them."""
+        missing = [
+            node
+            for node in going.in_sync
+            if node != going.node and going.matched.get(node, -1) < going.end and node not in going.failed
+        ]
+        seconds = max(_LEAST_S, going.began + SHIP_S - monotonic())
+        with ExitStack() as stack:
+            requests = {}
+            for node in missing:
+                records = self._records_after(self._after.get(node, self._first))
+                if records is None:
+                    going = going.lost(node)
+                    continue
+                requests[node] = stack.enter_context(_request(self._peers, self._tensor, node, *records, seconds))
+            for node, request in requests.items():
+                answer = _answer(request)
+                going = going.lost(node) if answer is None else going.answered(node, answer)
+                if answer is not None:
+                    self._after[node] = answer.matched if isinstance(answer, Appended) else answer.applied
+        return going
+
+    def _records_after(self, sequence: int) -> tuple[Append, bytes] | None:
+        """A message with the records after a sequence; None if the log no longer has them."""
+        if sequence not in self._records:
+            frames, epochs = self._log.records_after(self._tensor, sequence)
+            if frames is None:
+                return None
+            self._records[sequence] = append_of(self._state, sequence, epochs), frames
+        return self._records[sequence]
+
+
+def send(peers: Peers, tensor: str, node: str, message: Append, frames: bytes = b"") -> AppendAnswer | None:
+    """Send records, or with none of them what is committed, to one replica; None if it gives no answer."""
+    with _request(peers, tensor, node, message, frames, SHIP_S + len(frames) / SLOWEST) as request:
+        return _answer(request)
+
+
+def _request(peers: Peers, tensor: str, node: str, message: Append, frames: bytes, seconds: float) -> PeerRequest:
+    path = path_of("appendRecords", tensor=tensor)
+    return PeerRequest(peers, node, "POST", path, append_pieces(message, frames), seconds)
+
+
+def _answer(request: PeerRequest) -> AppendAnswer | None:
+    try:
+        answer = request.answer()
+        return read_append_answer(answer.body) if answer.status == 200 else None
+    except (PeerFailed, ValueError):
+        return None

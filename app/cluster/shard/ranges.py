@@ -1,0 +1,71 @@
+"""The ranges of a shard that take scatters: the parts of `app.cluster.shard` for them, put together.
+
+catalogue_follower    the catalogue as this process knows it, and the read lease
+read_gate             which reads are served
+range_routes          what routers and other shards ask for
+range_primary         scatters, shipped to the replicas by `range_shipping`
+range_log             the logs and rows in the store, on a primary and on a replica
+range_keeper          what one process does by itself: takeovers, `range_joins`, commit notices
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from ssl import SSLContext
+from threading import Event, Thread
+
+from app.api.asgi_request import Handler
+from app.cluster.catalogue.etcd import Database
+from app.cluster.shard.catalogue_follower import CatalogueFollower
+from app.cluster.shard.peers import Peers
+from app.cluster.shard.range_joins import Joins
+from app.cluster.shard.range_keeper import RangeKeeper
+from app.cluster.shard.range_log import RangeLog
+from app.cluster.shard.range_primary import Primaries
+from app.cluster.shard.range_routes import RangeRoutes
+from app.cluster.shard.read_gate import GatedStore, ReadGate
+from app.cluster.shard.shard_folder import ShardFolder
+from app.cluster.shard_tls import trusting
+
+
+class Ranges:
+    """The ranges of the shard `node` in one process; `begin` has them looked after."""
+
+    def __init__(
+        self,
+        node: str,
+        store: GatedStore,
+        database: Database,
+        folder: ShardFolder,
+        authorities: Path | None,
+        most_bytes: int,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        """`most_bytes` bounds the body of a scatter."""
+        self._changed = Event()
+        self._follower = follower = CatalogueFollower(database, self._changed.set)
+        self._peers = Peers(lambda: follower.catalogue, folder.read_key, partial(_tls, authorities))
+        log = RangeLog(store)
+        self._primaries = primaries = Primaries(node, log, follower, self._peers)
+        joins = Joins(node, store, log, self._peers, is_stopping)
+        self._keeper = RangeKeeper(node, folder.path / "keeper", log, follower, primaries, joins, self._changed)
+        self._routes = RangeRoutes(store, primaries, log, follower, most_bytes)
+        self._store = store
+        self._gate = store.gate = ReadGate(node, follower)
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """The handlers of its routes by the names of their operations."""
+        return self._routes.handlers
+
+    def begin(self, is_ready: Callable[[], bool], stop: Event) -> None:
+        """Follow the catalogue, and look after the ranges once the service is ready, on threads until `stop` is set."""
+        self._store.replicated.replication = self._primaries
+        self._follower.begin(stop, lambda: self._gate.note_tails(self._store))
+        Thread(target=self._keeper.run, args=(is_ready, stop), name="ranges", daemon=True).start()
+
+
+def _tls(authorities: Path | None) -> SSLContext | None:
+    return None if authorities is None else trusting(authorities)

@@ -1,0 +1,143 @@
+"""Who may read a range that takes scatters: see `app.cluster.replication.reads`, whose rules are applied here.
+
+Ranges that nobody scatters to are served whether or not etcd answers; a read of one costs two comparisons more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic, perf_counter
+from typing import Final
+
+from app.api.asgi_request import Handler, RequestContext
+from app.cluster.replication.reads import WAIT_S, Read, Readable, judge_read
+from app.cluster.shard.catalogue_follower import CatalogueFollower
+from app.errors import GatherError
+from app.store import LocalStore, Resident
+from app.store.files.mapped_tensor import MappedContent
+from app.store.files.tensor_file import HeaderWord
+from app.store.scatters.replicated_contents import is_settled
+
+_LOOK_S: Final = 0.002
+_DIGITS: Final = 18
+_BEFORE: Final = float("-inf")
+_WHY: Final = {
+    Read.NOT_IN_SYNC: "it is not in sync",
+    Read.CUT_OFF: "etcd does not answer, so that it may not be in sync any more",
+    Read.UNSETTLED: "it has changes of which it does not know whether they are committed",
+}
+
+
+class ReadGate:
+    """Judges reads on the shard `node`."""
+
+    def __init__(self, node: str, follower: CatalogueFollower) -> None:
+        self._node = node
+        self._follower = follower
+        self._tails: dict[str, tuple[int, float]] = {}
+        """The sequence that is applied of ranges with a tail, and since when the tail may be there."""
+        self._looked = _BEFORE
+
+    def is_open(self, tensor: str) -> bool:
+        """Whether a range takes scatters, by the catalogue that is known."""
+        return tensor in self._follower.catalogue.ranges
+
+    def check(self, tensor: str, words: Sequence[int]) -> None:
+        """Raises precondition_failed, which sends the reader to another replica, unless the range may be read here.
+
+        `words` are those at the head of its content.
+        """
+        record = self._follower.catalogue.ranges.get(tensor)
+        applied = words[HeaderWord.VERSION] >> 1
+        known = self._tails.get(tensor)
+        since = known[1] if known is not None and known[0] == applied and words[HeaderWord.LOGGED] > applied else None
+        readable = Readable(
+            record is not None and self._node in record.in_sync,
+            self._follower.confirmed_at,
+            applied,
+            since if is_settled(words) else _BEFORE,
+        )
+        verdict = judge_read(readable, monotonic())
+        if verdict is not Read.SERVED:
+            raise _refusal(f"this shard does not serve {tensor}: {_WHY[verdict]}")
+
+    def note_tails(self, store: GatedStore) -> None:
+        """Note which ranges have a tail; to be called every few seconds. A tail counts from the look before."""
+        now, before = monotonic(), self._looked
+        for tensor in self._follower.open_ranges():
+            try:
+                words = store.ungated_content(tensor).words
+            except GatherError:
+                continue
+            applied = words[HeaderWord.VERSION] >> 1
+            if words[HeaderWord.LOGGED] <= applied:
+                self._tails.pop(tensor, None)
+            elif self._tails.get(tensor, (-1, 0.0))[0] != applied:
+                self._tails[tensor] = applied, before
+        for tensor in self._tails.keys() - self._follower.open_ranges().keys():
+            self._tails.pop(tensor)
+        self._looked = now
+
+
+class GatedStore(LocalStore):
+    """The store of a shard, whose replicated contents are read through a gate, once `gate` is set."""
+
+    gate: ReadGate | None = None
+
+    def get(self, reference: str) -> Resident | None:
+        resident = super().get(reference)
+        if resident is not None:
+            self._check(reference, resident.words)
+        return resident
+
+    def get_all(self, references: Sequence[str]) -> list[Resident | None]:
+        found = super().get_all(references)
+        for reference, resident in zip(references, found, strict=False):
+            if resident is not None:
+                self._check(reference, resident.words)
+        return found
+
+    def content(self, reference: str) -> MappedContent:
+        found = super().content(reference)
+        self._check(reference, found.words)
+        return found
+
+    def ungated_content(self, reference: str) -> MappedContent:
+        """What `content` returns, also if it may not be read by others."""
+        return super().content(reference)
+
+    def _check(self, reference: str, words: Sequence[int]) -> None:
+        gate = self.gate
+        if gate is not None and (words[HeaderWord.EPOCH] or gate.is_open(reference)):
+            gate.check(reference.partition("@")[0], words)
+
+
+def after_waiting(store: GatedStore, handler: Handler, field: bytes) -> Handler:
+    """`handler` for requests that take no older content than the sequence in `field`.
+
+    It is of the tensor in the path, or of the one that the query begins with. Raises invalid_field.
+    """
+    if not field.isdigit() or len(field) > _DIGITS:
+        raise GatherError("invalid_field", "X-Gathernd-Sequence must be a number", pointer="/x-gathernd-sequence")
+    least = int(field)
+
+    async def waiting(context: RequestContext) -> None:
+        tensor = context.parameters[0] if context.parameters else _named(context.query)
+        end = perf_counter() + WAIT_S
+        while (resident := store.get(tensor)) is not None and resident.version >> 1 < least:
+            if perf_counter() > end:
+                raise _refusal(f"this shard's copy of {tensor} is at {resident.version >> 1}, before {least}")
+            await asyncio.sleep(_LOOK_S)
+        await handler(context)
+
+    return waiting
+
+
+def _named(query: bytes) -> str:
+    """The tensor in the first field of a query, as routers write it."""
+    return query.partition(b"&")[0].removeprefix(b"tensor=").decode("latin-1")
+
+
+def _refusal(detail: str) -> GatherError:
+    return GatherError("precondition_failed", detail, hint="Read the catalogue again, and ask another replica.")
