@@ -30,6 +30,7 @@ from app.store.scatters.scatter_log import ScatterLog
 KEY: Final = re.compile(r"[\x21-\x7e]{1,256}")
 """The form of a key: 1 to 256 visible ASCII characters."""
 LIFETIME_NS: Final = 24 * 3600 * 10**9
+_KEYS_PER_TRANSACTION: Final = 1000
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -130,6 +131,13 @@ class IdempotencyKeys:
             )
         return Scattered(found.etag, found.version, repeated=True)
 
+    def all_of(self, scope: str, log: ScatterLog) -> list[AnsweredKey]:
+        """All keys of a scope that have not expired, with those of a log that has been read. Raises OSError."""
+        expiry = self._expiry()
+        found = {one.key: one for one in self._catalogue.keys_of(scope, expiry)}
+        found |= {one.key: one for one in log.keys.values() if one.scope == scope and one.clock > expiry}
+        return list(found.values())
+
     def check_limit(self, log: ScatterLog) -> None:
         """Raises insufficient_storage where one more key could not be remembered for its 24 hours.
 
@@ -161,6 +169,12 @@ class IdempotencyKeys:
         if unexpired:
             transaction.store_keys(unexpired, expiry)
             transaction.set_facts(self.clock.facts())
+
+    def store_in_parts(self, answers: Sequence[AnsweredKey]) -> None:
+        """The same in transactions of their own, each so short that no other writer waits long. Raises OSError."""
+        for first in range(0, len(answers), _KEYS_PER_TRANSACTION):
+            with self._change() as transaction:
+                self.store(transaction, answers[first : first + _KEYS_PER_TRANSACTION])
 
     def _expiry(self) -> int:
         return self.clock.now() - LIFETIME_NS

@@ -50,16 +50,19 @@ from app.store.files import download_snapshots
 from app.store.files.file_system_check import check_folder, check_processor
 from app.store.files.folder_layout import check_layout
 from app.store.files.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
+from app.store.files.tensor_file import HeaderWord
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.idempotency import IdempotencyKeys
 from app.store.import_records import ImportRecords
 from app.store.maintenance.verify import verify
 from app.store.processes.directory_lock import ProcessGroup, StateWord
+from app.store.processes.session import session_of
 from app.store.publish_and_remove_versions import VersionChanges, row_of
 from app.store.quota import Quota, QuotaCheck
 from app.store.scatters.group_commit import MAX_BATCH, ScatterQueues, Take
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.scatters.pending_scatter import PendingScatter, ScatterChange, Scattered
+from app.store.scatters.replicated_contents import ReplicatedContents
 from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.scatter_execution import ScatterExecutor
 from app.store.scatters.scatter_log import FULL
@@ -111,6 +114,8 @@ class LocalStore(StoredTensors):
         self._keys: IdempotencyKeys
         self._checkpoints: Checkpoints
         self._scatter_executor: ScatterExecutor
+        self.replicated: ReplicatedContents
+        """The contents that other machines have, too."""
         self._uploads: UploadFolder
         self._quota_check: QuotaCheck
         self._orphans: OrphanedFiles
@@ -160,7 +165,7 @@ class LocalStore(StoredTensors):
         self._state = group.state
         self._index = CatalogueCache(self._catalogue, group, self._unmap)
         self._keys = IdempotencyKeys(self._catalogue, self._index.change, group.state, self.quota.keys)
-        self._replayed_logs = ReplayedLogs(self._tensor_folder, self._log_folder)
+        self._replayed_logs = ReplayedLogs(self._tensor_folder, self._log_folder, partial(session_of, group.token))
         self._checkpoints = Checkpoints(group, self._index, self._replayed_logs, self._keys)
         self._scatter_executor = ScatterExecutor(self._keys, self._checkpoints)
         self._uploads = UploadFolder(self._upload_folder, group.locks)
@@ -179,11 +184,24 @@ class LocalStore(StoredTensors):
             self._keep_versions,
             lambda row: self._describe(row).etag,
         )
+        self.replicated = ReplicatedContents(
+            self._found,
+            self._index,
+            self._replayed_logs,
+            self._keys,
+            self._checkpoints,
+            self._scatter_executor,
+            self._version_changes,
+            self._run_later,
+        )
         if group.owner:
             self._state[StateWord.GENERATION] |= 1  # left by an earlier group; `catch_up` sets it right
             self._keys.clock.start(self._catalogue.facts())
             self._state[StateWord.LEFTOVERS_REMOVED] = self._keys.clock.now()
         self._index.catch_up()
+
+    def _run_later(self, work: Callable[[], None]) -> None:
+        self.run_in_background(work)
 
     def close(self) -> None:
         """Leave the group. Contents that are being read stay mapped until they have been."""
@@ -255,6 +273,14 @@ class LocalStore(StoredTensors):
                     yield row
                     return
 
+    @contextmanager
+    def _found(self, reference: str) -> Iterator[Row]:
+        """The version that a reference names, within its tensor's lock. Raises tensor_not_found."""
+        with self._locked(reference) as row:
+            if row is None:
+                raise not_found(reference, self)
+            yield row
+
     def find_answer(self, reference: str, key: str, digest: str) -> Scattered | None:
         """What a scatter with this Idempotency-Key was answered, None if there was none.
 
@@ -294,10 +320,8 @@ class LocalStore(StoredTensors):
 
         Raises the errors that hold for all of them.
         """
-        with self._locked(reference) as row:
-            if row is None:
-                raise not_found(reference, self)
-            with self._replayed_logs.open(row) as writable:
+        with self._found(reference) as row, self._replayed_logs.open(row) as writable:
+            if not writable.words[HeaderWord.EPOCH]:
                 if row.dtype != "string":
                     self._scatter_executor.execute(writable, reference, take(MAX_BATCH))
                     checkpoint = self._checkpoints.begin_if_due(row, writable)
@@ -306,6 +330,8 @@ class LocalStore(StoredTensors):
                 answered = self._scatter_executor.check(writable, reference, pending)
                 pending.finish(answered or self._scatter_strings(row, writable, reference, pending.change))
                 return None
+        self.replicated.execute(row.name, take(MAX_BATCH))
+        return None
 
     def _scatter_strings(self, row: Row, writable: WritableTensor, scope: str, change: ScatterChange) -> Scattered:
         """A scatter of strings, which differ in length: writes a new file of the content."""

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from app.catalogue import versions
@@ -20,7 +20,7 @@ from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import AnsweredKey, Row
 from app.store.catalogue.catalogue_transaction import Transaction
 from app.store.files import disk_writes
-from app.store.files.tensor_file import Description
+from app.store.files.tensor_file import Description, HeaderWord
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
@@ -28,6 +28,31 @@ from app.store.quota import QuotaCheck
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.store_errors import storage_errors
 from app.tensors.tensor_name import split_reference
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedKey:
+    """An Idempotency-Key on its way to another machine. `age` is the nanoseconds since it was answered."""
+
+    key: str
+    digest: str
+    sequence: int
+    age: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedContent:
+    """What belongs to the copy of a replicated content: it is as after record `sequence`, of epoch `sequence_epoch`.
+
+    `epoch` is the highest epoch that the copy is to have seen. `sequence_epoch` is 0 if it is not known. `sha256` is
+    that of the content as first uploaded, empty for that of the copy itself.
+    """
+
+    sequence: int
+    epoch: int
+    sequence_epoch: int = 0
+    keys: Sequence[CarriedKey] = ()
+    sha256: str = ""
 
 
 @dataclass
@@ -99,6 +124,42 @@ class VersionChanges:
                     self.install(transaction, upload, row, gone, answers)
                 self.finish(upload, gone)
             return row, old is None
+
+    def adopt(self, upload: Upload, copied: CopiedContent) -> Row:
+        """Make a finished upload the only content of its tensor: the copy of a replicated content; its row.
+
+        Raises insufficient_storage, and abandons the upload then.
+        """
+        name, now, sequence = upload.spec.name, time.time_ns(), copied.sequence
+        with storage_errors(upload.abandon):
+            described = upload.describe()
+            described = replace(described, sha256=copied.sha256 or described.sha256)
+            upload.seal(described, sequence, now, {
+                HeaderWord.EPOCH: copied.epoch,
+                HeaderWord.APPLIED_EPOCH: copied.sequence_epoch,
+                HeaderWord.SESSION: self._logs.session(),
+                HeaderWord.LOGGED: sequence,
+                HeaderWord.DURABLE_EPOCH: copied.epoch,
+            })  # fmt: skip
+            with self._group.locks.tensor(name):
+                gone = self._index.versions(name)
+                with self._index.change() as transaction:
+                    number = transaction.next_version(name)
+                clock = self._keys.clock.now()
+                answers = [
+                    AnsweredKey(name, one.key, one.digest, described.etag(one.sequence), clock - one.age, number)
+                    for one in copied.keys
+                ]
+                answers += [answer for row in gone for answer in self._logs.keys_of(row)]
+                # Before the content: that a key is known too early keeps nobody from anything.
+                self._keys.store_in_parts(answers)
+                created = gone[-1].created if gone else now
+                row = row_of(described, upload.id, created, now, number, upload.spec.note)
+                with self._index.change() as transaction:
+                    self._quota.check_count(gone[-1] if gone else None)
+                    self.install(transaction, upload, row, gone, ())
+                self.finish(upload, gone)
+            return row
 
     def install(
         self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]

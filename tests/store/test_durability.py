@@ -22,7 +22,7 @@ from app.store.files.file_system_check import file_system_of
 from app.store.files.tensor_file import HeaderWord
 from app.store.processes import memory_barrier
 from app.store.processes.directory_lock import StateWord
-from app.store.scatters import scatter_log
+from app.store.scatters import log_frames
 from app.store.scatters import writable_tensor as scatters
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import answered, files, opened, put, read, scatter, strings
@@ -327,7 +327,7 @@ def test_members_of_a_later_version_keep_nothing_from_being_served(
 
     with monkeypatch.context() as patch:
         patch.setattr(tensor_file, "orjson", type("Later", (), {"dumps": staticmethod(dumps), "loads": orjson.loads}))
-        patch.setattr(scatter_log, "orjson", type("Later", (), {"dumps": staticmethod(dumps), "loads": orjson.loads}))
+        patch.setattr(log_frames, "orjson", type("Later", (), {"dumps": staticmethod(dumps), "loads": orjson.loads}))
         put(store, "x", np.arange(4))
         etag = scatter(store, "x", [[0]], np.array([7]), key="k")
     assert store.content("x").description.shape == (4,)

@@ -21,7 +21,7 @@ from app.store.files.tensor_file import BLOCK, PAGE
 from app.store.maintenance.check_store import check
 from app.store.processes.directory_lock import StateWord
 from app.store.processes.store_locks import stripe
-from app.store.scatters.scatter_log import Record
+from app.store.scatters.log_frames import Record
 from app.store.scatters.writable_tensor import WritableTensor
 from tests.store.helpers import answered, opened, put, read, scatter
 

@@ -236,6 +236,11 @@ class Catalogue:
         found = self._fetch("SELECT * FROM keys WHERE scope = ? AND key = ?", scope, key)
         return AnsweredKey(*found[0]) if found else None
 
+    def keys_of(self, scope: str, expired: int) -> list[AnsweredKey]:
+        """The stored Idempotency-Keys of a scope, but for those answered at `expired` or before."""
+        found = self._fetch("SELECT * FROM keys WHERE scope = ? AND clock > ?", scope, expired)
+        return [AnsweredKey(*one) for one in found]
+
     def find_import(self, number: str) -> str | None:
         """The record of the import with this id, None if there is none."""
         found = self._fetch("SELECT record FROM imports WHERE id = ?", number)

@@ -110,6 +110,11 @@ def rename(source: Path, target: Path) -> None:
     source.rename(target)
 
 
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, which must not exist."""
+    target.hardlink_to(source)
+
+
 def unlink(path: Path) -> None:
     """Remove a file if it exists."""
     path.unlink(missing_ok=True)

@@ -31,7 +31,7 @@ from app.store.files import disk_writes
 from app.store.files.mapped_tensor import MappedContent
 from app.store.files.regular_file import NotRegular, open_regular, read_at
 from app.store.files.tensor_file import PAGE, Description, HeaderWord, decode_page
-from app.store.scatters.scatter_log import Record, changed_parts
+from app.store.scatters.log_frames import Record, changed_parts
 from app.store.store_errors import unreadable
 
 FOLDER: Final = "snapshots"

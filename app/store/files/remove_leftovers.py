@@ -14,7 +14,7 @@ from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.files import disk_writes
 from app.store.files.regular_file import NotRegular, open_regular
 from app.store.processes.store_locks import StoreLocks, try_lock
-from app.store.scatters.scatter_log import FULL
+from app.store.scatters.scatter_log import FULL, NEW
 
 logger = logging.getLogger("gathernd")
 SIDE: Final = ".side"
@@ -109,5 +109,5 @@ class OrphanedFiles:
         known, contents = {row.file for row in rows}, {row.content for row in rows}
         return [
             *(self._tensors / name for name in files if name not in known),
-            *(self._logs / name for name in logs if name.removesuffix(FULL) not in contents),
+            *(self._logs / name for name in logs if name.removesuffix(FULL).removesuffix(NEW) not in contents),
         ]

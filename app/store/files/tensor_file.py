@@ -2,6 +2,7 @@
 
     offset 0      eight uint64 words that change while the tensor is served (see `HeaderWord`)
     offset 64     magic, version, length and CRC-32 of the description, which is JSON and never changes
+    offset 4032   eight more such words
     offset 4096   the items, little endian, row-major; strings in BYTES framing
     then          for strings, the offset of each frame: one uint64 for each item (from a multiple of 8)
     then          the CRC-32 of every 64 KiB from offset 4096 up to here, uint32 each
@@ -15,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from math import prod
@@ -36,6 +38,7 @@ _FORMAT_VERSION: Final = 1
 _PREFIX: Final = Struct("<8sIII")
 _PREFIX_AT: Final = 64
 _JSON_AT: Final = _PREFIX_AT + _PREFIX.size
+_JSON_END: Final = 4032
 
 
 class HeaderWord(IntEnum):
@@ -45,15 +48,28 @@ class HeaderWord(IntEnum):
     damaged. MODIFIED is the time of the last change in nanoseconds since 1970. UNWRITTEN is 1 once an fsync has failed:
     the system counts those pages as written all the same, so they have to be written again. SNAPSHOTS is 1 while a
     download may be reading an older version: see `download_snapshots`.
+
+    The others are of replicated contents: see `replicated_contents`. EPOCH is the highest epoch that was seen, 0 if the
+    content is not replicated. APPLIED_EPOCH is the epoch of the last record that is applied, 0 if it is not known.
+    SESSION says in which life of the store, and of the machine, the content was last made sure of; 0 while that is
+    under way. UNSETTLED is the sequence up to which rows may have reached the content before a loss of power. LOGGED
+    is the sequence up to which the log is known to be durable in this session, DURABLE_EPOCH the EPOCH that is.
     """
 
     VERSION = 0
     MODIFIED = 1
     UNWRITTEN = 2
     SNAPSHOTS = 3
+    EPOCH = 4
+    APPLIED_EPOCH = 5
+    SESSION = 6
+    UNSETTLED = 7
+    LOGGED = 504
+    DURABLE_EPOCH = 505
 
 
 DAMAGED: Final = 1 << 63
+_NO_WORDS: Final[Mapping[HeaderWord, int]] = {}
 
 
 class BadFile(Exception):
@@ -128,13 +144,16 @@ def new_hash(dtype: DType, shape: tuple[int, ...]) -> Any:
     return hashlib.sha256(f"{dtype.name}[{','.join(map(str, shape))}]\n".encode())
 
 
-def encode_page(description: Description, version: int, modified: int) -> bytes:
-    """The first page of the file."""
+def encode_page(
+    description: Description, version: int, modified: int, words: Mapping[HeaderWord, int] = _NO_WORDS
+) -> bytes:
+    """The first page of the file; `words` are those beside VERSION and MODIFIED that are not 0."""
     text = orjson.dumps(asdict(description))
     page = bytearray(PAGE)
-    Struct("<2Q").pack_into(page, 0, version, modified)
+    for word, value in {HeaderWord.VERSION: version, HeaderWord.MODIFIED: modified, **words}.items():
+        Struct("<Q").pack_into(page, 8 * word, value)
     _PREFIX.pack_into(page, _PREFIX_AT, _MAGIC, _FORMAT_VERSION, len(text), zlib.crc32(text))
-    if _JSON_AT + len(text) > PAGE:
+    if _JSON_AT + len(text) > _JSON_END:
         raise GatherError("limit_exceeded", "the shape is too long to be kept", pointer="/query/shape")
     page[_JSON_AT : _JSON_AT + len(text)] = text
     return bytes(page)

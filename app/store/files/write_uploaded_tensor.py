@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
 from app.store.files import disk_writes
-from app.store.files.tensor_file import BLOCK, PAGE, BlockChecksums, Description, encode_page, new_hash
+from app.store.files.tensor_file import BLOCK, PAGE, BlockChecksums, Description, HeaderWord, encode_page, new_hash
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.little_endian_items import BOOL_HINT, UTF8_HINT, first_no_bool
@@ -228,9 +228,14 @@ class Upload:
             self.id, spec.name, spec.dtype.name, spec.shape, self._size, digest, spec.prefault, spec.lock
         )
 
-    def seal(self, description: Description, sequence: int, modified: int) -> None:
-        """Write the first page, and make the file durable, ready to be renamed. Raises OSError."""
-        disk_writes.write_at(self._fd, encode_page(description, 2 * sequence, modified), 0)
+    def seal(
+        self, description: Description, sequence: int, modified: int, words: Mapping[HeaderWord, int] | None = None
+    ) -> None:
+        """Write the first page, and make the file durable, ready to be renamed; `words` as `encode_page` has them.
+
+        Raises OSError.
+        """
+        disk_writes.write_at(self._fd, encode_page(description, 2 * sequence, modified, words or {}), 0)
         disk_writes.truncate(self._fd, description.file_size)
         disk_writes.fsync(self._fd)
 

@@ -40,7 +40,8 @@ from app.store.files.tensor_file import (
 from app.store.maintenance import backup_manifest
 from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest, file_of
 from app.store.maintenance.unclaimed_store import UnclaimedStore
-from app.store.scatters.scatter_log import BrokenLog, all_records
+from app.store.scatters.log_frames import BrokenLog
+from app.store.scatters.scatter_log import all_records
 from app.store.scatters.writable_tensor import WritableTensor, dirty_blocks
 
 _ROUNDS: Final = 20

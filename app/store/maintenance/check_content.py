@@ -14,7 +14,8 @@ from app.store.catalogue.catalogue_rows import Row
 from app.store.files.regular_file import NotRegular, open_regular
 from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, Description, decode_page, is_sound, page_version
 from app.store.processes.store_locks import StoreLocks
-from app.store.scatters.scatter_log import BrokenLog, all_records, full_path
+from app.store.scatters.log_frames import BrokenLog
+from app.store.scatters.scatter_log import all_records, full_path
 from app.store.scatters.writable_tensor import dirty_blocks
 
 _FILE_NAME: Final = re.compile(r"[^/\0]+")

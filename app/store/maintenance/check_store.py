@@ -29,7 +29,7 @@ from app.store.maintenance.restore import open_saved
 from app.store.maintenance.unclaimed_store import UnclaimedStore
 from app.store.processes.directory_lock import StoreRefused
 from app.store.processes.store_locks import STRIPES
-from app.store.scatters.scatter_log import FULL
+from app.store.scatters.scatter_log import FULL, NEW
 
 _AGAIN: Final = "upload the tensor again, or restore a backup"
 
@@ -172,7 +172,7 @@ def _files_without_rows(store: UnclaimedStore) -> set[Path]:
         files = {path for folder in (store.tensor_folder, store.log_folder) for path in _paths(folder)}
         rows = store.catalogue.contents().rows
     known = {store.tensor_folder / row.file for row in rows}
-    known |= {store.log_folder / f"{row.content}{suffix}" for row in rows for suffix in ("", FULL)}
+    known |= {store.log_folder / f"{row.content}{suffix}" for row in rows for suffix in ("", FULL, NEW)}
     return files - known
 
 

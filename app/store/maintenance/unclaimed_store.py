@@ -7,6 +7,7 @@ could meet a change of the service is done within the locks of tensors and of th
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 from app.store.catalogue.catalogue_database import FILE, Catalogue
@@ -15,6 +16,7 @@ from app.store.files import download_snapshots
 from app.store.files.file_system_check import check_processor
 from app.store.files.folder_layout import check_layout
 from app.store.processes.directory_lock import StoreRefused
+from app.store.processes.session import session_in
 from app.store.processes.store_locks import StoreLocks
 from app.store.scatters.log_replay import ReplayedLogs
 
@@ -36,7 +38,7 @@ class UnclaimedStore:
         self.catalogue = Catalogue(folder / FILE)
         self.locks = StoreLocks(folder / "locks")
         self.locks.make_files()
-        self.logs = ReplayedLogs(self.tensor_folder, self.log_folder)
+        self.logs = ReplayedLogs(self.tensor_folder, self.log_folder, partial(session_in, folder))
 
     def close(self) -> None:
         """Close the catalogue."""

@@ -6,7 +6,7 @@ Everything here happens within the lock of the tensor that it is about.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -15,10 +15,13 @@ from typing import Final
 from app.store.catalogue.catalogue_rows import AnsweredKey, Row
 from app.store.files import disk_writes
 from app.store.files.regular_file import NotRegular
-from app.store.files.tensor_file import DAMAGED, BadFile, HeaderWord
-from app.store.scatters.scatter_log import BrokenLog, ScatterLog, full_path
+from app.store.files.tensor_file import DAMAGED, BadFile, HeaderWord, page_version
+from app.store.scatters.log_frames import BrokenLog
+from app.store.scatters.scatter_log import ScatterLog, full_path, new_path
+from app.store.scatters.session_replay import make_sure
 from app.store.scatters.writable_tensor import WritableTensor
 from app.store.store_errors import damaged, unreadable
+from app.store.tensor_metadata import read_first_page
 
 _MAX_KNOWN_LOGS: Final = 1000
 """Logs whose position is kept between scatters; a log that was dropped is read from its start again."""
@@ -27,7 +30,9 @@ _MAX_KNOWN_LOGS: Final = 1000
 class ReplayedLogs:
     """The redo logs of a store, replayed into the tensors' files as those are opened."""
 
-    def __init__(self, tensors: Path, logs: Path) -> None:
+    def __init__(self, tensors: Path, logs: Path, session: Callable[[], int]) -> None:
+        """`session` gives the number of the store's present session, see `app.store.processes.session`."""
+        self.session = session
         self.tensor_folder = tensors
         self.log_folder = logs
         self._known_logs: OrderedDict[str, ScatterLog] = OrderedDict()
@@ -35,9 +40,15 @@ class ReplayedLogs:
 
     @contextmanager
     def open(self, row: Row) -> Iterator[WritableTensor]:
-        """A tensor's file for writing, with every logged change applied. Raises tensor_damaged and OSError."""
+        """A tensor's file for writing, with every logged change applied; with what is committed if it is replicated.
+
+        Raises tensor_damaged and OSError.
+        """
         with self.open_without_replay(row) as writable:
-            _apply_rest(writable)
+            if writable.words[HeaderWord.EPOCH]:
+                make_sure(writable, self.session())
+            else:
+                _apply_rest(writable)
             if writable.words[HeaderWord.VERSION] & DAMAGED:
                 raise damaged(row.name, "its checksums or its log do not match")
             yield writable
@@ -67,6 +78,9 @@ class ReplayedLogs:
         log = self._take(row.content)
         with suppress(BrokenLog, NotRegular):
             log.read()
+        if log.tail:
+            with suppress(BadFile):
+                log.settle((page_version(read_first_page(self.tensor_folder / row.file)[1]) & ~DAMAGED) >> 1)
         return list(log.keys.values())
 
     def remove(self, content: str) -> None:
@@ -77,6 +91,7 @@ class ReplayedLogs:
         with suppress(OSError):
             disk_writes.unlink(self.log_folder / content)
             disk_writes.unlink(full_path(self.log_folder / content))
+            disk_writes.unlink(new_path(self.log_folder / content))
 
 
 def _open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTensor:

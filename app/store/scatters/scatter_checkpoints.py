@@ -12,7 +12,7 @@ called within it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,15 +26,17 @@ from app.store.files.regular_file import mode_of
 from app.store.files.tensor_file import BadFile, HeaderWord
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
+from app.store.scatters.log_frames import BrokenLog
 from app.store.scatters.log_replay import ReplayedLogs
+from app.store.scatters.log_tail import leave_tail
 from app.store.scatters.scatter_log import (
-    BrokenLog,
     ScatterLog,
     all_records,
     full_path,
     full_records,
     remove_full,
 )
+from app.store.scatters.session_replay import make_sure
 from app.store.scatters.writable_tensor import WritableTensor
 
 logger = logging.getLogger("gathernd")
@@ -42,7 +44,7 @@ CHECKPOINT_BYTES: Final = 1 << 26
 """A log is checkpointed once it is longer: it is what a start after a crash has to replay."""
 CHECKPOINT_KEYS: Final = 20_000
 """And once it holds more Idempotency-Keys, all of which are in memory until then."""
-_KEYS_PER_TRANSACTION: Final = 1000
+KEPT_BYTES: Final = 1 << 30
 _BLOCKING_FACTOR: Final = 4
 """A log this many times over its size is checkpointed within the tensor's lock: scatters wait, so that it grows no more
 where they come faster than the disk writes them.
@@ -58,27 +60,34 @@ class Checkpoints:
     _logs: ReplayedLogs
     _keys: IdempotencyKeys
     checkpoint_bytes: int = CHECKPOINT_BYTES
+    keeps_log: Callable[[str], bool] = lambda _: False
+    """Says of a tensor whether other machines are to get records from its log; it may then grow to KEPT_BYTES."""
     _running: set[str] = field(default_factory=set)
     """Contents whose checkpoint this process runs in the background."""
 
     def begin_if_due(self, row: Row, writable: WritableTensor) -> Callable[[], None] | None:
         """After scatters: the checkpoint of a long log, to be run in the background without the lock."""
         log = writable.log
-        if not self._is_long(log) or row.content in self._running:
+        if not self._is_long(row.name, log) or row.content in self._running:
             return None
-        if log.end > _BLOCKING_FACTOR * self.checkpoint_bytes:
+        if log.settled_end > _BLOCKING_FACTOR * self._most_bytes(row.name, log):
             self._try_checkpoint(writable)
             return None
         self._running.add(row.content)
         return partial(self._run, row, log.keys.copy())
 
-    def _is_long(self, log: ScatterLog) -> bool:
-        return log.end > self.checkpoint_bytes or len(log.keys) > CHECKPOINT_KEYS
+    def _is_long(self, tensor: str, log: ScatterLog) -> bool:
+        """Whether what is applied in a log is to be checkpointed."""
+        return log.settled_end > self._most_bytes(tensor, log) or len(log.keys) > CHECKPOINT_KEYS
+
+    def _most_bytes(self, tensor: str, log: ScatterLog) -> int:
+        is_kept = log.landmarks and log.settled_end > self.checkpoint_bytes and self.keeps_log(tensor)
+        return max(KEPT_BYTES, self.checkpoint_bytes) if is_kept else self.checkpoint_bytes
 
     def _run(self, row: Row, keys: dict[tuple[str, str], AnsweredKey]) -> None:
         """Checkpoint the log of a content, which has these keys and perhaps more by now."""
         try:
-            self._store_keys([*keys.values()])
+            self._keys.store_in_parts([*keys.values()])
             if self._set_aside(row, keys):
                 self._checkpoint_full(row)
         except (GatherError, BadFile, BrokenLog, BlockingIOError, FileNotFoundError):
@@ -102,9 +111,13 @@ class Checkpoints:
                 if writable.words[HeaderWord.UNWRITTEN]:
                     self._try_checkpoint(writable)
                     return False
-                if mode_of(full_path(log.path)) is None and self._is_long(log):
-                    self._store_keys([answer for key, answer in log.keys.items() if key not in keys])
-                    log.set_aside()
+                if mode_of(full_path(log.path)) is None and self._is_long(row.name, log):
+                    self._keys.store_in_parts([answer for key, answer in log.keys.items() if key not in keys])
+                    if log.tail:
+                        leave_tail(log, aside=True)
+                        log.settle(writable.applied)
+                    else:
+                        log.set_aside()
                 return True
 
     def _checkpoint_full(self, row: Row) -> None:
@@ -126,31 +139,38 @@ class Checkpoints:
             _warn(writable.description.name, error)
 
     def checkpoint(self, writable: WritableTensor) -> None:
-        """Remove the log, once the content, its checksums and the log's keys are durable elsewhere. Raises OSError."""
+        """Remove the log, once the content, its checksums and the log's keys are durable elsewhere. Raises OSError.
+
+        The tail stays.
+        """
         log = writable.log
         with writable.checkpoint_lock():
-            writable.make_durable(all_records(log.path))
-            self._store_keys([*log.keys.values()])
+            records = all_records(log.path)
+            writable.make_durable([one for one in records if one.entry.sequence <= writable.applied])
+            self._keys.store_in_parts([*log.keys.values()])
             try:
                 remove_full(log.path)  # first and for good: what came before a log is not to be replayed without it
-                disk_writes.unlink(log.path)
-                disk_writes.fsync_folder(self._logs.log_folder)
+                if log.tail:
+                    leave_tail(log, aside=False)
+                else:
+                    disk_writes.unlink(log.path)
+                    disk_writes.fsync_folder(self._logs.log_folder)
             finally:
                 log.read()
-
-    def _store_keys(self, answers: Sequence[AnsweredKey]) -> None:
-        """Enter keys in the catalogue."""
-        for first in range(0, len(answers), _KEYS_PER_TRANSACTION):  # no other writer waits long for the catalogue
-            with self._index.change() as transaction:
-                self._keys.store(transaction, answers[first : first + _KEYS_PER_TRANSACTION])
+                log.settle(writable.applied)
 
     def recover(self, row: Row) -> None:
         """At start-up: apply everything that a content's log holds, and remove the log.
 
-        Raises tensor_damaged and OSError.
+        The log of a replicated content stays: see `session_replay`. Raises tensor_damaged and OSError.
         """
         with self._logs.open_without_replay(row) as writable:
             log = writable.log
+            if writable.words[HeaderWord.EPOCH]:
+                make_sure(writable, self._logs.session())
+                clocks = [key.clock for key in log.keys.values()] + [one.entry.clock for one in log.tail]
+                self._keys.clock.advance_to(max(clocks, default=0))
+                return
             try:
                 records = [*full_records(log.path), *log.read()]
             except BrokenLog:

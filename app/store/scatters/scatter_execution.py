@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from app.errors import GatherError
 from app.store.files import disk_writes
+from app.store.files.tensor_file import HeaderWord
 from app.store.idempotency import IdempotencyKeys
+from app.store.scatters.log_frames import Entry, Record
 from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered
 from app.store.scatters.scatter_checkpoints import Checkpoints
-from app.store.scatters.scatter_log import Entry, Record
 from app.store.scatters.scatter_reductions import new_rows
 from app.store.scatters.writable_tensor import WritableTensor
 
@@ -60,6 +61,24 @@ class ScatterExecutor:
                 outcomes.append((pending, error))
         commit()
 
+    def collect(
+        self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]
+    ) -> tuple[list[Record], list[tuple[PendingScatter, Scattered | Exception]]]:
+        """The first scatters of a batch that can go together: their records, and what they are answered after that.
+
+        Nothing is logged. The content is replicated, and its log has no tail. Raises OSError.
+        """
+        records: list[Record] = []
+        outcomes: list[tuple[PendingScatter, Scattered | Exception]] = []
+        for pending in batch:
+            if records and not _can_join(pending.change, records):
+                break
+            try:
+                outcomes.append((pending, self._add(writable, scope, pending, records)))
+            except (GatherError, ContentReplaced) as error:
+                outcomes.append((pending, error))
+        return records, outcomes
+
     def _add(self, writable: WritableTensor, scope: str, pending: PendingScatter, records: list[Record]) -> Scattered:
         """Add to `records` what `pending` changes after them; its answer."""
         last_sequence = records[-1].entry.sequence if records else None
@@ -74,6 +93,7 @@ class ScatterExecutor:
         entry = Entry(
             sequence, time.time_ns(), change.key, change.digest, description.etag(sequence), len(rows),
             values.shape[1], self._keys.clock.now(), scope, writable.data_version,
+            writable.words[HeaderWord.EPOCH],
         )  # fmt: skip
         records.append(Record(entry, rows, values))
         return Scattered(entry.etag, entry.version)

@@ -8,111 +8,68 @@ Records that reach the disk by one fsync stand in one frame under one checksum: 
 them or none, so that only the last frame of a log can be torn.
 
 A log that has grown long is set aside as `ID.full`, and the next record begins a new one: so a checkpoint reads a file
-that does not change, while scatters go on. All records in `ID.full` are durable and applied.
+that does not change, while scatters go on. All records in `ID.full` are durable and applied, but for copies of records
+that are in the new log as well.
 
-    file: magic and eight random bytes, the log's id, by which a process sees that the log is not the one it read before
-    frame: magic, CRC-32 of what follows, length of the JSON, length of the rows; JSON, a list of entries; then for each
-        of them its row numbers (uint64) and its rows
+Records of a replicated content (see `replicated_contents`) have an epoch. Those that are not applied yet are the log's
+tail: a later primary may have the tail dropped, and then the log gets another id.
+
+    file: magic and eight random bytes, the log's id, by which a process sees that the log is not the one it read
+        before; then frames, see `log_frames`
 """
 
 from __future__ import annotations
 
 import os
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from struct import Struct
-from typing import Any, Final
-
-import numpy as np
-import orjson
-from numpy.typing import NDArray
+from typing import Final
 
 from app.store.catalogue.catalogue_rows import AnsweredKey
 from app.store.files import disk_writes
 from app.store.files.regular_file import mode_of, open_regular, read_at
+from app.store.scatters.log_frames import (
+    FRAME,
+    BrokenLog,
+    Entry,
+    Record,
+    decode,
+    encode,
+    frame_size,
+    frames_in,
+    holds_record,
+    is_whole,
+)
 
-_FRAME: Final = Struct("<4sIIQ")
-_FRAME_MAGIC: Final = b"redo"
-_CHECKED_FROM: Final = 8
 _LOG_MAGIC: Final = b"redolog1"
-_LOG_ID_BYTES: Final = 16
+LOG_ID_BYTES: Final = 16
+"""Bytes before the first frame of a log."""
 FULL: Final = ".full"
 """Suffix of the name of a log that was set aside."""
-
-
-class BrokenLog(Exception):
-    """A record within the log is damaged, while later ones are not: acknowledged changes are lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """The description of a record. `time` is in nanoseconds since 1970; `width` is the bytes of a row.
-
-    `clock` is the time by the store's clock (see `idempotency`). `scope` is the name by which the request named the
-    tensor; `version` is the number of the version.
-    """
-
-    sequence: int
-    time: int
-    key: str | None
-    digest: str
-    etag: str
-    count: int = 0
-    width: int = 0
-    clock: int = 0
-    scope: str = ""
-    version: int = 1
+NEW: Final = ".new"
+"""Suffix of the name of a log that is being written to take the place of one."""
+_LANDMARK_BYTES: Final = 1 << 18
+"""Bytes of a log of replicated records for each place in it that is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """An entry and its rows: row `rows[i]` of the content becomes the bytes `values[i]`."""
+class PlacedEntry:
+    """An entry of a log, and where the frame that holds it begins and ends in the file."""
 
     entry: Entry
-    rows: NDArray[np.uint64]
-    values: NDArray[np.uint8]
-
-
-_NO_ROWS: Final = np.empty(0, np.uint64)
-_NO_VALUES: Final = np.empty((0, 0), np.uint8)
-
-
-def changed_parts(records: Iterable[Record], size: int) -> NDArray[np.int64]:
-    """The numbers of the parts of the content, of `size` bytes each, that records change: each once, in order."""
-    found: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-    for record in records:
-        width = record.entry.width
-        if not len(record.rows) or not width:
-            continue
-        begin = record.rows.astype(np.int64) * width
-        first, last = begin // size, (begin + width - 1) // size
-        found.append(first)
-        if (last > first).any():
-            spans = last - first + 1
-            starts = np.cumsum(spans) - spans
-            found.append(np.repeat(first - starts, spans) + np.arange(int(spans.sum())))
-    return np.unique(np.concatenate(found))
-
-
-def encode(records: Sequence[Record]) -> bytes:
-    """The bytes of a frame with these records."""
-    text = orjson.dumps([asdict(record.entry) for record in records])
-    rows = [part.tobytes() for record in records for part in (record.rows, record.values)]
-    rest = b"".join((Struct("<IQ").pack(len(text), sum(map(len, rows))), text, *rows))
-    return _FRAME_MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
-
-
-def new_log_id() -> bytes:
-    """The first bytes of a new log."""
-    return _LOG_MAGIC + os.urandom(_LOG_ID_BYTES - len(_LOG_MAGIC))
+    begin: int
+    end: int
 
 
 class ScatterLog:
     """The log at `path`, as far as this process has read it. All methods are for the tensor's lock.
 
     `keys` are the Idempotency-Keys in it, by their scope and key; `end` is how far the log has been read, in bytes.
+    `tail` has the entries with an epoch that `settle` has not been told of; their keys are not in `keys`. `landmarks`
+    are some places where frames with an epoch begin: the first sequence of the frame and its offset, in order; the
+    first of those frames is among them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -120,6 +77,9 @@ class ScatterLog:
         self.keys: dict[tuple[str, str], AnsweredKey] = {}
         self.last_sequence: int | None = None
         self.end = 0
+        self.tail: deque[PlacedEntry] = deque()
+        self.landmarks: list[tuple[int, int]] = []
+        self._aside: ScatterLog | None = None
         self.log_id = b""
         """Tells this log from the one that was here before a checkpoint; empty while there is none."""
 
@@ -128,58 +88,84 @@ class ScatterLog:
 
         Without `repair` such a frame stays. Raises BrokenLog and OSError.
         """
+        return list(self.follow(repair=repair))
+
+    def follow(self, *, repair: bool = True) -> Iterator[Record]:
+        """The records that `read` returns, one by one; the last one has to be asked for. Raises what `read` raises."""
         try:
             fd = open_regular(self.path, os.O_RDWR if repair else os.O_RDONLY)
         except FileNotFoundError:
             self._reset()
-            return []
+            return
         try:
-            size, head = os.fstat(fd).st_size, os.pread(fd, _LOG_ID_BYTES, 0)
+            size, head = os.fstat(fd).st_size, os.pread(fd, LOG_ID_BYTES, 0)
             if head != self.log_id or size < self.end:
                 self._reset()
-                if len(head) == _LOG_ID_BYTES and head.startswith(_LOG_MAGIC):
+                if len(head) == LOG_ID_BYTES and head.startswith(_LOG_MAGIC):
                     self.log_id = head
-                    self.end = _LOG_ID_BYTES
-            records = list(self._records(fd, size)) if self.end else []
-            if self.end == _LOG_ID_BYTES:
+                    self.end = LOG_ID_BYTES
+            if self.end:
+                yield from self._records(fd, size)
+            if self.end == LOG_ID_BYTES:
                 # Its writer may have died before the file's name was durable: a log without a record counts as missing.
                 self._reset()
             if self.end < size:
                 # The last frame may be torn: it was never acknowledged. A torn frame before others is damage.
-                if _holds_record(read_at(fd, self.end, size - self.end)[1:]):
+                if holds_record(read_at(fd, self.end, size - self.end)[1:]):
                     raise BrokenLog
                 if repair:
                     disk_writes.truncate(fd, self.end)
                     disk_writes.fsync(fd)
         finally:
             os.close(fd)
-        return records
 
     def _reset(self) -> None:
         self.keys.clear()
+        self.tail.clear()
+        self.landmarks.clear()
         self.last_sequence = None
         self.end = 0
         self.log_id = b""
 
     def _records(self, fd: int, size: int) -> Iterator[Record]:
-        while self.end + _FRAME.size <= size:
-            magic, crc, text_size, rows_size = _FRAME.unpack(os.pread(fd, _FRAME.size, self.end))
-            length = _FRAME.size + text_size + rows_size
-            whole = magic == _FRAME_MAGIC and self.end + length <= size
-            body = read_at(fd, self.end + _CHECKED_FROM, length - _CHECKED_FROM) if whole else b""
-            if not whole or zlib.crc32(body) != crc:
+        while True:
+            begin = self.end
+            length = frame_size(os.pread(fd, FRAME.size, begin))
+            frame = read_at(fd, begin, length) if length and begin + length <= size else b""
+            if not frame or not is_whole(frame):
                 return
             self.end += length
-            for record in _decode(body, text_size):
-                self._note(record.entry)
+            for record in decode(frame):
+                self._note(record.entry, begin)
                 yield record
 
-    def _note(self, entry: Entry) -> None:
-        if entry.key is not None:
-            self.keys[entry.scope, entry.key] = AnsweredKey(
-                entry.scope, entry.key, entry.digest, entry.etag, entry.clock, entry.version
-            )
+    def _note(self, entry: Entry, begin: int) -> None:
+        """Note an entry of the frame from `begin` to `end`."""
+        if entry.epoch:
+            if not self.landmarks or begin >= self.landmarks[-1][1] + _LANDMARK_BYTES:
+                self.landmarks.append((entry.sequence, begin))
+            self.tail.append(PlacedEntry(entry, begin, self.end))
+        elif entry.key is not None:
+            self._note_key(entry)
         self.last_sequence = entry.sequence
+
+    def _note_key(self, entry: Entry) -> None:
+        assert entry.key is not None
+        self.keys[entry.scope, entry.key] = AnsweredKey(
+            entry.scope, entry.key, entry.digest, entry.etag, entry.clock, entry.version
+        )
+
+    def settle(self, applied: int) -> None:
+        """Take the entries up to `applied`, the sequence of the last record that is applied, from the tail."""
+        while self.tail and self.tail[0].entry.sequence <= applied:
+            entry = self.tail.popleft().entry
+            if entry.key is not None:
+                self._note_key(entry)
+
+    @property
+    def settled_end(self) -> int:
+        """Where the frame begins in which the tail does; the end of the log if it has no tail."""
+        return self.tail[0].begin if self.tail else self.end
 
     def append(self, records: Sequence[Record]) -> None:
         """Add records as one frame, durably, or raise OSError and leave the log as it was.
@@ -207,9 +193,81 @@ class ScatterLog:
             self.log_id = head
         finally:
             os.close(fd)
-        for record in records:
-            self._note(record.entry)
+        begin = self.end or LOG_ID_BYTES
         self.end += len(content)
+        for record in records:
+            self._note(record.entry, begin)
+
+    def read_frame(self, placed: PlacedEntry) -> list[Record]:
+        """The records of the frame that holds an entry. Raises BrokenLog and OSError."""
+        return list(decode(self.read_bytes(placed.begin, placed.end)))
+
+    def read_bytes(self, begin: int, end: int) -> bytes:
+        """Whole frames of the log from one offset to another. Raises BrokenLog and OSError."""
+        fd = open_regular(self.path)
+        try:
+            content = read_at(fd, begin, end - begin)
+        finally:
+            os.close(fd)
+        return b"".join(frames_in(content))
+
+    def cut(self, offset: int) -> None:
+        """Cut off frames of the tail, from the one that begins at `offset` on, durably. Raises OSError.
+
+        The log gets another id first: by that other processes see that frames that they have read may be gone, also
+        when others have been appended since. If this process dies in between, they read the same frames again.
+        """
+        new_id = new_log_id()
+        fd = disk_writes.open_or_create(self.path)
+        try:
+            disk_writes.write_at(fd, new_id, 0)
+            disk_writes.truncate(fd, 0 if offset <= LOG_ID_BYTES else offset)
+            disk_writes.fsync(fd)
+        except OSError:
+            self._reset()  # to be read again
+            raise
+        finally:
+            os.close(fd)
+        if offset <= LOG_ID_BYTES:
+            self._reset()
+            return
+        while self.tail and self.tail[-1].begin >= offset:
+            self.last_sequence = self.tail.pop().entry.sequence - 1
+        while self.landmarks and self.landmarks[-1][1] >= offset:
+            self.landmarks.pop()
+        self.log_id, self.end = new_id, offset
+
+    def replace(self, *frames: bytes, aside: bool = False) -> None:
+        """Put a log with these frames in the place of this one, durably; `aside` sets this one aside. Raises OSError.
+
+        Whenever the process dies, the log is the old one or the new one, whole. What was read is read again.
+        """
+        new = new_path(self.path)
+        disk_writes.unlink(new)  # of a process that died
+        fd = disk_writes.create(new)
+        try:
+            disk_writes.write_at(fd, b"".join((new_log_id(), *frames)), 0)
+            disk_writes.fsync(fd)
+        finally:
+            os.close(fd)
+        if aside:
+            disk_writes.link(self.path, full_path(self.path))
+        disk_writes.rename(new, self.path)
+        disk_writes.fsync_folder(self.path.parent)
+        self.reread()
+
+    def aside(self) -> ScatterLog:
+        """The log that was set aside, read to its end, for its landmarks. Raises BrokenLog and OSError."""
+        if self._aside is None:
+            self._aside = ScatterLog(full_path(self.path))
+        deque(self._aside.follow(repair=False), maxlen=0)
+        self._aside.tail.clear()
+        return self._aside
+
+    def reread(self) -> None:
+        """Read the log from its start, for what it has by now. Raises BrokenLog and OSError."""
+        self._reset()
+        deque(self.follow(), maxlen=0)
 
     def make_durable(self) -> None:
         """Make durable what `read` has found, whose writer may have died before its fsync. Raises OSError."""
@@ -229,9 +287,19 @@ class ScatterLog:
         disk_writes.fsync_folder(self.path.parent)
 
 
+def new_log_id() -> bytes:
+    """The first bytes of a new log."""
+    return _LOG_MAGIC + os.urandom(LOG_ID_BYTES - len(_LOG_MAGIC))
+
+
 def full_path(path: Path) -> Path:
     """Where the log at `path` is set aside."""
     return path.with_name(path.name + FULL)
+
+
+def new_path(path: Path) -> Path:
+    """Where the log that is to be at `path` is written."""
+    return path.with_name(path.name + NEW)
 
 
 def full_records(path: Path) -> list[Record]:
@@ -241,7 +309,10 @@ def full_records(path: Path) -> list[Record]:
 
 def all_records(path: Path) -> list[Record]:
     """The records that were set aside from the log at `path`, and those of the log. Raises BrokenLog and OSError."""
-    return [*full_records(path), *ScatterLog(path).read(repair=False)]
+    records = ScatterLog(path).read(repair=False)
+    first = records[0].entry.sequence if records else None
+    # What is in both was the tail when the log was set aside: see `ScatterLog.replace`.
+    return [*(one for one in full_records(path) if first is None or one.entry.sequence < first), *records]
 
 
 def remove_full(path: Path) -> None:
@@ -263,41 +334,3 @@ def _undo_append(fd: int, end: int) -> None:
         raise
     finally:
         disk_writes.fsync(fd)
-
-
-def _holds_record(content: bytes) -> bool:
-    """Whether a sound record stands anywhere in `content`."""
-    place = content.find(_FRAME_MAGIC)
-    while place >= 0:
-        if place + _FRAME.size <= len(content):
-            _, crc, text_size, rows_size = _FRAME.unpack_from(content, place)
-            end = place + _FRAME.size + text_size + rows_size
-            if end <= len(content) and zlib.crc32(content[place + _CHECKED_FROM : end]) == crc:
-                return True
-        place = content.find(_FRAME_MAGIC, place + 1)
-    return False
-
-
-def _decode(body: bytes, text_size: int) -> Iterator[Record]:
-    """The records of a frame; unknown members of an entry are ignored. Raises BrokenLog."""
-    place = _FRAME.size - _CHECKED_FROM
-    try:
-        entries: list[dict[str, Any]] = orjson.loads(body[place : place + text_size])
-        known = [Entry(**{name: entry[name] for name in _MEMBERS & entry.keys()}) for entry in entries]
-    except (ValueError, TypeError, AttributeError):
-        raise BrokenLog from None
-    place += text_size
-    if place + sum(entry.count * (8 + entry.width) for entry in known) > len(body):
-        raise BrokenLog
-    for entry in known:
-        if not entry.count:
-            yield Record(entry, _NO_ROWS, _NO_VALUES)
-            continue
-        rows = np.frombuffer(body, np.uint64, entry.count, place)
-        place += rows.nbytes
-        values = np.frombuffer(body, np.uint8, entry.count * entry.width, place)
-        place += values.nbytes
-        yield Record(entry, rows, values.reshape(entry.count, entry.width))
-
-
-_MEMBERS: Final = frozenset(field.name for field in fields(Entry))

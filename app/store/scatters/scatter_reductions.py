@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.store.scatters.scatter_log import Record
+from app.store.scatters.log_frames import Record
 from app.tensors.operator_signature import Reduction
 
 _UFUNCS: Final[dict[Reduction, Any]] = {

@@ -12,7 +12,7 @@ import fcntl
 import mmap
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,8 @@ from app.store.files import disk_writes, download_snapshots
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import BLOCK, DAMAGED, PAGE, Description, HeaderWord, decode_page
 from app.store.processes import memory_barrier
-from app.store.scatters.scatter_log import Record, ScatterLog, changed_parts
+from app.store.scatters.log_frames import Record, changed_parts
+from app.store.scatters.scatter_log import ScatterLog
 from app.tensors.dtypes import DTYPES
 
 _FLUSH_BYTES: Final = 1 << 21
@@ -54,6 +55,11 @@ class WritableTensor:
     def close(self) -> None:
         """Close the file; the memory is unmapped with the last array that refers to it."""
         os.close(self._fd)
+
+    @property
+    def applied(self) -> int:
+        """The sequence of the last record that is applied whole."""
+        return self.version >> 1
 
     @property
     def version(self) -> int:
@@ -87,6 +93,8 @@ class WritableTensor:
                 self._write_rows(record)
         last = records[-1].entry
         self._set_word(HeaderWord.MODIFIED, last.time)
+        if self.words[HeaderWord.EPOCH]:
+            self._set_word(HeaderWord.APPLIED_EPOCH, last.epoch)
         memory_barrier.fence()
         self._set_word(HeaderWord.VERSION, mark | 2 * last.sequence)
 
@@ -107,6 +115,22 @@ class WritableTensor:
                     lambda mapping, at=span, values=copy[span]: mapping.__setitem__(at, values),  # type: ignore[misc]
                 )
         self._set_word(HeaderWord.MODIFIED, self.words[HeaderWord.MODIFIED])
+
+    def set_words(self, words: Mapping[HeaderWord, int]) -> None:
+        """Set words of the header, in this order."""
+        for word, value in words.items():
+            self._set_word(word, value)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the words EPOCH, durably, and DURABLE_EPOCH. Raises OSError, and they are as they were."""
+        before = self.words[HeaderWord.EPOCH]
+        self._set_word(HeaderWord.EPOCH, epoch)
+        try:
+            disk_writes.fsync(self._fd)
+        except OSError:
+            self.set_words({HeaderWord.EPOCH: before, HeaderWord.UNWRITTEN: 1})
+            raise
+        self._set_word(HeaderWord.DURABLE_EPOCH, epoch)
 
     def _set_word(self, word: HeaderWord, value: int) -> None:
         def change(_: mmap.mmap) -> None:

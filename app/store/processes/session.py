@@ -1,0 +1,33 @@
+"""A number for the life of a process group on a machine that has not been started anew meanwhile.
+
+Within a session no store to shared memory is lost, however processes end; between two of them the power may have failed
+or the disk may have been taken away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from app.store.files.regular_file import read_regular
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """The id of this boot of the machine, empty if the system has none."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def session_of(token: str) -> int:
+    """The session of the process group with this token; never 0."""
+    return int.from_bytes(hashlib.sha256(f"{boot_id()} {token}".encode()).digest()[:8], "little") | 1
+
+
+def session_in(folder: Path) -> int:
+    """The session of the last process group that had the store in `folder`. Raises OSError."""
+    return session_of(read_regular(folder / "lock").decode("latin-1"))

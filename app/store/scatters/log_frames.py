@@ -1,0 +1,150 @@
+"""Redo records, and the frames in which they stand in a log or go to another machine.
+
+frame: magic, CRC-32 of what follows, length of the JSON, length of the rows; JSON, a list of entries; then for each
+    of them its row numbers (uint64) and its rows
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from app.tensors.buffer_type import Buffer
+
+FRAME: Final = Struct("<4sIIQ")
+"""The head of a frame."""
+FRAME_MAGIC: Final = b"redo"
+_CHECKED_FROM: Final = 8
+
+
+class BrokenLog(Exception):
+    """A record within the log is damaged, while later ones are not: acknowledged changes are lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The description of a record. `time` is in nanoseconds since 1970; `width` is the bytes of a row.
+
+    `clock` is the time by the store's clock (see `idempotency`). `scope` is the name by which the request named the
+    tensor; `version` is the number of the version. `epoch` is that of the primary that made the record, 0 if the
+    content is not replicated.
+    """
+
+    sequence: int
+    time: int
+    key: str | None
+    digest: str
+    etag: str
+    count: int = 0
+    width: int = 0
+    clock: int = 0
+    scope: str = ""
+    version: int = 1
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An entry and its rows: row `rows[i]` of the content becomes the bytes `values[i]`."""
+
+    entry: Entry
+    rows: NDArray[np.uint64]
+    values: NDArray[np.uint8]
+
+
+_NO_ROWS: Final = np.empty(0, np.uint64)
+_NO_VALUES: Final = np.empty((0, 0), np.uint8)
+
+
+def changed_parts(records: Iterable[Record], size: int) -> NDArray[np.int64]:
+    """The numbers of the parts of the content, of `size` bytes each, that records change: each once, in order."""
+    found: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    for record in records:
+        width = record.entry.width
+        if not len(record.rows) or not width:
+            continue
+        begin = record.rows.astype(np.int64) * width
+        first, last = begin // size, (begin + width - 1) // size
+        found.append(first)
+        if (last > first).any():
+            spans = last - first + 1
+            starts = np.cumsum(spans) - spans
+            found.append(np.repeat(first - starts, spans) + np.arange(int(spans.sum())))
+    return np.unique(np.concatenate(found))
+
+
+def encode(records: Sequence[Record]) -> bytes:
+    """The bytes of a frame with these records."""
+    text = orjson.dumps([asdict(record.entry) for record in records])
+    rows = [part.tobytes() for record in records for part in (record.rows, record.values)]
+    rest = b"".join((Struct("<IQ").pack(len(text), sum(map(len, rows))), text, *rows))
+    return FRAME_MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
+
+
+def frame_size(content: Buffer, place: int = 0) -> int:
+    """The bytes of the frame whose head stands at `place`; 0 if there is no head of a frame."""
+    if place + FRAME.size > len(content):
+        return 0
+    magic, _, text_size, rows_size = FRAME.unpack_from(content, place)
+    return FRAME.size + int(text_size) + int(rows_size) if magic == FRAME_MAGIC else 0
+
+
+def is_whole(frame: Buffer) -> bool:
+    """Whether a frame of the size that its head says is sound."""
+    with memoryview(frame) as view:
+        return zlib.crc32(view[_CHECKED_FROM:]) == int(FRAME.unpack_from(view)[1])
+
+
+def frames_in(content: bytes) -> Iterator[bytes]:
+    """The frames that stand one after the other in `content`. Raises BrokenLog where it is anything else."""
+    place = 0
+    while place < len(content):
+        size = frame_size(content, place)
+        frame = content[place : place + size]
+        if not size or len(frame) != size or not is_whole(frame):
+            raise BrokenLog
+        yield frame
+        place += size
+
+
+def holds_record(content: bytes) -> bool:
+    """Whether a sound record stands anywhere in `content`."""
+    place = content.find(FRAME_MAGIC)
+    while place >= 0:
+        size = frame_size(content, place)
+        if size and place + size <= len(content) and is_whole(content[place : place + size]):
+            return True
+        place = content.find(FRAME_MAGIC, place + 1)
+    return False
+
+
+def decode(frame: bytes) -> Iterator[Record]:
+    """The records of a sound frame; unknown members of an entry are ignored. Raises BrokenLog."""
+    place, text_size = FRAME.size, FRAME.unpack_from(frame)[2]
+    try:
+        entries: list[dict[str, Any]] = orjson.loads(frame[place : place + text_size])
+        known = [Entry(**{name: entry[name] for name in _MEMBERS & entry.keys()}) for entry in entries]
+    except (ValueError, TypeError, AttributeError):
+        raise BrokenLog from None
+    place += text_size
+    if place + sum(entry.count * (8 + entry.width) for entry in known) > len(frame):
+        raise BrokenLog
+    for entry in known:
+        if not entry.count:
+            yield Record(entry, _NO_ROWS, _NO_VALUES)
+            continue
+        rows = np.frombuffer(frame, np.uint64, entry.count, place)
+        place += rows.nbytes
+        values = np.frombuffer(frame, np.uint8, entry.count * entry.width, place)
+        place += values.nbytes
+        yield Record(entry, rows, values.reshape(entry.count, entry.width))
+
+
+_MEMBERS: Final = frozenset(field.name for field in fields(Entry))

@@ -1,0 +1,401 @@
+"""Contents that several machines have: the primitives by which a shard keeps its copy equal to that of the others.
+
+A content is replicated from the first `set_epoch` on. One machine, the primary of an epoch, makes records; each copy
+has them in its log, durably, before any copy applies them. What is logged and not applied is the log's tail: readers do
+not see it, its Idempotency-Keys are not known, it is never applied by opening the content or by a start, and no
+checkpoint takes it away. `commit_to` applies it, `drop_tail` removes it.
+
+    with store.replicated.open(tensor) as content:     # within the tensor's lock
+        content.set_epoch(7)
+        content.append_frames(frames)                  # durable now
+        content.commit_to(41)                          # seen by readers now
+
+A sequence and an epoch name one record for ever. So the primary logs a batch durably before it gives it to others; it
+makes records in an epoch only while the content has seen no higher one; and it makes none while its log has a tail.
+
+A scatter to a replicated content goes through `ReplicatedContents.replication`, which the shard sets (see
+`Replication`); without it such scatters are refused. While a batch is on its way to others the tensor's lock is free:
+otherwise two machines, each with a batch for the other, would wait for one another, since tensors share locks.
+
+After a loss of power a copy may be unsettled: see `session_replay`. It is not to be read until `is_settled`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from struct import Struct
+from typing import Final, Protocol
+
+from app.errors import GatherError
+from app.store.catalogue.catalogue_cache import CatalogueCache
+from app.store.catalogue.catalogue_rows import Row
+from app.store.files import disk_writes
+from app.store.files.regular_file import open_regular
+from app.store.files.tensor_file import DAMAGED, HeaderWord
+from app.store.files.write_uploaded_tensor import Upload
+from app.store.idempotency import IdempotencyKeys
+from app.store.publish_and_remove_versions import CarriedKey, CopiedContent, VersionChanges
+from app.store.scatters.log_frames import BrokenLog, Record, decode, encode, frames_in
+from app.store.scatters.log_replay import ReplayedLogs
+from app.store.scatters.log_tail import drop_after, frames_after, tail_records
+from app.store.scatters.pending_scatter import PendingScatter, Scattered
+from app.store.scatters.scatter_checkpoints import Checkpoints
+from app.store.scatters.scatter_execution import ScatterExecutor
+from app.store.scatters.writable_tensor import WritableTensor
+from app.store.store_errors import damaged, storage_errors
+
+MOST_BYTES: Final = 1 << 24
+"""Bytes of frames that are read from a log at once."""
+_ATTEMPTS: Final = 3
+_FLOCK: Final = Struct("hhqqi4x")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """How far a copy is. `epoch` is the highest that it has seen, 0 if the content is not replicated.
+
+    `applied` is the sequence of the last record that readers see, `applied_epoch` its epoch, 0 if that is not known.
+    `tail` has the epochs of the records after it, one for each, in order. `settled` says whether the content is what
+    the records up to `applied` make it.
+    """
+
+    epoch: int
+    applied: int
+    applied_epoch: int
+    tail: tuple[int, ...]
+    settled: bool
+
+    @property
+    def last(self) -> int:
+        """The sequence of the last record."""
+        return self.applied + len(self.tail)
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record, 0 if it is not known."""
+        return self.tail[-1] if self.tail else self.applied_epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records that the primary of `epoch` has logged after the record `after`, whose epoch is `after_epoch`.
+
+    They have the sequences `after` + 1 to `last` and stand in one frame.
+    """
+
+    epoch: int
+    after: int
+    after_epoch: int
+    last: int
+    frame: bytes
+
+
+class Replication(Protocol):
+    """What a shard does for the scatters of replicated contents.
+
+    `lead` and `replicate` are called within `ReplicatedContents.exclusive`, without the tensor's lock, and may block.
+    They raise GatherError alone: an OSError would be taken for one of the disk.
+    """
+
+    def lead(self, tensor: str) -> int:
+        """The epoch in which this machine is the primary. The content has seen it and no higher one, and has no tail.
+
+        To that end the tail, if there is one, is made committed and applied first. Raises precondition_failed where
+        another machine is the primary, and shard_unavailable.
+        """
+        raise NotImplementedError
+
+    def replicate(self, tensor: str, batch: Batch) -> None:
+        """Return once a batch, which is durable here, is committed; the store applies it then.
+
+        If this raises, the batch stays in the tail, and its callers get the error.
+        """
+        raise NotImplementedError
+
+    def keeps_log(self, tensor: str) -> bool:
+        """Whether other machines are to get records from the log here. Called within the tensor's lock."""
+        raise NotImplementedError
+
+
+def is_settled(words: Sequence[int]) -> bool:
+    """Whether a content with these words at its head may be read (`MappedContent.words`, `Resident.words`)."""
+    return (words[HeaderWord.VERSION] & ~DAMAGED) >> 1 >= words[HeaderWord.UNSETTLED]
+
+
+class ReplicatedContent:
+    """One content, within its tensor's lock. The methods raise OSError where the disk refuses."""
+
+    def __init__(
+        self, row: Row, writable: WritableTensor, keys: IdempotencyKeys, checkpoints: Checkpoints, session: int
+    ) -> None:
+        self.row = row
+        self.writable = writable
+        self._keys = keys
+        self._checkpoints = checkpoints
+        self._session = session
+
+    def state(self) -> ReplicaState:
+        """How far it is."""
+        words = self.writable.words
+        return ReplicaState(
+            words[HeaderWord.EPOCH],
+            self.writable.applied,
+            words[HeaderWord.APPLIED_EPOCH],
+            tuple(placed.entry.epoch for placed in self.writable.log.tail),
+            is_settled(words),
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Raise the epoch, durably; the first time makes the content a replicated one.
+
+        Raises ValueError for a lower epoch than it has seen, and not_implemented for strings.
+        """
+        words = self.writable.words
+        if self.row.dtype == "string":
+            raise GatherError("not_implemented", f"{self.row.name!r} has strings, which cannot be replicated")
+        if epoch < max(1, words[HeaderWord.EPOCH]):
+            raise ValueError(f"epoch {epoch} of {self.row.name} is lower than {words[HeaderWord.EPOCH]}")
+        if not words[HeaderWord.EPOCH]:
+            self.writable.set_words({
+                HeaderWord.APPLIED_EPOCH: 0,
+                HeaderWord.UNSETTLED: 0,
+                HeaderWord.LOGGED: self.writable.applied,
+                HeaderWord.SESSION: self._session,
+            })  # fmt: skip
+        if epoch > words[HeaderWord.EPOCH]:
+            self.writable.set_epoch(epoch)
+
+    def append_frames(self, frames: bytes) -> None:
+        """Add the records of frames to the tail, durably, all or none; those that are there already are skipped.
+
+        Their keys live on from now, by the clock of this store. Raises ValueError where they are not frames, do not
+        follow the last record, differ in epoch from those that are there, or have rows that the content does not have.
+        """
+        state, log = self.state(), self.writable.log
+        try:
+            records = [record for frame in frames_in(frames) for record in decode(frame)]
+        except BrokenLog:
+            raise ValueError("the frames are damaged") from None
+        fresh: list[Record] = []
+        last, last_epoch = state.last, state.last_epoch
+        for record in records:
+            entry = record.entry
+            if entry.sequence <= state.applied:
+                continue
+            if entry.sequence <= state.last:
+                if state.tail[entry.sequence - state.applied - 1] != entry.epoch:
+                    raise ValueError(f"record {entry.sequence} is here with another epoch")
+                continue
+            if entry.sequence != last + 1 or not max(1, last_epoch) <= entry.epoch <= state.epoch:
+                raise ValueError(f"record {entry.sequence} of epoch {entry.epoch} does not follow {last}")
+            self._check_rows(record)
+            last, last_epoch = entry.sequence, entry.epoch
+            fresh.append(replace(record, entry=replace(
+                entry, clock=self._keys.clock.now(), scope=self.row.name, version=self.row.number,
+                etag=self.writable.description.etag(entry.sequence),
+            )))  # fmt: skip
+        if fresh:
+            self.log_records(fresh)
+            log.settle(self.writable.applied)
+
+    def _check_rows(self, record: Record) -> None:
+        width, size = record.entry.width, self.writable.description.size
+        if len(record.rows) and (not width or size % width or int(record.rows.max()) >= size // width):
+            raise ValueError(f"record {record.entry.sequence} has rows that {self.row.name} does not have")
+
+    def log_records(self, records: Sequence[Record]) -> None:
+        """Add records to the tail as one frame, durably."""
+        log = self.writable.log
+        try:
+            log.append(records)
+        except OSError as error:
+            if error.errno not in disk_writes.FULL:
+                raise
+            self._checkpoints.checkpoint(self.writable)  # the log itself may be what fills the disk
+            log.append(records)
+        self.writable.set_words({HeaderWord.LOGGED: records[-1].entry.sequence})
+
+    def commit_to(self, sequence: int) -> int:
+        """Apply the tail up to this record, or all of it if it ends before; the sequence that is applied then.
+
+        Not durable by itself: after a loss of power it may be in the tail again.
+        """
+        writable = self.writable
+        records = tail_records(writable.log, sequence)
+        if records:
+            writable.save_snapshots(records)
+        for record in records:  # one by one: see `session_replay.make_sure`
+            writable.apply([record], snapshots_saved=True)
+        writable.log.settle(writable.applied)
+        return writable.applied
+
+    def drop_tail(self, after: int) -> None:
+        """Remove the records after this one from the tail, durably. Raises ValueError if they are applied."""
+        writable = self.writable
+        if after < writable.applied:
+            raise ValueError(f"record {after + 1} of {self.row.name} is applied")
+        if after >= self.state().last:
+            return
+        if not is_settled(writable.words):
+            self._checksum_tail()
+        writable.set_words({HeaderWord.LOGGED: after})
+        drop_after(writable.log, after)
+        writable.log.settle(writable.applied)
+
+    def _checksum_tail(self) -> None:
+        """Compute the checksums of what the tail may have changed: without it no log says that they are older."""
+        writable = self.writable
+        if writable.words[HeaderWord.UNWRITTEN]:
+            self._checkpoints.checkpoint(writable)
+        with writable.checkpoint_lock():
+            writable.make_durable(tail_records(writable.log, self.state().last))
+
+    def settle(self) -> None:
+        """Let the content be read: the primary has said that nothing is committed beyond what is applied here."""
+        if not is_settled(self.writable.words):
+            self.writable.set_words({HeaderWord.UNSETTLED: self.writable.applied})
+
+    def frames_after(self, sequence: int, most: int = MOST_BYTES) -> bytes | None:
+        """Frames with the records after `sequence`, the tail among them; None where some are no longer in the log.
+
+        Nothing if there are no more; otherwise at least one record, and `most` bytes or one frame more.
+        """
+        if sequence >= self.state().last:
+            return b""
+        return frames_after(self.writable.log, sequence, most) or None
+
+    def keys(self) -> list[CarriedKey]:
+        """The Idempotency-Keys of all that is applied, but for those that have expired."""
+        now = self._keys.clock.now()
+        return [
+            CarriedKey(one.key, one.digest, _sequence_of(one.etag), max(0, now - one.clock))
+            for one in self._keys.all_of(self.row.name, self.writable.log)
+        ]
+
+
+def _sequence_of(etag: str) -> int:
+    return int(etag.strip('"').rpartition("-")[2])
+
+
+class ReplicatedContents:
+    """The replicated contents of a store, for any number of threads and processes. All methods block on the disk.
+
+    They take the name of a tensor, and raise tensor_not_found, tensor_damaged and insufficient_storage.
+    """
+
+    def __init__(
+        self,
+        locked: Callable[[str], AbstractContextManager[Row]],
+        index: CatalogueCache,
+        logs: ReplayedLogs,
+        keys: IdempotencyKeys,
+        checkpoints: Checkpoints,
+        executor: ScatterExecutor,
+        versions: VersionChanges,
+        run_in_background: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """`locked` gives a tensor's row within its lock."""
+        self.replication: Replication | None = None
+        self._locked = locked
+        self._index = index
+        self._logs = logs
+        self._keys = keys
+        self._checkpoints = checkpoints
+        self._executor = executor
+        self._versions = versions
+        self._run_in_background = run_in_background
+        checkpoints.keeps_log = lambda tensor: self.replication is not None and self.replication.keeps_log(tensor)
+
+    @contextmanager
+    def open(self, tensor: str) -> Iterator[ReplicatedContent]:
+        """A content within its tensor's lock. A long log is checkpointed after that, in the background."""
+        with storage_errors():
+            with self._locked(tensor) as row, self._logs.open(row) as writable:
+                try:
+                    yield ReplicatedContent(row, writable, self._keys, self._checkpoints, self._logs.session())
+                    checkpoint = self._checkpoints.begin_if_due(row, writable)
+                except BrokenLog:
+                    writable.mark_damaged()
+                    raise damaged(tensor, "its log is damaged") from None
+            if checkpoint is not None:
+                self._run_in_background(checkpoint)
+
+    @contextmanager
+    def exclusive(self, tensor: str) -> Iterator[None]:
+        """Keep others from making records of a tensor; its lock is taken within this, never around it. Blocks.
+
+        For scatters, for taking over as a primary, and for letting a copy join: no batch is under way meanwhile.
+        """
+        while True:
+            with self._locked(tensor) as row:
+                pass
+            with _locked_file(self._logs.tensor_folder / row.file) as found:
+                if self._index.find(tensor) is row:
+                    if not found:
+                        raise damaged(tensor, "its file is missing")
+                    yield
+                    return
+
+    def adopt(self, upload: Upload, copied: CopiedContent) -> Row:
+        """Publish a finished upload as the content of its tensor, in the place of any that it has, with its keys.
+
+        Durable. Raises insufficient_storage, and abandons the upload then.
+        """
+        return self._versions.adopt(upload, copied)
+
+    def execute(self, tensor: str, batch: Sequence[PendingScatter]) -> None:
+        """Carry out scatters of a tensor, which finish as their batches are committed.
+
+        Raises what `Replication` raises: those that are not finished may be carried out later, or never.
+        """
+        replication = self.replication
+        if replication is None:
+            raise GatherError("shard_unavailable", f"{tensor!r} is replicated, and its shard does not take part yet",
+                              retry_after=1)  # fmt: skip
+        left = list(batch)
+        with self.exclusive(tensor):
+            while left:
+                epoch = replication.lead(tensor)
+                made, outcomes = self._log_batch(tensor, epoch, left)
+                if made is not None:
+                    replication.replicate(tensor, made)
+                    with self.open(tensor) as content:
+                        content.commit_to(made.last)
+                for pending, outcome in outcomes:
+                    pending.finish(outcome)
+                del left[: len(outcomes)]
+
+    def _log_batch(
+        self, tensor: str, epoch: int, batch: Sequence[PendingScatter]
+    ) -> tuple[Batch | None, list[tuple[PendingScatter, Scattered | Exception]]]:
+        """Log the first scatters of a batch, if they change anything; what they are answered once it is committed."""
+        with self.open(tensor) as content:
+            state = content.state()
+            if state.epoch != epoch or state.tail:
+                raise GatherError("shard_unavailable", f"the primary of {tensor!r} changes", retry_after=1)
+            content.settle()
+            records, outcomes = self._executor.collect(content.writable, tensor, batch)
+            if not records:
+                return None, outcomes
+            content.log_records(records)
+            return Batch(epoch, state.last, state.last_epoch, records[-1].entry.sequence, encode(records)), outcomes
+
+
+@contextmanager
+def _locked_file(path: Path) -> Iterator[bool]:
+    """A lock on a file, which no flock on it is in the way of; False if there is no such file."""
+    try:
+        fd = open_regular(path, os.O_RDWR)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        yield True
+    finally:
+        os.close(fd)

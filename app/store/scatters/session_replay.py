@@ -1,0 +1,85 @@
+"""Opening a replicated content: what of its log is applied, and what a process or the machine that died has left.
+
+The tail of its log stays as it is: whether its records are committed is for the primary to say.
+
+After a loss of power the header's words may be older than the content, and the content may have rows of any record in
+the log, also of such that were committed and applied and now are in the tail. That is safe: no record leaves the log
+before content and header are durable, so that all records up to the last one applied can be applied again; EPOCH is
+durable before anything is logged under it; LOGGED and DURABLE_EPOCH count in one session only; and where the log has a
+tail the content is unsettled, which keeps readers away, until all that may have reached it is applied. So a replica
+that was told before that a record is committed has to be told again: it asks its primary.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from app.store.files.regular_file import NotRegular
+from app.store.files.tensor_file import HeaderWord
+from app.store.scatters.log_frames import BrokenLog, Record
+from app.store.scatters.log_tail import tail_records
+from app.store.scatters.scatter_log import all_records
+from app.store.scatters.writable_tensor import WritableTensor
+from app.store.store_errors import damaged
+
+logger = logging.getLogger("gathernd")
+
+
+def make_sure(writable: WritableTensor, session: int) -> None:
+    """Finish what processes that died have begun, read the log to its end, and note what of it is applied.
+
+    Within the tensor's lock. Marks the content as damaged if its log does not have what it should. Raises
+    tensor_damaged and OSError.
+    """
+    log, words = writable.log, writable.words
+    try:
+        log.read()
+        if words[HeaderWord.SESSION] != session:
+            writable.set_epoch(words[HeaderWord.EPOCH])
+            _replay(writable)
+            _set(writable, HeaderWord.LOGGED, log.last_sequence or 0)
+            _set(writable, HeaderWord.SESSION, session)
+        elif log.last_sequence is not None and log.last_sequence > words[HeaderWord.LOGGED]:
+            log.make_durable()  # its writer died before its fsync
+            _set(writable, HeaderWord.LOGGED, log.last_sequence)
+        log.settle(writable.applied)
+        if words[HeaderWord.DURABLE_EPOCH] != words[HeaderWord.EPOCH]:
+            writable.set_epoch(words[HeaderWord.EPOCH])
+        if writable.version & 1:
+            # Records are applied one by one, so that it is the first of the tail; and it is committed.
+            following = writable.applied + 1
+            writable.apply(_known(tail_records(log, following), following))
+            log.settle(writable.applied)
+    except BrokenLog:
+        logger.error("the log of %s is damaged: acknowledged changes are lost", writable.description.name)
+        writable.mark_damaged()
+    except NotRegular as problem:
+        raise damaged(writable.description.name, f"its log cannot be read: {problem.strerror}") from None
+
+
+def _replay(writable: WritableTensor) -> None:
+    """Apply once more all that is applied, in a new session. Raises BrokenLog and OSError."""
+    log, words = writable.log, writable.words
+    records = all_records(log.path)
+    last = records[-1].entry.sequence if records else 0
+    # An odd version is that of a record under way; while SESSION is 0, that of a replay.
+    under_way = writable.version & 1 and words[HeaderWord.SESSION] != 0
+    applied = writable.applied + (1 if under_way else 0)
+    if log.end:
+        log.make_durable()
+    _set(writable, HeaderWord.UNSETTLED, max(last, words[HeaderWord.UNSETTLED]))
+    _set(writable, HeaderWord.SESSION, 0)
+    known = [record for record in records if record.entry.sequence <= applied]
+    if known or writable.version & 1:
+        writable.apply(_known(known, applied))
+
+
+def _known(records: list[Record], last: int) -> list[Record]:
+    """Records of which the last one is to have this sequence. Raises BrokenLog if it is not there."""
+    if not records or records[-1].entry.sequence != last:
+        raise BrokenLog
+    return records
+
+
+def _set(writable: WritableTensor, word: HeaderWord, value: int) -> None:
+    writable.set_words({word: value})
