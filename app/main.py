@@ -261,6 +261,8 @@ def create_app(
             if service.gpu is not None:
                 service.gpu.close()
             disk_threads.shutdown()
+            if shard is not None:
+                shard.close()
             store.close()
 
     metrics.gauges.update(service_gauges.process_gauges(service, settings))

@@ -69,7 +69,7 @@ class Shard:
         self._registration = Registration(
             database, settings.node, self._node, folder.registration, self._take, folder.tell
         )
-        self.ranges = Ranges(
+        self._ranges = Ranges(
             settings.node,
             store,
             database,
@@ -82,13 +82,17 @@ class Shard:
     @property
     def handlers(self) -> Mapping[str, Handler]:
         """The handlers of its routes by the names of their operations."""
-        return {**self._segments.handlers, **self.ranges.handlers}
+        return {**self._segments.handlers, **self._ranges.handlers}
 
     def begin(self, stop: Event) -> None:
         """Register the shard, and look after its ranges, on threads, until `stop` is set."""
         run = self._registration.run
         Thread(target=run, args=(lambda: self._readiness.ready, stop), name="registration", daemon=True).start()
-        self.ranges.begin(lambda: self._readiness.ready, stop)
+        self._ranges.begin(lambda: self._readiness.ready, stop)
+
+    def close(self) -> None:
+        """End it, once `stop` is set and no request is being answered."""
+        self._ranges.close()
 
     def _node(self) -> Node:
         most: int | None = self._settings.max_store_bytes

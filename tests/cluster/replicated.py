@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,9 +98,27 @@ class Replicated:
             return str(answer.json()["code"])
         return np.frombuffer(answer.content, DTYPES[self.dtype].numpy)
 
+    def first_row(self, node: str, tensor: str, least: int) -> list[int]:
+        """The first two items, at the sequence `least` or later."""
+        found = self.rows(node, tensor, least)
+        assert not isinstance(found, str), found
+        return [int(item) for item in found[:2]]
+
     def until_in_sync(self, tensor: str, *nodes: str) -> None:
         """Wait until these shards are in sync, and no others."""
         until(lambda: set(self.record(tensor).in_sync) == set(nodes), f"{nodes} are in sync with {tensor}")
 
 
 KEYS = map("k{}".format, itertools.count())
+"""Keys that no scatter has had."""
+
+
+@contextmanager
+def stopped(cluster: Clustered, node: str) -> Iterator[None]:
+    """A shard whose processes are stopped for a while."""
+    group = os.getpgid(cluster.shards[node].process.pid)
+    os.killpg(group, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.killpg(group, signal.SIGCONT)

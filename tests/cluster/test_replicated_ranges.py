@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.cluster.catalogue.records import Options
+from app.cluster.catalogue import ranges
+from app.cluster.catalogue.records import Change, Options, RangeRecord
 from tests.cluster.clustered import Clustered, clustered
-from tests.cluster.replicated import KEYS, Replicated
+from tests.cluster.replicated import KEYS, Replicated, stopped
 from tests.cluster.shard_nodes import KEY
+from tests.cluster.waiting import until
 from tests.http.conftest import Start
 
 ROWS = np.arange(40, dtype=np.int64).reshape(20, 2)
@@ -41,3 +43,97 @@ def test_a_repeated_key_is_answered_and_not_made_again(cluster: Clustered) -> No
     first = table.scatter(tensor, [0], [[1, 1]], "once")
     again = table.scatter(tensor, [0], [[1, 1]], "once")
     assert (first.sequence, first.repeated, again.sequence, again.repeated) == (1, False, 1, True)
+
+
+def test_a_replica_that_does_not_answer_leaves_and_joins_again_by_the_log(cluster: Clustered) -> None:
+    table = Replicated.made(cluster, "leaves", ROWS)
+    (tensor,) = table.tensors
+    table.scatter(tensor, [0], [[1, 1]], next(KEYS))
+    primary = table.record(tensor).primary
+    away, other = (node for node in NODES if node != primary)
+    with stopped(cluster, away):
+        assert table.scatter(tensor, [0], [[1, 1]], next(KEYS)).sequence == 2
+        assert set(table.record(tensor).in_sync) == {primary, other}
+    table.until_in_sync(tensor, *NODES)
+    assert table.scatter(tensor, [0], [[1, 1]], next(KEYS)).sequence == 3
+    for node in NODES:
+        assert table.first_row(node, tensor, 3) == [3, 4]
+
+
+def test_scatters_are_refused_while_too_few_replicas_are_in_sync(cluster: Clustered) -> None:
+    table = Replicated.made(cluster, "few", ROWS)
+    (tensor,) = table.tensors
+    primary = table.record(tensor).primary
+    first, second = (node for node in NODES if node != primary)
+    with stopped(cluster, first), stopped(cluster, second):
+        refused = table.send(primary, tensor, [0], [[1, 1]], "few")
+        assert (refused.status_code, refused.json()["code"]) == (503, "shard_unavailable")
+        again = table.send(primary, tensor, [0], [[1, 1]], "few")
+        assert "a scatter needs 2" in again.json()["detail"]
+    assert table.scatter(tensor, [0], [[1, 1]], "few").sequence == 1
+    table.until_in_sync(tensor, *NODES)
+    for node in NODES:
+        assert table.first_row(node, tensor, 1) == [1, 2]
+
+
+def test_a_replica_that_is_not_in_sync_refuses_reads(cluster: Clustered) -> None:
+    table = Replicated.made(cluster, "reads", ROWS)
+    (tensor,) = table.tensors
+    table.scatter(tensor, [0], [[1, 1]], next(KEYS))
+    record = table.record(tensor)
+    out = next(node for node in NODES if node != record.primary)
+    assert table.rows(out, tensor, 2) == "precondition_failed"  # it is at 1
+    cluster.client.transact(lambda at: ranges.leave_in_sync(at, tensor, record.epoch, frozenset({out})))
+    until(lambda: table.rows(out, tensor) == "precondition_failed" or out in table.record(tensor).in_sync, "it refuses")
+
+
+def test_only_the_primary_takes_scatters(cluster: Clustered) -> None:
+    table = Replicated.made(cluster, "primary", ROWS)
+    (tensor,) = table.tensors
+    other = next(node for node in NODES if node != table.record(tensor).primary)
+    refused = table.send(other, tensor, [0], [[1, 1]], next(KEYS))
+    assert (refused.status_code, refused.json()["code"]) == (412, "precondition_failed")
+
+
+def test_a_sequence_may_be_asked_for(cluster: Clustered) -> None:
+    table = Replicated.made(cluster, "condition", ROWS)
+    (tensor,) = table.tensors
+    assert table.scatter(tensor, [1], [[5, 5]], next(KEYS), if_sequence=0).sequence == 1
+    refused = table.scatter(tensor, [1], [[5, 5]], next(KEYS), if_sequence=0)
+    assert (refused.refused, refused.sequence) == (True, 1)
+
+
+def test_a_deposed_primary_commits_nothing(cluster: Clustered) -> None:
+    table = Replicated.made(cluster, "deposed", ROWS)
+    (tensor,) = table.tensors
+    table.scatter(tensor, [0], [[1, 1]], next(KEYS))
+    old = table.record(tensor).primary
+    with stopped(cluster, old):
+        record = table.record(tensor)
+        left = tuple(node for node in record.in_sync if node != old)
+        led = RangeRecord(record.epoch + 1, left[0], left)
+        cluster.client.transact(lambda at: Change({f"ranges/{tensor}": led}))
+        assert table.scatter(tensor, [0], [[1, 1]], next(KEYS)).sequence == 2
+    answer = table.send(old, tensor, [0], [[1, 1]], "late", epoch=record.epoch)
+    assert answer.status_code in (412, 503), answer.text
+    table.until_in_sync(tensor, *NODES)
+    assert table.scatter(tensor, [0], [[1, 1]], "late").sequence == 3
+    for node in NODES:
+        assert table.first_row(node, tensor, 3) == [3, 4]
+
+
+def test_shards_that_die_lose_no_acknowledged_scatter(cluster: Clustered) -> None:
+    """A replica dies and comes back by a copy; then the primary dies, and another one has all of it."""
+    table = Replicated.made(cluster, "dies", ROWS)
+    (tensor,) = table.tensors
+    for _ in range(5):
+        table.scatter(tensor, [0], [[1, 1]], next(KEYS))
+    table.scatter(tensor, [0], [[1, 1]], "before")
+    old = table.record(tensor).primary
+    cluster.kill(old)
+    assert table.scatter(tensor, [0], [[1, 1]], "before").repeated
+    assert table.scatter(tensor, [0], [[1, 1]], next(KEYS)).sequence == 7
+    record = table.record(tensor)
+    assert old not in record.in_sync
+    for node in record.in_sync:
+        assert table.first_row(node, tensor, 7) == [7, 8]

@@ -28,7 +28,6 @@ LOOK_S: Final = 1.0
 _JOINS: Final = 4
 """Replicas that join at once."""
 _TAKEOVERS: Final = 16
-_JOIN_AGAIN_S: Final = 0.5
 logger = logging.getLogger("gathernd")
 
 
@@ -72,6 +71,7 @@ class RangeKeeper:
             os.close(fd)
 
     def _look(self) -> None:
+        self._running = {which: work for which, work in self._running.items() if not work.done()}
         for one in self.follower.open_ranges().values():
             record = one.opened
             assert record is not None
@@ -80,15 +80,19 @@ class RangeKeeper:
                 if words is None:
                     self._begin(self._pool, "lost", one.tensor, lambda one=one: self._lose(one))  # type: ignore[misc]
                 elif record.primary == self.node:
-                    self._lead(one, record, *words)
+                    self._lead(one, record, words.epoch, words.applied)
             elif self.node in one.segment.nodes:
                 self._begin(self._joining, "join", one.tensor, lambda one=one: self._join(one))  # type: ignore[misc]
 
     def _begin(self, pool: ThreadPoolExecutor, what: str, tensor: str, work: Callable[[], None]) -> None:
         """Begin work in the background unless the same is being done for the range."""
-        known = self._running.get((what, tensor))
-        if known is None or known.done():
+        if (what, tensor) not in self._running:
             self._running[what, tensor] = pool.submit(_logged, f"{what} of {tensor}", work)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        for pool in (self._pool, self._joining):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _lead(self, one: Listed, record: RangeRecord, epoch: int, applied: int) -> None:
         if not (self.primaries.is_resolved(one.tensor, record.epoch) and epoch == record.epoch):
@@ -115,24 +119,15 @@ class RangeKeeper:
             self.primaries.dismiss(one.tensor, record.epoch, frozenset({node}))
 
     def _join(self, one: Listed) -> None:
-        """Have a replica join, step by step, for as long as it is listed and not in sync."""
-        stop = self.joins.is_stopping
-        while not stop():
+        """Have a replica join that is listed and not in sync, until its primary has it wait."""
+        now: Listed | None = one
+        while now is not None and now.opened is not None and not self.joins.is_stopping():
+            if self.node not in {*now.segment.nodes} - {*now.opened.in_sync}:
+                return
+            if self.joins.join(now) not in (JoinAnswer.RECORDS, JoinAnswer.COPY):
+                self.follower.refresh()
+                return
             now = self.follower.open_ranges().get(one.tensor)
-            if (
-                now is None
-                or now.opened is None
-                or self.node in now.opened.in_sync
-                or self.node not in now.segment.nodes
-            ):
-                return
-            answer = self.joins.join(now)
-            if answer is JoinAnswer.JOINED:
-                self.follower.refresh()
-                return
-            if answer not in (JoinAnswer.RECORDS, JoinAnswer.COPY):
-                time.sleep(_JOIN_AGAIN_S)
-                self.follower.refresh()
 
     def _lose(self, one: Listed) -> None:
         """Tell the catalogue that the rows are not here, though the newest one lists them as in sync."""
@@ -146,9 +141,9 @@ def _logged(what: str, work: Callable[[], None]) -> None:
     try:
         work()
     except (PeerFailed, OSError) as problem:
-        logger.info("%s: %s", what, problem)
+        logger.debug("%s: %s", what, problem)  # the next look tries again
     except GatherError as problem:
-        logger.info("%s: %s", what, problem.detail)
+        logger.debug("%s: %s", what, problem.detail)
     except Exception:
         logger.exception("%s failed", what)
 

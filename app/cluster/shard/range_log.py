@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.cluster.replication.replica import (
     Append,
@@ -27,6 +27,14 @@ from app.store.scatters.replicated_contents import ReplicatedContent
 _NOT_HERE: Final = ("tensor_not_found", "tensor_damaged")
 
 
+class Words(NamedTuple):
+    """The epoch that a log has seen, and the sequences that are applied and durable in it."""
+
+    epoch: int
+    applied: int
+    logged: int
+
+
 class RangeLog:
     """The logs of the ranges in `store`, once it is open. Methods block, and raise insufficient_storage."""
 
@@ -47,20 +55,30 @@ class RangeLog:
                 raise
             return None
 
-    def words(self, tensor: str) -> tuple[int, int] | None:
-        """Epoch and the sequence that is applied, without a look at the log; None if the rows are not here."""
+    def words(self, tensor: str) -> Words | None:
+        """What the head of the file says, without a look at the log; None if the rows are not here."""
         try:
             words = self._store.ungated_content(tensor).words
         except GatherError as problem:
             if problem.code not in _NOT_HERE:
                 raise
             return None
-        return words[HeaderWord.EPOCH], words[HeaderWord.VERSION] >> 1
+        return Words(words[HeaderWord.EPOCH], words[HeaderWord.VERSION] >> 1, words[HeaderWord.LOGGED])
+
+    def quick_state(self, tensor: str) -> ReplicaState | None:
+        """What `state` returns, without a look at the log if the head of the file says that there is no tail.
+
+        A record of a process that died before it wrote that there is seen by the next one that opens the log.
+        """
+        words = self.words(tensor)
+        if words is None or words.logged > words.applied:
+            return self.state(tensor)
+        return ReplicaState(words.epoch, words.applied)
 
     def is_replicated(self, tensor: str) -> bool:
         """Whether its scatters are replicated, as they are from its first epoch on."""
         words = self.words(tensor)
-        return words is not None and words[0] > 0
+        return words is not None and words.epoch > 0
 
     def description(self, tensor: str) -> Description:
         """What the file says of the rows. Raises tensor_not_found and tensor_damaged."""
@@ -110,8 +128,8 @@ class RangeLog:
         words = self.words(tensor)
         if words is None:
             return on_append(None, message).answer
-        if is_stale(words[0], message.epoch):
-            return on_append(ReplicaState(*words), message).answer
+        if is_stale(words.epoch, message.epoch):
+            return on_append(ReplicaState(words.epoch, words.applied), message).answer
         with self._store.replicated.open(tensor) as content:
             plan = on_append(_state(content), message)
             if plan.epoch is not None:

@@ -61,6 +61,8 @@ class Primaries(Replication):
         self._peers = peers
         self._resolved: dict[str, int] = {}
         """The epoch at which each range's tail was committed last, by this process."""
+        self._shipped: dict[str, int] = {}
+        """The sequence of the last record of each range that was shipped by this process."""
         self._notices = ThreadPoolExecutor(_NOTICES, "commit-notice")
 
     # For the store, within the range's lock
@@ -92,7 +94,7 @@ class Primaries(Replication):
         """The range and its log, once records may be made. Within the range's lock."""
         for _ in range(_LOOKS):
             one = self._follower.open_ranges().get(tensor)
-            state = self._log.state(tensor)
+            state = self._log.quick_state(tensor)
             record = None if one is None else one.opened
             stands = standing(record, self._node, state, self._resolved.get(tensor, 0))
             if stands is Standing.NOT_PRIMARY or one is None or record is None:
@@ -147,6 +149,7 @@ class Primaries(Replication):
         `state` is that of the log here, which has them. Raises shard_unavailable if the outcome is not known.
         """
         tensor = one.tensor
+        self._shipped[tensor] = state.last
         shipping = Shipping(self._peers, self._log, tensor, state, after, frames)
         going = begin_round(_record(one), state, monotonic() + len(frames) / SLOWEST)
         while True:
@@ -178,12 +181,21 @@ class Primaries(Replication):
         """Tell the replicas what is committed, without waiting for their answers."""
         for node in going.in_sync:
             if node != self._node:
-                self._notices.submit(self.notice, tensor, node, state)
+                self._notices.submit(self._notice_unless_shipped, tensor, node, state)
+
+    def _notice_unless_shipped(self, tensor: str, node: str, state: ReplicaState) -> None:
+        """Tell a replica what is committed, unless later records have been shipped, which say so too."""
+        if self._shipped.get(tensor, 0) <= state.last:
+            self.notice(tensor, node, state)
 
     def notice(self, tensor: str, node: str, state: ReplicaState) -> bool:
         """Tell a replica that all of a log without a tail is committed; whether it has applied it."""
         answer = send(self._peers, tensor, node, append_of(state, state.last, ()))
         return isinstance(answer, Appended) and answer.applied >= state.applied
+
+    def close(self) -> None:
+        """Tell nobody anything more."""
+        self._notices.shutdown(wait=False, cancel_futures=True)
 
     # Joins
 

@@ -34,6 +34,7 @@ from app.telemetry.tensor_change_log import SCATTERED, Change
 T = TypeVar("T")
 _PRIMARY_THREADS: Final = 32
 _REPLICA_THREADS: Final = 16
+_JOIN_THREADS: Final = 8
 _MOST_JSON: Final = 1 << 14
 MOST_APPEND: Final = 1 << 30
 """Bytes of an Append: a batch of scatters is at most a little longer than the longest body."""
@@ -53,6 +54,7 @@ class RangeRoutes:
         self._most_bytes = most_bytes
         self._scatters = ThreadPoolExecutor(_PRIMARY_THREADS, "primary")
         self._records = ThreadPoolExecutor(_REPLICA_THREADS, "replica")
+        self._joins = ThreadPoolExecutor(_JOIN_THREADS, "joins")
         self._others = ThreadPoolExecutor(_REPLICA_THREADS, "range")
         self._tasks: set[asyncio.Task[Scattered]] = set()
 
@@ -139,7 +141,7 @@ class RangeRoutes:
         """`POST /shard/ranges/{tensor}/join`, from a replica to the primary."""
         tensor = segment_of(context)
         wish = read_join(await read_body(context, _MOST_JSON, name="small_body_bytes"))
-        found = await _run(self._others, lambda: self._primaries.join(tensor, wish))
+        found = await _run(self._joins, lambda: self._primaries.join(tensor, wish))
         context.memory.charge(len(found.frames))
         await context.send(200, RAW.media_type.encode(), found.pieces())
 
@@ -160,9 +162,9 @@ class RangeRoutes:
         await context.send(200, JSON, found)
 
     def close(self) -> None:
-        """Finish what was begun."""
-        for pool in (self._scatters, self._others, self._records):
-            pool.shutdown()
+        """Begin nothing more."""
+        for pool in (self._scatters, self._records, self._joins, self._others):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 async def _run(pool: Executor, work: Callable[[], T]) -> T:

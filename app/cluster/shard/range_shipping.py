@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
-from time import monotonic
 from typing import Final
 
 from app.api.route_table import path_of
@@ -16,6 +16,7 @@ from app.cluster.shard.range_messages import append_pieces, read_append_answer
 SLOWEST: Final = 1 << 25
 """Bytes a second that a replica takes at least."""
 _LEAST_S: Final = 0.05
+_PAUSE_S: Final = 0.05
 
 
 class Shipping:
@@ -43,7 +44,7 @@ class Shipping:
             for node in going.in_sync
             if node != going.node and going.matched.get(node, -1) < going.end and node not in going.failed
         ]
-        seconds = max(_LEAST_S, going.began + SHIP_S - monotonic())
+        seconds = max(_LEAST_S, going.began + SHIP_S - time.monotonic())
         with ExitStack() as stack:
             requests = {}
             for node in missing:
@@ -52,11 +53,18 @@ class Shipping:
                     going = going.lost(node)
                     continue
                 requests[node] = stack.enter_context(_request(self._peers, self._tensor, node, *records, seconds))
+            is_busy = False
             for node, request in requests.items():
                 answer = _answer(request)
-                going = going.lost(node) if answer is None else going.answered(node, answer)
-                if answer is not None:
+                if isinstance(answer, Busy):
+                    is_busy = True
+                elif answer is None:
+                    going = going.lost(node)
+                else:
+                    going = going.answered(node, answer)
                     self._after[node] = answer.matched if isinstance(answer, Appended) else answer.applied
+        if is_busy:
+            time.sleep(_PAUSE_S)
         return going
 
     def _records_after(self, sequence: int) -> tuple[Append, bytes] | None:
@@ -72,7 +80,8 @@ class Shipping:
 def send(peers: Peers, tensor: str, node: str, message: Append, frames: bytes = b"") -> AppendAnswer | None:
     """Send records, or with none of them what is committed, to one replica; None if it gives no answer."""
     with _request(peers, tensor, node, message, frames, SHIP_S + len(frames) / SLOWEST) as request:
-        return _answer(request)
+        answer = _answer(request)
+    return None if isinstance(answer, Busy) else answer
 
 
 def _request(peers: Peers, tensor: str, node: str, message: Append, frames: bytes, seconds: float) -> PeerRequest:
@@ -80,9 +89,15 @@ def _request(peers: Peers, tensor: str, node: str, message: Append, frames: byte
     return PeerRequest(peers, node, "POST", path, append_pieces(message, frames), seconds)
 
 
-def _answer(request: PeerRequest) -> AppendAnswer | None:
+class Busy:
+    """The answer of a shard that has no memory for a request now."""
+
+
+def _answer(request: PeerRequest) -> AppendAnswer | Busy | None:
     try:
         answer = request.answer()
+        if answer.status in (429, 503):
+            return Busy()
         return read_append_answer(answer.body) if answer.status == 200 else None
     except (PeerFailed, ValueError):
         return None

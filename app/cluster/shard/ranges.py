@@ -66,6 +66,13 @@ class Ranges:
         self._follower.begin(stop, lambda: self._gate.note_tails(self._store))
         Thread(target=self._keeper.run, args=(is_ready, stop), name="ranges", daemon=True).start()
 
+    def close(self) -> None:
+        """End it, once `stop` is set and no request is being answered."""
+        self._keeper.close()
+        self._primaries.close()
+        self._routes.close()
+        self._peers.close()
+
 
 def _tls(authorities: Path | None) -> SSLContext | None:
     return None if authorities is None else trusting(authorities)
