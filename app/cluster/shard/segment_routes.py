@@ -182,6 +182,7 @@ def described(segment: Metadata) -> dict[str, Any]:
 
 
 def segment_of(context: RequestContext) -> str:
+    """The segment in the path. Raises invalid_field for other tensors."""
     (tensor,) = context.parameters
     if not _SEGMENT.fullmatch(tensor):
         raise invalid_field("/tensor", f"{tensor!r} is no segment: the name of one is CONTENT.START-STOP")
