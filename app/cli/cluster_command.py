@@ -276,11 +276,19 @@ def _node_row(node: Mapping[str, Any]) -> list[str]:
 
 
 def _range_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
-    """One row for each range: replicas that are not whole now are marked."""
+    """One row for each range: the primary, replicas that are not whole, and those out of sync are marked."""
     version = f"{table['table']}@{table['version']}"
     for one in table["ranges"]:
-        replicas = [f"{replica['node']}{'' if replica['whole'] else ' (not whole)'}" for replica in one["replicas"]]
+        replicas = [f"{replica['node']}{_mark(one, replica)}" for replica in one["replicas"]]
         yield [version, f"{one['start']}-{one['stop'] - 1}", str(one["bytes"]), ", ".join(replicas)]
+
+
+def _mark(one: Mapping[str, Any], replica: Mapping[str, Any]) -> str:
+    if not replica["whole"]:
+        return " (not whole)"
+    if replica["node"] not in one.get("in_sync", (replica["node"],)):
+        return " (out of sync)"
+    return " (primary)" if replica["node"] == one.get("primary") else ""
 
 
 @app.command("drain")

@@ -15,7 +15,8 @@ def status_of(catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]
     """The shards and tables of a cluster, as plain values.
 
     `held` has what each shard that answered says that it has. A shard is `lost` if it does not run, and `draining` if
-    it gives its segments up. A replica is `whole` if its shard says so.
+    it gives its segments up. A replica is `whole` if its shard says so. A range that takes scatters has its `primary`,
+    the replicas `in_sync` and the `epoch`.
     """
     used = used_bytes(catalogue)
     return {
@@ -52,6 +53,7 @@ def status_of(catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]
                             {"node": node, "whole": version.tensor(segment) in held.get(node, {})}
                             for node in segment.nodes
                         ],
+                        **_opened(catalogue, version.tensor(segment)),
                     }
                     for segment in version.segments
                 ],
@@ -71,7 +73,18 @@ def state_of(node: str, catalogue: Catalogue) -> str:
     return "draining" if node in catalogue.drained else "serving"
 
 
+def _opened(catalogue: Catalogue, tensor: str) -> dict[str, Any]:
+    record = catalogue.ranges.get(tensor)
+    if record is None:
+        return {}
+    return {"primary": record.primary, "in_sync": list(record.in_sync), "epoch": record.epoch}
+
+
 def living_replicas(one: Listed, catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]]) -> int:
-    """How many shards that run have a segment. Of one that did not answer the catalogue is believed."""
-    living = [node for node in one.segment.nodes if node in catalogue.alive]
+    """How many shards that run have a segment: of an open range those that are in sync.
+
+    Of a shard that did not answer the catalogue is believed.
+    """
+    nodes = one.segment.nodes if one.opened is None else one.opened.in_sync
+    living = [node for node in nodes if node in catalogue.alive]
     return sum(node not in held or one.tensor in held[node] for node in living)

@@ -72,6 +72,15 @@ class ClusterView:
                 found.update((node, shard_tensor(content_id, segment.start, segment.stop)) for node in segment.nodes)
         return frozenset(found)
 
+    @cached_property
+    def used(self) -> Mapping[str, int]:
+        """The bytes of rows on each shard, with those that it is to copy of open ranges."""
+        found = dict.fromkeys(self.catalogue.nodes, 0)
+        for one in self.segments:
+            for node in self.whole(one) if one.opened is None else one.segment.nodes:
+                found[node] = found.get(node, 0) + one.segment.size
+        return found
+
     def room(self) -> dict[str, int]:
         """The bytes that each shard may still be given: those that are known and not drained."""
         return {node: free for node, free in free_bytes(self.catalogue).items() if node in self.known}
@@ -82,7 +91,10 @@ class ClusterView:
         return found is not None and sha256 in ("", found.sha256)
 
     def whole(self, one: Listed) -> tuple[str, ...]:
-        """The shards of a segment that have it whole."""
+        """The shards of a segment that have it whole: of an open range those that are in sync."""
+        if one.opened is not None:
+            own = (node for node in one.segment.nodes if node in one.opened.in_sync)
+            return tuple(node for node in own if self.has(node, one.tensor, ""))
         return tuple(node for node in one.segment.nodes if self.has(node, one.tensor, one.segment.sha256))
 
     def lacks(self, node: str, one: Listed) -> bool:

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.cluster.catalogue.ranges import min_in_sync
 from app.cluster.catalogue.transitions import used_bytes
 from app.cluster.reconciler.cluster_status import living_replicas
 from app.cluster.reconciler.reconciler import Reconciler
@@ -23,11 +24,21 @@ UNREACHABLE: Final = (
     "gathernd_reconciler_segments_unreachable",
     "Segments that no shard that runs has: requests for their rows fail.",
 )
+OPEN: Final = ("gathernd_reconciler_ranges_open", "Ranges that take scatters.")
+OPEN_BELOW: Final = (
+    "gathernd_reconciler_ranges_below_min_in_sync",
+    "Ranges that refuse scatters, since too few shards that run are in sync.",
+)
+OPEN_SHORT: Final = (
+    "gathernd_reconciler_ranges_short_of_in_sync",
+    "Ranges that take scatters with fewer replicas in sync than wanted, on shards that run.",
+)
 PULLS: Final = ("gathernd_reconciler_pulls_running", "Copies of segments that are under way.")
 OLDEST: Final = ("gathernd_reconciler_oldest_pull_seconds", "How long the oldest copy has been under way.")
 ALIVE: Final = ("gathernd_reconciler_shard_alive", "1 if the shard runs, 0 if it is lost and the catalogue lists it.")
 USED: Final = ("gathernd_reconciler_shard_bytes", "Bytes that the catalogue lists on a shard, uploads included.")
 CAPACITY: Final = ("gathernd_reconciler_shard_capacity_bytes", "Bytes that a shard may hold.")
+FAILOVERS: Final = ("gathernd_reconciler_failovers", "Ranges that were given another primary, since theirs was lost.")
 COUNTERS: Final = {
     "pulls": ("gathernd_reconciler_pulls", "Segments that shards have pulled."),
     "pulls_failed": ("gathernd_reconciler_pulls_failed", "Pulls that have failed."),
@@ -39,7 +50,8 @@ COUNTERS: Final = {
 """By the fields of `Counts`."""
 SERIES: Final = frozenset(
     [name for name, _ in (IN_OFFICE, SHORT, UNREACHABLE, PULLS, OLDEST, ALIVE, USED, CAPACITY)]
-    + [f"{name}_total" for name, _ in COUNTERS.values()]
+    + [name for name, _ in (OPEN, OPEN_BELOW, OPEN_SHORT)]
+    + [f"{name}_total" for name, _ in (*COUNTERS.values(), FAILOVERS)]
 )
 """The names of all series."""
 
@@ -59,6 +71,7 @@ class ReconcilerMetrics(Collector):
         yield GaugeMetricFamily(*OLDEST, value=max((self._now() - one.begun for one in pulling), default=0.0))
         for name, family in COUNTERS.items():
             yield CounterMetricFamily(*family, value=getattr(self._reconciler.counts, name))
+        yield CounterMetricFamily(*FAILOVERS, value=self._reconciler.failover.count)
         if view is None:
             return
         catalogue, used = view.catalogue, used_bytes(view.catalogue)
@@ -67,6 +80,10 @@ class ReconcilerMetrics(Collector):
         short = sum(has < one.replicas for has, one in zip(living, view.segments, strict=True))
         yield GaugeMetricFamily(*SHORT, value=short)
         yield GaugeMetricFamily(*UNREACHABLE, value=living.count(0))
+        opened = [(has, one) for has, one in zip(living, view.segments, strict=True) if one.opened is not None]
+        yield GaugeMetricFamily(*OPEN, value=len(opened))
+        yield GaugeMetricFamily(*OPEN_BELOW, value=sum(has < min_in_sync(one.replicas) for has, one in opened))
+        yield GaugeMetricFamily(*OPEN_SHORT, value=sum(has < one.replicas for has, one in opened))
         for family, values in (
             (ALIVE, {node: float(node in catalogue.alive) for node in used if used[node] or node in catalogue.alive}),
             (USED, used),

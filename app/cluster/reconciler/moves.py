@@ -1,17 +1,21 @@
 """Moves: a segment of the catalogue, the parts that are to take its place, and the copies that have to be whole first.
 
-A replica on another shard, one more or one fewer replica, a segment cut in two: each is a move.
+A replica on another shard, one more or one fewer replica, a segment cut in two: each is a move. A move of an open range
+has no copies: the catalogue lists a shard before it has the rows, and the shard counts once it is in sync.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from app.cluster.catalogue.listed_segments import Listed
-from app.cluster.catalogue.records import Catalogue, Change, Segment, Table
+from app.cluster.catalogue.ranges import without
+from app.cluster.catalogue.records import Catalogue, Change, Record, Segment, Table
 
+AT_ONCE: Final = 50
+"""Moves in one change of the catalogue: each compares a table and a range, and etcd takes 128 of them by default."""
 Reason: TypeAlias = Literal["restore", "replace", "add", "remove", "spread", "split", "even out"]
 """Why a segment moves: its shard has lost it; its shard is lost or drained; replicas are too few, or too many; two
 are in one zone; it is too large; other shards hold less."""
@@ -48,10 +52,10 @@ def replaced(one: Listed, old: str, new: str, reason: Reason) -> Move:
     return Move(one, reason, (part,), (Copy(new, part),), old)
 
 
-def added(one: Listed, new: str) -> Move:
+def added(one: Listed, new: str, reason: Reason = "add") -> Move:
     """A move that adds a replica."""
     part = replace(one.segment, nodes=(*one.segment.nodes, new))
-    return Move(one, "add", (part,), (Copy(new, part),))
+    return Move(one, reason, (part,), (Copy(new, part),) if one.opened is None else ())
 
 
 def removed(one: Listed, old: str) -> Move:
@@ -65,20 +69,28 @@ def restored(one: Listed, node: str) -> Move:
     return Move(one, "restore", (one.segment,), (Copy(node, one.segment),))
 
 
-def flip(catalogue: Catalogue, moves: tuple[Move, ...]) -> Change | None:
+def flip(catalogue: Catalogue, moves: Sequence[Move]) -> Change | None:
     """Replace each segment by the parts of its move, where the catalogue still has it as the move was made for it.
 
+    A shard that leaves an open range is no longer in sync. Moves of a closed range are not made once it is open.
     Returns None if there is nothing to change.
     """
     tables: dict[str, Table] = {}
+    ranges: dict[str, Record] = {}
     for move in moves:
-        name = move.of.table
+        name, opened = move.of.table, move.of.opened
         table = tables.get(name) or catalogue.tables.get(name)
         changed = None if table is None else _with_parts(table, move)
-        if changed is not None:
-            tables[name] = changed
-    puts: Mapping[str, Table] = {f"tables/{name}": table for name, table in tables.items()}
-    return Change(puts, unchanged=frozenset({"reconciler"})) if puts else None
+        if changed is None or catalogue.ranges.get(move.of.tensor) != opened:
+            continue
+        tables[name] = changed
+        if opened is not None and move.leaving in opened.in_sync:
+            ranges[f"ranges/{move.of.tensor}"] = without(catalogue, opened, move.leaving)
+    if not tables:
+        return None
+    judged_by = frozenset(f"ranges/{move.of.tensor}" for move in moves)
+    puts = {f"tables/{name}": table for name, table in tables.items()}
+    return Change({**puts, **ranges}, unchanged=frozenset({"reconciler"}) | judged_by)
 
 
 def _with_parts(table: Table, move: Move) -> Table | None:

@@ -10,6 +10,8 @@ why they suffice:
 - A move is flipped only if such lists have all its copies whole.
 - A segment is dropped only where neither the catalogue nor a move that is under way wants it; and if the catalogue
   lists it elsewhere, only once one of those shards has it whole.
+
+Ranges that take scatters have rules of their own, in `open_moves`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from app.cluster.catalogue.node_choice import choose_move, choose_nodes, crowdin
 from app.cluster.catalogue.records import Segment
 from app.cluster.reconciler.cluster_view import ClusterView
 from app.cluster.reconciler.moves import Copy, Move, added, removed, replaced, restored
+from app.cluster.reconciler.open_moves import Joining, copies_under_way, is_settled, lost_rows, needed_move
 from app.cluster.shard.pull_order import PullOrder, PullSource
 from app.cluster.shard_map import range_shape
 
@@ -58,6 +61,8 @@ class Plan:
     pulls: tuple[Pull, ...] = ()
     drops: tuple[Drop, ...] = ()
     flips: tuple[Move, ...] = ()
+    lost_rows: Mapping[str, str] = field(default_factory=dict)
+    """By open range a shard that is to leave the replicas in sync, since it has lost its rows."""
 
 
 @dataclass
@@ -68,6 +73,7 @@ class Planner:
     drop_after: float = DROP_AFTER_S
     moves: dict[str, Move] = field(default_factory=dict)
     """By the name of the segment that moves."""
+    _joining: Joining = field(default_factory=Joining)
     _unwanted_since: dict[Drop, float] = field(default_factory=dict)
     _not_before: dict[tuple[str, str], float] = field(default_factory=dict)
     """When a copy that failed may be tried again, by shard and segment."""
@@ -75,7 +81,8 @@ class Planner:
     def plan(self, view: ClusterView, now: float) -> Plan:
         """What is to be done now. `now` is in seconds and only rises."""
         self._not_before = {copy: at for copy, at in self._not_before.items() if at > now}
-        self._choose_moves(view)
+        self._joining.note(view, now)
+        self._choose_moves(view, now)
         flips = [move for move in self.moves.values() if self.is_ready(move, view)]
         for move in flips:
             if not move.changes_catalogue:
@@ -88,6 +95,7 @@ class Planner:
                 for move in flips
                 if move.changes_catalogue
             ),
+            lost_rows(view),
         )
 
     def is_ready(self, move: Move, view: ClusterView) -> bool:
@@ -103,29 +111,31 @@ class Planner:
 
     # Moves
 
-    def _choose_moves(self, view: ClusterView) -> None:
+    def _choose_moves(self, view: ClusterView, now: float) -> None:
         listed = {one.tensor: one for one in view.segments}
         self.moves = {
             name: move for name, move in self.moves.items() if name in listed and _is_needed(move, listed[name], view)
         }
         free = view.room()
-        under_way = 0
+        under_way = copies_under_way(view)
         for move in self.moves.values():
             under_way += _take_room(free, move)
         for one in sorted(view.segments, key=lambda one: len(view.whole(one))):
             if under_way >= self.copies_at_once:
                 break
-            if one.tensor not in self.moves and (needed := self._needed(one, view, free)) is not None:
+            if one.tensor not in self.moves and (needed := self._needed(one, view, free, now)) is not None:
                 self.moves[one.tensor] = needed
                 under_way += _take_room(free, needed)
-        if not self.moves and (evening := self._evening_out(view, free)) is not None:
+        if not self.moves and not under_way and (evening := self._evening_out(view, free)) is not None:
             self.moves[evening.of.tensor] = evening
 
-    def _needed(self, one: Listed, view: ClusterView, free: Mapping[str, int]) -> Move | None:
+    def _needed(self, one: Listed, view: ClusterView, free: Mapping[str, int], now: float) -> Move | None:
         """The move that a segment needs first, None if it is well."""
+        able = {node: room for node, room in free.items() if self._may_copy(node, one.tensor)}
+        if one.opened is not None:
+            return needed_move(one, one.opened, self._joining.late(one, now), able, view)
         nodes, size = one.segment.nodes, one.segment.size
         whole = view.whole(one)
-        able = {node: room for node, room in free.items() if self._may_copy(node, one.tensor)}
         for node in nodes:
             others = _others(nodes, node)
             if len(set(whole) & set(others)) >= one.replicas and (view.is_leaving(node) or node not in whole):
@@ -177,14 +187,19 @@ class Planner:
     def _evening_out(self, view: ClusterView, free: Mapping[str, int]) -> Move | None:
         on_node: dict[str, list[Listed]] = {node: [] for node in free}
         for one in view.segments:
-            if all(self._may_copy(node, one.tensor) for node in free):
+            may_move = one.opened is None or is_settled(one, view)
+            if may_move and all(self._may_copy(node, one.tensor) for node in free):
                 for node in view.whole(one):
                     if node in on_node:
                         on_node[node].append(one)
-        used = {node: sum(one.segment.size for one in own) for node, own in on_node.items()}
+        used = {node: view.used[node] for node in free}
         sizes = {node: [(one.segment.size, one.segment.nodes) for one in own] for node, own in on_node.items()}
         move = choose_move(used, free, sizes, view.zones)
-        return None if move is None else replaced(on_node[move[0]][move[1]], move[0], move[2], "even out")
+        if move is None:
+            return None
+        old, number, new = move
+        one = on_node[old][number]
+        return replaced(one, old, new, "even out") if one.opened is None else added(one, new, "even out")
 
     def _may_copy(self, node: str, tensor: str) -> bool:
         return (node, tensor) not in self._not_before
@@ -203,7 +218,7 @@ class Planner:
 
     def _drops(self, view: ClusterView, now: float) -> Iterable[Drop]:
         wanted = view.wanted | {
-            (copy.node, _name(move, copy.part)) for move in self.moves.values() for copy in move.copies
+            (node, _name(move, part)) for move in self.moves.values() for part in move.parts for node in part.nodes
         }
         unreplaced = {one.tensor for one in view.segments if not view.whole(one)}
         unwanted = [
@@ -233,6 +248,8 @@ def _others(nodes: Collection[str], node: str) -> list[str]:
 
 def _take_room(free: dict[str, int], move: Move) -> int:
     """Subtract the sizes of a move's copies from `free`. Returns the number of copies."""
+    if move.of.opened is not None:
+        return _take_room_for_open(free, move)
     for copy in move.copies:
         is_there = copy.node in move.of.segment.nodes and move.reason != "split"
         if copy.node in free and not is_there:
@@ -240,10 +257,17 @@ def _take_room(free: dict[str, int], move: Move) -> int:
     return len(move.copies)
 
 
+def _take_room_for_open(free: dict[str, int], move: Move) -> int:
+    new = set(move.parts[0].nodes) - set(move.of.segment.nodes)
+    for node in new:
+        free[node] -= move.of.segment.size
+    return len(new)
+
+
 def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
     """Whether a move that is under way still has its reason, and its shards may still take their copies."""
-    if now_listed.segment != move.of.segment:
-        return False
+    if now_listed.segment != move.of.segment or now_listed.opened is not None:
+        return False  # moves of open ranges are chosen anew in each round
     if move.reason == "restore":
         return view.is_alive(move.copies[0].node)
     if any(view.is_leaving(copy.node) for copy in move.copies):

@@ -3,7 +3,7 @@
 Several may run, and one is in office: the one whose identity the record `reconciler` has, under its lease. The revision
 that wrote the record is its fence. A round lists what all shards hold, reads the catalogue after that, and carries out
 the plan. A round begins when the catalogue has changed, when a pull has ended, and every few seconds. It ends when all
-drops are answered. If a drop or a flip is not, the next round begins with a new fence.
+drops are answered. If a drop or a flip is not, the next round begins with a new fence. `Failover` runs beside them.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import asyncio
 import logging
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Event, Thread
+from functools import partial
 from typing import Final
 
-from app.cluster.catalogue.client import CatalogueClient, Transition
-from app.cluster.catalogue.etcd import Database
+from app.cluster.catalogue.client import Transition
+from app.cluster.catalogue.ranges import close_ranges, fail_over, lose_rows
 from app.cluster.catalogue.records import Catalogue, Change, Mark
+from app.cluster.reconciler.catalogue_calls import CatalogueCalls
 from app.cluster.reconciler.cluster_view import ClusterView, Holding
-from app.cluster.reconciler.moves import Move, flip
+from app.cluster.reconciler.failover import Failover, in_office
+from app.cluster.reconciler.moves import AT_ONCE, Move, flip
 from app.cluster.reconciler.plan import Drop, Planner, Pull
 from app.cluster.reconciler.shard_calls import ShardCalls, ShardFailed
 from app.errors import GatherError
@@ -57,38 +59,6 @@ class RunningPull:
     task: asyncio.Task[None]
 
 
-class CatalogueCalls:
-    """A client of the catalogue whose calls an event loop waits for. `taken` is called, on the loop, for newer ones."""
-
-    def __init__(self, database: Database) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._client = CatalogueClient(database, self._take)
-        self._stop = Event()
-        self.taken: Callable[[], None] = lambda: None
-        Thread(target=self._client.watch, args=(self._stop,), name="watch", daemon=True).start()
-
-    def _take(self, _: Catalogue) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self.taken)
-
-    @property
-    def catalogue(self) -> Catalogue:
-        """The newest one known."""
-        return self._client.catalogue
-
-    async def refresh(self) -> Catalogue:
-        """A catalogue that is no older than this call. Raises OSError."""
-        return await asyncio.to_thread(self._client.refresh)
-
-    async def transact(self, transition: Transition) -> None:
-        """Make a change, see `CatalogueClient.transact`."""
-        await asyncio.to_thread(self._client.transact, transition)
-
-    def close(self) -> None:
-        """Take no newer catalogue any more."""
-        self._stop.set()
-
-
 @dataclass
 class Reconciler:
     """One reconciler. Its public fields say how it stands, for metrics."""
@@ -110,12 +80,20 @@ class Reconciler:
         self._renew = False
         """Whether a drop or a flip without an answer may still be carried out: a new fence rules it out."""
         self._wake = asyncio.Event()
-        self.catalogues.taken = self._wake.set
+        self.failover = Failover(self.catalogues, self.shards, lambda catalogue: self._is_mine(catalogue, self._fence))
+        self.catalogues.taken = self._taken
+
+    def _taken(self) -> None:
+        self._wake.set()
+        self.failover.wake()
 
     async def run(self) -> None:
         """Run until it is cancelled."""
+        failing_over = asyncio.create_task(self.failover.run())
         try:
             while True:
+                if failing_over.done():
+                    failing_over.result()  # raises what ended it
                 self._wake.clear()
                 begun = _now()
                 try:
@@ -127,6 +105,7 @@ class Reconciler:
                     async with asyncio.timeout(ROUND_S):  # `wait_for` may swallow that it is cancelled
                         await self._wake.wait()
         finally:
+            failing_over.cancel()
             self._leave()
 
     # A round
@@ -145,8 +124,9 @@ class Reconciler:
         self.view = ClusterView(catalogue, dict(holding for holding in found if holding is not None))
         plan = self._planner.plan(self.view, _now())
         self._start_pulls(plan.pulls)
-        if plan.flips:
-            await self._flip(plan.flips, fence)
+        await self._keep_ranges(plan.lost_rows, fence)
+        for first in range(0, len(plan.flips), AT_ONCE):
+            await self._flip(plan.flips[first : first + AT_ONCE], fence)
         await asyncio.gather(*(self._drop(drop, catalogue, fence) for drop in plan.drops))
 
     async def _list(self, node: str, catalogue: Catalogue, fence: int) -> tuple[str, Holding] | None:
@@ -168,6 +148,18 @@ class Reconciler:
             self._renew = True
             raise
         self.counts.flips += len(moves)
+
+    async def _keep_ranges(self, lost: Mapping[str, str], fence: int) -> None:
+        """Take shards that have lost their rows out of open ranges, and close those of versions that are removed."""
+        for tensor, node in lost.items():
+            logger.warning("%s has lost the rows of %s", node, tensor)
+            await self._change_ranges(partial(lose_rows, tensor=tensor, node=node), fence)
+        for transition in (fail_over, close_ranges):
+            if transition(self.catalogues.catalogue) is not None:
+                await self._change_ranges(transition, fence)
+
+    async def _change_ranges(self, transition: Transition, fence: int) -> None:
+        await self.catalogues.transact(in_office(transition, lambda catalogue: self._is_mine(catalogue, fence)))
 
     def _start_pulls(self, pulls: tuple[Pull, ...]) -> None:
         """Have these pulls under way and no others."""

@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack, suppress
 from ssl import SSLContext
 
 from app.cluster.catalogue.etcd import Database
+from app.cluster.reconciler.catalogue_calls import CatalogueCalls
 from app.cluster.reconciler.metrics import serve_metrics
 from app.cluster.reconciler.plan import Planner
-from app.cluster.reconciler.reconciler import CatalogueCalls, Reconciler
+from app.cluster.reconciler.reconciler import Reconciler
 from app.cluster.reconciler.shard_calls import ShardCalls
 
 

@@ -21,6 +21,8 @@ from app.cluster.reconciler.cluster_view import HeldSegment
 from app.cluster.reconciler.plan import Drop, Pull
 
 CONNECT_S: Final = 2.0
+REFUSAL_S: Final = 1.0
+"""Seconds within which a machine that runs refuses a connection."""
 LIST_S: Final = 5.0
 DROP_S: Final = 5.0
 PULL_S: Final = 60.0
@@ -74,6 +76,19 @@ class ShardCalls:
     async def drop(self, catalogue: Catalogue, drop: Drop, fence: int) -> None:
         """Have a shard drop a segment."""
         await self._ask("DELETE", catalogue, drop.node, drop.tensor, DROP_S, fence)
+
+    async def refuses(self, catalogue: Catalogue, node: str) -> bool:
+        """Whether the address of a shard refuses connections: nobody listens there."""
+        host, _, port = catalogue.nodes[node].address.rpartition(":")
+        try:
+            async with asyncio.timeout(REFUSAL_S):
+                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return False
 
     async def _ask(
         self,

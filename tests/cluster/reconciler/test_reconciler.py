@@ -9,9 +9,10 @@ from contextlib import suppress
 from app.cluster.catalogue.client import Transition
 from app.cluster.catalogue.records import Catalogue, Change, Mark, Node, Options, Segment, Table, Version
 from app.cluster.catalogue.transitions import unavailable
+from app.cluster.reconciler.catalogue_calls import CatalogueCalls
 from app.cluster.reconciler.cluster_view import HeldSegment
 from app.cluster.reconciler.plan import Drop, Planner, Pull
-from app.cluster.reconciler.reconciler import CatalogueCalls, Reconciler
+from app.cluster.reconciler.reconciler import Reconciler
 from app.cluster.reconciler.shard_calls import ShardCalls
 from app.tensors.dtypes import DTYPES
 from tests.cluster.catalogue.applying import applied, stands

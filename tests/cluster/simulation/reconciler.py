@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from app.cluster.catalogue.client import Transition
 from app.cluster.catalogue.records import Catalogue
+from app.cluster.reconciler.catalogue_calls import CatalogueCalls
 from app.cluster.reconciler.cluster_view import HeldSegment
 from app.cluster.reconciler.plan import Drop, Planner, Pull
-from app.cluster.reconciler.reconciler import CatalogueCalls, Reconciler
+from app.cluster.reconciler.reconciler import Reconciler
 from app.cluster.reconciler.shard_calls import ShardCalls, ShardFailed
 from tests.cluster.simulation.database import Database, DatabaseClient
 from tests.cluster.simulation.process_loop import ProcessLoop
@@ -76,6 +77,9 @@ class SimulatedShards(ShardCalls):
     async def drop(self, catalogue: Catalogue, drop: Drop, fence: int) -> None:
         asked = DropSegment(next(self._process.world.ids), drop.tensor, fence)
         await self._send(catalogue.nodes[drop.node].address, asked, DROP_AFTER)
+
+    async def refuses(self, catalogue: Catalogue, node: str) -> bool:
+        return self._process.world.refuses(catalogue.nodes[node].address, self._process.machine)
 
     async def _send(self, address: str, asked: ListSegments | PullSegment | DropSegment, seconds: float) -> Answer:
         world, process = self._process.world, self._process

@@ -79,6 +79,11 @@ class World:
         process = self.processes.get(address)
         return process is not None and process.alive and not self.is_cut(machine, process.machine)
 
+    def refuses(self, address: str, machine: str) -> bool:
+        """Whether the machine of an address can be reached, and nobody listens there."""
+        process = self.processes.get(address)
+        return process is not None and not process.alive and not self.is_cut(machine, process.machine)
+
 
 class Process:
     """A process on a machine. It may be stopped for a while (`pause`), and it may crash; what it had to do is lost."""

@@ -1,0 +1,44 @@
+"""The catalogue as a reconciler asks for it: calls that an event loop waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event, Thread
+
+from app.cluster.catalogue.client import CatalogueClient, Transition
+from app.cluster.catalogue.etcd import Database
+from app.cluster.catalogue.records import Catalogue
+
+
+class CatalogueCalls:
+    """A client of the catalogue whose calls an event loop waits for. `taken` is called, on the loop, for newer ones."""
+
+    def __init__(self, database: Database) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client = CatalogueClient(database, self._take)
+        self._stop = Event()
+        self.taken: Callable[[], None] = lambda: None
+        Thread(target=self._client.watch, args=(self._stop,), name="watch", daemon=True).start()
+
+    def _take(self, _: Catalogue) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self.taken)
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The newest one known."""
+        return self._client.catalogue
+
+    async def refresh(self) -> Catalogue:
+        """A catalogue that is no older than this call. Raises OSError."""
+        return await asyncio.to_thread(self._client.refresh)
+
+    async def transact(self, transition: Transition) -> None:
+        """Make a change, see `CatalogueClient.transact`."""
+        await asyncio.to_thread(self._client.transact, transition)
+
+    def close(self) -> None:
+        """Take no newer catalogue any more."""
+        self._stop.set()

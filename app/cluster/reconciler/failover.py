@@ -1,0 +1,117 @@
+"""Failover of ranges that take scatters: beside the rounds, which take seconds, since a range without primary refuses.
+
+A shard counts as lost when its lease has ended, 15 s after its last word, or sooner if its process is gone: its address
+has refused connections for GONE_AFTER_S without one that was let in. A refusal comes from a machine that runs, where
+nobody listens; a shard that is slow, stopped or cut off does not refuse, and keeps its ranges until its lease ends.
+
+Nothing rests on this being right. A shard that was taken for lost by mistake is fenced like any other: the new primary
+has each record that was acknowledged, and refuses older epochs. A mistake costs one change of primary and one catch-up.
+The lease itself stays: no rows are copied for a shard that is only started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from app.cluster.catalogue.client import Transition
+from app.cluster.catalogue.ranges import fail_over
+from app.cluster.catalogue.records import Catalogue, Change
+from app.cluster.reconciler.catalogue_calls import CatalogueCalls
+from app.cluster.reconciler.shard_calls import ShardCalls
+from app.errors import GatherError
+
+PROBE_S: Final = 0.5
+"""Seconds between connections to the shards of ranges that take scatters."""
+GONE_AFTER_S: Final = 1.0
+logger = logging.getLogger("gathernd")
+
+
+class Failover:
+    """Gives ranges another primary while its reconciler is in office, which `is_in_office` tells of a catalogue."""
+
+    def __init__(
+        self, catalogues: CatalogueCalls, shards: ShardCalls, is_in_office: Callable[[Catalogue], bool]
+    ) -> None:
+        self._catalogues = catalogues
+        self._shards = shards
+        self._is_in_office = is_in_office
+        self._wake = asyncio.Event()
+        self._refused_since: dict[str, float] = {}
+        """Since when a shard has refused each connection."""
+        self._gone: frozenset[str] = frozenset()
+        self.count = 0
+        """Ranges that were given another primary."""
+
+    def wake(self) -> None:
+        """Look at once: the catalogue has changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Run until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        probe_at = 0.0
+        while True:
+            self._wake.clear()
+            catalogue = self._catalogues.catalogue
+            watched = _watched(catalogue) if self._is_in_office(catalogue) else ()
+            try:
+                if loop.time() >= probe_at or not watched:
+                    await self._probe(catalogue, watched)
+                    probe_at = loop.time() + PROBE_S
+                if watched:
+                    await self._fail_over(catalogue)
+            except (OSError, GatherError) as error:
+                logger.warning("ranges have not got another primary: %s", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(probe_at - loop.time(), 0.0) if watched else None):
+                    await self._wake.wait()
+
+    async def _probe(self, catalogue: Catalogue, nodes: Collection[str]) -> None:
+        """Connect to these shards, and note which are gone."""
+        now = asyncio.get_running_loop().time()
+        refused = await asyncio.gather(*(self._shards.refuses(catalogue, node) for node in nodes))
+        refusing = [node for node, is_so in zip(nodes, refused, strict=True) if is_so]
+        self._refused_since = {node: self._refused_since.get(node, now) for node in refusing}
+        self._gone = frozenset(node for node in refusing if now - self._refused_since[node] >= GONE_AFTER_S)
+
+    async def _fail_over(self, catalogue: Catalogue) -> None:
+        """Give all ranges whose primary is lost another one, as far as there is one."""
+        lost = {one.primary for one in catalogue.ranges.values()} - self._running(catalogue)
+        made = in_office(lambda catalogue: fail_over(catalogue, self._gone), self._is_in_office)
+        moved = len(catalogue.ranges) if lost else 0
+        while moved:
+            moved = 0
+
+            def judged(catalogue: Catalogue) -> Change | None:
+                nonlocal moved
+                change = made(catalogue)
+                moved = 0 if change is None else len(change.puts)
+                return change
+
+            await self._catalogues.transact(judged)
+            self.count += moved
+            if moved:
+                logger.info("%d ranges have another primary, without %s", moved, ", ".join(sorted(lost)))
+
+    def _running(self, catalogue: Catalogue) -> frozenset[str]:
+        return (catalogue.alive & catalogue.nodes.keys()) - self._gone
+
+
+def in_office(transition: Transition, is_in_office: Callable[[Catalogue], bool]) -> Transition:
+    """A transition that a reconciler makes while it is in office, and not after it has been replaced."""
+
+    def judged(catalogue: Catalogue) -> Change | None:
+        change = transition(catalogue) if is_in_office(catalogue) else None
+        return None if change is None else replace(change, unchanged=change.unchanged | {"reconciler"})
+
+    return judged
+
+
+def _watched(catalogue: Catalogue) -> set[str]:
+    """The shards whose replicas of ranges are in sync."""
+    return {node for one in catalogue.ranges.values() for node in one.in_sync if node in catalogue.nodes}
