@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import httpx
 import numpy as np
 
+from app.cluster.catalogue.listed_segments import Listed, listed_segments
 from app.cluster.catalogue.records import Catalogue
 from tests.cluster.chaos.load import RANGE_ROWS, TABLE, WIDTH, Told
 from tests.cluster.chaos.processes import KEY, RANGES, REPLICAS, ROUTERS, Cluster
@@ -15,6 +16,8 @@ from tests.cluster.waiting import until
 from tests.http.tensors import RAW
 from tests.parity.items import Array
 
+PATIENCE_S = 30.0
+PRECONDITION_FAILED = 412
 OF_SHARDS = {"authorization": f"Bearer {KEY}"}
 
 
@@ -24,12 +27,9 @@ def check(cluster: Cluster, told: Told) -> None:
 
     def whole() -> bool:
         newest[:] = [cluster.catalogue.refresh()]
-        return all(
-            _is_whole(cluster, newest[0], tensor) and len(record.in_sync) == REPLICAS
-            for tensor, record in newest[0].ranges.items()
-        )
+        return all(_is_whole(cluster, one) for one in listed_segments(newest[0]))
 
-    until(whole, "all replicas are in sync and have applied the same")
+    until(whole, "all replicas are in sync and have applied the same", 200)
     version = newest[0].tables[TABLE].versions[-1]
     assert [(one.start, one.stop) for one in version.segments] == [
         (number * RANGE_ROWS, (number + 1) * RANGE_ROWS) for number in range(RANGES)
@@ -52,23 +52,33 @@ def check(cluster: Cluster, told: Told) -> None:
     assert not told.wrongs, "\n".join(told.wrongs[:20])
 
 
-def _is_whole(cluster: Cluster, catalogue: Catalogue, tensor: str) -> bool:
-    states = set()
-    for node in catalogue.ranges[tensor].in_sync:
-        with suppress(httpx.TransportError):
-            answer = httpx.get(f"{cluster.url(node)}/shard/ranges/{tensor}", headers=OF_SHARDS, trust_env=False)
-            if not answer.is_success:
-                return False
-            states.add((answer.json()["applied"], answer.json()["last"]))
-    return len(states) == 1 and len({*next(iter(states))}) == 1
+def _is_whole(cluster: Cluster, one: Listed) -> bool:
+    """Whether all replicas of a range are in sync, and none has more than it has applied."""
+    nodes, states = one.segment.nodes, set[int]()
+    if one.opened is None or set(one.opened.in_sync) != set(nodes) or len(nodes) != REPLICAS:
+        return False
+    for node in nodes:
+        try:
+            answer = httpx.get(f"{cluster.url(node)}/shard/ranges/{one.tensor}", headers=OF_SHARDS, trust_env=False)
+        except httpx.TransportError:
+            return False
+        if not answer.is_success:
+            return False
+        states |= {answer.json()["applied"], answer.json()["last"]}
+    return len(states) == 1
 
 
 def _content(url: str, tensor: str, headers: dict[str, str]) -> Array:
-    answer = httpx.get(
-        f"{url}/tensors/{tensor}/content", headers={**headers, "accept": RAW}, trust_env=False, timeout=60
-    )
-    assert answer.is_success, answer.text
-    return np.frombuffer(answer.content, np.int32).reshape(-1, WIDTH)
+    """All rows, as soon as a replica knows that it is in sync: it may read the catalogue later than this test."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        asked = {**headers, "accept": RAW}
+        answer = httpx.get(f"{url}/tensors/{tensor}/content", headers=asked, trust_env=False, timeout=60)
+        if answer.is_success:
+            return np.frombuffer(answer.content, np.int32).reshape(-1, WIDTH)
+        assert answer.status_code == PRECONDITION_FAILED, answer.text
+        assert time.monotonic() < end, answer.text
+        time.sleep(0.2)
 
 
 def _check_adds(told: Told, table: Array) -> None:
