@@ -39,6 +39,7 @@ class Clustered:
     begin: Callable[[str], None]
     """Start one more shard."""
     killed: set[str]
+    folder: Path
     source: str = ""
     """Where imports come from."""
 
@@ -113,7 +114,7 @@ def clustered(
             begin(f"s{number}")
         stack.enter_context(reconciling(database))
         router = stack.enter_context(routing(start, database, *flags))
-        yield Clustered(database, client, shards, router, begin, killed)
+        yield Clustered(database, client, shards, router, begin, killed, folder)
 
 
 @contextmanager

@@ -122,3 +122,10 @@ def stopped(cluster: Clustered, node: str) -> Iterator[None]:
         yield
     finally:
         os.killpg(group, signal.SIGCONT)
+
+
+def kill(table: Replicated, tensor: str, node: str) -> None:
+    """Kill a shard, and give its range to another one, as the reconciler does once it knows."""
+    table.cluster.kill(node)
+    table.cluster.client.transact_all(lambda at: ranges.fail_over(at, frozenset({node})))
+    until(lambda: table.record(tensor).primary != node, f"{node} is not the primary any more")
