@@ -39,7 +39,8 @@ Rules that the rest follows from:
     copy's sequence: a record in the tail may yet go, and its key with it.
 11. **Keys in a tail are not answered.** They are known once their record is applied, and go with it if it is replaced.
 12. **After a start the rows may hold parts of any record of the tail**, since pages reach the disk in any order. Nobody
-    reads them until the tail of that moment is applied or replaced.
+    reads them until the tail of that moment is applied or replaced. The replica asks the primary (`Join`), which may
+    have been told before that all is applied.
 13. **A refusal that is judged by the rows** (`if_sequence`) is given only after an empty round (`Round` up to the last
     sequence, sent after the request came): a primary that was deposed would judge old rows.
 

@@ -174,7 +174,11 @@ def begin_round(members: Members, state: ReplicaState, now: float) -> Round:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The replica `node` wants to be in sync; `state` is None if it has no rows."""
+    """The replica `node` wants to be in sync, or to know what is committed; `state` is None if it has no rows.
+
+    A replica in sync asks if it has had a tail for a second: after a loss of power it may have applied less than the
+    primary has been told.
+    """
 
     node: str
     state: ReplicaState | None
@@ -188,7 +192,10 @@ class JoinAnswer(StrEnum):
     JOINED = "joined"
     """It is in sync."""
     LOST = "lost"
-    """It is listed in sync and has lost records: it leaves (`leave_in_sync`), and asks again."""
+    """It is listed in sync and cannot catch up: it has lost records, or the log does not have them.
+
+    It leaves (`leave_in_sync`), and asks again.
+    """
     RECORDS = "records"
     """It gets the records after its `applied`, as an Append, and asks again."""
     COPY = "copy"
@@ -204,7 +211,9 @@ def on_join(members: Members, stands: Standing, state: ReplicaState, join: Join,
     if stands is not Standing.READY or is_ahead:
         return JoinAnswer.NOT_READY
     if join.node in members.in_sync:
-        return JoinAnswer.LOST if theirs is None or theirs.last < state.applied else JoinAnswer.JOINED
+        if theirs is None or theirs.last < state.applied or theirs.applied < log_start:
+            return JoinAnswer.LOST  # no copy: it would replace a tail that has been acknowledged
+        return JoinAnswer.JOINED if theirs.applied == state.applied else JoinAnswer.RECORDS
     if theirs is None or theirs.applied < log_start:
         return JoinAnswer.COPY
     return JoinAnswer.ADMIT if theirs.applied == state.applied else JoinAnswer.RECORDS

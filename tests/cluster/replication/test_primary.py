@@ -119,6 +119,8 @@ def test_nobody_joins_a_primary_that_is_not_ready_or_was_deposed() -> None:
 
 
 def test_a_replica_in_sync_that_has_lost_records_leaves() -> None:
-    assert judged(ReplicaState(3, 7, (3, 3)), node="b") is JoinAnswer.JOINED
+    assert judged(ReplicaState(3, 9), node="b") is JoinAnswer.JOINED
+    assert judged(ReplicaState(3, 7, (3, 3)), node="b") is JoinAnswer.RECORDS
+    assert judged(ReplicaState(3, 3, (3,) * 6), node="b") is JoinAnswer.LOST, "a copy would replace its tail"
     assert judged(ReplicaState(3, 7, (3,)), node="b") is JoinAnswer.LOST
     assert judged(None, node="b") is JoinAnswer.LOST

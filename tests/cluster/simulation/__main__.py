@@ -9,8 +9,8 @@ import sys
 from collections import Counter
 from time import perf_counter
 
-from tests.cluster.simulation.checks import Violation
 from tests.cluster.simulation.schedule import Schedule
+from tests.cluster.simulation.truth import Violation
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.cluster.catalogue.listed_segments import Listed, listed_segments
@@ -11,11 +11,8 @@ from app.cluster.catalogue.records import Catalogue, Change, Segment, Table, Ver
 from app.cluster.catalogue.transitions import zones_of
 from app.cluster.shard_map import ShardMap
 from app.tensors.tensor_name import split_reference
-from tests.cluster.simulation.truth import Content, Items, rows_of
-
-
-class Violation(AssertionError):
-    """Something that must not be."""
+from tests.cluster.simulation.scatter_truth import LogRecord, ScatterTruth
+from tests.cluster.simulation.truth import Content, Items, Violation, rows_of
 
 
 @dataclass
@@ -37,6 +34,12 @@ class Checks:
     published: set[str] = field(default_factory=set)
     """Contents whose publishing was acknowledged."""
     answers: int = 0
+    has_record: Callable[[str, str, LogRecord], bool] = lambda node, tensor, record: True
+    """Whether the disk of a node has a record of a range, or has lost its rows."""
+    scatters: ScatterTruth = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scatters = ScatterTruth(lambda: self.latest, self.has_record)
 
     @property
     def latest(self) -> Catalogue:
@@ -81,17 +84,20 @@ class Checks:
         for key in change.puts:
             kind, _, name = key.partition("/")
             if kind == "tables":
-                self._check_table(name, before.tables.get(name), catalogue.tables.get(name))
+                self._check_table(name, before.tables.get(name), catalogue.tables.get(name), catalogue.ranges)
+            old, new = before.ranges.get(name), catalogue.ranges.get(name)
+            if kind == "ranges" and old is not None and new is not None and new.epoch <= old.epoch:
+                raise Violation(f"{name} was at epoch {old.epoch}, and is {new}")
         for alias, one in catalogue.aliases.items():
             if catalogue.record_of(one.name).version(one.version) is None or catalogue.record_of(alias).versions:
                 raise Violation(f"the alias {alias} of {one.reference} is of nothing, or has the name of a table")
         self.history.append(catalogue)
 
-    def _check_table(self, name: str, old: Table | None, new: Table | None) -> None:
+    def _check_table(self, name: str, old: Table | None, new: Table | None, opened: Collection[str]) -> None:
         had = {} if old is None else {one.number: one for one in old.versions}
         has = {} if new is None else {one.number: one for one in new.versions}
         for number, version in has.items():
-            self._check_segments(version, had.get(number))
+            self._check_segments(version, had.get(number), opened)
         ever = 0 if old is None else old.last_number
         fresh = sorted(set(has) - set(had))
         if fresh and fresh[0] <= ever:
@@ -111,8 +117,8 @@ class Checks:
         if new is not None and list(has) != sorted(has):
             raise Violation(f"{name} has its versions in the order {list(has)}")
 
-    def _check_segments(self, version: Version, before: Version | None) -> None:
-        """The segments have all rows, and each shard that is listed anew has its segment whole."""
+    def _check_segments(self, version: Version, before: Version | None, opened: Collection[str]) -> None:
+        """The segments have all rows, and each shard that is listed anew has its segment whole, unless it is open."""
         bounds = [0, *(one.stop for one in version.segments)]
         if [one.start for one in version.segments] != bounds[:-1] or bounds[-1] != version.shape[0]:
             raise Violation(f"{version.content_id} has the segments {bounds} of {version.shape[0]} rows")
@@ -122,7 +128,8 @@ class Checks:
             if not segment.nodes or len(set(segment.nodes)) != len(segment.nodes):
                 raise Violation(f"{tensor} is listed on {segment.nodes}")
             for node in segment.nodes:
-                if (node, tensor) not in known and not self.has(node, tensor) and (node, tensor) not in self.wiped:
+                is_new = (node, tensor) not in known and tensor not in opened
+                if is_new and not self.has(node, tensor) and (node, tensor) not in self.wiped:
                     raise Violation(f"{tensor} is listed on {node}, which does not have it whole")
 
     # Routers and answers
@@ -186,6 +193,8 @@ class Checks:
                     raise Violation(f"{node} does not have {one.tensor}, though the faults are over")
             if is_roomy:
                 self._check_places(one, latest)
+            if one.opened is not None and set(one.opened.in_sync) != set(one.segment.nodes) - gone:
+                raise Violation(f"{one.tensor} is listed on {one.segment.nodes}, and its range is {one.opened}")
         for tensor, nodes in self.on_disk.items():
             for node in nodes - gone:
                 if (node, tensor) not in wanted:
@@ -203,7 +212,8 @@ class Checks:
             raise Violation(f"{one.tensor} is on {segment.nodes}, and drained are {sorted(latest.drained)}")
         if len(segment.nodes) != one.replicas:
             raise Violation(f"{one.tensor} is on {segment.nodes}, and {one.replicas} replicas are wanted")
-        if limit is not None and segment.size > limit and segment.stop - segment.start > 1:
+        is_cut = one.opened is None and segment.stop - segment.start > 1
+        if limit is not None and segment.size > limit and is_cut:
             raise Violation(f"{one.tensor} has {segment.size} bytes, and segments have {limit} at most")
         zones = zones_of(latest)
         usable = {zones[node] for node in latest.alive - latest.drained}

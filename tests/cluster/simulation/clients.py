@@ -17,9 +17,10 @@ from app.cluster.catalogue.transitions import (
     set_replicas,
     undrain,
 )
-from tests.cluster.simulation.checks import Checks, Violation
+from tests.cluster.simulation.checks import Checks
 from tests.cluster.simulation.router import Router
-from tests.cluster.simulation.truth import Content
+from tests.cluster.simulation.scattering import ScatterRequest
+from tests.cluster.simulation.truth import Content, Violation
 from tests.cluster.simulation.world import World
 
 TABLES = ("items", "users")
@@ -42,6 +43,9 @@ class Clients:
         self.aliases: dict[str, set[str]] = {alias: {""} for alias in ALIASES}
         """What each alias may name when all is over, "" for nothing: also what changes without an answer wanted."""
         self.outcomes: dict[str, int] = {}
+        self._sessions: list[dict[str, int]] = [{} for _ in range(3)]
+        """The sequences by range that each of these connections has seen."""
+        self._scatters = count(1)
         self.must_answer = False
         """Whether every lookup has to be answered: nothing fails that two replicas do not make good."""
 
@@ -75,7 +79,33 @@ class Clients:
             elif self.must_answer:
                 raise Violation(f"a lookup of {reference} failed ({outcome}), and one shard at most was at fault")
 
-        router.lookup(reference, fractions, done)
+        router.lookup(reference, fractions, done, random.choice(self._sessions))
+
+    def scatter(self) -> None:
+        """A scatter to some rows, which is sent again with its key, to any router, until it is answered."""
+        random = self._world.random
+        names = [*TABLES, *(alias for alias, named in self.aliases.items() if named != {""})]
+        fractions = [random.random() for _ in range(random.randrange(1, 4))]
+        value = random.randrange(100) if random.random() < 0.2 else None
+        asked = ScatterRequest(random.choice(names), f"key{next(self._scatters)}", tuple(fractions), value)
+        self._try(asked, random.choice(self._sessions), random.randrange(1, 8))
+
+    def _try(self, asked: ScatterRequest, session: dict[str, int], tries: int) -> None:
+        router, random = self._router(), self._world.random
+        is_over = False
+
+        def done(code: str) -> None:
+            nonlocal is_over
+            if is_over:
+                return
+            is_over = True
+            self._count(f"scatter {code or 'done'}")
+            if code in ("given up", "shard_unavailable") and tries > 1:
+                self._world.after(random.random() * random.choice((0.5, 5.0)), self._try, asked, session, tries - 1)
+
+        if router is not None:
+            self._world.after(15.0, done, "given up")
+            router.scatter(asked, session, done)
 
     def publish(self) -> None:
         """A new version of a table."""

@@ -42,6 +42,8 @@ class Database:
         self._lease_seconds = lease_seconds
         self._watching: list[DatabaseClient] = []
         self.loss = 0.0
+        self.bindings: dict[str, str] = {}
+        """The content that each Idempotency-Key is bound to."""
 
     @property
     def newest(self) -> Catalogue:
@@ -127,6 +129,8 @@ class DatabaseClient:
         self.process = process
         self.catalogue = Catalogue()
         self.lease: Lease | None = None
+        self.confirmed = float("-inf")
+        """When the last read of the catalogue began that was answered."""
         self._database = database
         self._take = take
         database.watch(self)
@@ -155,12 +159,19 @@ class DatabaseClient:
     def refresh(self, done: Callable[[Catalogue | None], None]) -> None:
         """Read the catalogue, as it is no earlier than now; None if the database does not answer."""
 
+        begun = self.process.world.now
+
         def read(found: Catalogue | None) -> None:
             if found is not None:
+                self.confirmed = max(self.confirmed, begun)
                 self.newer(found)
             done(None if found is None else self.catalogue)
 
         self.ask(lambda: self._database.newest, read)
+
+    def bind(self, key: str, content_id: str, done: Callable[[str | None], None]) -> None:
+        """Bind a key to a content, unless it is bound; `done` is called with what it is bound to, None if not known."""
+        self.ask(lambda: self._database.bindings.setdefault(key, content_id), done)
 
     def transact(self, transition: Transition, done: Callable[[str], None]) -> None:
         """Make the change that `transition` says; `done` is called with an error's code, "" if it is made."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +11,11 @@ from app.cluster.reconciler.cluster_view import ClusterView
 from app.cluster.reconciler.moves import Move
 from app.cluster.reconciler.plan import Drop, Plan, Planner, Pull, is_whole
 from app.cluster.reconciler.reconciler import Reconciler
+from app.cluster.replication.primary import Committed, Members, Round, Standing, Step
+from app.cluster.replication.replica import Append, AppendPlan, ReplicaState
 from tests.cluster.simulation.database import Database, DatabaseClient
+from tests.cluster.simulation.primaries import Primaries
+from tests.cluster.simulation.range_copy import RangeCopy
 from tests.cluster.simulation.reconciler import ReconcilerProcess, SimulatedCatalogue
 from tests.cluster.simulation.router import Router, SimulatedUpload
 from tests.cluster.simulation.schedule import FAULTS_UNTIL, Parts
@@ -138,7 +142,54 @@ class _BackwardsRouter(Router):
         return _AnyCatalogue(database, self, self.take)
 
 
+class _EarlyAcknowledgement(Primaries):
+    """Counts a record as committed before the last replica has it."""
+
+    def step(self, shipped: Round) -> Step:
+        has_it = [one for one in shipped.in_sync if shipped.matched.get(one, -1) >= shipped.end]
+        return Committed() if len(has_it) >= len(shipped.in_sync) - 2 else super().step(shipped)
+
+
+class _NoEpochs(Primaries):
+    """Takes records of any primary, which goes on by the catalogue that it knows."""
+
+    def is_stale(self, own_epoch: int, epoch: int) -> bool:
+        return False
+
+    def on_append(self, state: ReplicaState | None, message: Append) -> AppendPlan:
+        known = 0 if state is None else state.epoch
+        return super().on_append(state, replace(message, epoch=max(known, message.epoch)))
+
+    def standing(self, members: Members | None, copy: RangeCopy | None, resolved: int) -> Standing:
+        stands = super().standing(members, copy, resolved)
+        return Standing.READY if stands is Standing.RAISE_RECORD and copy and not copy.state.tail else stands
+
+
+class _ForgetsKeys(Primaries):
+    """Keeps the keys of the scatters that it has carried out itself."""
+
+    def apply(self, tensor: str, copy: RangeCopy, commit_to: int) -> None:
+        super().apply(tensor, copy, commit_to)
+        record = self.catalogue.ranges.get(tensor)
+        if record is not None and record.primary != self.node:
+            copy.keys.clear()
+
+
+class _ReadsTails(Primaries):
+    """Serves records that may not be committed."""
+
+    def visible(self, copy: RangeCopy) -> tuple[int, Mapping[int, int]]:
+        values = dict(copy.values)
+        for record in copy.after(copy.applied):
+            values.update(record.values)
+        return copy.state.last, values
+
+
 PLANTED: Final = {
+    "a scatter that is acknowledged before the last replica has it": Parts(ranges=_EarlyAcknowledgement),
+    "a primary that goes on after another one has taken its place": Parts(ranges=_NoEpochs),
+    "keys that are forgotten at failover": Parts(ranges=_ForgetsKeys),
+    "a read of a record that is not committed": Parts(ranges=_ReadsTails),
     "a reconciler that acts out of office, and shards without a fence": Parts(_NoFence, reconciler=_ActsOutOfOffice),
     "a flip before the last copy is whole": Parts(reconciler=_FlipsEarly),
     "a split that loses a row": Parts(reconciler=_SplitsBadly),

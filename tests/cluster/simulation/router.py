@@ -16,9 +16,10 @@ from app.cluster.shard_map import ShardMap
 from app.tensors.dtypes import DTYPES
 from tests.cluster.simulation.checks import Checks, upload_tensor
 from tests.cluster.simulation.database import Database, DatabaseClient
-from tests.cluster.simulation.service_calls import Answer, PullSegment, Read, Sent, Write
+from tests.cluster.simulation.scattering import RoutedScatter, ScatterRequest
+from tests.cluster.simulation.service_calls import Answer, PullSegment, Read, ScatterRange, Sent, Write
 from tests.cluster.simulation.shard import ROW_BYTES
-from tests.cluster.simulation.truth import Content, Items, digest_of, rows_of
+from tests.cluster.simulation.truth import Content, Items, Violation, digest_of, rows_of
 from tests.cluster.simulation.world import Process, World
 
 LATE_AFTER = 0.5
@@ -178,7 +179,11 @@ class Router(Process):
             self._asked.pop(message.request_id)(message)
 
     def ask(
-        self, address: str, asked: Write | Read | PullSegment, at: float, done: Callable[[Answer | None], None]
+        self,
+        address: str,
+        asked: Write | Read | PullSegment | ScatterRange,
+        at: float,
+        done: Callable[[Answer | None], None],
     ) -> None:
         """Ask a shard; `done` is called with its answer, or with None if none has come at `at`."""
         if not self.world.answers(address, self.machine):
@@ -192,9 +197,18 @@ class Router(Process):
         if request_id in self._asked:
             self._asked.pop(request_id)(None)
 
-    def lookup(self, reference: str, rows: Sequence[float], done: Answered) -> None:
-        """Rows of a table, each as a fraction of its size; `done` is called with the outcome."""
-        Lookup(self, reference, rows, done).begin()
+    def lookup(
+        self, reference: str, rows: Sequence[float], done: Answered, session: dict[str, int] | None = None
+    ) -> None:
+        """Rows of a table, each as a fraction of its size; `done` is called with the outcome.
+
+        `session` has the sequences by range that the connection has seen.
+        """
+        Lookup(self, reference, rows, done, {} if session is None else session).begin()
+
+    def scatter(self, asked: ScatterRequest, session: dict[str, int], done: Callable[[str], None]) -> None:
+        """Scatter to rows of a table; `done` is called with the outcome, "" if it is made."""
+        RoutedScatter(self, asked, session, done).begin()
 
     def publish(self, content: Content, ranges: int, done: Callable[[str], None]) -> None:
         """Publish a version; `done` is called with the outcome, "" for one that is published."""
@@ -214,11 +228,16 @@ class Router(Process):
 class Lookup:
     """One lookup: `RangeReads`, anew if the version went away or was cut anew."""
 
-    def __init__(self, router: Router, reference: str, rows: Sequence[float], done: Answered) -> None:
+    def __init__(
+        self, router: Router, reference: str, rows: Sequence[float], done: Answered, session: dict[str, int]
+    ) -> None:
         self._router = router
         self._reference = reference
         self._fractions = rows
         self._done = done
+        self._session = session
+        self._seen = dict(session)
+        """What the connection had seen when it asked."""
         self._world = router.world
         self._deadline = router.world.now + LOOKUP_DEADLINE
         self._is_done = False
@@ -243,7 +262,7 @@ class Lookup:
     def _ask(self, reads: RangeReads, action: AskReplica) -> None:
         one = reads.version.ranges[action.number]
         rows = tuple(row - one.start for row in self._by_range[action.number])
-        asked = Read(next(self._world.ids), one.tensor, rows)
+        asked = Read(next(self._world.ids), one.tensor, rows, self._session.get(one.tensor, 0))
         self._router.ask(action.replica.address, asked, action.late_at, partial(self._answered, reads, action))
         if action.hedge_at < self._deadline:
             self._router.after(action.hedge_at - self._world.now, self._hedge, reads, action.number)
@@ -264,7 +283,13 @@ class Lookup:
             self._do(reads, reads.no_range(number, replica, now))
         elif reads.answered(number, replica):
             self._answers.update(zip(self._by_range[number], answer.rows, strict=True))
+            self._see(reads.version.ranges[number].tensor, answer.sequence)
             self._do(reads, [])
+
+    def _see(self, tensor: str, sequence: int) -> None:
+        if sequence < self._seen.get(tensor, 0):
+            raise Violation(f"a connection that has seen {tensor} at {self._seen[tensor]} was answered {sequence}")
+        self._session[tensor] = max(sequence, self._session.get(tensor, 0))
 
     def _fetched(self, reads: RangeReads, _: Catalogue | None) -> None:
         if reads is self._reads:

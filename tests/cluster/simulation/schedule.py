@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.cluster.catalogue.records import Catalogue, Change, Options
-from tests.cluster.simulation.checks import Checks, Violation
+from tests.cluster.simulation.checks import Checks
 from tests.cluster.simulation.clients import Clients
 from tests.cluster.simulation.database import MACHINE, Database
+from tests.cluster.simulation.primaries import Primaries
+from tests.cluster.simulation.range_copy import RangeCopy
 from tests.cluster.simulation.reconciler import ReconcilerProcess
 from tests.cluster.simulation.router import Router
+from tests.cluster.simulation.scatter_truth import LogRecord
 from tests.cluster.simulation.shard import Disk, Shard
-from tests.cluster.simulation.truth import Items
+from tests.cluster.simulation.truth import Items, Violation
 from tests.cluster.simulation.world import Network, Process, World
 
 FAULTS_UNTIL: Final = 60.0
@@ -33,6 +36,7 @@ class Parts:
     shard: type[Shard] = Shard
     router: type[Router] = Router
     reconciler: type[ReconcilerProcess] = ReconcilerProcess
+    ranges: type[Primaries] = Primaries
 
 
 class Schedule:
@@ -41,7 +45,7 @@ class Schedule:
     def __init__(self, seed: int, parts: Parts | None = None) -> None:
         self.world = World(seed)
         self.parts = parts or Parts()
-        self.checks = Checks()
+        self.checks = Checks(has_record=self._has_record)
         random = self.world.random
         self.is_calm = random.random() < 0.15
         """Whether one shard at most is at fault at any time, and nothing else: no lookup may fail then."""
@@ -66,17 +70,27 @@ class Schedule:
         self.clients = Clients(self.world, self.checks, self._living_routers, share, self.options.ranges)
         self._forgets = seed % 4 == 3
         """Whether machines that are away are forgotten now and then; the other schedules are as without it."""
+        self.takes_scatters = not self.is_calm and random.random() < 0.6
         self._may_lose_disk = (self.replicas > 1 or self.all_urls) and not self.is_calm
         self._faulty_shard = ""
         self._faulty_until = 0.0
         self._unread: set[str] = set()
+
+    def _has_record(self, node: str, tensor: str, record: LogRecord) -> bool:
+        """Whether a disk has a record of an open range, or has lost its rows."""
+        disk = self.disks[node]
+        if tensor not in disk.segments:
+            return True
+        copy = disk.ranges.get(tensor)
+        return copy is not None and copy.has(record)
 
     def _living_routers(self) -> list[Router]:
         return [router for router in self.routers if router.alive]
 
     def _start_shard(self, node: str) -> Shard:
         zone = self._zones[int(node[1:]) % len(self._zones)]
-        return self.parts.shard(self.world, node, zone, self.capacity, self.disks[node], self.database, self.checks)
+        disk, ranges = self.disks[node], self.parts.ranges
+        return self.parts.shard(self.world, node, zone, self.capacity, disk, self.database, self.checks, ranges)
 
     def run(self) -> None:
         """Run it. Until it is over no garbage is looked for, which would take a tenth of the time."""
@@ -94,6 +108,8 @@ class Schedule:
         for at in (3.0, 4.0, 5.0):
             world.after(at, self.clients.publish)
         self._often(5.0, self.clients.publish)
+        if self.takes_scatters:
+            self._often(random.choice((0.3, 1.0, 4.0)), self.clients.scatter)
         self._often(6.0, self.clients.move_aliases)
         self._often(15.0, self.clients.remove_version)
         self._often(random.choice((3.0, 12.0)), lambda: self.clients.drain(self.nodes))
@@ -246,6 +262,7 @@ class Schedule:
         self.shards[node].crash()
         self.checks.disk_lost(node)
         self.disks[node].segments.clear()
+        self.disks[node].ranges.clear()
         self.disks[node].fence = 0
         if self.world.random.random() < 0.4 and len(self.nodes) - 1 > self.replicas:
             self.gone.add(node)
@@ -254,6 +271,8 @@ class Schedule:
 
     def _can_spare(self, node: str) -> bool:
         """Whether other machines, or a URL, have whatever this one has."""
+        if any(node in one.in_sync for one in self.checks.latest.ranges.values()):
+            return False
         for table in self.checks.latest.tables.values():
             for version in table.versions:
                 for one in version.segments:
@@ -307,9 +326,17 @@ class Schedule:
         is_roomy = len(usable) >= most and self.capacity > 1000
         if is_roomy or not self.gone:
             self.checks.settled(is_roomy, self.clients.aliases, self.gone)
+            self._check_open_ranges()
         for router in self.routers:
             if router.served.generation < latest.revision:
                 raise Violation(f"{router.address} is at map {router.served.generation} of {latest.revision}")
+
+    def _check_open_ranges(self) -> None:
+        """Every replica in sync has every record that was committed, so all that were acknowledged."""
+        for tensor, record in self.checks.latest.ranges.items():
+            for node in record.in_sync:
+                copy = self.disks[node].ranges.get(tensor, RangeCopy())
+                self.checks.scatters.settled(node, tensor, copy.applied, copy.state.last, copy.values)
 
     def _read_everything(self) -> set[str]:
         """Read every row of every version by every router: what was not answered."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from app.cluster.reconciler.cluster_view import HeldSegment
+from app.cluster.replication.primary import Join, JoinAnswer
+from app.cluster.replication.replica import Append, AppendAnswer, CopyOrder
 from app.cluster.shard.pull_order import PullOrder
+from tests.cluster.simulation.scatter_truth import LogRecord, Scatter
 from tests.cluster.simulation.truth import Items
 
 
@@ -22,11 +25,15 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Asks for rows of a segment, by their numbers in it; without `rows` for all of them."""
+    """Asks for rows of a segment, by their numbers in it; without `rows` for all of them.
+
+    `least` is the sequence that the reader has seen.
+    """
 
     request_id: int
     tensor: str
     rows: tuple[int, ...] | None = None
+    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +63,83 @@ class DropSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class ScatterRange:
+    """A scatter to one range, from a router to the primary."""
+
+    request_id: int
+    tensor: str
+    scatter: Scatter
+
+
+@dataclass(frozen=True, slots=True)
+class ShipRecords:
+    """Records, or a notice that there are more committed, from the primary to a replica."""
+
+    request_id: int
+    tensor: str
+    append: Append
+    records: tuple[LogRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRange:
+    """A replica asks the primary to be in sync."""
+
+    request_id: int
+    tensor: str
+    join: Join
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRange:
+    """A replica asks another one for its rows, or for its keys."""
+
+    request_id: int
+    tensor: str
+    what: Literal["rows", "keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinReply:
+    """What the primary says to a replica that wants to join, with the records or the order to copy that go with it."""
+
+    judged: JoinAnswer
+    append: Append | None = None
+    records: tuple[LogRecord, ...] = ()
+    order: CopyOrder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRows:
+    """The rows of a replica that are not 0, by number, at the sequence of the answer."""
+
+    values: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedKeys:
+    """The sequences of all keys that a replica has, those of its tail too."""
+
+    keys: Mapping[str, int]
+
+
+Reply: TypeAlias = AppendAnswer | JoinReply | CopiedRows | CopiedKeys | None
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to any of these. `rows` and `segments` are None if it is not what was asked for."""
+    """The answer to any of these. `rows` and `segments` are None if it is not what was asked for.
+
+    `sequence` is that of an open range, `reply` what shards say to each other about one.
+    """
 
     request_id: int
     is_done: bool
     rows: Items | None = None
     segments: Mapping[str, HeldSegment] | None = None
+    sequence: int = 0
+    reply: Reply = None
 
 
-Sent: TypeAlias = Write | Read | ListSegments | PullSegment | DropSegment | Answer
+ToRange: TypeAlias = ScatterRange | ShipRecords | JoinRange | CopyRange
+Sent: TypeAlias = Write | Read | ListSegments | PullSegment | DropSegment | ToRange | Answer

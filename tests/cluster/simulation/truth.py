@@ -8,6 +8,10 @@ Items = tuple[tuple[str, int], ...]
 """Rows: each is the content that it is of, and its number."""
 
 
+class Violation(AssertionError):
+    """Something that must not be."""
+
+
 @dataclass(frozen=True)
 class Content:
     """One upload of a table."""
