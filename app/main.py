@@ -225,7 +225,7 @@ def create_app(
 
     shard = None
     if isinstance(store, GatedStore):
-        shard = Shard(settings, store, disk_threads, allowed, readiness)
+        shard = Shard(settings, store, disk_threads, allowed, readiness, metrics.counters)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -269,6 +269,11 @@ def create_app(
     if isinstance(authorizer, KeyAuthorizer):
         metrics.key_label = authorizer.label
     metrics.common = lambda: service_gauges.common_gauges(store, settings, tables)
+    if shard is not None:
+        of_shard = shard.ranges
+        metrics.common = lambda: service_gauges.common_gauges(store, settings) | of_shard.gauges()
+        metrics.gauges["gathernd_range_lag_seconds"] = of_shard.lag
+        metrics.unsummed["gathernd_catalogue_age_seconds"] = of_shard.catalogue_age
     handlers = handlers_of(service, inference, store, tables, imports, disk_threads, readiness, metrics, settings)
     if shard is not None:
         handlers |= shard.handlers

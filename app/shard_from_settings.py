@@ -18,6 +18,7 @@ from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import open_database
 from app.cluster.catalogue.records import Catalogue, Node
 from app.cluster.shard.fence import Fence
+from app.cluster.shard.range_metrics import RangeCounts
 from app.cluster.shard.ranges import Ranges
 from app.cluster.shard.read_gate import GatedStore
 from app.cluster.shard.registration import Registration, capacity_of
@@ -28,6 +29,7 @@ from app.imports.source_urls import AllowedSources
 from app.server.readiness import Readiness
 from app.settings import Settings
 from app.telemetry import logs
+from app.telemetry.shared_counters import Counters
 
 _AGAIN_S: Final = 1.0
 _TELL_S: Final = 30.0
@@ -50,6 +52,7 @@ class Shard:
         disk_threads: DiskThreads,
         allowed: AllowedSources,
         readiness: Readiness,
+        counters: Counters,
     ) -> None:
         self.address = settings.advertise or ""
         self._settings = settings
@@ -69,7 +72,7 @@ class Shard:
         self._registration = Registration(
             database, settings.node, self._node, folder.registration, self._take, folder.tell
         )
-        self._ranges = Ranges(
+        self.ranges = Ranges(
             settings.node,
             store,
             database,
@@ -77,22 +80,23 @@ class Shard:
             settings.cluster_ca,
             int(settings.max_body_bytes),
             lambda: readiness.draining,
+            RangeCounts(counters),
         )
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
         """The handlers of its routes by the names of their operations."""
-        return {**self._segments.handlers, **self._ranges.handlers}
+        return {**self._segments.handlers, **self.ranges.handlers}
 
     def begin(self, stop: Event) -> None:
         """Register the shard, and look after its ranges, on threads, until `stop` is set."""
         run = self._registration.run
         Thread(target=run, args=(lambda: self._readiness.ready, stop), name="registration", daemon=True).start()
-        self._ranges.begin(lambda: self._readiness.ready, stop)
+        self.ranges.begin(lambda: self._readiness.ready, stop)
 
     def close(self) -> None:
         """End it, once `stop` is set and no request is being answered."""
-        self._ranges.close()
+        self.ranges.close()
 
     def _node(self) -> Node:
         most: int | None = self._settings.max_store_bytes

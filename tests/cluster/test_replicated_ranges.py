@@ -13,7 +13,7 @@ from app.cluster.catalogue import ranges
 from app.cluster.catalogue.records import Change, Options, RangeRecord
 from tests.cluster.clustered import Clustered, clustered
 from tests.cluster.replicated import KEYS, Replicated, kill, stopped
-from tests.cluster.shard_nodes import KEY
+from tests.cluster.shard_nodes import KEY, client_of
 from tests.cluster.waiting import until
 from tests.http.conftest import Start
 
@@ -55,10 +55,25 @@ def test_a_replica_that_does_not_answer_leaves_and_joins_again_by_the_log(cluste
     with stopped(cluster, away):
         assert table.scatter(tensor, [0], [[1, 1]], next(KEYS)).sequence == 2
         assert set(table.record(tensor).in_sync) == {primary, other}
+        assert measured(cluster, other, "gathernd_ranges_in_sync") >= 1
     table.until_in_sync(tensor, *NODES)
     assert table.scatter(tensor, [0], [[1, 1]], next(KEYS)).sequence == 3
     for node in NODES:
         assert table.first_row(node, tensor, 3) == [3, 4]
+    until(lambda: measured(cluster, away, "gathernd_ranges_out_of_sync") == 0, "it is in sync with all")
+    for name in (
+        'scatters_total{outcome="ok"}', 'replicas_left_total{why="silent"}', "replicas_joined_total", "takeovers_total",
+    ):  # fmt: skip
+        assert measured(cluster, primary, f"gathernd_range_{name}") >= 1, name
+    assert measured(cluster, primary, "gathernd_ranges_primary") >= 1
+    assert measured(cluster, primary, "gathernd_catalogue_age_seconds") < 15
+
+
+def measured(cluster: Clustered, node: str, name: str) -> float:
+    """The value of a series in a shard's /metrics."""
+    with client_of(cluster.shards[node]) as asked:
+        lines = asked.get("/metrics").text.splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
 
 
 def test_scatters_are_refused_while_too_few_replicas_are_in_sync(cluster: Clustered) -> None:

@@ -17,6 +17,7 @@ from app.cluster.shard.peers import PeerFailed, Peers
 from app.cluster.shard.pull_segment import SILENT_S
 from app.cluster.shard.range_log import RangeLog
 from app.cluster.shard.range_messages import Admission, join_json, read_keys
+from app.cluster.shard.range_metrics import RangeCounts
 from app.cluster.shard.read_gate import GatedStore
 from app.formats.body_formats import RAW
 from app.store.files.write_uploaded_tensor import UploadSpec
@@ -37,6 +38,7 @@ class Joins:
     store: GatedStore
     log: RangeLog
     peers: Peers
+    counts: RangeCounts
     is_stopping: Callable[[], bool]
 
     def join(self, one: Listed) -> JoinAnswer:
@@ -77,8 +79,10 @@ class Joins:
             keys = [key for key in read_keys(answer.body) if key.sequence <= sequence]
         except BaseException:
             upload.abandon()
+            self.counts.copied("failed")
             raise
         if self.log.adopt(tensor, upload, sequence, order, keys, segment.sha256):
+            self.counts.copied("done")
             logger.info("%s: copied from %s at sequence %d", tensor, node, sequence)
 
     def _read_rows(self, tensor: str, node: str, write: Callable[[memoryview], None], size: int) -> int:

@@ -70,6 +70,11 @@ class RangeKeeper:
         finally:
             os.close(fd)
 
+    def lag(self) -> float:
+        """Seconds since which a replica has not said that it has applied what is committed, the longest of all."""
+        now = time.monotonic()
+        return max((now - since for since in self._late.copy().values()), default=0.0)
+
     def _look(self) -> None:
         self._running = {which: work for which, work in self._running.items() if not work.done()}
         for one in self.follower.open_ranges().values():
@@ -116,7 +121,7 @@ class RangeKeeper:
         if time.monotonic() - since > NOTICE_S:
             self._late.pop(which, None)
             logger.warning("%s: the replica on %s does not apply what is committed, and leaves", one.tensor, node)
-            self.primaries.dismiss(one.tensor, record.epoch, frozenset({node}))
+            self.primaries.dismiss(one.tensor, record.epoch, frozenset({node}), "behind")
 
     def _join(self, one: Listed) -> None:
         """Have a replica join that is listed and not in sync, until its primary has it wait."""

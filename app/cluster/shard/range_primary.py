@@ -35,6 +35,7 @@ from app.cluster.shard.peers import Peers
 from app.cluster.shard.range_errors import not_primary, unavailable
 from app.cluster.shard.range_log import RangeLog
 from app.cluster.shard.range_messages import Admission
+from app.cluster.shard.range_metrics import Left, RangeCounts
 from app.cluster.shard.range_shipping import SLOWEST, Shipping, send
 from app.errors import GatherError
 from app.store.scatters.replicated_contents import Batch, Replication
@@ -54,8 +55,11 @@ class Primaries(Replication):
     insufficient_storage.
     """
 
-    def __init__(self, node: str, log: RangeLog, follower: CatalogueFollower, peers: Peers) -> None:
+    def __init__(
+        self, node: str, log: RangeLog, follower: CatalogueFollower, peers: Peers, counts: RangeCounts
+    ) -> None:
         self._node = node
+        self._counts = counts
         self._log = log
         self._follower = follower
         self._peers = peers
@@ -123,6 +127,8 @@ class Primaries(Replication):
         going = self._round(one, state, state.applied if frames is not None else state.last, frames or b"")
         if self._log.commit(one.tensor, going.epoch, going.end) is None:
             raise unavailable(f"another shard has become the primary of {one.tensor}", is_known=False)
+        if one.tensor not in self._resolved:
+            self._counts.took_over()
         self._resolved[one.tensor] = going.epoch
         self._tell(one.tensor, going, ReplicaState(going.epoch, going.end))
 
@@ -166,16 +172,18 @@ class Primaries(Replication):
         """Have replicas leave that do not answer, or find out that this shard is not the primary any more."""
         logger.warning("%s: the replicas on %s do not follow, and leave", tensor, ", ".join(sorted(nodes)))
         try:
-            self.dismiss(tensor, going.epoch, nodes)
+            self.dismiss(tensor, going.epoch, nodes, "silent")
         except GatherError as problem:
             if problem.code != "precondition_failed":
                 raise unavailable(problem.detail, is_known=False) from None
         one = self._follower.open_ranges().get(tensor)
         return going.changed(None if one is None else one.opened)
 
-    def dismiss(self, tensor: str, epoch: int, nodes: frozenset[str]) -> None:
+    def dismiss(self, tensor: str, epoch: int, nodes: frozenset[str], why: Left) -> None:
         """Have replicas leave the range that this shard is the primary of."""
         self._follower.client.transact(lambda at: ranges.leave_in_sync(at, tensor, epoch, nodes))
+        for _ in nodes:
+            self._counts.left(why)
 
     def _tell(self, tensor: str, going: Round, state: ReplicaState) -> None:
         """Tell the replicas what is committed, without waiting for their answers."""
@@ -220,7 +228,7 @@ class Primaries(Replication):
                 return Admission(JoinAnswer.NOT_READY)
             verdict, _ = self._judged(one, state, Join(join.node, ReplicaState(answer.epoch, answer.applied)))
         if verdict is JoinAnswer.LOST:
-            self.dismiss(tensor, state.epoch, frozenset({join.node}))
+            self.dismiss(tensor, state.epoch, frozenset({join.node}), "lost")
         elif verdict is JoinAnswer.ADMIT:
             self._admit(tensor, state, join.node)
             verdict = JoinAnswer.JOINED
@@ -241,6 +249,7 @@ class Primaries(Replication):
         self._log.raise_epoch(tensor, epoch)
         self._follower.client.transact(lambda at: ranges.join_in_sync(at, tensor, state.epoch, node))
         self._resolved[tensor] = epoch
+        self._counts.joined()
         logger.info("%s: the replica on %s is in sync", tensor, node)
 
 

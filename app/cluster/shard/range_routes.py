@@ -22,6 +22,7 @@ from app.cluster.shard.range_errors import SequenceDiffers, unavailable
 from app.cluster.shard.range_joins import sequence_of
 from app.cluster.shard.range_log import RangeLog
 from app.cluster.shard.range_messages import append_answer_json, keys_json, read_append, read_join
+from app.cluster.shard.range_metrics import RangeCounts
 from app.cluster.shard.range_primary import Primaries
 from app.cluster.shard.range_scatters import change_of
 from app.cluster.shard.read_gate import GatedStore
@@ -44,7 +45,13 @@ class RangeRoutes:
     """Scatters, records, joins, state and keys of ranges."""
 
     def __init__(
-        self, store: GatedStore, primaries: Primaries, log: RangeLog, follower: CatalogueFollower, most_bytes: int
+        self,
+        store: GatedStore,
+        primaries: Primaries,
+        log: RangeLog,
+        follower: CatalogueFollower,
+        most_bytes: int,
+        counts: RangeCounts,
     ) -> None:
         """`most_bytes` bounds the body of a scatter."""
         self._store = store
@@ -52,6 +59,7 @@ class RangeRoutes:
         self._log = log
         self._follower = follower
         self._most_bytes = most_bytes
+        self._counts = counts
         self._scatters = ThreadPoolExecutor(_PRIMARY_THREADS, "primary")
         self._records = ThreadPoolExecutor(_REPLICA_THREADS, "replica")
         self._joins = ThreadPoolExecutor(_JOIN_THREADS, "joins")
@@ -71,11 +79,20 @@ class RangeRoutes:
 
     async def scatter(self, context: RequestContext) -> None:
         """`POST /shard/ranges/{tensor}/scatter`, from a router to the primary."""
-        tensor = segment_of(context)
+        try:
+            outcome = await self._scatter(context, segment_of(context))
+        except GatherError as error:
+            self._counts.scattered(error.code)
+            raise
+        self._counts.scattered(outcome)
+
+    async def _scatter(self, context: RequestContext, tensor: str) -> str:
+        """Carry out a scatter and answer it; what came of it, as `RangeCounts` has it."""
         body = await read_body(context, self._most_bytes)
         scatter = RangeScatter.from_body(body)
         context.memory.charge(64 * scatter.order.count + 3 * scatter.updates.nbytes)
         await self._know(scatter.order.epoch, tensor)
+        outcome = "changed"
         try:
             found = await self._carry_out(tensor, scatter)
         except SequenceDiffers as refusal:
@@ -84,9 +101,11 @@ class RangeRoutes:
             one = self._follower.open_ranges().get(tensor)
             epoch = scatter.order.epoch if one is None or one.opened is None else one.opened.epoch
             answer = RangeScattered(sequence_of(found.etag), epoch, found.repeated)
+            outcome = "repeated" if found.repeated else "ok"
             if not found.repeated:
                 context.changes = [Change(SCATTERED, tensor, found.version, len(body))]
         await context.send(200, JSON, answer.to_json())
+        return outcome
 
     async def _know(self, epoch: int, tensor: str) -> None:
         """Read the newest catalogue if the router knows a newer one of the range."""

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from ssl import SSLContext
 from threading import Event, Thread
+from time import monotonic
 
 from app.api.asgi_request import Handler
 from app.cluster.catalogue.etcd import Database
@@ -23,6 +24,7 @@ from app.cluster.shard.peers import Peers
 from app.cluster.shard.range_joins import Joins
 from app.cluster.shard.range_keeper import RangeKeeper
 from app.cluster.shard.range_log import RangeLog
+from app.cluster.shard.range_metrics import RangeCounts, range_gauges
 from app.cluster.shard.range_primary import Primaries
 from app.cluster.shard.range_routes import RangeRoutes
 from app.cluster.shard.read_gate import GatedStore, ReadGate
@@ -42,16 +44,18 @@ class Ranges:
         authorities: Path | None,
         most_bytes: int,
         is_stopping: Callable[[], bool],
+        counts: RangeCounts,
     ) -> None:
         """`most_bytes` bounds the body of a scatter."""
+        self._node = node
         self._changed = Event()
         self._follower = follower = CatalogueFollower(database, self._changed.set)
         self._peers = Peers(lambda: follower.catalogue, folder.read_key, partial(_tls, authorities))
         log = RangeLog(store)
-        self._primaries = primaries = Primaries(node, log, follower, self._peers)
-        joins = Joins(node, store, log, self._peers, is_stopping)
+        self._primaries = primaries = Primaries(node, log, follower, self._peers, counts)
+        joins = Joins(node, store, log, self._peers, counts, is_stopping)
         self._keeper = RangeKeeper(node, folder.path / "keeper", log, follower, primaries, joins, self._changed)
-        self._routes = RangeRoutes(store, primaries, log, follower, most_bytes)
+        self._routes = RangeRoutes(store, primaries, log, follower, most_bytes, counts)
         self._store = store
         self._gate = store.gate = ReadGate(node, follower)
 
@@ -59,6 +63,18 @@ class Ranges:
     def handlers(self) -> Mapping[str, Handler]:
         """The handlers of its routes by the names of their operations."""
         return self._routes.handlers
+
+    def gauges(self) -> dict[str, float]:
+        """The gauges that are the same in every process of the shard."""
+        return range_gauges(self._node, self._follower.open_ranges().values())
+
+    def lag(self) -> float:
+        """See `RangeKeeper.lag`; 0 in the processes that do not look after the ranges."""
+        return self._keeper.lag()
+
+    def catalogue_age(self) -> float:
+        """Seconds since etcd last confirmed the catalogue to this process."""
+        return monotonic() - self._follower.confirmed_at
 
     def begin(self, is_ready: Callable[[], bool], stop: Event) -> None:
         """Follow the catalogue, and look after the ranges once the service is ready, on threads until `stop` is set."""
