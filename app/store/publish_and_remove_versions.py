@@ -125,10 +125,11 @@ class VersionChanges:
                 self.finish(upload, gone)
             return row, old is None
 
-    def adopt(self, upload: Upload, copied: CopiedContent) -> Row:
+    def adopt(self, upload: Upload, copied: CopiedContent, judge: Callable[[Row | None], bool]) -> Row | None:
         """Make a finished upload the only content of its tensor: the copy of a replicated content; its row.
 
-        Raises insufficient_storage, and abandons the upload then.
+        Where `judge` refuses it, which is asked within the tensor's lock, the upload is abandoned; also where this
+        raises insufficient_storage.
         """
         name, now, sequence = upload.spec.name, time.time_ns(), copied.sequence
         with storage_errors(upload.abandon):
@@ -143,16 +144,18 @@ class VersionChanges:
             })  # fmt: skip
             with self._group.locks.tensor(name):
                 gone = self._index.versions(name)
+                if not judge(gone[-1] if gone else None):
+                    upload.abandon()
+                    return None
                 with self._index.change() as transaction:
                     number = transaction.next_version(name)
                 clock = self._keys.clock.now()
-                answers = [
-                    AnsweredKey(name, one.key, one.digest, described.etag(one.sequence), clock - one.age, number)
-                    for one in copied.keys
-                ]
-                answers += [answer for row in gone for answer in self._logs.keys_of(row)]
+                answers = {(one.scope, one.key): one for row in gone for one in self._logs.keys_of(row)}
+                for one in copied.keys:
+                    etag = described.etag(one.sequence)
+                    answers[name, one.key] = AnsweredKey(name, one.key, one.digest, etag, clock - one.age, number)
                 # Before the content: that a key is known too early keeps nobody from anything.
-                self._keys.store_in_parts(answers)
+                self._keys.store_in_parts([*answers.values()])
                 created = gone[-1].created if gone else now
                 row = row_of(described, upload.id, created, now, number, upload.spec.note)
                 with self._index.change() as transaction:

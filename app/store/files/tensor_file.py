@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from math import prod
@@ -70,6 +70,11 @@ class HeaderWord(IntEnum):
 
 DAMAGED: Final = 1 << 63
 _NO_WORDS: Final[Mapping[HeaderWord, int]] = {}
+
+
+def is_settled(words: Sequence[int]) -> bool:
+    """Whether a content with these words at its head may be read (`MappedContent.words`, `Resident.words`)."""
+    return (words[HeaderWord.VERSION] & ~DAMAGED) >> 1 >= words[HeaderWord.UNSETTLED]
 
 
 class BadFile(Exception):

@@ -34,6 +34,7 @@ from app.store.files.tensor_file import (
     BadFile,
     HeaderWord,
     decode_page,
+    is_settled,
     page_modified,
     page_version,
 )
@@ -211,7 +212,7 @@ class _Backup:
         page = os.pread(opened, PAGE, 0)
         description = decode_page(page, os.fstat(opened).st_size)
         version = page_version(page)
-        if version & 1 or version & DAMAGED:
+        if version & 1 or version & DAMAGED or not is_settled(memoryview(page).cast("Q")):
             return None
         if (description.id, description.name) != (row.content, row.name):
             raise BadFile("its file describes another tensor")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -86,6 +87,9 @@ def _check_within_lock(folder: Path, row: Row, suspects: list[int]) -> None:
         sequences = [record.entry.sequence for record in records]
         if sequences and min(sequences) > (version >> 1) + 1:
             raise BadFile(f"its log begins with change {min(sequences)}, and the file has {version >> 1} changes")
+        for one, following in pairwise(records):
+            if one.entry.epoch and following.entry.sequence != one.entry.sequence + 1:
+                raise BadFile(f"its log lacks change {one.entry.sequence + 1}")
         if version & 1 and max(sequences, default=0) <= version >> 1:
             raise BadFile("a change was cut short, and the log does not have it")
         changed = dirty_blocks(records)

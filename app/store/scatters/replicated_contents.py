@@ -36,7 +36,7 @@ from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes
 from app.store.files.regular_file import open_regular
-from app.store.files.tensor_file import DAMAGED, HeaderWord
+from app.store.files.tensor_file import HeaderWord, is_settled
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
 from app.store.publish_and_remove_versions import CarriedKey, CopiedContent, VersionChanges
@@ -120,11 +120,6 @@ class Replication(Protocol):
     def keeps_log(self, tensor: str) -> bool:
         """Whether other machines are to get records from the log here. Called within the tensor's lock."""
         raise NotImplementedError
-
-
-def is_settled(words: Sequence[int]) -> bool:
-    """Whether a content with these words at its head may be read (`MappedContent.words`, `Resident.words`)."""
-    return (words[HeaderWord.VERSION] & ~DAMAGED) >> 1 >= words[HeaderWord.UNSETTLED]
 
 
 class ReplicatedContent:
@@ -235,25 +230,19 @@ class ReplicatedContent:
         return writable.applied
 
     def drop_tail(self, after: int) -> None:
-        """Remove the records after this one from the tail, durably. Raises ValueError if they are applied."""
+        """Remove the records after this one from the tail, durably. Raises ValueError if they are applied.
+
+        By the word of a primary, which has all that was ever committed: so they were not, and no copy has applied them.
+        """
         writable = self.writable
         if after < writable.applied:
             raise ValueError(f"record {after + 1} of {self.row.name} is applied")
         if after >= self.state().last:
             return
-        if not is_settled(writable.words):
-            self._checksum_tail()
         writable.set_words({HeaderWord.LOGGED: after})
         drop_after(writable.log, after)
         writable.log.settle(writable.applied)
-
-    def _checksum_tail(self) -> None:
-        """Compute the checksums of what the tail may have changed: without it no log says that they are older."""
-        writable = self.writable
-        if writable.words[HeaderWord.UNWRITTEN]:
-            self._checkpoints.checkpoint(writable)
-        with writable.checkpoint_lock():
-            writable.make_durable(tail_records(writable.log, self.state().last))
+        writable.set_words({HeaderWord.UNSETTLED: min(after, writable.words[HeaderWord.UNSETTLED])})
 
     def settle(self) -> None:
         """Let the content be read: the primary has said that nothing is committed beyond what is applied here."""
@@ -317,7 +306,7 @@ class ReplicatedContents:
         with storage_errors():
             with self._locked(tensor) as row, self._logs.open(row) as writable:
                 try:
-                    yield ReplicatedContent(row, writable, self._keys, self._checkpoints, self._logs.session())
+                    yield self._content(row, writable)
                     checkpoint = self._checkpoints.begin_if_due(row, writable)
                 except BrokenLog:
                     writable.mark_damaged()
@@ -341,12 +330,30 @@ class ReplicatedContents:
                     yield
                     return
 
-    def adopt(self, upload: Upload, copied: CopiedContent) -> Row:
-        """Publish a finished upload as the content of its tensor, in the place of any that it has, with its keys.
+    def adopt(
+        self, upload: Upload, copied: CopiedContent, judge: Callable[[ReplicaState | None], bool] = lambda _: True
+    ) -> Row | None:
+        """Publish a finished upload as the content of its tensor, durably, in the place of any that it has.
 
-        Durable. Raises insufficient_storage, and abandons the upload then.
+        `judge` is asked within the tensor's lock, with the state of the content that is there, None if there is none or
+        it is damaged. Where it says no, or this raises insufficient_storage, the upload is abandoned.
         """
-        return self._versions.adopt(upload, copied)
+        return self._versions.adopt(upload, copied, lambda row: judge(self._state_of(row)))
+
+    def _state_of(self, row: Row | None) -> ReplicaState | None:
+        """The state of a content within its tensor's lock."""
+        if row is None:
+            return None
+        try:
+            with self._logs.open(row) as writable:
+                return self._content(row, writable).state()
+        except GatherError as problem:
+            if problem.code != "tensor_damaged":
+                raise
+            return None
+
+    def _content(self, row: Row, writable: WritableTensor) -> ReplicatedContent:
+        return ReplicatedContent(row, writable, self._keys, self._checkpoints, self._logs.session())
 
     def execute(self, tensor: str, batch: Sequence[PendingScatter]) -> None:
         """Carry out scatters of a tensor, which finish as their batches are committed.
@@ -365,7 +372,7 @@ class ReplicatedContents:
                 if made is not None:
                     replication.replicate(tensor, made)
                     with self.open(tensor) as content:
-                        content.commit_to(made.last)
+                        _commit(content, made)
                 for pending, outcome in outcomes:
                     pending.finish(outcome)
                 del left[: len(outcomes)]
@@ -384,6 +391,17 @@ class ReplicatedContents:
                 return None, outcomes
             content.log_records(records)
             return Batch(epoch, state.last, state.last_epoch, records[-1].entry.sequence, encode(records)), outcomes
+
+
+def _commit(content: ReplicatedContent, batch: Batch) -> None:
+    """Apply a batch that is committed, unless another primary has told to do so meanwhile."""
+    state = content.state()
+    if state.applied < batch.last:
+        if state.last < batch.last or state.tail[batch.last - state.applied - 1] != batch.epoch:
+            raise GatherError(
+                "shard_unavailable", f"the log of {content.row.name!r} was replaced meanwhile", retry_after=1
+            )
+        content.commit_to(batch.last)
 
 
 @contextmanager

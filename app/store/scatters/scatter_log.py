@@ -269,12 +269,15 @@ class ScatterLog:
         self._reset()
         deque(self.follow(), maxlen=0)
 
-    def make_durable(self) -> None:
-        """Make durable what `read` has found, whose writer may have died before its fsync. Raises OSError."""
+    def make_durable(self, begin: int = 0) -> None:
+        """Make durable what `read` has found, whose writer may have died before its fsync. Raises OSError.
+
+        `begin` is where that may begin: each frame but the last was durable before the next one was written.
+        """
         fd = disk_writes.open_or_create(self.path)
         try:
             # Written again, since after a failed fsync the bytes are in memory alone, and the next fsync succeeds.
-            disk_writes.write_at(fd, read_at(fd, 0, self.end), 0)
+            disk_writes.write_at(fd, read_at(fd, begin, self.end - begin), begin)
             disk_writes.fsync(fd)
         finally:
             os.close(fd)
@@ -309,10 +312,18 @@ def full_records(path: Path) -> list[Record]:
 
 def all_records(path: Path) -> list[Record]:
     """The records that were set aside from the log at `path`, and those of the log. Raises BrokenLog and OSError."""
+    aside, records = both_records(path)
+    return [*aside, *records]
+
+
+def both_records(path: Path) -> tuple[list[Record], list[Record]]:
+    """The records that were set aside from the log at `path`, and those of the log. Raises BrokenLog and OSError.
+
+    What is in both was the tail when the log was set aside, and counts as the log's: see `ScatterLog.replace`.
+    """
     records = ScatterLog(path).read(repair=False)
     first = records[0].entry.sequence if records else None
-    # What is in both was the tail when the log was set aside: see `ScatterLog.replace`.
-    return [*(one for one in full_records(path) if first is None or one.entry.sequence < first), *records]
+    return [one for one in full_records(path) if first is None or one.entry.sequence < first], records
 
 
 def remove_full(path: Path) -> None:

@@ -18,7 +18,7 @@ from app.store.files.regular_file import NotRegular
 from app.store.files.tensor_file import HeaderWord
 from app.store.scatters.log_frames import BrokenLog, Record
 from app.store.scatters.log_tail import tail_records
-from app.store.scatters.scatter_log import all_records
+from app.store.scatters.scatter_log import both_records
 from app.store.scatters.writable_tensor import WritableTensor
 from app.store.store_errors import damaged
 
@@ -40,7 +40,7 @@ def make_sure(writable: WritableTensor, session: int) -> None:
             _set(writable, HeaderWord.LOGGED, log.last_sequence or 0)
             _set(writable, HeaderWord.SESSION, session)
         elif log.last_sequence is not None and log.last_sequence > words[HeaderWord.LOGGED]:
-            log.make_durable()  # its writer died before its fsync
+            log.make_durable(log.tail[-1].begin)  # its writer died before its fsync
             _set(writable, HeaderWord.LOGGED, log.last_sequence)
         log.settle(writable.applied)
         if words[HeaderWord.DURABLE_EPOCH] != words[HeaderWord.EPOCH]:
@@ -60,13 +60,16 @@ def make_sure(writable: WritableTensor, session: int) -> None:
 def _replay(writable: WritableTensor) -> None:
     """Apply once more all that is applied, in a new session. Raises BrokenLog and OSError."""
     log, words = writable.log, writable.words
-    records = all_records(log.path)
+    aside, rest = both_records(log.path)
+    records = aside + rest
     last = records[-1].entry.sequence if records else 0
     # An odd version is that of a record under way; while SESSION is 0, that of a replay.
     under_way = writable.version & 1 and words[HeaderWord.SESSION] != 0
     applied = writable.applied + (1 if under_way else 0)
+    if aside:
+        applied = max(applied, aside[-1].entry.sequence)  # only what is applied is set aside
     if log.end:
-        log.make_durable()
+        log.make_durable(log.tail[-1].begin if log.tail else 0)
     _set(writable, HeaderWord.UNSETTLED, max(last, words[HeaderWord.UNSETTLED]))
     _set(writable, HeaderWord.SESSION, 0)
     known = [record for record in records if record.entry.sequence <= applied]
