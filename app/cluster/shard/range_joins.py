@@ -90,6 +90,7 @@ class Joins:
         address = self.peers.address_of(node)
         connection = self.peers.take(address)
         try:
+            connection.close()  # a kept one may be stale, and this is asked only once
             connection.connect()
             connection.sock.settimeout(SILENT_S)
             fields = self.peers.headers_for(node) | {"Accept": RAW.media_type}
