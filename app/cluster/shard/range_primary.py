@@ -82,6 +82,8 @@ class Primaries(Replication):
         one = self._follower.open_ranges().get(tensor)
         if one is None or _record(one).primary != self._node:
             raise unavailable(f"{self._node} is not the primary of {tensor} any more", is_known=False)
+        if _record(one).epoch != batch.epoch:  # replicas would not count answers to records of an epoch before theirs
+            raise unavailable(f"the replicas of {tensor} have just changed", is_known=False)
         state = ReplicaState(batch.epoch, batch.after, (batch.epoch,) * (batch.last - batch.after))
         going = self._round(one, state, batch.after, batch.frame)
         _check_acknowledges(self._follower.open_ranges().get(tensor, one), is_known=False)
