@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 from app.api.meant_shard import NODE
 from app.api.route_table import path_of
+from app.catalogue.conditions import ALWAYS, Conditions
 from app.cluster.shard.pull_order import PullOrder, PullSource
 from app.cluster.shard.read_from_origin import read_origin
 from app.dispatch.request_thread_pool import ClientGone
@@ -61,6 +62,8 @@ class Pull:
         self._allowed = allowed
         self._cancelled = Event()
         self._connection: HTTPConnection | None = None
+        self._conditions = ALWAYS
+        """What the store has to have under this name when the pull ends: what it had when the pull began."""
 
     def run(self) -> tuple[Metadata, bool]:
         """The segment, whole and durable, and whether it was pulled now. Blocks.
@@ -68,7 +71,7 @@ class Pull:
         Raises insufficient_storage, limit_exceeded, ClientGone once it is cancelled, and shard_unavailable if no source
         gives the rows.
         """
-        found = stored(self._store, self._tensor)
+        found, self._conditions = _present(self._store, self._tensor)
         if found is not None and self._order.sha256 in ("", found.sha256):
             return found, False
         failures = []
@@ -117,7 +120,7 @@ class Pull:
             with suppress(OSError):
                 upload.abandon()
             raise
-        return self._store.put(upload)[0]
+        return self._store.put(upload, self._conditions)[0]
 
     def _write(self, upload: Upload, piece: Buffer) -> None:
         self._check_running()
@@ -176,6 +179,22 @@ def shard_connection(address: str, tls: SSLContext | None, timeout: float) -> HT
     if tls is not None:
         return HTTPSConnection(host.strip("[]"), int(port), timeout=timeout, context=tls)
     return HTTPConnection(host.strip("[]"), int(port), timeout=timeout)
+
+
+def _present(store: LocalStore, tensor: str) -> tuple[Metadata | None, Conditions]:
+    """A segment as `stored`, and the conditions that hold until another content takes its place.
+
+    Meanwhile its range may open, and its rows come from the primary: older ones do not replace them.
+    """
+    try:
+        found = store.metadata(tensor)
+    except GatherError as problem:
+        if problem.code == "tensor_not_found":
+            return None, Conditions(none_match=("*",))
+        if problem.code != "tensor_damaged":
+            raise
+        return None, ALWAYS
+    return found, Conditions(match=(found.etag,))
 
 
 def stored(store: LocalStore, tensor: str) -> Metadata | None:

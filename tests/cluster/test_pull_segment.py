@@ -1,0 +1,79 @@
+"""A pull that ends late: what has come under the name of its segment meanwhile stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from app.cluster.shard.pull_order import PullSource
+from app.cluster.shard.pull_segment import Pull
+from app.errors import GatherError
+from app.imports.source_urls import AllowedSources
+from app.store import LocalStore
+from tests.cluster.shard_nodes import order_of
+from tests.parity.items import Array
+from tests.store.helpers import opened, put
+
+ROWS = np.arange(40, dtype=np.int64).reshape(20, 2)
+TENSOR = "x.0-20"
+
+
+@contextmanager
+def source(rows: Array, before: Callable[[], object]) -> Iterator[PullSource]:
+    """A shard that has these rows, and calls `before` when it is asked for them."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            before()
+            self.send_response(200)
+            self.send_header("X-Gathernd-Dtype", rows.dtype.name)
+            self.send_header("X-Gathernd-Shape", ",".join(map(str, rows.shape)))
+            self.send_header("Content-Length", str(rows.nbytes))
+            self.end_headers()
+            self.wfile.write(rows.tobytes())
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is logged."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield PullSource(f"127.0.0.1:{server.server_port}", TENSOR)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def pulled(store: LocalStore, before: Callable[[], object]) -> None:
+    with source(ROWS, before) as one:
+        Pull(store, TENSOR, order_of(ROWS, one), None, None, AllowedSources(())).run()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LocalStore]:
+    found = opened(tmp_path / "store")
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("has_other_rows", [False, True])
+def test_rows_that_have_come_meanwhile_are_not_replaced(store: LocalStore, *, has_other_rows: bool) -> None:
+    if has_other_rows:
+        put(store, TENSOR, ROWS + 1)
+    with pytest.raises(GatherError) as refusal:
+        pulled(store, lambda: put(store, TENSOR, ROWS + 2))
+    assert refusal.value.code == "precondition_failed"
+    assert store.metadata(TENSOR).sha256 == order_of(ROWS + 2).sha256
+
+
+def test_other_rows_that_stay_as_they_are_are_replaced(store: LocalStore) -> None:
+    put(store, TENSOR, ROWS + 1)
+    pulled(store, lambda: None)
+    assert store.metadata(TENSOR).sha256 == order_of(ROWS).sha256
