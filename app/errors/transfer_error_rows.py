@@ -239,7 +239,10 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         "Precondition failed",
         status=412,
         grpc_status="FAILED_PRECONDITION",
-        meaning="If-Match or If-None-Match does not hold for the tensor, or the alias, as it is now.",
+        meaning=(
+            "If-Match or If-None-Match does not hold for the tensor, or the alias, as it is now. In a cluster also: "
+            "the version that a scatter was sent to under its Idempotency-Key was removed."
+        ),
         mend="Read the current ETag, decide again, and send that ETag.",
         hints=("Read the ETag with GET, decide again, and send that one in If-Match.",),
         example=Example(

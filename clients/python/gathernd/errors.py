@@ -188,7 +188,10 @@ class TensorInUse(ServiceError):
 
 
 class PreconditionFailed(ServiceError):
-    """`if_match` or `if_none_match` does not hold for the tensor, or the alias, as it is now."""
+    """`if_match` or `if_none_match` does not hold for the tensor, or the alias, as it is now.
+
+    In a cluster also: the version that a scatter was sent to under its Idempotency-Key was removed.
+    """
 
     code = "precondition_failed"
 
