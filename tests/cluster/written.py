@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import httpx
 
+from app.cluster.catalogue.records import RangeRecord
 from tests.cluster.clustered import Clustered
 from tests.cluster.running import BothTransport
 from tests.cluster.shard_nodes import KEY
@@ -75,20 +76,31 @@ class WrittenTransport(BothTransport):
 
 
 def settled(cluster: Clustered) -> None:
-    """Wait until every in-sync replica of every range has applied all that is committed."""
-    headers = {"authorization": f"Bearer {KEY}"}
+    """Wait until every in-sync replica of every range has applied all that is committed.
 
-    def state(node: str, tensor: str) -> tuple[int, int]:
-        told = cluster.shards[node].shared_client().get(f"/shard/ranges/{tensor}", headers=headers).json()
-        return told["applied"], told["last"]
+    Ranges may move meanwhile, so the catalogue is read again for each look.
+    """
+    done: set[tuple[str, int]] = set()
 
-    for tensor, record in cluster.catalogue.ranges.items():
-        until(
-            lambda tensor=tensor, record=record: (  # type: ignore[misc]
-                len({*(one for node in record.in_sync for one in state(node, tensor))}) == 1
-            ),
-            f"the replicas of {tensor} have applied what is committed",
-        )
+    def is_settled() -> bool:
+        left = {(tensor, record.epoch): record for tensor, record in cluster.catalogue.ranges.items()}
+        for known, record in left.items():
+            if known not in done and _is_settled(cluster, known[0], record):
+                done.add(known)
+        return left.keys() <= done
+
+    until(is_settled, "the replicas have applied what is committed")
+
+
+def _is_settled(cluster: Clustered, tensor: str, record: RangeRecord) -> bool:
+    states = set()
+    for node in record.in_sync:
+        headers = {"authorization": f"Bearer {KEY}"}
+        answer = cluster.shards[node].shared_client().get(f"/shard/ranges/{tensor}", headers=headers)
+        if not answer.is_success:
+            return False
+        states |= {answer.json()["applied"], answer.json()["last"]}
+    return len(states) == 1
 
 
 def sequence_of(etag: str) -> int:
