@@ -100,9 +100,14 @@ class Replicated:
 
     def first_row(self, node: str, tensor: str, least: int) -> list[int]:
         """The first two items, at the sequence `least` or later."""
-        found = self.rows(node, tensor, least)
-        assert not isinstance(found, str), found
-        return [int(item) for item in found[:2]]
+        found: list[Array | str] = []
+
+        def served() -> bool:
+            found[:] = [self.rows(node, tensor, least)]
+            return not isinstance(found[0], str)
+
+        until(served, f"{node} knows that it is in sync with {tensor}, and is at {least}", 20)
+        return [int(item) for item in found[0][:2]]
 
     def until_in_sync(self, tensor: str, *nodes: str) -> None:
         """Wait until these shards are in sync, and no others."""
