@@ -16,11 +16,13 @@ from app.api.routes.imports import ImportsRoute
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
-from app.api.routes.tensors_scatter import ScatterRoute
+from app.api.routes.tensors_scatter import ScatterRoute, ScatterTarget, StoreScatters
 from app.api.routes.v2_infer import InferRoute
 from app.api.routes.v2_models import ModelRoutes
+from app.cluster.router.ask_primary import PrimaryAsks
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
+from app.cluster.router.sharded_scatters import ShardedScatters
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
 from app.imports.import_jobs import ImportJobs
 from app.operators.registry import ROWS
@@ -48,10 +50,16 @@ def handlers_of(
     `tables` are the tables in row ranges, if tensors are those and not the ones of `store`.
     """
     listed: TensorStore = store if tables is None else tables
-    tensors = TensorsRoute(listed, service.limits, disk_threads, settings.max_upload_bytes)
+    changing = tables if isinstance(tables, PublishedTensors) else None
+    current = None if changing is None else changing.current
+    tensors = TensorsRoute(listed, service.limits, disk_threads, settings.max_upload_bytes, current)
     aliases = AliasesRoute(listed, disk_threads)
     of_imports = ImportsRoute(listed, store, disk_threads, imports)
     sizes = _body_limits(settings)
+
+    def scattering(target: ScatterTarget) -> Handler:
+        return with_name(ScatterRoute(target, service.limits, disk_threads, readiness, sizes))
+
     handlers: dict[str, Handler] = {
         **{row.operation: Exchange(row.signature, service, sizes) for row in ROWS.values()},
         "listTensors": tensors.list,
@@ -60,7 +68,7 @@ def handlers_of(
         "setReplicas": with_name(tensors.set_replicas),
         "deleteTensor": with_name(tensors.delete),
         "tensorContent": with_name(ContentRoute(store, disk_threads)),
-        "scatterTensor": with_name(ScatterRoute(store, service.limits, disk_threads, readiness, sizes)),
+        "scatterTensor": scattering(StoreScatters(store, disk_threads)),
         "importTensor": with_name(of_imports.begin),
         "listImports": of_imports.list,
         "getImport": of_imports.get,
@@ -73,7 +81,15 @@ def handlers_of(
         **_of_health_and_pages(readiness, metrics),
         **_of_inference_protocol(inference, readiness, settings),
     }
-    return handlers if tables is None else handlers | _of_row_ranges(service, tables)
+    if tables is None:
+        return handlers
+    assert isinstance(service, Router)
+    if changing is not None:
+        asks = PrimaryAsks(service.fetcher)
+        handlers["scatterTensor"] = scattering(ShardedScatters(changing, asks, disk_threads))
+    else:
+        handlers |= _of_static_map(tables)
+    return handlers | {"tensorContent": with_name(ShardedContentRoute(tables, service, service.read_scalar, changing))}
 
 
 def _body_limits(settings: Settings) -> BodyLimits:
@@ -129,9 +145,8 @@ def _of_inference_protocol(inference: Inference, readiness: Readiness, settings:
     return handlers
 
 
-def _of_row_ranges(service: Service, tables: ShardedTensors) -> dict[str, Handler]:
-    """Who answers otherwise for tables in row ranges: downloads, and what would change one in place."""
-    assert isinstance(service, Router)
+def _of_static_map(tables: ShardedTensors) -> dict[str, Handler]:
+    """Who refuses what would change a table of a static map."""
 
     def refuse(what: str, *, makes: bool = False) -> Handler:
         async def handle(_: RequestContext, name: str) -> None:
@@ -141,8 +156,4 @@ def _of_row_ranges(service: Service, tables: ShardedTensors) -> dict[str, Handle
 
         return with_name(handle)
 
-    found = {
-        "tensorContent": with_name(ShardedContentRoute(tables, service, service.read_scalar)),
-        "scatterTensor": refuse("A scatter"),
-    }
-    return found if isinstance(tables, PublishedTensors) else found | {"importTensor": refuse("An import", makes=True)}
+    return {"scatterTensor": refuse("A scatter"), "importTensor": refuse("An import", makes=True)}

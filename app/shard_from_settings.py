@@ -33,11 +33,18 @@ from app.telemetry.shared_counters import Counters
 
 _AGAIN_S: Final = 1.0
 _TELL_S: Final = 30.0
-_UNLIMITED: Final = {"max_upload_bytes": 1 << 50, "max_tensors": 1 << 31, "body_timeout": 1200.0, "min_body_rate": 0}
+_UNLIMITED: Final = {
+    "max_upload_bytes": 1 << 50,
+    "max_tensors": 1 << 31,
+    "body_timeout": 1200.0,
+    "min_body_rate": 0,
+    "answer_timeout": 3600.0,
+    "min_answer_rate": 0,
+}
 """Settings whose defaults are for callers who are not trusted; those of a shard have the cluster's key.
 
 A router pauses within a body while its own client does, or another replica: it sends 1 MiB at a time, and its client
-may send 1 KiB a second.
+may send 1 KiB a second. In a download of a table it lets the snapshots of later ranges wait for those before.
 """
 logger = logging.getLogger("gathernd")
 

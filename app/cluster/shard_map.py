@@ -229,8 +229,16 @@ class ShardMap:
 
     def find_content(self, content_id: str) -> ShardedVersion | None:
         """The version of this content, None where the map has none."""
-        versions = (version for table in self.tables.values() for version in table.versions)
-        return next((version for version in versions if version.content_id == content_id), None)
+        found = self.locate_content(content_id)
+        return None if found is None else found[1]
+
+    def locate_content(self, content_id: str) -> tuple[str, ShardedVersion] | None:
+        """The name of the table and the version of this content, None where the map has none."""
+        for name, table in self.tables.items():
+            for version in table.versions:
+                if version.content_id == content_id:
+                    return name, version
+        return None
 
     @property
     def addresses(self) -> frozenset[str]:

@@ -21,10 +21,8 @@ from tests.parity.lookup_cases import Tables, random_lookup
 COUNT = 500 if not TEST_ALL else 2_000 if not SOAK else 20_000
 """Lookups, gathers and scatters."""
 SHARES = 2
-SOON = pytest.mark.xfail(strict=True, reason="routers refuse scatters")
 
 
-@SOON
 @pytest.mark.parametrize("share", slow_but_for((0,), range(SHARES)))
 def test_random_requests(both: WrittenTransport, compared: httpx.Client, held: Tables, share: int) -> None:
     """Reads and scatters in any order: the same answers, and in the end the same bytes."""
@@ -50,7 +48,6 @@ def test_random_requests(both: WrittenTransport, compared: httpx.Client, held: T
         assert answer.status_code == 200, answer.text
 
 
-@SOON
 def test_an_etag_counts_the_ranges_that_scatters_changed(both: WrittenTransport, held: Tables) -> None:
     name, client = "pl_tall", both.router
     rows = len(held[name])

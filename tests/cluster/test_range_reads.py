@@ -9,7 +9,7 @@ import pytest
 
 from app.cluster.router.range_reads import AskReplica, FetchMap, RangeReads, Wake
 from app.cluster.router.replica_choice import FIRST_P95, FIRST_PAUSE, LEAST_P95, SAVED_HEDGES, ReplicaChoice
-from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
+from app.cluster.shard_map import Primary, Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.tensors.dtypes import DTYPES
 from tests.for_each import for_each
 
@@ -304,3 +304,23 @@ def test_a_replica_at_a_new_address_counts_as_another_one() -> None:
     choice = ReplicaChoice()
     choice.failed("a:80", 0.0)
     assert choice.order((version("a").ranges[0].replicas[0], moved), 0.0)[0] == moved
+
+
+@pytest.mark.parametrize(("is_stale", "is_over"), [(True, False), (False, True)])
+def test_an_open_range_is_asked_again_while_its_replicas_say_that_they_are_behind(
+    is_stale: bool, is_over: bool
+) -> None:
+    """Until the shard that has become primary has committed what the last one left."""
+    closed = version()
+    ranges = tuple(replace(one, primary=Primary("a", "a:80", 1)) for one in closed.ranges)
+    known = shard_map(1, replace(closed, ranges=ranges))
+    one = RangeReads(known, known.tables["items"].current, ReplicaChoice(), deadline=30.0, late_after=1.0)
+    now, waiting = 0.0, asks(one.start([0], 0.0))
+    while one.outcome is None and now < 19.0:
+        while waiting:
+            waiting += asks(one.no_range(0, waiting.pop().replica, now, is_stale=is_stale))
+        now += 0.5
+        waiting = asks(one.fetched(known, now))
+    assert (one.outcome == "shard_unavailable") == is_over
+    if not is_over:
+        assert one.answered(0, waiting[0].replica)

@@ -7,9 +7,9 @@ disk.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from unicodedata import category
 
 import orjson
@@ -31,6 +31,7 @@ from app.store.files.write_uploaded_tensor import Upload, UploadSpec, check_shap
 from app.store.store_errors import storage_errors
 from app.store.tensor_metadata import RangeMetadata
 from app.store.tensor_store_interface import TensorStore
+from app.telemetry.served_request import ServedRequest
 from app.telemetry.tensor_change_log import Change
 from app.tensors.little_endian_items import packed_size_hint
 from app.tensors.shape_limits import Limits
@@ -41,11 +42,24 @@ _FORM: Final = "application/x-www-form-urlencoded"
 """What curl says of any body that it is not told of: nothing about the format."""
 
 
+CurrentEtags: TypeAlias = "Callable[[Sequence[Metadata], ServedRequest | None], Awaitable[list[Metadata]]]"
+"""Gives metadata their ETags as they are now; without a request those that are known if they cannot be had soon."""
+
+
 class TensorsRoute:
     """`/tensors` and `/tensors/{name}`. `max_upload_bytes` holds for an upload as sent and as inflated."""
 
-    def __init__(self, store: TensorStore, limits: Limits, threads: DiskThreads, max_upload_bytes: int) -> None:
+    def __init__(
+        self,
+        store: TensorStore,
+        limits: Limits,
+        threads: DiskThreads,
+        max_upload_bytes: int,
+        current: CurrentEtags | None = None,
+    ) -> None:
+        """`current` is given if `store` does not know the ETags of tensors by itself."""
         self.store = store
+        self.current = current
         self.limits = limits
         self.threads = threads
         self.max_upload_bytes = max_upload_bytes
@@ -54,6 +68,8 @@ class TensorsRoute:
         """`GET /tensors`."""
         limit, after = read_page(context)
         found, following = await self.threads.look_up("", lambda: self.store.page(limit, after))
+        if self.current is not None:
+            found = await self.current(found, None)
         body: dict[str, Any] = {"tensors": [described(metadata) for metadata in found], "next": following}
         await context.send(200, JSON, orjson.dumps(body))
 
@@ -61,6 +77,8 @@ class TensorsRoute:
         """`GET /tensors/{name}`."""
         context.query_fields()
         metadata = await self.threads.look_up(name, lambda: self.store.metadata(name))
+        if self.current is not None:
+            (metadata,) = await self.current([metadata], context)
         if await is_unchanged(context, metadata.etag):
             return
         body = orjson.dumps(described(metadata))
@@ -119,6 +137,8 @@ class TensorsRoute:
         check_json_type(context.headers.get(b"content-type", JSON))
         replicas = asked_replicas(await read_json(context))
         metadata = await self.threads.change(name, lambda: self.store.set_replicas(name, replicas))
+        if self.current is not None:
+            (metadata,) = await self.current([metadata], context)
         context.changes = [Change("replicas set", name, replicas=replicas)]
         named = etag_field(metadata.etag), version_field(metadata.version)
         await context.send(200, JSON, orjson.dumps(described(metadata)), *named)

@@ -5,14 +5,15 @@ All of it is of one version, the one that the first look at the map has found.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from time import perf_counter
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from app.api.asgi_request import RequestContext
+from app.api.asgi_request import Field, RequestContext
 from app.api.conditional_requests import is_unchanged
 from app.api.routes.tensors_content import BY_ACCEPT, codec_of, content_fields, row_range
 from app.memory.budget import MemoryReservation
@@ -34,11 +35,37 @@ ScalarReader: TypeAlias = Callable[[str, ServedRequest], Awaitable[Tensor]]
 """Reads a tensor of rank 0, by its reference."""
 
 
+@dataclass(frozen=True, slots=True)
+class ContentSnapshot:
+    """Rows of a table that scatters change meanwhile: all of the content that `etag` names. `close` ends it, once."""
+
+    etag: str
+    pieces: AsyncIterator[bytes]
+    close: Callable[[], None]
+
+
+class ChangingTables(Protocol):
+    """Tables that scatters change."""
+
+    async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
+        """Metadata with their ETags as they are now; without a request those known if they cannot be had soon."""
+
+    async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
+        """Rows `first` to `last` - 1 of a version; None if no scatter has changed it.
+
+        Raises shard_unavailable and overloaded.
+        """
+
+
 class ShardedContentRoute:
     """Downloads of what `store` lists, by gathers of `service`; those of scalars, which have no rows, by `scalar`."""
 
-    def __init__(self, store: TensorStore, service: Service, scalar: ScalarReader) -> None:
+    def __init__(
+        self, store: TensorStore, service: Service, scalar: ScalarReader, changing: ChangingTables | None
+    ) -> None:
+        """`changing` is given if scatters may change the tables."""
         self.store = store
+        self.changing = changing
         self.service = service
         self.scalar = scalar
 
@@ -46,6 +73,8 @@ class ShardedContentRoute:
         """Answer with the rows. Raises GatherError for everything it refuses."""
         query = context.query_fields()
         metadata = self.store.metadata(name)
+        if self.changing is not None:
+            (metadata,) = await self.changing.current([metadata], context)
         if await is_unchanged(context, metadata.etag, BY_ACCEPT):
             return
         codec = codec_of(context, metadata.dtype)
@@ -55,6 +84,12 @@ class ShardedContentRoute:
         row_bytes = prod(shape[1:]) * (dtype.item_size or 8)
         size = prod(shape) * dtype.item_size
         head = codec.write_head(dtype, shape, size)
+        if self.changing is not None and context.method != "HEAD":
+            snapshot = await self.changing.snapshot(metadata, first, last, context)
+            if snapshot is not None:
+                fields = content_fields(codec, metadata.dtype, shape, snapshot.etag, metadata.version, len(head) + size)
+                await _send_snapshot(context, snapshot, head, fields)
+                return
         step = max(1, _CHUNK // max(row_bytes, 1))
         starts = range(first, last, step) if row_bytes and context.method != "HEAD" else range(0)
         # Before the answer begins, so that what is lost becomes an error.
@@ -95,3 +130,18 @@ class ShardedContentRoute:
         except BaseException:
             memory.release()
             raise
+
+
+async def _send_snapshot(
+    context: RequestContext, snapshot: ContentSnapshot, head: bytes, fields: Sequence[Field]
+) -> None:
+    try:
+        if await is_unchanged(context, snapshot.etag, BY_ACCEPT):
+            return
+        await context.begin_answer(200, *fields)
+        await context.sender({"type": "http.response.body", "body": head, "more_body": True})
+        async for piece in snapshot.pieces:
+            await context.sender({"type": "http.response.body", "body": piece, "more_body": True})
+        await context.sender({"type": "http.response.body", "body": b""})
+    finally:
+        snapshot.close()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import orjson
 
@@ -25,6 +26,7 @@ from app.server.readiness import Readiness
 from app.store import Conditions, LocalStore
 from app.store.idempotency import read_key
 from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered
+from app.telemetry.served_request import ServedRequest
 from app.telemetry.tensor_change_log import SCATTERED, Change
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
@@ -39,23 +41,54 @@ _ROW_BYTES: Final = 64
 """Memory for one row of a scatter while rows are worked out and put in order."""
 
 
+class ScatterOutcome(NamedTuple):
+    """What a scatter is answered: the tensor's ETag after it, and the number of the version that it changed.
+
+    `repeated` says that it was carried out before, for a request with the same Idempotency-Key, and not again. `ranges`
+    is how many row ranges it changed, None of a tensor that has none.
+    """
+
+    etag: str
+    version: int
+    repeated: bool = False
+    ranges: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SentScatter:
+    """A scatter to the tensor that `name` stands for. `read` parses the body: what it asks for, and the digest that
+    tells it from other requests with the same key. It belongs on a thread, and raises every error of the formats.
+    """
+
+    name: str
+    read: Callable[[], tuple[ScatterCall, str]]
+    conditions: Conditions
+    key: str | None
+
+
+class ScatterTarget(Protocol):
+    """Who judges scatters and carries them out: the store of this machine, or the shards of a cluster."""
+
+    async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
+        """Read, judge and make a scatter, durably. Raises every error of the route."""
+
+
 class ScatterRoute:
-    """Scatters into resident tensors."""
+    """Scatters into the tensors of `target`."""
 
     def __init__(
         self,
-        store: LocalStore,
+        target: ScatterTarget,
         limits: Limits,
         threads: DiskThreads,
         readiness: Readiness,
         body_limits: BodyLimits,
     ) -> None:
-        self.store = store
+        self.target = target
         self.limits = limits
         self.threads = threads
         self.readiness = readiness
         self.body_limits = body_limits
-        self._tasks: set[asyncio.Task[Scattered]] = set()
 
     async def __call__(self, context: RequestContext, name: str) -> None:
         """Read, change, answer. Raises GatherError for everything it refuses."""
@@ -81,45 +114,53 @@ class ScatterRoute:
             limits=self.limits,
             memory=context.memory,
         )
-        scattered = await self._carry_out(name, read, conditions, key)
-        etag, version = scattered.etag, scattered.version
-        if not scattered.repeated:
+        outcome = await self.target.carry_out(SentScatter(name, read, conditions, key), context)
+        etag, version = outcome.etag, outcome.version
+        if not outcome.repeated:
             context.changes = [Change(SCATTERED, split_reference(name)[0], version, len(body))]
-        body = orjson.dumps({"name": name, "etag": etag})
-        await context.send(200, JSON, body, etag_field(etag), version_field(version))
+        answer = {"name": name, "etag": etag, **({} if outcome.ranges is None else {"ranges": outcome.ranges})}
+        await context.send(200, JSON, orjson.dumps(answer), etag_field(etag), version_field(version))
 
-    async def _carry_out(
-        self, name: str, read: Callable[[], tuple[ScatterCall, str]], conditions: Conditions, key: str | None
-    ) -> Scattered:
-        """What the scatter of `read` is answered; while others of the tensor are carried out it takes no thread."""
+
+class StoreScatters:
+    """Scatters into the tensors of a store on this machine."""
+
+    def __init__(self, store: LocalStore, threads: DiskThreads) -> None:
+        self._store = store
+        self._threads = threads
+        self._tasks: set[asyncio.Task[Scattered]] = set()
+
+    async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
+        """Read, judge and make a scatter; while others of the tensor are carried out it takes no thread."""
+        del request
         loop = asyncio.get_running_loop()
         turn = asyncio.Event()
-        lock = self.store.lock_name(name)
+        lock = self._store.lock_name(sent.name)
 
         def wake() -> None:
             loop.call_soon_threadsafe(turn.set)
 
         def begin() -> tuple[ScatterAttempt, Scattered | None]:
-            call, digest = read()
-            attempt = ScatterAttempt(self.store, name, call, conditions, key, digest, wake)
+            call, digest = sent.read()
+            attempt = ScatterAttempt(self._store, sent.name, call, sent.conditions, sent.key, digest, wake)
             return attempt, attempt.advance()
 
         async def finish(attempt: ScatterAttempt) -> Scattered:
             while True:
                 await turn.wait()
                 turn.clear()
-                scattered = attempt.outcome() or await self.threads.change(lock, attempt.advance)
+                scattered = attempt.outcome() or await self._threads.change(lock, attempt.advance)
                 if scattered is not None:
                     return scattered
 
-        attempt, scattered = await self.threads.change(lock, begin)
+        attempt, scattered = await self._threads.change(lock, begin)
         if scattered is None:
             # A task of its own: others wait for this one to carry them out, also when its own request is cancelled.
             task = loop.create_task(finish(attempt))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             scattered = await asyncio.shield(task)
-        return scattered
+        return ScatterOutcome(scattered.etag, scattered.version, scattered.repeated)
 
 
 class ScatterAttempt:

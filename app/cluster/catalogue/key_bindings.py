@@ -83,6 +83,14 @@ class KeyBindings:
         """
         return self.submit(scope, key, content_id, digest).result()
 
+    def find(self, scope: str, key: str) -> Binding | None:
+        """The binding of a key, None if it is not bound. Blocks. Raises shard_unavailable if etcd does not answer."""
+        try:
+            found = self._gateway.ask("/v3/kv/range", {"key": _base64(self._key(scope, key))})
+        except OSError:
+            raise unavailable("etcd does not answer") from None
+        return next((_binding_of(one["value"]) for one in found.get("kvs", ())), None)
+
     def submit(self, scope: str, key: str, content_id: str, digest: str) -> Future[Binding]:
         """As `bind`, without waiting."""
         asked = _Asked(self._key(scope, key), Binding(content_id, digest))
@@ -224,7 +232,11 @@ def _binding(key: str, binding: Binding, lease: str) -> dict[str, Any]:
 
 def _read(part: Mapping[str, Any]) -> Binding:
     """The binding that a transaction has found."""
-    content_id, digest, *_ = orjson.loads(b64decode(part["responses"][0]["response_range"]["kvs"][0]["value"]))
+    return _binding_of(part["responses"][0]["response_range"]["kvs"][0]["value"])
+
+
+def _binding_of(value: str) -> Binding:
+    content_id, digest, *_ = orjson.loads(b64decode(value))
     return Binding(content_id, digest)
 
 

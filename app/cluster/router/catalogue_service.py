@@ -19,6 +19,8 @@ from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router_files import RouterFiles
 from app.cluster.router.sharded_service import RoutedTables
 from app.cluster.router.sharded_upload import Spool
+from app.cluster.router.table_etags import TableEtags
+from app.cluster.router.table_snapshot import TableSnapshots
 from app.cluster.shard_map import ShardMap
 from app.telemetry.shared_counters import Counters, SlotHeader, unshared_counters
 from app.tensors.shape_limits import Limits
@@ -62,6 +64,7 @@ class CatalogueService(RoutedTables):
         super().__init__(self._tables, late_after, None, files.tls)
         if files.tls is not None:
             self._use_tls(files.tls)
+        self._tables.etags, self._tables.snapshots = TableEtags(self.fetcher), TableSnapshots(self.fetcher)
         self.fetcher.refresh = self._refresh
         self._refreshed: list[Callable[[], None]] = []
         self._refreshing: asyncio.Task[None] | None = None
@@ -85,7 +88,7 @@ class CatalogueService(RoutedTables):
             self._closing.wait(_ASK_S)
 
     async def watch(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = self._tables.etags.loop = asyncio.get_running_loop()
         if self._watching is None:
             self._watching = Thread(target=self._client.watch, args=(self._closing,), name="catalogue", daemon=True)
             self._watching.start()
@@ -174,4 +177,5 @@ class CatalogueService(RoutedTables):
         self._closing.set()
         self._counters.header[SlotHeader.MAP] = 0
         await super().close()
+        await asyncio.to_thread(self._tables.close)
         await asyncio.to_thread(self._database.close)

@@ -263,7 +263,7 @@ class _Fetch:
             if is_late:
                 reads.choice.gave_up(replica.address, ask.seconds - asked.spare, now)
             if (is_late and asked.in_haste) or failure.kind in ("busy", "starting", "stale", "deadline"):
-                self._do(place, reads.no_range(number, replica, now))
+                self._do(place, reads.no_range(number, replica, now, is_stale=failure.kind == "stale"))
             else:
                 self._do(place, reads.failed(number, replica, now, failure.detail))
         self._look(place)

@@ -6,27 +6,37 @@ Methods that change something block, and return once all workers of this router 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import replace
+from typing import Final, Protocol
 
+from app.api.routes.tensors_content_in_ranges import ContentSnapshot
 from app.catalogue.aliases import AliasMove, moved, new_etag
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.catalogue.records import Alias
 from app.catalogue.versions import check_new_version
-from app.cluster.catalogue import transitions
+from app.cluster.catalogue import ranges, transitions
 from app.cluster.catalogue.client import CatalogueClient
+from app.cluster.catalogue.key_bindings import Binding, KeyBindings
 from app.cluster.catalogue.records import Catalogue, Change
 from app.cluster.router.running_uploads import RunningUploads
 from app.cluster.router.segment_writer import ShardAccess
-from app.cluster.router.sharded_tensors import ShardedTensors
+from app.cluster.router.sharded_tensors import ShardedResident, ShardedTensors
 from app.cluster.router.sharded_upload import PulledUpload, ShardedUpload, Spool, SpooledUpload, StreamedUpload
+from app.cluster.router.table_etags import TableEtags
+from app.cluster.router.table_snapshot import TableSnapshots
 from app.cluster.router.version_writer import BytesBefore, VersionWriter
 from app.cluster.shard_map import ShardMap
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.tensor_metadata import Metadata
+from app.telemetry.served_request import ServedRequest
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
+
+ANY: Final = ("*",)
+"""The condition that holds for any ETag."""
 
 
 class Serving(Protocol):
@@ -54,13 +64,16 @@ class PublishedTensors(ShardedTensors):
         self._keep = keep
         self._spool = spool
         self._uploads = RunningUploads(client)
+        self._bindings = KeyBindings(client.database)
+        self.etags: TableEtags
+        self.snapshots: TableSnapshots
+        """Both are set before requests are served: shards are asked over the connections of the service."""
 
     # Publishing
 
     def etag_to_replace(self, name: str) -> str | None:
-        own = self._client.catalogue.record_of(name)
-        check_new_version(own)
-        return None if own.current is None else own.current.etag
+        check_new_version(self._client.catalogue.record_of(name))
+        return self._etag_now(name)
 
     def upload(self, spec: UploadSpec) -> Upload:
         """An upload that goes on to the shards. Shards decide themselves what they keep in memory.
@@ -88,6 +101,7 @@ class PublishedTensors(ShardedTensors):
         assert upload.writer is not None, "`finish` comes first"
         spec = upload.spec
         try:
+            conditions = self._as_uploaded(conditions, spec.name)
             keep = self._keep if spec.keep is None else spec.keep
             origin = "" if _is_spooled(spec) else spec.origin  # segments of others are not in one piece there
             version, catalogue = upload.writer.publish(conditions, upload.digest, keep, origin, spec.note)
@@ -105,6 +119,7 @@ class PublishedTensors(ShardedTensors):
     def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:
         check_reference(reference)
         name, number = split_reference(reference)
+        conditions = self._as_uploaded(conditions, reference)
         going: list[int] = []
 
         def remove(catalogue: Catalogue) -> Change | None:
@@ -144,6 +159,81 @@ class PublishedTensors(ShardedTensors):
             return transitions.remove_alias(catalogue, alias, conditions)
 
         self._change(remove)
+
+    # Scatters
+
+    def open_ranges(self, table: str, number: int) -> None:
+        """Have the ranges of a version take scatters. Blocks. Raises tensor_not_found and shard_unavailable."""
+        self._serving.serve(self._client.transact_all(lambda catalogue: ranges.open_ranges(catalogue, table, number)))
+
+    async def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
+        """Bind an Idempotency-Key as `KeyBindings.bind` does."""
+        return await asyncio.wrap_future(self._bindings.submit(scope, key, content_id, digest))
+
+    async def binding_of(self, scope: str, key: str) -> Binding | None:
+        """What an Idempotency-Key is bound to, None for a new one. Raises shard_unavailable."""
+        return await asyncio.to_thread(self._bindings.find, scope, key)
+
+    async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
+        """What was found of tables, with their ETags as they are now.
+
+        Without a request, ranges that do not answer soon count with the sequences that are known. Otherwise raises
+        shard_unavailable and deadline_exceeded.
+        """
+        residents = [self._open_resident(f"{one.name}@{one.version}") for one in found]
+        asked = [one for one in residents if one is not None]
+        if not asked:
+            return list(found)
+        if request is None:
+            etags = await self.etags.read_soon(asked)
+        else:
+            etags = [await self.etags.read(one, request) for one in asked]
+        told = dict(zip(map(id, asked), etags, strict=True))
+        return [
+            one if resident is None else replace(one, etag=told[id(resident)])
+            for one, resident in zip(found, residents, strict=True)
+        ]
+
+    async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
+        """Rows of a version at one moment of each range, None if none of them takes scatters."""
+        resident = self._open_resident(f"{found.name}@{found.version}")
+        return None if resident is None else await self.snapshots.open(resident, first, last, request)
+
+    def _open_resident(self, reference: str) -> ShardedResident | None:
+        """The version that a reference names, if one of its ranges takes scatters."""
+        resident = self.get(reference)
+        return resident if isinstance(resident, ShardedResident) and resident.version_in_map.is_open else None
+
+    def _etag_now(self, reference: str) -> str | None:
+        """The ETag of what a reference names, None if it names nothing. Blocks."""
+        resident = self._open_resident(reference)
+        if resident is not None:
+            return self.etags.now(resident)
+        name, number = split_reference(reference)
+        own = self._client.catalogue.record_of(name)
+        found = own.current if number is None else own.version(number)
+        return None if found is None else found.etag
+
+    def _as_uploaded(self, conditions: Conditions, reference: str) -> Conditions:
+        """Conditions on a table that takes scatters, as conditions on the content that the catalogue has.
+
+        They are judged here: scatters that come afterwards do not change what is replaced. Raises precondition_failed.
+        """
+        resident = self._open_resident(reference)
+        if resident is None or conditions == ALWAYS:
+            return conditions
+        now, uploaded = self.etags.now(resident), resident.version_in_map.etag
+        conditions.check(now)
+        match, none_match = conditions.match, conditions.none_match
+        if match is not None and match != ANY:
+            match = (uploaded,)
+        if none_match is not None and none_match != ANY:
+            none_match = tuple(tag for tag in none_match if tag != uploaded)
+        return Conditions(match, none_match, conditions.pointer)
+
+    def close(self) -> None:
+        """End what binds keys. Blocks."""
+        self._bindings.close()
 
     def _change(self, transition: Callable[[Catalogue], Change | None]) -> ShardMap:
         """Make a change: a map that has it, by which all workers serve."""

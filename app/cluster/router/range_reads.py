@@ -140,10 +140,10 @@ class RangeReads:
             self.choice.failed(replica.address, now, why)
         return self._not_there(number, replica, now)
 
-    def no_range(self, number: int, replica: Replica, now: float) -> list[ReadAction]:
-        """A shard does not have the range, or may not be read (`stale_map`)."""
+    def no_range(self, number: int, replica: Replica, now: float, *, is_stale: bool = False) -> list[ReadAction]:
+        """A shard does not serve the range now; if `is_stale`, it does not have what the map says, or what is known."""
         one = self._waiting.get(number)
-        if one is not None:
+        if one is not None and is_stale:
             one.refused = True
         return self._not_there(number, replica, now)
 

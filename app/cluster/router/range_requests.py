@@ -7,7 +7,7 @@ output that belongs to its rows).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -21,7 +21,7 @@ from app.cluster.router.row_sinks import BadAnswer, RowSink, Sink, WholeBody
 from app.cluster.shard_map import ShardedVersion
 from app.formats.safetensors.header import write_header
 from app.kernels.split_by_range import split
-from app.memory.budget import Memory
+from app.memory.budget import UNCOUNTED, Memory
 from app.operators.registry import OPERATORS
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
@@ -236,6 +236,16 @@ def row_requests(
         requests[number] = RangeRequest("gathernd", query, body, output, sink, count, places)
         begin = end
     return requests
+
+
+def probes(version: ShardedVersion, numbers: Iterable[int]) -> dict[int, RangeRequest]:
+    """Gathers of no rows from these ranges: the ETags of their answers say how far the ranges are."""
+    output = Output(version.dtype, None, 0, UNCOUNTED, 0)
+    query = output.query + _dialect("gathernd", version.dtype)
+    return {
+        number: RangeRequest("gathernd", query, [_indices_header(0, 1)], output, WholeBody(_ANSWER_ROOM), 0)
+        for number in numbers
+    }
 
 
 @lru_cache(4096)

@@ -229,7 +229,7 @@ class Shards:
     """All shards by address, asked over TLS where `tls` is given. `choice` says which replica is asked first."""
 
     def __init__(self, tls: SSLContext | None = None) -> None:
-        self._tls = tls
+        self.tls = tls
         self.choice = ReplicaChoice()
         self._shards: dict[str, Shard] = {}
 
@@ -237,12 +237,12 @@ class Shards:
         """The shard at an address."""
         shard = self._shards.get(address)
         if shard is None:
-            shard = self._shards[address] = Shard(address, self._tls)
+            shard = self._shards[address] = Shard(address, self.tls)
         return shard
 
     def use_tls(self, tls: SSLContext) -> None:
         """Open new connections with `tls`; those that are open stay."""
-        self._tls = tls
+        self.tls = tls
         for shard in self._shards.values():
             shard.tls = tls
 

@@ -1,0 +1,121 @@
+"""Asks the primary of a range for a scatter, and waits between two asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from time import perf_counter
+from typing import Final
+from urllib.parse import quote
+
+from app.api.meant_shard import FIELD
+from app.cluster.range_scatter import RangeScatter, RangeScattered
+from app.cluster.router.fetch_rows import RowFetcher
+from app.cluster.router.row_sinks import WholeBody
+from app.cluster.router.shard_connection import Failure
+from app.cluster.router.shards import Ask
+from app.cluster.shard_map import RowRange
+from app.errors import Code, GatherError
+from app.telemetry.served_request import ServedRequest
+
+LATE_S: Final = 6.0
+"""How long a primary may be silent: replicas that do not answer have left by then."""
+SLOWEST: Final = 1 << 24
+"""Bytes a second that a primary makes durable at least, on all its replicas."""
+FIRST_PAUSE: Final = 0.02
+LONGEST_PAUSE: Final = 0.5
+_MOST_ANSWER: Final = 1 << 12
+_FINAL: Final[frozenset[Code]] = frozenset(
+    {"invalid_field", "unsupported_dtype", "insufficient_storage", "limit_exceeded", "payload_too_large"}
+)
+"""The errors that asking again does not change."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFailed:
+    """Why a range has not made its part, as far as is known."""
+
+    why: str
+
+
+class PrimaryAsks:
+    """Asks primaries over the connections of `fetcher`, on the event loop."""
+
+    def __init__(self, fetcher: RowFetcher) -> None:
+        self._fetcher = fetcher
+
+    async def ask(self, one: RowRange, scatter: RangeScatter, request: ServedRequest) -> RangeScattered | RangeFailed:
+        """Ask the primary of a range once. Raises the errors that asking again does not change."""
+        primary, fetcher = one.primary, self._fetcher
+        assert primary is not None
+        left = request.deadline - perf_counter()
+        body = scatter.pieces()
+        size = sum(map(len, body))
+        head = (
+            b"POST /shard/ranges/%b/scatter HTTP/1.1\r\nhost: %b\r\ncontent-type: application/octet-stream\r\n"
+            b"%b: %b\r\n%b%bx-gathernd-timeout: %d\r\ncontent-length: %d\r\n\r\n"
+        ) % (
+            quote(one.tensor).encode(), primary.address.encode(), FIELD, primary.node.encode(), fetcher.fields,
+            fetcher.handed_on(request), max(1, ceil(left)), size,
+        )  # fmt: skip
+        sink = WholeBody(_MOST_ANSWER)
+        patience = min(max(left, 0.1), LATE_S + size / SLOWEST)
+        failure = await self._asked(primary.address, [head, *body], sink, patience)
+        if failure is None:
+            try:
+                found = RangeScattered.from_json(sink.body)
+            except ValueError as error:
+                return RangeFailed(f"{primary.address}: the answer cannot be read: {error}")
+            if not found.repeated:
+                fetcher.sequences.told(one.tensor, found.sequence)
+            return found
+        if failure.code in _FINAL:
+            raise GatherError(failure.code, failure.said)
+        return RangeFailed(f"{primary.address}: {failure.said or failure.detail}")
+
+    async def _asked(
+        self, address: str, pieces: list[bytes | bytearray | memoryview], sink: WholeBody, patience: float
+    ) -> Failure | None:
+        answered: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
+        shard = self._fetcher.shards.get(address)
+        ask = Ask(shard, pieces, sink, None, patience, lambda _, failure: answered.set_result(failure), _ignore)
+        ask.start()
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            ask.drop()
+            raise
+
+    async def newer_map(self) -> None:
+        """Have a newer map in use if there is one; waits for a second at most."""
+        read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._fetcher.refresh(lambda: None if read.done() else read.set_result(None))
+        await read
+
+    def pauses(self, deadline: float) -> Pauses:
+        """The pauses of one range until a deadline, in seconds of `perf_counter`."""
+        return Pauses(self, deadline)
+
+
+class Pauses:
+    """Between two asks: the newest map is read, and if that says nothing new, some time passes."""
+
+    def __init__(self, asks: PrimaryAsks, deadline: float) -> None:
+        self._asks = asks
+        self._deadline = deadline
+        self._pause = FIRST_PAUSE
+
+    async def wait(self, is_new: Callable[[], bool]) -> bool:
+        """Wait for the next pause unless the newest map `is_new`; False once the deadline has passed."""
+        await self._asks.newer_map()
+        left = self._deadline - perf_counter()
+        if left > 0 and not is_new():
+            await asyncio.sleep(min(self._pause, left))
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return perf_counter() < self._deadline
+
+
+def _ignore(ask: Ask) -> None:
+    """The answer begins."""

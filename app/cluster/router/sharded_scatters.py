@@ -1,0 +1,289 @@
+"""Scatters to the tables of a cluster: judged here, and each range that they change is asked at its primary.
+
+A scatter changes each range at once, and the ranges one by one. Each range is sent the key of the request, or one that
+is drawn for it, so that it may be asked again until it says that it has made its part: after a lost connection, or at
+another primary. What a caller's key is bound to (`key_bindings`) is the content that its retries go to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NoReturn
+from uuid import uuid4
+
+from app.api.disk_threads import DiskThreads
+from app.api.routes.tensors_scatter import ScatterOutcome, SentScatter
+from app.catalogue.conditions import ALWAYS, Conditions
+from app.cluster.catalogue.key_bindings import Binding
+from app.cluster.range_scatter import RangeScattered
+from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed
+from app.cluster.router.published_tensors import PublishedTensors
+from app.cluster.router.scatter_parts import ScatterPart, judged
+from app.cluster.router.sharded_tensors import ShardedResident
+from app.cluster.shard_map import ShardedVersion
+from app.errors import GatherError
+from app.store.store_errors import not_found
+from app.telemetry.served_request import ServedRequest
+from app.tensors.scatter_call import ScatterCall
+
+_ATTEMPTS: Final = 8
+"""So often a scatter without a key begins anew where its version goes meanwhile."""
+_NO_SEQUENCE: Final = 1 << 62
+"""The sequence of no range: a primary makes no scatter at it, and says whether it knows its key."""
+_UNCONDITIONAL: Final = (ALWAYS, Conditions(match=("*",)))
+
+
+class ContentGone(Exception):
+    """The version that a scatter was judged by is not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A scatter that fits `version` of the table `table`. `is_own` says that the key was drawn here."""
+
+    table: str
+    version: ShardedVersion
+    whole: ScatterPart
+    call: ScatterCall
+    key: str
+    digest: str
+    is_own: bool
+
+
+class ShardedScatters:
+    """Scatters into `tables`; a `ScatterTarget`."""
+
+    def __init__(self, tables: PublishedTensors, asks: PrimaryAsks, threads: DiskThreads) -> None:
+        self._tables = tables
+        self._asks = asks
+        self._threads = threads
+        self._tasks: set[asyncio.Task[ScatterOutcome]] = set()
+
+    async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
+        """Read, judge and make a scatter. Raises shard_unavailable besides the errors of one machine."""
+        call, digest = await self._threads.change(sent.name, sent.read)
+        # A task of its own: what is begun on some ranges is made on all, also when the request is cancelled.
+        task = asyncio.get_running_loop().create_task(self._carry_out(sent, call, digest, request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _carry_out(
+        self, sent: SentScatter, call: ScatterCall, digest: str, request: ServedRequest
+    ) -> ScatterOutcome:
+        for _ in range(_ATTEMPTS):
+            one = await self._begin(sent, call, digest)
+            try:
+                return await self._make(one, sent.conditions, request)
+            except ContentGone:
+                if not one.is_own:
+                    _refuse_gone(one.version.content_id)
+        raise GatherError("overloaded", f"{sent.name!r} is being replaced again and again", retry_after=1)
+
+    # What it is judged by
+
+    async def _begin(self, sent: SentScatter, call: ScatterCall, digest: str) -> _Judged:
+        """The scatter, judged by the content that the name, or its key, stands for."""
+        try:
+            found = self._tables.shard_map.find(sent.name)
+            if found is None:
+                raise not_found(sent.name, self._tables)
+            one = await self._judge(*found, sent, call, digest)
+        except GatherError:
+            # The name may stand for another content by now, which the request does not fit: a known key still counts.
+            known = await self._tables.binding_of(sent.name, sent.key) if sent.key is not None else None
+            if known is None:
+                raise
+            return await self._bound(known, sent, call, digest)
+        if sent.key is None:
+            return one
+        binding = await self._tables.bind(sent.name, sent.key, one.version.content_id, digest)
+        if binding == Binding(one.version.content_id, digest):
+            return one
+        return await self._bound(binding, sent, call, digest)
+
+    async def _bound(self, binding: Binding, sent: SentScatter, call: ScatterCall, digest: str) -> _Judged:
+        """The scatter, judged by the content that its key is bound to."""
+        if binding.digest != digest:
+            raise GatherError(
+                "invalid_field",
+                "this Idempotency-Key came with another request before",
+                hint="Send a new Idempotency-Key with each other request, such as a UUID.",
+                pointer="/idempotency-key",
+            )
+        found = self._tables.shard_map.locate_content(binding.content_id)
+        if found is None:
+            await self._asks.newer_map()
+            found = self._tables.shard_map.locate_content(binding.content_id)
+        if found is None:
+            _refuse_gone(binding.content_id)
+        return await self._judge(*found, sent, call, digest)
+
+    async def _judge(
+        self, table: str, version: ShardedVersion, sent: SentScatter, call: ScatterCall, digest: str
+    ) -> _Judged:
+        whole = await self._threads.change(sent.name, lambda: judged(version, call))
+        if version.dtype.kind == "string":
+            _refuse_strings(sent.name)
+        if len(version.ranges) > 1 and sent.conditions not in _UNCONDITIONAL:
+            _refuse_conditions(sent.name, len(version.ranges))
+        key = f"/{uuid4().hex}" if sent.key is None else f"{sent.name}/{sent.key}"
+        return _Judged(table, version, whole, call, key, digest, sent.key is None)
+
+    # Making it
+
+    async def _make(self, one: _Judged, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
+        """Have all ranges make their parts. Raises ContentGone."""
+        if conditions not in _UNCONDITIONAL:
+            return await self._make_if(one, conditions, request)
+        parts = await self._threads.change(one.table, lambda: one.whole.cut(one.version.ranges))
+        return await self._outcome(one, await self._all(one, parts, request))
+
+    async def _make_if(self, one: _Judged, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
+        """The same if `conditions` hold for the table, which has one range at most."""
+        for _ in range(_ATTEMPTS):
+            resident = ShardedResident(self._tables.shard_map, one.table, self._newest(one))
+            etag = await self._tables.etags.read(resident, request)
+            problem = _problem(conditions, etag)
+            if problem is not None and (one.is_own or not len(one.whole.slices)):
+                raise problem
+            if not len(one.whole.slices):
+                return await self._outcome(one, [])
+            sequence = _NO_SEQUENCE if problem is not None else _sequence_in(etag)
+            answers = await self._all(one, [one.whole], request, sequence)
+            if not any(answer.refused for _, answer in answers):
+                return await self._outcome(one, answers)
+            if problem is not None:
+                raise problem
+        raise GatherError("overloaded", f"{one.table!r} changes again and again", retry_after=1)
+
+    async def _all(
+        self, one: _Judged, parts: Sequence[ScatterPart], request: ServedRequest, if_sequence: int | None = None
+    ) -> list[tuple[str, RangeScattered]]:
+        """What the primaries of all parts answer, with the names of their tensors. Raises the first error."""
+        asked = [self._part(one, part, request, if_sequence) for part in parts]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found: list[tuple[str, RangeScattered]] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            found += answer
+        return found
+
+    async def _part(
+        self, one: _Judged, part: ScatterPart, request: ServedRequest, if_sequence: int | None
+    ) -> list[tuple[str, RangeScattered]]:
+        """Have a range make its part, by whichever primary it has, until the deadline of the request.
+
+        A range that has been cut meanwhile has its part made by its pieces.
+        """
+        pauses, failure = self._asks.pauses(request.deadline), RangeFailed("the range has no primary")
+        while True:
+            version = self._newest(one)
+            own = [each for each in version.ranges if part.start <= each.start and each.stop <= part.stop]
+            if len(own) > 1:
+                return await self._all(one, part.cut(own), request, if_sequence)
+            if len(own) != 1:
+                raise ContentGone
+            epoch = 0
+            if own[0].primary is None:
+                failure = await self._open(one, version) or failure
+            elif own[0].primary.address:
+                epoch = own[0].primary.epoch
+                order = part.order(version.dtype, one.call.reduction, epoch, one.key, one.digest, if_sequence)
+                answer = await self._asks.ask(own[0], order, request)
+                if isinstance(answer, RangeScattered):
+                    return [(own[0].tensor, answer)]
+                failure = answer
+            if not await pauses.wait(partial(self._is_led_anew, one, part, epoch)):
+                raise _unavailable(one, part, failure)
+
+    async def _open(self, one: _Judged, version: ShardedVersion) -> RangeFailed | None:
+        """Have the ranges of a version take scatters; why they do not."""
+        try:
+            await asyncio.to_thread(self._tables.open_ranges, one.table, version.number)
+        except GatherError as problem:
+            if problem.code == "tensor_not_found":
+                raise ContentGone from None
+            return RangeFailed(problem.detail)
+        return None
+
+    def _newest(self, one: _Judged) -> ShardedVersion:
+        """The version as the newest map has it. Raises ContentGone."""
+        found = self._tables.shard_map.find_content(one.version.content_id)
+        if found is None:
+            raise ContentGone
+        return found
+
+    def _is_led_anew(self, one: _Judged, part: ScatterPart, epoch: int) -> bool:
+        """Whether the newest map says something else of a part than that its primary is at `epoch`."""
+        found = self._tables.shard_map.find_content(one.version.content_id)
+        if found is None:
+            return True
+        own = next((each for each in found.ranges if (each.start, each.stop) == (part.start, part.stop)), None)
+        if own is None:
+            return True
+        return own.primary is not None and own.primary.address != "" and own.primary.epoch != epoch
+
+    async def _outcome(self, one: _Judged, answers: Sequence[tuple[str, RangeScattered]]) -> ScatterOutcome:
+        try:
+            version = self._newest(one)
+        except ContentGone:  # it was made, and the version has been removed since
+            version = one.version
+        resident = ShardedResident(self._tables.shard_map, one.table, version)
+        etag = await self._tables.etags.after(resident, {tensor: answer.sequence for tensor, answer in answers})
+        is_repeated = bool(answers) and all(answer.repeated for _, answer in answers)
+        return ScatterOutcome(etag, version.number, is_repeated, len(answers))
+
+
+def _problem(conditions: Conditions, etag: str) -> GatherError | None:
+    """What conditions that do not hold for this ETag are refused with."""
+    try:
+        conditions.check(etag)
+    except GatherError as problem:
+        return problem
+    return None
+
+
+def _sequence_in(etag: str) -> int:
+    return int(etag.strip('"').rpartition("-")[2])
+
+
+def _refuse_gone(content_id: str) -> NoReturn:
+    raise GatherError(
+        "precondition_failed",
+        f"the version that this request was sent to, of content {content_id}, was removed",
+        hint="Read the tensor, and send the request with a new Idempotency-Key if the change still holds.",
+    )
+
+
+def _refuse_strings(name: str) -> NoReturn:
+    raise GatherError(
+        "not_implemented",
+        f"{name!r} has strings, and tables of strings in row ranges take no scatters",
+        hint="Publish a new version of the table.",
+    )
+
+
+def _refuse_conditions(name: str, count: int) -> NoReturn:
+    raise GatherError(
+        "not_implemented",
+        f"{name!r} has {count} row ranges, which do not change all at once: a scatter to them takes no ETags",
+        hint="Leave out If-Match and If-None-Match.",
+    )
+
+
+def _unavailable(one: _Judged, part: ScatterPart, failure: RangeFailed) -> GatherError:
+    name = f"{one.table}@{one.version.number}"
+    what = "the Idempotency-Key of this one" if not one.is_own else "an Idempotency-Key, so that it can be sent again"
+    return GatherError(
+        "shard_unavailable",
+        f"rows {part.start} to {part.stop - 1} of {name!r} take no scatters now ({failure.why}); whether this one is "
+        "made there is not known",
+        facts={"ranges": [{"tensor": name, "start": part.start, "stop": part.stop}]},
+        hint=f"Send the request again with {what}.",
+        retry_after=1,
+    )
