@@ -16,6 +16,7 @@ from app.cluster.catalogue.records import Options
 from tests.cluster.clustered import Clustered, clustered, routing
 from tests.cluster.running import put
 from tests.cluster.shard_nodes import KEY
+from tests.cluster.waiting import until
 from tests.cluster.written import sequence_of
 from tests.http.conftest import Start
 from tests.http.forms import int64
@@ -90,10 +91,12 @@ def test_gathers_and_explanations_tell_the_sum(client: httpx.Client) -> None:
     told = client.post("/gathernd", json=body, params={"explain": "true"}).json()
     assert told["data_etag"] == etag
     feature = {"tensor": "told", "indices": int64([3], [0, 1, 39])}
-    pooled = {"tensor": "told", "indices": int64([2], [39, 0]), "offsets": int64([1], [0]), "pooling": "sum"}
-    read = client.post("/lookup", json={"features": [feature, pooled]})
+    other = {"tensor": "told@1", "indices": int64([2], [39, 5])}
+    read = client.post("/lookup", json={"features": [feature, other], "concat": False})
     assert read.status_code == 200, read.text
-    assert [one["data_etag"] for one in read.json()["tensors"]] == [etag, etag]
+    values = [one["values"] for one in read.json()["outputs"]]
+    assert values == [[1, 1, 0, 0, 1, 1], [1, 1, 0, 0]]
+    assert [one["data_etag"] for one in read.json()["features"]] == [etag, etag]
 
 
 def test_a_connection_reads_what_it_has_written(client: httpx.Client) -> None:
@@ -106,6 +109,7 @@ def test_a_connection_reads_what_it_has_written(client: httpx.Client) -> None:
 
 def test_adds_through_two_routers_all_count(client: httpx.Client, cluster: Clustered, other: Server) -> None:
     put(client, "counted", TABLE)
+    until(lambda: other.shared_client().get("/tensors/counted").status_code == 200, "both routers know the table")
 
     def add(number: int) -> None:
         with (other if number % 2 else cluster.router).client() as own:
@@ -233,3 +237,23 @@ def test_what_is_refused(client: httpx.Client) -> None:
     error(answer, 501, "not_implemented")
     error(send(client, "nobody", [0]), 404, "tensor_not_found", "/name")
     error(send(client, "nobody", [0], {"idempotency-key": "n-1"}), 404, "tensor_not_found", "/name")
+
+
+def test_a_scatter_waits_for_another_primary(cluster: Clustered, client: httpx.Client) -> None:
+    """The last test: it kills a shard."""
+    put(client, "led", TABLE)
+    assert send(client, "led", [0]).status_code == 200
+    ranges = cluster.catalogue.ranges
+    tensor = next(tensor for tensor in ranges if tensor.startswith(content_id(client, "led")) and ".0-" in tensor)
+    cluster.kill(ranges[tensor].primary)
+    for turn in range(2, 5):
+        answer = send(client, "led", [0], {"idempotency-key": f"led-{turn}"})
+        assert answer.status_code == 200, answer.text
+        body = {"data": {"tensor": "led"}, "indices": int64([1, 1], [0])}
+        assert client.post("/gathernd", json=body).json()["output"]["values"] == [turn, turn]
+    assert cluster.catalogue.ranges[tensor].primary != ranges[tensor].primary
+
+
+def content_id(client: httpx.Client, name: str) -> str:
+    etag: str = client.get(f"/tensors/{name}").json()["etag"]
+    return etag.strip('"').rpartition("-")[0]

@@ -16,6 +16,7 @@ import numpy as np
 from app.api.asgi_request import Field, RequestContext
 from app.api.conditional_requests import is_unchanged
 from app.api.routes.tensors_content import BY_ACCEPT, codec_of, content_fields, row_range
+from app.errors import GatherError
 from app.memory.budget import MemoryReservation
 from app.services.service import Service
 from app.store import Metadata
@@ -84,17 +85,28 @@ class ShardedContentRoute:
         row_bytes = prod(shape[1:]) * (dtype.item_size or 8)
         size = prod(shape) * dtype.item_size
         head = codec.write_head(dtype, shape, size)
-        if self.changing is not None and context.method != "HEAD":
+
+        async def is_sent() -> bool:
+            """Whether it was sent from snapshots, since scatters change the table."""
+            if self.changing is None or context.method == "HEAD":
+                return False
             snapshot = await self.changing.snapshot(metadata, first, last, context)
-            if snapshot is not None:
-                fields = content_fields(codec, metadata.dtype, shape, snapshot.etag, metadata.version, len(head) + size)
-                await _send_snapshot(context, snapshot, head, fields)
-                return
+            if snapshot is None:
+                return False
+            fields = content_fields(codec, metadata.dtype, shape, snapshot.etag, metadata.version, len(head) + size)
+            await _send_snapshot(context, snapshot, head, fields)
+            return True
+
+        if await is_sent():
+            return
         step = max(1, _CHUNK // max(row_bytes, 1))
         starts = range(first, last, step) if row_bytes and context.method != "HEAD" else range(0)
         # Before the answer begins, so that what is lost becomes an error.
         piece, held = await self._rows(context, metadata, first, min(first + step, last)) if starts else (b"", None)
         try:
+            # The first scatter may have come meanwhile.
+            if held is not None and await is_sent():
+                return
             known = len(head) + size if dtype.item_size else None
             fields = content_fields(codec, metadata.dtype, shape, metadata.etag, metadata.version, known)
             await context.begin_answer(200, *fields)
@@ -123,7 +135,11 @@ class ShardedContentRoute:
         try:
             memory.charge(indices.array.nbytes)
             if metadata.shape:
-                rows = (await self.service.run(call, own)).output
+                answer = await self.service.run(call, own)
+                rows = answer.output
+                if context.started and answer.data_etag != metadata.etag:
+                    # What has been sent is of another content: the caller is not to take it for whole.
+                    raise GatherError("shard_unavailable", "a scatter came to the table while it was read")
             else:
                 rows = await self.scalar(reference, own)
             return packed_bytes(rows, memory), memory
