@@ -23,7 +23,7 @@ def test_records_of_an_epoch_before_the_ranges_are_not_shipped() -> None:
     listed = Listed("items", VERSION, SEGMENT, 2, RangeRecord(3, "s0", ("s0", "s1")))
     follower: Any = SimpleNamespace(open_ranges=lambda: {listed.tensor: listed})
     nobody: Any = SimpleNamespace()
-    primaries = Primaries("s0", nobody, follower, nobody)
+    primaries = Primaries("s0", nobody, follower, nobody, nobody)
     with pytest.raises(GatherError) as raised:
         primaries.replicate(listed.tensor, Batch(2, 0, 0, 1, b""))
     assert raised.value.code == "shard_unavailable"

@@ -16,8 +16,7 @@ from app.cluster.shard.catalogue_follower import CatalogueFollower
 from app.errors import GatherError
 from app.store import LocalStore, Resident
 from app.store.files.mapped_tensor import MappedContent
-from app.store.files.tensor_file import HeaderWord
-from app.store.scatters.replicated_contents import is_settled
+from app.store.files.tensor_file import HeaderWord, is_settled
 
 _LOOK_S: Final = 0.002
 _DIGITS: Final = 18
