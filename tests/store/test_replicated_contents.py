@@ -117,9 +117,10 @@ def test_copies_are_what_their_records_make_them_whatever_happens_in_between(ste
             one, other = copies[which], copies[(which + 1 + size % 2) % 3]
             if what == "append" and one.records[: len(committed)] == committed:
                 first = len(one.records) + 1
-                epoch, rows = max(one.epoch, number + 2), (7 * number) % ROWS
+                epoch, row = max(one.epoch, number + 2), (7 * number) % ROWS
                 one.append([
-                    Made(first + each, epoch, (each, rows), number + 1.5, f"{number}.{each}") for each in range(size + 1)
+                    Made(first + each, epoch, (each, row), number + 1.5, f"{number}.{each}")
+                    for each in range(size + 1)
                 ])  # fmt: skip
             elif what == "commit" and one.records[: len(committed)] == committed and one.epoch == max(
                 each.epoch for each in copies
