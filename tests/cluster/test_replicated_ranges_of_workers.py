@@ -42,6 +42,8 @@ def test_all_processes_of_a_shard_take_the_scatters_of_its_ranges(cluster: Clust
                 table.scatter(tensor, [0], [[1, 1]], key)
 
     primaries = {tensor: table.record(tensor).primary for tensor in (first, second)}
+    for node in NODES:
+        cluster.shards[node].shared_client()  # before several threads ask for it
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(send, [*keys, *keys]))
         with stopped(cluster, NODES[1]):
