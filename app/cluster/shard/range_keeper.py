@@ -20,7 +20,7 @@ from app.cluster.replication.primary import NOTICE_S, JoinAnswer
 from app.cluster.shard.catalogue_follower import CatalogueFollower
 from app.cluster.shard.peers import PeerFailed
 from app.cluster.shard.range_joins import Joins
-from app.cluster.shard.range_log import RangeLog
+from app.cluster.shard.range_log import RangeLog, Words
 from app.cluster.shard.range_primary import Primaries
 from app.errors import GatherError
 
@@ -50,6 +50,8 @@ class RangeKeeper:
         self._running: dict[tuple[str, str], Future[None]] = {}
         self._told: dict[tuple[str, str], tuple[int, int]] = {}
         """Epoch and sequence of the last commit that a replica has acknowledged, by range and node."""
+        self._waiting: dict[str, tuple[int, float]] = {}
+        """The sequence that a replica with a tail has applied, and since when."""
         self._late: dict[tuple[str, str], float] = {}
         """Since when a replica does not acknowledge a commit."""
 
@@ -86,8 +88,25 @@ class RangeKeeper:
                     self._begin(self._pool, "lost", one.tensor, lambda one=one: self._lose(one))  # type: ignore[misc]
                 elif record.primary == self.node:
                     self._lead(one, record, words.epoch, words.applied)
+                elif self._is_waiting(one.tensor, words):
+                    self._begin(self._joining, "tail", one.tensor, lambda one=one: self._ask(one))  # type: ignore[misc]
             elif self.node in one.segment.nodes:
                 self._begin(self._joining, "join", one.tensor, lambda one=one: self._join(one))  # type: ignore[misc]
+
+    def _is_waiting(self, tensor: str, words: Words) -> bool:
+        """Whether a replica in sync has waited since an earlier look to be told what is committed."""
+        if words.is_settled and words.logged <= words.applied:
+            self._waiting.pop(tensor, None)
+            return False
+        applied, since = self._waiting.get(tensor, (-1, 0.0))
+        if applied != words.applied:
+            self._waiting[tensor] = words.applied, time.monotonic()
+            return False
+        return time.monotonic() - since >= LOOK_S
+
+    def _ask(self, one: Listed) -> None:
+        """Ask the primary, which may have been told, before a loss of power here, that all is applied."""
+        self.joins.join(one)
 
     def _begin(self, pool: ThreadPoolExecutor, what: str, tensor: str, work: Callable[[], None]) -> None:
         """Begin work in the background unless the same is being done for the range."""

@@ -18,7 +18,7 @@ from app.cluster.replication.replica import (
 from app.cluster.shard.range_messages import MOST_RECORDS
 from app.cluster.shard.read_gate import GatedStore
 from app.errors import GatherError
-from app.store.files.tensor_file import Description, HeaderWord
+from app.store.files.tensor_file import Description, HeaderWord, is_settled
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.publish_and_remove_versions import CarriedKey, CopiedContent
 from app.store.scatters.log_frames import decode, frames_in
@@ -29,11 +29,12 @@ _NOT_HERE: Final = ("tensor_not_found", "tensor_damaged")
 
 
 class Words(NamedTuple):
-    """The epoch that a log has seen, and the sequences that are applied and durable in it."""
+    """The epoch that a log has seen, the sequences that are applied and durable in it, and whether it may be read."""
 
     epoch: int
     applied: int
     logged: int
+    is_settled: bool = True
 
 
 class RangeLog:
@@ -64,7 +65,8 @@ class RangeLog:
             if problem.code not in _NOT_HERE:
                 raise
             return None
-        return Words(words[HeaderWord.EPOCH], words[HeaderWord.VERSION] >> 1, words[HeaderWord.LOGGED])
+        epoch, applied = words[HeaderWord.EPOCH], words[HeaderWord.VERSION] >> 1
+        return Words(epoch, applied, words[HeaderWord.LOGGED], is_settled(words))
 
     def quick_state(self, tensor: str) -> ReplicaState | None:
         """What `state` returns, without a look at the log if the head of the file says that there is no tail.
