@@ -18,7 +18,7 @@ from tests.http.tensors import RAW
 from tests.parity.items import choose
 from tests.parity.lookup_cases import Tables, random_lookup
 
-COUNT = 500 if not TEST_ALL else 2_000 if not SOAK else 20_000
+COUNT = 150 if not TEST_ALL else 1_000 if not SOAK else 20_000
 """Lookups, gathers and scatters."""
 SHARES = 2
 

@@ -71,6 +71,8 @@ def test_an_upload_is_cut_written_to_the_shards_and_served(cluster: Clustered, c
     answer = put(client, "items", TABLE)
     assert answer.status_code == 201
     described = client.get("/tensors/items").json()
+    ranges = described.pop("ranges")
+    assert [(one["start"], one["stop"]) for one in ranges] == [(0, 250), (250, 500), (500, 750), (750, 1001)]
     assert described == answer.json()
     assert (described["version"], described["versions"], described["bytes"]) == (1, [1], TABLE.nbytes)
     assert np.array_equal(content(client, "items", TABLE), TABLE)

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from app.cluster.router import shard_resources
+from app.cluster.router.fetch_rows import RowFetcher
 from app.cluster.router.router import Router
 from app.cluster.router.shard_resources import SPLIT_BYTES
 from app.cluster.router.sharded_tensors import ShardedTensors
+from app.cluster.router.shards import Shards
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.kernels import reference
@@ -61,6 +63,7 @@ def test_the_rows_of_many_indices_are_counted_in_a_thread_of_the_pool(
     router = Router(Limits(), tables, reference, pool, BackendChooser(threads=2), budget)
     shape = (count, 1) if explained is explained_gather else (count,)
     request = served(budget)
+    router.fetcher = RowFetcher(Shards(), tables.shard_map, late_after=1.0)
     try:
         told = asyncio.run(explained(router, Tensor(DTYPES["int64"], shape, np.zeros(count, np.int64)), request))
     finally:

@@ -12,19 +12,18 @@ import pytest
 
 from tests.cluster.chaos.network import HUB
 from tests.cluster.test_ray_launcher import NAMESPACE
-from tests.conftest import SOAK
 from tests.needs import ROOT, skip_without
 
-SECONDS = 600 if SOAK else 60
+SECONDS = 600
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1500)
 def test_acknowledged_adds_are_made_once_whatever_dies_stops_or_is_cut_off(warmed: Path, tmp_path: Path) -> None:
     skip_without(etcd="etcd-server", unshare="util-linux", nsenter="util-linux", ip="iproute2")
     if subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode:
         pytest.skip("a network namespace cannot be made here")
-    seed = random.SystemRandom().getrandbits(32) if SOAK else 40
+    seed = random.SystemRandom().getrandbits(32)
     arguments = [str(tmp_path), str(warmed), str(SECONDS), str(seed)]
     done = subprocess.run(
         [*NAMESPACE, "sh", "-ec", HUB, sys.executable, "-m", "tests.cluster.chaos", *arguments],
