@@ -130,6 +130,18 @@ COUNTERS: Final[Mapping[str, Counter]] = {
 }
 """By their names. All that is counted under one of these names is shown."""
 CERTIFICATE_EXPIRY: Final = "gathernd_tls_certificate_expiry_timestamp_seconds"
+SHARD_GAUGES: Final[Mapping[str, str]] = {
+    "gathernd_ranges_primary": "Ranges that take scatters whose primary is this shard.",
+    "gathernd_ranges_in_sync": "Ranges that take scatters with which this shard is in sync.",
+    "gathernd_ranges_out_of_sync": "Ranges that take scatters which this shard is to have, and is not in sync with.",
+    "gathernd_ranges_refusing_scatters": "Ranges whose primary is this shard and which refuse scatters: too few "
+    "replicas are in sync.",
+    "gathernd_range_lag_seconds": "How long a replica has not said that it has applied what is committed: the longest "
+    "of all ranges whose primary is this shard.",
+    "gathernd_catalogue_age_seconds": "Seconds since etcd last confirmed the catalogue of this shard: after 15 it "
+    "refuses reads of ranges that take scatters.",
+}
+"""Those that only a shard of a cluster shows."""
 GAUGES: Final[Mapping[str, str]] = {
     "gathernd_requests_in_flight": "Requests being answered.",
     "gathernd_requests_limit": "Requests that may be under way: one more is refused.",
@@ -148,15 +160,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "gathernd_resident_bytes": "Bytes of the resident tensors, all versions of them.",
     "gathernd_resident_tensors_limit": "Most resident tensors that there may be.",
     "gathernd_resident_bytes_free": "Bytes of resident tensors that quota and disk still have room for.",
-    "gathernd_ranges_primary": "Ranges that take scatters whose primary is this shard.",
-    "gathernd_ranges_in_sync": "Ranges that take scatters with which this shard is in sync.",
-    "gathernd_ranges_out_of_sync": "Ranges that take scatters which this shard is to have, and is not in sync with.",
-    "gathernd_ranges_refusing_scatters": "Ranges whose primary is this shard and which refuse scatters: too few "
-    "replicas are in sync.",
-    "gathernd_range_lag_seconds": "How long a replica has not said that it has applied what is committed: the longest "
-    "of all ranges whose primary is this shard.",
-    "gathernd_catalogue_age_seconds": "Seconds since etcd last confirmed the catalogue of this shard: after 15 it "
-    "refuses reads of ranges that take scatters.",
+    **SHARD_GAUGES,
     "gathernd_gpu_memory_bytes": "Bytes of the GPU's memory that the service may use; 0 without a GPU.",
     "gathernd_gpu_used_bytes": "Bytes of it that copies of tensors and gathers hold.",
     "gathernd_gpu_resident_bytes": "Bytes of it that copies of resident tensors hold.",

@@ -42,7 +42,7 @@ from tests.workers.releases import (
 
 __all__ = ["start"]
 
-RELEASES = 1000 if SOAK else 50 if TEST_ALL else 20
+RELEASES = 1000 if SOAK else 50 if TEST_ALL else 8
 TABLE = np.arange(1001 * 8, dtype=np.float32).reshape(1001, 8)
 
 
