@@ -30,6 +30,10 @@ from app.store.scatters.scatter_log import ScatterLog
 KEY: Final = re.compile(r"[\x21-\x7e]{1,256}")
 """The form of a key: 1 to 256 visible ASCII characters."""
 LIFETIME_NS: Final = 24 * 3600 * 10**9
+DRAWN: Final = "/"
+"""How the keys begin that routers draw for scatters without one, so that they may ask a range again."""
+DRAWN_LIFETIME_NS: Final = 3600 * 10**9
+"""A router asks again within a request's time, and a shard remembers so many keys at most."""
 _KEYS_PER_TRANSACTION: Final = 1000
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -161,6 +165,11 @@ class IdempotencyKeys:
         with self._change() as transaction:
             transaction.store_keys((), self._expiry())
             transaction.set_facts(self.clock.facts())
+
+    def logged_at(self, key: str | None, *, replicated: bool) -> int:
+        """The time that a record with this key has: a key that a router drew for a replicated content ages sooner."""
+        is_drawn = replicated and key is not None and key.startswith(DRAWN)
+        return self.clock.now() - (LIFETIME_NS - DRAWN_LIFETIME_NS if is_drawn else 0)
 
     def store(self, transaction: Transaction, answers: Sequence[AnsweredKey]) -> None:
         """Enter those that have not expired in the catalogue, and remove some that have."""

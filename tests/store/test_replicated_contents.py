@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import GatherError
-from app.store import LocalStore
+from app.store import LocalStore, idempotency
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
@@ -195,6 +195,25 @@ def test_a_batch_that_is_not_known_to_be_committed_stays_a_tail_and_its_key_is_n
     store.replicated.replication = Alone(store)
     assert scatter(store, TENSOR, [[3]], np.ones((1, WIDTH), np.float32), "add", key="k").endswith('-1"')
     assert read(store, TENSOR)[3, 0] == 1
+
+
+def test_a_key_that_a_router_drew_is_forgotten_after_an_hour(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicated(store)
+    store.replicated.replication = Alone(store)
+    ones = np.ones((1, WIDTH), np.float32)
+
+    def add_to_both() -> list[float]:
+        for row, key in ((3, "/drawn"), (4, "items/the-caller's")):
+            scatter(store, TENSOR, [[row]], ones, "add", key=key)
+        found: list[float] = read(store, TENSOR)[3:5, 0].tolist()
+        return found
+
+    assert [add_to_both() for _ in range(2)] == [[1, 1], [1, 1]]
+    all_but_an_hour = idempotency.LIFETIME_NS - idempotency.DRAWN_LIFETIME_NS
+    monkeypatch.setattr(idempotency, "LIFETIME_NS", all_but_an_hour)
+    assert add_to_both() == [2, 1]
 
 
 def test_workers_see_that_a_tail_was_replaced_by_one_as_long(store: LocalStore, other: LocalStore) -> None:

@@ -25,6 +25,7 @@ from app.cluster.router.scatter_parts import ScatterPart, judged
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.shard_map import ShardedVersion
 from app.errors import GatherError
+from app.store.idempotency import DRAWN
 from app.store.store_errors import not_found
 from app.telemetry.served_request import ServedRequest
 from app.tensors.scatter_call import ScatterCall
@@ -130,7 +131,7 @@ class ShardedScatters:
             _refuse_strings(sent.name)
         if len(version.ranges) > 1 and sent.conditions not in _UNCONDITIONAL:
             _refuse_conditions(sent.name, len(version.ranges))
-        key = f"/{uuid4().hex}" if sent.key is None else f"{sent.name}/{sent.key}"
+        key = f"{DRAWN}{uuid4().hex}" if sent.key is None else f"{sent.name}/{sent.key}"
         return _Judged(table, version, whole, call, key, digest, sent.key is None)
 
     # Making it

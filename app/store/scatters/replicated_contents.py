@@ -191,8 +191,8 @@ class ReplicatedContent:
             self._check_rows(record)
             last, last_epoch = entry.sequence, entry.epoch
             fresh.append(replace(record, entry=replace(
-                entry, clock=self._keys.clock.now(), scope=self.row.name, version=self.row.number,
-                etag=self.writable.description.etag(entry.sequence),
+                entry, clock=self._keys.logged_at(entry.key, replicated=True), scope=self.row.name,
+                version=self.row.number, etag=self.writable.description.etag(entry.sequence),
             )))  # fmt: skip
         if fresh:
             self.log_records(fresh)

@@ -90,10 +90,10 @@ class ScatterExecutor:
             writable.items, change.rows, change.updates.array, change.width, change.reduction, records
         )
         sequence = (writable.version >> 1 if last_sequence is None else last_sequence) + 1
+        epoch = writable.words[HeaderWord.EPOCH]
         entry = Entry(
-            sequence, time.time_ns(), change.key, change.digest, description.etag(sequence), len(rows),
-            values.shape[1], self._keys.clock.now(), scope, writable.data_version,
-            writable.words[HeaderWord.EPOCH],
+            sequence, time.time_ns(), change.key, change.digest, description.etag(sequence), len(rows), values.shape[1],
+            self._keys.logged_at(change.key, replicated=epoch > 0), scope, writable.data_version, epoch,
         )  # fmt: skip
         records.append(Record(entry, rows, values))
         return Scattered(entry.etag, entry.version)
