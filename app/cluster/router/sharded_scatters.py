@@ -279,12 +279,14 @@ def _refuse_conditions(name: str, count: int) -> NoReturn:
 
 def _unavailable(one: _Judged, part: ScatterPart, failure: RangeFailed) -> GatherError:
     name = f"{one.table}@{one.version.number}"
-    what = "the Idempotency-Key of this one" if not one.is_own else "an Idempotency-Key, so that it can be sent again"
+    hint = "Send the request again with the Idempotency-Key of this one."
+    if one.is_own:
+        hint = "Read the rows to see whether it is made. With an Idempotency-Key it could just be sent again."
     return GatherError(
         "shard_unavailable",
         f"rows {part.start} to {part.stop - 1} of {name!r} take no scatters now ({failure.why}); whether this one is "
         "made there is not known",
         facts={"ranges": [{"tensor": name, "start": part.start, "stop": part.stop}]},
-        hint=f"Send the request again with {what}.",
+        hint=hint,
         retry_after=1,
     )
