@@ -15,7 +15,7 @@ A change has at most AT_ONCE records: call the transitions of many ranges again 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -28,6 +28,8 @@ from app.errors import GatherError
 
 AT_ONCE: Final = 100
 """Records in a change: etcd takes 128 by default."""
+PROPOSED: Final = 1
+"""The epoch of a range whose primary has not begun."""
 NOBODY: Final[frozenset[str]] = frozenset()
 
 
@@ -39,9 +41,10 @@ def min_in_sync(replicas: int) -> int:
 def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
     """Have the ranges of a version take scatters: those that are closed and have a shard that runs.
 
-    The shards of a segment that run are in sync, since a closed one has the rows that were uploaded. It is judged by
-    the table, so that no segment moves meanwhile. A range whose shards are all lost stays closed. Raises
-    tensor_not_found.
+    The shards of a segment that run are in sync, if they have the rows that were uploaded. One of them is proposed as
+    primary, at epoch PROPOSED. It begins once it has found its rows, and raises the epoch. Until then nothing is
+    acknowledged, so that any shard of the segment may be proposed in its place. It is judged by the table, so that no
+    segment moves meanwhile. A range whose shards are all lost stays closed. Raises tensor_not_found.
     """
     own = catalogue.record_of(name)
     version = own.version(number)
@@ -105,14 +108,19 @@ def lose_rows(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
     """Take a replica that has lost its rows out of the range, and make another one the primary if it was that.
 
     If no other replica is in sync, nothing changes: the acknowledged scatters are lost, and no replica that lacks some
-    of them takes its place.
+    of them takes its place. But if no primary has begun, another shard of the segment that runs is proposed.
     """
     record = catalogue.ranges.get(tensor)
     if record is None or node not in record.in_sync:
         return None
-    if record.in_sync == (node,):
+    if record.in_sync != (node,):
+        return _change([(tensor, without(catalogue, record, node))])
+    listed = find_listed(catalogue, tensor)
+    if record.epoch > PROPOSED or listed is None:
         return None
-    return _change([(tensor, without(catalogue, record, node))])
+    nodes = listed.segment.nodes
+    others = tuple(one for one in nodes if one != node and _runs(catalogue, one, nodes))
+    return _change([(tensor, _led(catalogue, record, others))] if others else [])
 
 
 def fail_over(catalogue: Catalogue, gone: Collection[str] = NOBODY) -> Change | None:
@@ -126,7 +134,7 @@ def fail_over(catalogue: Catalogue, gone: Collection[str] = NOBODY) -> Change | 
         for one in listed_segments(catalogue)
         if (record := one.opened) is not None
         and not _runs(catalogue, record.primary, one.segment.nodes, gone)
-        and (left := tuple(node for node in record.in_sync if _runs(catalogue, node, one.segment.nodes, gone)))
+        and (left := _may_lead(catalogue, record, one.segment.nodes, gone))
     )
     return _change(moved)
 
@@ -149,15 +157,25 @@ def _first_record(catalogue: Catalogue, tensor: str, segment: Segment) -> RangeR
     """None if no shard of the segment runs. The primaries of a table are spread over its shards."""
     living = tuple(node for node in segment.nodes if _runs(catalogue, node, segment.nodes))
     staying = [node for node in living if node not in catalogue.drained] or living
-    return RangeRecord(1, staying[crc32(tensor.encode()) % len(staying)], living) if living else None
+    return RangeRecord(PROPOSED, staying[crc32(tensor.encode()) % len(staying)], living) if living else None
+
+
+def _may_lead(
+    catalogue: Catalogue, record: RangeRecord, nodes: Sequence[str], gone: Collection[str]
+) -> tuple[str, ...]:
+    """The shards that run and are in sync. If none does and no primary has begun, all of the segment that run."""
+    running = tuple(node for node in nodes if _runs(catalogue, node, nodes, gone))
+    in_sync = tuple(node for node in record.in_sync if node in running)
+    return in_sync or (running if record.epoch == PROPOSED else ())
 
 
 def _led(catalogue: Catalogue, record: RangeRecord, left: tuple[str, ...]) -> RangeRecord:
     """The record with the replicas `left`: one that runs and is not drained is primary if the primary is not left."""
+    epoch = record.epoch + 1 if record.epoch > PROPOSED else PROPOSED
     if record.primary in left:
-        return RangeRecord(record.epoch + 1, record.primary, left)
+        return RangeRecord(epoch, record.primary, left)
     primary = min(left, key=lambda node: (node not in catalogue.alive, node in catalogue.drained, left.index(node)))
-    return RangeRecord(record.epoch + 1, primary, left)
+    return RangeRecord(epoch, primary, left)
 
 
 def _runs(catalogue: Catalogue, node: str, nodes: Collection[str], gone: Collection[str] = NOBODY) -> bool:

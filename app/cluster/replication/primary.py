@@ -11,6 +11,8 @@ from app.cluster.replication.replica import Append, AppendAnswer, Appended, Repl
 
 SHIP_S: Final = 2.0
 """Seconds that a replica has to answer before it leaves the range."""
+FIRST_TERM: Final = 2
+"""The epoch at which a range has its first primary. Before, the catalogue has only proposed one (see `ranges`)."""
 NOTICE_S: Final = 5.0
 """Seconds that a replica has to apply what is committed before it leaves the range."""
 
@@ -35,6 +37,8 @@ class Standing(StrEnum):
     """It is the primary and has lost its rows. It asks the catalogue for another primary (`lose_rows`)."""
     RAISE_RECORD = "raise_record"
     """Its own epoch is ahead. It has the catalogue raise the record to it (`raise_epoch`), and looks again."""
+    BEGIN = "begin"
+    """The range was opened and has had no primary yet. It makes epoch FIRST_TERM its own, durably, and looks again."""
     RAISE_OWN = "raise_own"
     """The record is ahead: it makes that epoch its own, durably, and looks again."""
     RESOLVE = "resolve"
@@ -52,6 +56,8 @@ def standing(members: Members | None, node: str, state: ReplicaState | None, res
         return Standing.NOT_PRIMARY
     if state is None:
         return Standing.NO_ROWS
+    if max(state.epoch, members.epoch) < FIRST_TERM:
+        return Standing.BEGIN
     if state.epoch != members.epoch:
         return Standing.RAISE_RECORD if state.epoch > members.epoch else Standing.RAISE_OWN
     return Standing.READY if resolved == members.epoch and not state.tail else Standing.RESOLVE

@@ -16,6 +16,7 @@ from app.cluster.catalogue import ranges
 from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.catalogue.records import RangeRecord
 from app.cluster.replication.primary import (
+    FIRST_TERM,
     Committed,
     Join,
     JoinAnswer,
@@ -113,6 +114,8 @@ class Primaries(Replication):
                 self._raise_record(tensor, state.epoch)
             elif stands is Standing.RAISE_OWN:
                 self._log.raise_epoch(tensor, record.epoch)
+            elif stands is Standing.BEGIN:
+                self._log.raise_epoch(tensor, FIRST_TERM)
             else:
                 self._resolve(one, state)
         raise unavailable(f"the primary of {tensor} changes again and again")

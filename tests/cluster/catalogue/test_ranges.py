@@ -195,6 +195,16 @@ def test_the_only_replica_in_sync_is_not_replaced_though_it_has_lost_its_rows() 
     assert ranges.lose_rows(catalogue, FIRST, "b") is None
 
 
+def test_before_a_primary_has_begun_any_shard_of_the_segment_may_be_proposed() -> None:
+    opened = put(cluster("abc", "bc"), FIRST, RangeRecord(ranges.PROPOSED, "b", ("b",)))
+    assert applied(opened, ranges.lose_rows(opened, FIRST, "b")).ranges[FIRST] == RangeRecord(1, "a", ("a", "c"))
+    assert applied(dead(opened, "b"), ranges.fail_over(dead(opened, "b"))).ranges[FIRST] == RangeRecord(
+        1, "a", ("a", "c")
+    )
+    alone = dead(dead(opened, "a"), "c")
+    assert ranges.lose_rows(alone, FIRST, "b") is None, "it waits for one that may have the rows"
+
+
 # Failover
 
 
@@ -304,6 +314,8 @@ def test_changes_in_any_order_judged_early_and_made_late_keep_every_range_sound(
             assert len(set(record.in_sync)) == len(record.in_sync)
             if old is None:
                 assert (record.epoch, "ranges/" + tensor in before.revisions) == (1, False)
+            elif record.epoch == ranges.PROPOSED:  # nobody has begun
+                assert old.epoch == ranges.PROPOSED
             elif record != old:
                 assert record.epoch == old.epoch + 1
                 assert record.primary == old.primary or record.primary in old.in_sync

@@ -274,7 +274,7 @@ def test_the_status_says_who_is_primary_and_who_is_in_sync() -> None:
 @settings(max_examples=100, deadline=None)
 def test_whatever_happens_rows_in_sync_are_never_given_up_and_the_range_becomes_well(data: st.DataObject) -> None:
     draw = data.draw
-    cluster = Cluster(catalogue_of("abc", RangeRecord(1, "a", ("a", "b", "c")), replicas=3), held=set("abc"))
+    cluster = Cluster(catalogue_of("abc", RangeRecord(2, "a", ("a", "b", "c")), replicas=3), held=set("abc"))
     cluster.planner.drop_after = 0.0
     for _ in range(draw(st.integers(1, 20))):
         node = draw(st.sampled_from(NODES))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from app.cluster.catalogue.listed_segments import Listed, listed_segments
 from app.cluster.catalogue.node_choice import crowding
-from app.cluster.catalogue.records import Catalogue, Change, Segment, Table, Version
+from app.cluster.catalogue.ranges import PROPOSED
+from app.cluster.catalogue.records import Catalogue, Change, RangeRecord, Segment, Table, Version
 from app.cluster.catalogue.transitions import zones_of
 from app.cluster.shard_map import ShardMap
 from app.tensors.tensor_name import split_reference
@@ -86,7 +87,7 @@ class Checks:
             if kind == "tables":
                 self._check_table(name, before.tables.get(name), catalogue.tables.get(name), catalogue.ranges)
             old, new = before.ranges.get(name), catalogue.ranges.get(name)
-            if kind == "ranges" and old is not None and new is not None and new.epoch <= old.epoch:
+            if kind == "ranges" and old is not None and new is not None and not _follows(old, new):
                 raise Violation(f"{name} was at epoch {old.epoch}, and is {new}")
         for alias, one in catalogue.aliases.items():
             if catalogue.record_of(one.name).version(one.version) is None or catalogue.record_of(alias).versions:
@@ -250,3 +251,8 @@ def _find(catalogue: Catalogue, reference: str) -> str:
     own = catalogue.record_of(name)
     found = own.current if number is None else own.version(number)
     return "" if found is None else found.content_id
+
+
+def _follows(old: RangeRecord, new: RangeRecord) -> bool:
+    """Whether a record of a range may come after another one."""
+    return new.epoch > old.epoch or new.epoch == old.epoch == PROPOSED

@@ -8,6 +8,7 @@ from functools import partial
 from app.cluster.catalogue.ranges import join_in_sync, leave_in_sync, min_in_sync, raise_epoch
 from app.cluster.catalogue.records import Catalogue, RangeRecord
 from app.cluster.replication.primary import (
+    FIRST_TERM,
     NOTICE_S,
     Committed,
     JoinAnswer,
@@ -115,6 +116,8 @@ class Primaries(Replicas):
             then(members)
         elif stands is Standing.RAISE_OWN:
             self.raise_own(tensor, copy, members.epoch, partial(again, members), fail)
+        elif stands is Standing.BEGIN:
+            self.raise_own(tensor, copy, FIRST_TERM, partial(again, members), fail)
         elif stands is Standing.RAISE_RECORD:
             change = partial(raise_epoch, tensor=tensor, node=self.node, epoch=copy.epoch)
             self.shard.client.transact(

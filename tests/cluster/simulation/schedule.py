@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.cluster.catalogue.records import Catalogue, Change, Options
+from app.cluster.shard_map import shard_tensor
 from tests.cluster.simulation.checks import Checks
 from tests.cluster.simulation.clients import Clients
 from tests.cluster.simulation.database import MACHINE, Database
@@ -273,14 +274,21 @@ class Schedule:
         """Whether other machines, or a URL, have whatever this one has."""
         if any(node in one.in_sync for one in self.checks.latest.ranges.values()):
             return False
-        for table in self.checks.latest.tables.values():
-            for version in table.versions:
-                for one in version.segments:
-                    others = [other for other in one.nodes if other != node]
-                    tensor = version.tensor(one)
-                    if node in one.nodes and not version.origin and not any(self.checks.has(n, tensor) for n in others):
-                        return False
-        return True
+        latest = self.checks.latest
+        held = [
+            (one, version.tensor(one))
+            for table in latest.tables.values()
+            for version in table.versions
+            if not version.origin
+            for one in version.segments
+        ]
+        for content_id, upload in latest.uploads.items():
+            held += [(one, shard_tensor(content_id, one.start, one.stop)) for one in upload.segments]
+        return all(
+            any(self.checks.has(other, tensor) for other in one.nodes if other != node)
+            for one, tensor in held
+            if node in one.nodes
+        )
 
     # The end
 
