@@ -68,8 +68,7 @@ class PrimaryAsks:
                 found = RangeScattered.from_json(sink.body)
             except ValueError as error:
                 return RangeFailed(f"{primary.address}: the answer cannot be read: {error}")
-            if not found.repeated:
-                fetcher.sequences.told(one.tensor, found.sequence)
+            fetcher.sequences.told(one.tensor, found.sequence)
             return found
         if failure.code in _FINAL:
             raise GatherError(failure.code, failure.said)
