@@ -135,6 +135,8 @@ class KeyBindings:
             problem = error
         for key, asked in group.items():
             for one in asked:
+                if not one.answer.set_running_or_notify_cancel():
+                    continue
                 if key in found:
                     one.answer.set_result(found[key])
                 else:

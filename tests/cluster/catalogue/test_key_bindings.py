@@ -142,3 +142,10 @@ def test_a_binding_outlasts_a_kill_and_waits_for_the_database(
         assert refusal.value.code == "shard_unavailable"
         bindings.close()
         database.close()
+
+
+def test_who_waits_no_more_holds_up_nobody(bindings: KeyBindings) -> None:
+    """Requests whose router ends are cancelled while their keys are bound."""
+    given_up = [bindings.submit("items", f"given-up-{number}", "x", "d") for number in range(200)]
+    assert [one.cancel() for one in given_up].count(True)
+    assert bindings.submit("items", "key", "x", "d").result(10) == Binding("x", "d")
