@@ -207,6 +207,7 @@ class Reconciler:
         if fence != self._fence:
             logger.info("in office, with the fence %d", fence)
             self._fence, self._renew = fence, False
+            self.failover.wake()  # when the catalogue changed, this was not known yet
         return True
 
     def _election(self, catalogue: Catalogue) -> Change | None:

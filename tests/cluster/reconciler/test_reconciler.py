@@ -5,10 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+
+import pytest
 
 from app.cluster.catalogue.client import Transition
-from app.cluster.catalogue.records import Catalogue, Change, Mark, Node, Options, Segment, Table, Version
+from app.cluster.catalogue.records import (
+    Catalogue,
+    Change,
+    Mark,
+    Node,
+    Options,
+    RangeRecord,
+    Segment,
+    Table,
+    Version,
+)
 from app.cluster.catalogue.transitions import unavailable
+from app.cluster.reconciler import failover
 from app.cluster.reconciler.catalogue_calls import CatalogueCalls
 from app.cluster.reconciler.cluster_view import HeldSegment
 from app.cluster.reconciler.plan import Drop, Planner, Pull
@@ -88,6 +102,37 @@ def test_nothing_is_dropped_that_a_change_without_an_answer_may_still_list() -> 
         await asyncio.to_thread(until, lambda: not shards.held["c"], "the copy is dropped")
         judged, change = catalogues.late[0]
         assert not stands(judged, change, catalogues.catalogue)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(run())
+
+
+def test_a_primary_whose_process_is_gone_is_replaced_in_a_quiet_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing changes in the catalogue after this reconciler has come into office."""
+    monkeypatch.setattr(failover, "PROBE_S", 0.02)
+    monkeypatch.setattr(failover, "GONE_AFTER_S", 0.1)
+
+    class Slow(Catalogues):
+        """A change is known before its answer is."""
+
+        async def transact(self, transition: Transition) -> None:
+            await super().transact(transition)
+            await asyncio.sleep(0.05)
+
+    class Gone(Shards):
+        async def refuses(self, catalogue: Catalogue, node: str) -> bool:
+            return node == "b"
+
+    async def run() -> None:
+        nodes = frozenset("bc")
+        segment = Segment(0, 10, 40, ("b", "c"), "d")
+        table = Table((Version(1, "x", DTYPES["float32"], (10,), (segment,), 1, "", 40),), 1, 1)
+        ranges = {TENSOR: RangeRecord(1, "b", ("b", "c"))}
+        catalogues = Slow(replace(cluster(), tables={"items": table}, alive=nodes, ranges=ranges))
+        running = asyncio.create_task(Reconciler(catalogues, Gone(b={TENSOR}, c={TENSOR})).run())
+        await asyncio.to_thread(until, lambda: catalogues.catalogue.ranges[TENSOR].primary == "c", "c is primary", 10)
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
