@@ -28,7 +28,7 @@ from app.cluster.router.sharded_upload import PulledUpload, ShardedUpload, Spool
 from app.cluster.router.table_etags import TableEtags
 from app.cluster.router.table_snapshot import TableSnapshots
 from app.cluster.router.version_writer import BytesBefore, VersionWriter
-from app.cluster.shard_map import ShardMap
+from app.cluster.shard_map import ShardedVersion, ShardMap
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.tensor_metadata import Metadata
 from app.telemetry.served_request import ServedRequest
@@ -173,6 +173,20 @@ class PublishedTensors(ShardedTensors):
     async def binding_of(self, scope: str, key: str) -> Binding | None:
         """What an Idempotency-Key is bound to, None for a new one. Raises shard_unavailable."""
         return await asyncio.to_thread(self._bindings.find, scope, key)
+
+    async def locate(self, content_id: str) -> tuple[str, ShardedVersion] | None:
+        """The name of the table and the version of a content; None if a catalogue has none that is read for this call.
+
+        Raises shard_unavailable.
+        """
+        return self.shard_map.locate_content(content_id) or await asyncio.to_thread(self._locate_anew, content_id)
+
+    def _locate_anew(self, content_id: str) -> tuple[str, ShardedVersion] | None:
+        try:
+            newest = self._client.refresh()
+        except OSError:
+            raise transitions.unavailable("etcd does not answer") from None
+        return self._serving.serve(newest).locate_content(content_id)
 
     async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
         """What was found of tables, with their ETags as they are now.

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Final, NoReturn
 from uuid import uuid4
 
@@ -62,6 +63,8 @@ class ShardedScatters:
         self._asks = asks
         self._threads = threads
         self._tasks: set[asyncio.Task[ScatterOutcome]] = set()
+        self._opening: dict[str, asyncio.Task[RangeFailed | None]] = {}
+        """By content id."""
 
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
         """Read, judge and make a scatter. Raises shard_unavailable besides the errors of one machine."""
@@ -115,10 +118,7 @@ class ShardedScatters:
                 hint="Send a new Idempotency-Key with each other request, such as a UUID.",
                 pointer="/idempotency-key",
             )
-        found = self._tables.shard_map.locate_content(binding.content_id)
-        if found is None:
-            await self._asks.newer_map()
-            found = self._tables.shard_map.locate_content(binding.content_id)
+        found = await self._tables.locate(binding.content_id)
         if found is None:
             _refuse_gone(binding.content_id)
         return await self._judge(*found, sent, call, digest)
@@ -145,34 +145,37 @@ class ShardedScatters:
 
     async def _make_if(self, one: _Judged, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
         """The same if `conditions` hold for the table, which has one range at most."""
+        version = self._newest(one)
+        etag = await self._tables.etags.read(ShardedResident(self._tables.shard_map, one.table, version), request)
         for _ in range(_ATTEMPTS):
-            resident = ShardedResident(self._tables.shard_map, one.table, self._newest(one))
-            etag = await self._tables.etags.read(resident, request)
             problem = _problem(conditions, etag)
-            if problem is not None and (one.is_own or not len(one.whole.slices)):
+            if problem is not None and (not len(one.whole.slices) or (one.is_own and not version.is_open)):
                 raise problem
             if not len(one.whole.slices):
                 return await self._outcome(one, [])
             sequence = _NO_SEQUENCE if problem is not None else _sequence_in(etag)
             answers = await self._all(one, [one.whole], request, sequence)
-            if not any(answer.refused for _, answer in answers):
+            refusal = next((answer for _, answer in answers if answer.refused), None)
+            if refusal is None:
                 return await self._outcome(one, answers)
-            if problem is not None:
+            etag = version.etag_at(refusal.sequence)  # what was read may be older
+            if problem is not None and (problem := _problem(conditions, etag)) is not None:
                 raise problem
         raise GatherError("overloaded", f"{one.table!r} changes again and again", retry_after=1)
 
     async def _all(
         self, one: _Judged, parts: Sequence[ScatterPart], request: ServedRequest, if_sequence: int | None = None
     ) -> list[tuple[str, RangeScattered]]:
-        """What the primaries of all parts answer, with the names of their tensors. Raises the first error."""
+        """What the primaries of all parts answer, with the names of their tensors.
+
+        Raises one of their errors: one that leaves the outcome unknown, if there is one.
+        """
         asked = [self._part(one, part, request, if_sequence) for part in parts]
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        found: list[tuple[str, RangeScattered]] = []
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-            found += answer
-        return found
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        if errors:
+            raise _weightiest(errors, len(parts), one)
+        return [each for answer in answers if not isinstance(answer, BaseException) for each in answer]
 
     async def _part(
         self, one: _Judged, part: ScatterPart, request: ServedRequest, if_sequence: int | None
@@ -186,12 +189,14 @@ class ShardedScatters:
             version = self._newest(one)
             own = [each for each in version.ranges if part.start <= each.start and each.stop <= part.stop]
             if len(own) > 1:
+                if if_sequence is not None:
+                    _refuse_conditions(one.table, len(version.ranges))
                 return await self._all(one, part.cut(own), request, if_sequence)
             if len(own) != 1:
                 raise ContentGone
             epoch = 0
             if own[0].primary is None:
-                failure = await self._open(one, version) or failure
+                failure = await self._opened(one, version, request.deadline) or failure
             elif own[0].primary.address:
                 epoch = own[0].primary.epoch
                 order = part.order(version.dtype, one.call.reduction, epoch, one.key, one.digest, if_sequence)
@@ -201,6 +206,21 @@ class ShardedScatters:
                 failure = answer
             if not await pauses.wait(partial(self._is_led_anew, one, part, epoch)):
                 raise _unavailable(one, part, failure)
+
+    async def _opened(self, one: _Judged, version: ShardedVersion, deadline: float) -> RangeFailed | None:
+        """As `_open`, once for all parts and scatters that wait for it, and until a deadline at most."""
+        content = version.content_id
+        task = self._opening.get(content)
+        if task is None:
+            task = self._opening[content] = asyncio.get_running_loop().create_task(self._open(one, version))
+            task.add_done_callback(partial(self._no_longer_opening, content))
+        done, _ = await asyncio.wait((task,), timeout=max(deadline - perf_counter(), 0.0))
+        return task.result() if done else RangeFailed("etcd does not answer")
+
+    def _no_longer_opening(self, content: str, task: asyncio.Task[RangeFailed | None]) -> None:
+        del self._opening[content]
+        if not task.cancelled():
+            task.exception()  # there may be nobody left who waits for it
 
     async def _open(self, one: _Judged, version: ShardedVersion) -> RangeFailed | None:
         """Have the ranges of a version take scatters; why they do not."""
@@ -275,6 +295,26 @@ def _refuse_conditions(name: str, count: int) -> NoReturn:
         f"{name!r} has {count} row ranges, which do not change all at once: a scatter to them takes no ETags",
         hint="Leave out If-Match and If-None-Match.",
     )
+
+
+def _weightiest(errors: Sequence[BaseException], parts: int, one: _Judged) -> BaseException:
+    """What a scatter of several parts is refused with: first what is no refusal, then what leaves the outcome unknown.
+
+    If other parts are made, it says so.
+    """
+    first = min(errors, key=lambda error: (isinstance(error, GatherError), _code(error) != "shard_unavailable"))
+    made = parts - len(errors)
+    if not made or not isinstance(first, GatherError) or first.code == "shard_unavailable":
+        return first
+    hint = "Send the request again with the Idempotency-Key of this one, once the cause is mended."
+    if one.is_own:
+        hint = "Read the rows before the request is sent again. With an Idempotency-Key it could just be sent again."
+    detail = f"{first.detail}; {made} of {parts} row ranges are changed"
+    return GatherError(first.code, detail, facts=first.facts, hint=hint, retry_after=first.retry_after)
+
+
+def _code(error: BaseException) -> str:
+    return error.code if isinstance(error, GatherError) else ""
 
 
 def _unavailable(one: _Judged, part: ScatterPart, failure: RangeFailed) -> GatherError:
