@@ -138,10 +138,11 @@ class PeerRequest:
             self._failure = str(failure)
             return
         method, path, body = self._asked
-        fields = self._peers.headers_for(self._node) | {"Content-Length": str(sum(map(len, body)))}
-        self._connection = connection = self._peers.take(self._address)
-        self._was_kept = connection.sock is not None
+        self._was_kept = False
         try:
+            fields = self._peers.headers_for(self._node) | {"Content-Length": str(sum(map(len, body)))}
+            self._connection = connection = self._peers.take(self._address)
+            self._was_kept = connection.sock is not None
             if connection.sock is None:
                 connection.connect()
             connection.sock.settimeout(self._seconds)
