@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from app.store import LocalStore, idempotency
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
+from app.store.scatters import replicated_contents
 from app.store.scatters.replicated_contents import Batch
+from app.store.store_errors import storage_errors
 from tests.store.crash import MEMORY
 from tests.store.helpers import opened, put, read, scatter
 from tests.store.replicated import (
@@ -195,6 +198,35 @@ def test_a_batch_that_is_not_known_to_be_committed_stays_a_tail_and_its_key_is_n
     store.replicated.replication = Alone(store)
     assert scatter(store, TENSOR, [[3]], np.ones((1, WIDTH), np.float32), "add", key="k").endswith('-1"')
     assert read(store, TENSOR)[3, 0] == 1
+
+
+@pytest.mark.parametrize("place", ["lead", "replicate", "commit"])
+def test_a_disk_that_fails_once_a_scatter_may_be_made_does_not_say_that_it_is_not(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    replicated(store)
+    full = OSError(errno.ENFILE, "too many open files")
+
+    class Failing(Alone):
+        def lead(self, tensor: str) -> int:
+            with storage_errors():
+                if place == "lead":
+                    raise full
+            return super().lead(tensor)
+
+        def replicate(self, tensor: str, batch: Batch) -> None:
+            with storage_errors():
+                if place == "replicate":
+                    raise full
+            monkeypatch.setattr(replicated_contents, "tail_records", failing)
+
+    def failing(*_: object) -> None:
+        raise full
+
+    store.replicated.replication = Failing(store)
+    with pytest.raises(GatherError, match="too many open files") as raised:
+        scatter(store, TENSOR, [[3]], np.ones((1, WIDTH), np.float32), key="k")
+    assert raised.value.code == "shard_unavailable"
 
 
 def test_a_key_that_a_router_drew_is_forgotten_after_an_hour(

@@ -367,12 +367,14 @@ class ReplicatedContents:
         left = list(batch)
         with self.exclusive(tensor):
             while left:
-                epoch = replication.lead(tensor)
+                with _perhaps_made(tensor):  # a tail may have what was asked for before
+                    epoch = replication.lead(tensor)
                 made, outcomes = self._log_batch(tensor, epoch, left)
                 if made is not None:
-                    replication.replicate(tensor, made)
-                    with self.open(tensor) as content:
-                        _commit(content, made)
+                    with _perhaps_made(tensor):
+                        replication.replicate(tensor, made)
+                        with self.open(tensor) as content:
+                            _commit(content, made)
                 for pending, outcome in outcomes:
                     pending.finish(outcome)
                 del left[: len(outcomes)]
@@ -402,6 +404,18 @@ def _commit(content: ReplicatedContent, batch: Batch) -> None:
                 "shard_unavailable", f"the log of {content.row.name!r} was replaced meanwhile", retry_after=1
             )
         content.commit_to(batch.last)
+
+
+@contextmanager
+def _perhaps_made(tensor: str) -> Iterator[None]:
+    """Have an error of the disk say that a scatter may be made: insufficient_storage says that it is not."""
+    try:
+        yield
+    except GatherError as problem:
+        if problem.code != "insufficient_storage":
+            raise
+        detail = f"{problem.detail}; whether the scatter to {tensor!r} is made is not known"
+        raise GatherError("shard_unavailable", detail, retry_after=1) from None
 
 
 @contextmanager
