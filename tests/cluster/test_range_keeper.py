@@ -13,9 +13,11 @@ import pytest
 from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.catalogue.records import RangeRecord, Segment, Version
 from app.cluster.replication.primary import JoinAnswer
+from app.cluster.replication.replica import ReplicaState
 from app.cluster.shard.range_keeper import LOOK_S, RangeKeeper
 from app.cluster.shard.range_log import Words
 from app.tensors.dtypes import DTYPES
+from tests.cluster.waiting import until
 
 SEGMENT = Segment(0, 5, 20, ("a", "b"), "d")
 VERSION = Version(1, "x", DTYPES["float32"], (5,), (SEGMENT,), 1, "all", 20)
@@ -58,3 +60,22 @@ def test_a_replica_in_sync_asks_its_primary_what_is_committed(words: Words, tmp_
 
 def test_a_replica_that_knows_does_not_ask(tmp_path: Path) -> None:
     assert not is_asked(Words(3, 7, 7), tmp_path)
+
+
+def test_a_replica_that_has_left_is_not_late_any_more(tmp_path: Path) -> None:
+    stop, found = Event(), {RANGE.tensor: RANGE}
+    log = SimpleNamespace(words=lambda _: Words(3, 7, 7), state=lambda _: ReplicaState(3, 7))
+    primaries = SimpleNamespace(is_resolved=lambda *_: True, notice=lambda *_: False, dismiss=lambda *_: None)
+    follower = SimpleNamespace(open_ranges=lambda: found)
+    keeper = RangeKeeper("a", tmp_path / "lock", *cast(Any, (log, follower, primaries, None)))
+    thread = Thread(target=keeper.run, args=(lambda: True, stop))
+    thread.start()
+    try:
+        until(lambda: keeper.lag() > 0, "the replica b is late", 20)
+        found.clear()  # its version was removed
+        until(lambda: keeper.lag() == 0, "nobody is late", 20)
+    finally:
+        stop.set()
+        keeper.changed.set()
+        thread.join()
+        keeper.close()

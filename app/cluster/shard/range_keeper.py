@@ -79,6 +79,7 @@ class RangeKeeper:
 
     def _look(self) -> None:
         self._running = {which: work for which, work in self._running.items() if not work.done()}
+        self._forget()
         for one in self.follower.open_ranges().values():
             record = one.opened
             assert record is not None
@@ -92,6 +93,18 @@ class RangeKeeper:
                     self._begin(self._joining, "tail", one.tensor, lambda one=one: self._ask(one))  # type: ignore[misc]
             elif self.node in one.segment.nodes:
                 self._begin(self._joining, "join", one.tensor, lambda one=one: self._join(one))  # type: ignore[misc]
+
+    def _forget(self) -> None:
+        """Forget replicas that this shard has no notices for: of ranges that are closed, or have other members now."""
+        found = self.follower.open_ranges()
+        for which in {*self._told.copy(), *self._late.copy()}:
+            one = found.get(which[0])
+            record = None if one is None else one.opened
+            if record is None or record.primary != self.node or which[1] not in record.in_sync:
+                self._told.pop(which, None)
+                self._late.pop(which, None)
+        for tensor in self._waiting.keys() - found.keys():
+            self._waiting.pop(tensor)
 
     def _is_waiting(self, tensor: str, words: Words) -> bool:
         """Whether a replica in sync has waited since an earlier look to be told what is committed."""
