@@ -43,6 +43,8 @@ Rules that the rest follows from:
     have been told before that all is applied.
 13. **A refusal that is judged by the rows** (`if_sequence`) is given only after an empty round (`Round` up to the last
     sequence, sent after the request came): a primary that was deposed would judge old rows.
+14. **A primary whose rows are older than a replica's has lost them**: its store was restored from an older copy. It
+   finds out from the first answer to a round, before it makes a record, and asks for another primary.
 
 Reads are stale by at most READ_LEASE_S. A scatter is acknowledged when each in-sync replica has its record. A replica
 that was in sync then has had it in its tail since: it stops serving when its tail is that old. One that had left

@@ -109,7 +109,16 @@ class Stop:
     """It is not the primary any more, or not at this epoch: the records stay a tail, and their callers do not know."""
 
 
-Step: TypeAlias = Committed | Wait | Leave | Stop
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A replica has applied records that the primary does not have: the rows here are an older copy that was restored.
+
+    They count as lost (`lose_rows`). Otherwise the primary would give new records the numbers of those, and replicas
+    would take them for what they have.
+    """
+
+
+Step: TypeAlias = Committed | Wait | Leave | Stop | Behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +139,14 @@ class Round:
     matched: Mapping[str, int] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
     is_over: bool = False
+    is_behind: bool = False
 
     def answered(self, replica: str, answer: AppendAnswer) -> Round:
         """A replica has answered. After a refusal for a gap, send what follows its `applied`."""
         if isinstance(answer, Appended) and answer.epoch < self.first_epoch:
             return self  # to a message from before: it may not have been in sync
+        if isinstance(answer, Appended) and answer.applied > self.end:
+            return replace(self, is_behind=True)
         if isinstance(answer, Appended):
             return replace(self, matched={**self.matched, replica: max(answer.matched, self.matched.get(replica, 0))})
         if answer.why is Why.STALE:
@@ -161,6 +173,8 @@ class Round:
         """What the primary does next."""
         if self.is_over:
             return Stop()
+        if self.is_behind:
+            return Behind()
         missing = frozenset(one for one in self.in_sync if one != self.node and self.matched.get(one, -1) < self.end)
         if not missing:
             return Committed()

@@ -17,6 +17,7 @@ from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.catalogue.records import RangeRecord
 from app.cluster.replication.primary import (
     FIRST_TERM,
+    Behind,
     Committed,
     Join,
     JoinAnswer,
@@ -171,6 +172,10 @@ class Primaries(Replication):
                 with suppress(OSError):
                     self._follower.refresh()
                 raise unavailable(f"{self._node} is not the primary of {tensor} any more", is_known=False)
+            if isinstance(step, Behind):
+                logger.error("%s: the rows here are older than those of a replica, and count as lost", tensor)
+                self._follower.client.transact(lambda at: ranges.lose_rows(at, tensor, self._node))
+                raise unavailable(f"the rows of {tensor} on {self._node} are an older copy", is_known=False)
             going = self._leave(tensor, going, step.nodes) if isinstance(step, Leave) else shipping.ship(going)
 
     def _leave(self, tensor: str, going: Round, nodes: frozenset[str]) -> Round:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.cluster.catalogue.records import RangeRecord
 from app.cluster.replication.primary import (
     SHIP_S,
+    Behind,
     Committed,
     Join,
     JoinAnswer,
@@ -83,6 +84,12 @@ def test_a_round_ends_if_a_replica_has_joined_that_it_does_not_ship_to() -> None
 
 def test_a_record_of_an_older_catalogue_changes_nothing() -> None:
     assert begun().changed(RangeRecord(2, "b", ("b", "d"))) == begun()
+
+
+def test_a_primary_whose_rows_were_restored_from_an_older_copy_does_not_lead() -> None:
+    """Replicas have applied a record 7: they would take the primary's next records for those that they have."""
+    behind = begun().answered("b", Appended(3, 7, 7)).answered("c", Appended(3, 7, 7))
+    assert behind.step(100.0) == Behind()
 
 
 def test_answers_from_before_the_round_do_not_count() -> None:

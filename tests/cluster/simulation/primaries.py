@@ -10,6 +10,7 @@ from app.cluster.catalogue.records import Catalogue, RangeRecord
 from app.cluster.replication.primary import (
     FIRST_TERM,
     NOTICE_S,
+    Behind,
     Committed,
     JoinAnswer,
     Leave,
@@ -339,7 +340,7 @@ class Shipping:
             return
         own = self._own
         step = own.step(self._round)
-        if own.copy_of(self._tensor) is not self._copy or isinstance(step, Stop):
+        if own.copy_of(self._tensor) is not self._copy or isinstance(step, Stop | Behind):
             self._end(self._fail)
         elif isinstance(step, Committed):
             self._end(lambda: self._then(own.committed(self._tensor, self._copy, self._round)))
