@@ -18,7 +18,7 @@ from app.imports.source_urls import AllowedSources
 from app.store import LocalStore
 from tests.cluster.shard_nodes import order_of
 from tests.parity.items import Array
-from tests.store.helpers import opened, put
+from tests.store.helpers import opened, put, read
 
 ROWS = np.arange(40, dtype=np.int64).reshape(20, 2)
 TENSOR = "x.0-20"
@@ -77,3 +77,21 @@ def test_other_rows_that_stay_as_they_are_are_replaced(store: LocalStore) -> Non
     put(store, TENSOR, ROWS + 1)
     pulled(store, lambda: None)
     assert store.metadata(TENSOR).sha256 == order_of(ROWS).sha256
+
+
+@pytest.mark.parametrize("has_come", [True, False])
+def test_damaged_rows_are_replaced_unless_others_have_come_meanwhile(
+    store: LocalStore, tmp_path: Path, *, has_come: bool
+) -> None:
+    put(store, TENSOR, ROWS)
+    store.metadata(TENSOR)
+    for path in (tmp_path / "store" / "tensors").iterdir():
+        path.write_bytes(b"")
+    come = ROWS + 7
+    if has_come:
+        with pytest.raises(GatherError) as raised:
+            pulled(store, lambda: put(store, TENSOR, come))
+        assert raised.value.code == "precondition_failed"
+    else:
+        pulled(store, lambda: None)
+    assert np.array_equal(read(store, TENSOR), come if has_come else ROWS)

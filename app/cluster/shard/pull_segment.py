@@ -186,15 +186,8 @@ def _present(store: LocalStore, tensor: str) -> tuple[Metadata | None, Condition
 
     Meanwhile its range may open, and its rows come from the primary: older ones do not replace them.
     """
-    try:
-        found = store.metadata(tensor)
-    except GatherError as problem:
-        if problem.code == "tensor_not_found":
-            return None, Conditions(none_match=("*",))
-        if problem.code != "tensor_damaged":
-            raise
-        return None, ALWAYS
-    return found, Conditions(match=(found.etag,))
+    etag = store.etag_to_replace(tensor)
+    return stored(store, tensor), Conditions(none_match=("*",)) if etag is None else Conditions(match=(etag,))
 
 
 def stored(store: LocalStore, tensor: str) -> Metadata | None:
