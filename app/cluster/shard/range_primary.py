@@ -89,7 +89,7 @@ class Primaries(Replication):
         state = ReplicaState(batch.epoch, batch.after, (batch.epoch,) * (batch.last - batch.after))
         going = self._round(one, state, batch.after, batch.frame)
         _check_acknowledges(self._follower.open_ranges().get(tensor, one), is_known=False)
-        self._tell(tensor, going, ReplicaState(going.epoch, going.end))
+        self._tell(tensor, going, ReplicaState(going.epoch, going.end, (), batch.epoch))
 
     def keeps_log(self, tensor: str) -> bool:
         """See `Replication`."""
@@ -131,12 +131,13 @@ class Primaries(Replication):
         if frames is None or len(epochs) != len(state.tail):
             frames = None  # a long tail, which is sent in parts
         going = self._round(one, state, state.applied if frames is not None else state.last, frames or b"")
-        if self._log.commit(one.tensor, going.epoch, going.end) is None:
+        found = self._log.commit(one.tensor, going.epoch, going.end)
+        if found is None:
             raise unavailable(f"another shard has become the primary of {one.tensor}", is_known=False)
         if one.tensor not in self._resolved:
             self._counts.took_over()
         self._resolved[one.tensor] = going.epoch
-        self._tell(one.tensor, going, ReplicaState(going.epoch, going.end))
+        self._tell(one.tensor, going, found)
 
     def begin(self, tensor: str) -> None:
         """Be ready for scatters: take over, and commit the tail, unless that is done."""

@@ -1,4 +1,4 @@
-"""A primary whose store was restored from an older copy, while its replica has acknowledged scatters after that."""
+"""A primary that begins, and one replica: what both have after that."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from app.cluster.catalogue.client import Transition
 from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.catalogue.records import Catalogue, RangeRecord, Segment, Version
+from app.cluster.replication.replica import Append, ReplicaState
 from app.cluster.shard import range_shipping
 from app.cluster.shard.peers import PeerAnswer
 from app.cluster.shard.range_log import RangeLog
@@ -23,7 +24,8 @@ from app.cluster.shard.read_gate import GatedStore
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
-from tests.store.replicated import ROWS, TENSOR, WIDTH, Made, adopt
+from tests.cluster.waiting import until
+from tests.store.replicated import ROWS, TENSOR, WIDTH, Made, adopt, frame
 
 SEGMENT = Segment(0, ROWS, 4 * ROWS * WIDTH, ("a", "b"), "0" * 64)
 VERSION = Version(1, "c", DTYPES["float32"], (ROWS, WIDTH), (SEGMENT,), 1, "0" * 64, SEGMENT.size)
@@ -56,11 +58,14 @@ def log_of(folder: Path, records: Sequence[Made]) -> RangeLog:
     return RangeLog(store)
 
 
-def test_a_primary_that_lost_what_its_replica_has_acknowledged_does_not_lead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would number its next scatter 2, and the replica would take that for the record that it has."""
-    restored, replica = log_of(tmp_path / "a", RECORDS[:1]), log_of(tmp_path / "b", RECORDS)
+@pytest.fixture
+def replica(tmp_path: Path) -> RangeLog:
+    return log_of(tmp_path / "b", RECORDS[:1])
+
+
+@pytest.fixture
+def ask(replica: RangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all that is sent come to the replica."""
 
     class Asked:
         def __init__(self, *asked: Any) -> None:
@@ -76,10 +81,31 @@ def test_a_primary_that_lost_what_its_replica_has_acknowledged_does_not_lead(
             return PeerAnswer(200, append_answer_json(replica.append(TENSOR, *read_append(self.body))))
 
     monkeypatch.setattr(range_shipping, "PeerRequest", Asked)
+
+
+def primaries_of(log: RangeLog, follower: Follower) -> Primaries:
+    return Primaries("a", log, cast(Any, follower), cast(Any, SimpleNamespace()), RangeCounts())
+
+
+@pytest.mark.usefixtures("ask")
+def test_a_primary_that_lost_what_its_replica_has_acknowledged_does_not_lead(tmp_path: Path, replica: RangeLog) -> None:
+    """Its store was restored from an older copy: the replica would take its next scatter for the one that it has."""
+    replica.append(TENSOR, Append(1, 1, 1, 3, 3, (1, 1)), frame(RECORDS[1:]))
     follower = Follower()
-    primaries = Primaries("a", restored, cast(Any, follower), cast(Any, SimpleNamespace()), RangeCounts())
+    primaries = primaries_of(log_of(tmp_path / "a", RECORDS[:1]), follower)
     with pytest.raises(GatherError) as raised:
         primaries.begin(TENSOR)
     primaries.close()
     assert raised.value.code == "shard_unavailable"
     assert follower.record == RangeRecord(3, "b", ("b",))
+
+
+@pytest.mark.usefixtures("ask")
+def test_a_replica_is_told_at_once_what_a_new_primary_has_committed(tmp_path: Path, replica: RangeLog) -> None:
+    log, tail = log_of(tmp_path / "a", RECORDS[:1]), Append(1, 1, 1, 1, 3, (1, 1))
+    for each in (log, replica):
+        each.append(TENSOR, tail, frame(RECORDS[1:]))
+    primaries = primaries_of(log, Follower())
+    primaries.begin(TENSOR)
+    until(lambda: replica.state(TENSOR) == ReplicaState(2, 3, (), 1), "the replica has applied the tail", 5)
+    primaries.close()
