@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from app.cluster.replication.primary import JoinAnswer
 from app.cluster.replication.replica import ReplicaState
 from app.cluster.shard.range_keeper import LOOK_S, RangeKeeper
 from app.cluster.shard.range_log import Words
+from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from tests.cluster.waiting import until
 
@@ -79,3 +80,26 @@ def test_a_replica_that_has_left_is_not_late_any_more(tmp_path: Path) -> None:
         keeper.changed.set()
         thread.join()
         keeper.close()
+
+
+def test_a_replica_that_has_no_room_for_a_copy_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[Listed] = []
+
+    def join(one: Listed) -> JoinAnswer:
+        asked.append(one)
+        raise GatherError("insufficient_storage", "the disk is full")
+
+    stop = Event()
+    joins = SimpleNamespace(join=join, is_stopping=stop.is_set)
+    follower = SimpleNamespace(open_ranges=lambda: {RANGE.tensor: replace(RANGE, opened=RangeRecord(3, "a", ("a",)))})
+    keeper = RangeKeeper("b", tmp_path / "lock", *cast(Any, (None, follower, None, joins)))
+    thread = Thread(target=keeper.run, args=(lambda: True, stop))
+    thread.start()
+    try:
+        until(lambda: len(asked) > 2, "it has tried three times", 20)
+    finally:
+        stop.set()
+        keeper.changed.set()
+        thread.join()
+        keeper.close()
+    assert [one.message for one in caplog.records] == [f"join of {RANGE.tensor}: the disk is full"]

@@ -54,6 +54,8 @@ class RangeKeeper:
         """The sequence that a replica with a tail has applied, and since when."""
         self._late: dict[tuple[str, str], float] = {}
         """Since when a replica does not acknowledge a commit."""
+        self._no_room: dict[tuple[str, str], str] = {}
+        """What has last failed for want of room, and why."""
 
     def run(self, is_ready: Callable[[], bool], stop: Event) -> None:
         """Look after the ranges until `stop` is set, once the service is ready and this process has the lock."""
@@ -124,7 +126,25 @@ class RangeKeeper:
     def _begin(self, pool: ThreadPoolExecutor, what: str, tensor: str, work: Callable[[], None]) -> None:
         """Begin work in the background unless the same is being done for the range."""
         if (what, tensor) not in self._running:
-            self._running[what, tensor] = pool.submit(_logged, f"{what} of {tensor}", work)
+            self._running[what, tensor] = pool.submit(self._do, what, tensor, work)
+
+    def _do(self, what: str, tensor: str, work: Callable[[], None]) -> None:
+        """Do work that the next look begins anew if it fails. That there is no room is told once."""
+        no_room = ""
+        try:
+            work()
+        except (PeerFailed, OSError) as problem:
+            logger.debug("%s of %s: %s", what, tensor, problem)
+        except GatherError as problem:
+            no_room = problem.detail if problem.code == "insufficient_storage" else ""
+            is_new = no_room and self._no_room.get((what, tensor)) != no_room
+            logger.log(logging.WARNING if is_new else logging.DEBUG, "%s of %s: %s", what, tensor, problem.detail)
+        except Exception:
+            logger.exception("%s of %s failed", what, tensor)
+        if no_room:
+            self._no_room[what, tensor] = no_room
+        else:
+            self._no_room.pop((what, tensor), None)
 
     def close(self) -> None:
         """Begin nothing more."""
@@ -172,17 +192,6 @@ class RangeKeeper:
         if self.log.state(one.tensor) is None:
             logger.error("%s: its rows are lost here", one.tensor)
             self.follower.client.transact(lambda at: ranges.lose_rows(at, one.tensor, self.node))
-
-
-def _logged(what: str, work: Callable[[], None]) -> None:
-    try:
-        work()
-    except (PeerFailed, OSError) as problem:
-        logger.debug("%s: %s", what, problem)  # the next look tries again
-    except GatherError as problem:
-        logger.debug("%s: %s", what, problem.detail)
-    except Exception:
-        logger.exception("%s failed", what)
 
 
 def _is_locked(fd: int) -> bool:
