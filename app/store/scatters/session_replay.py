@@ -63,9 +63,12 @@ def _replay(writable: WritableTensor) -> None:
     aside, rest = both_records(log.path)
     records = aside + rest
     last = records[-1].entry.sequence if records else 0
-    # An odd version is that of a record under way; while SESSION is 0, that of a replay.
-    under_way = writable.version & 1 and words[HeaderWord.SESSION] != 0
-    applied = writable.applied + (1 if under_way else 0)
+    applied = writable.applied
+    # An odd version is that of a record under way; while SESSION is 0, that of a replay. A replay that was cut short
+    # while it had no other record to apply has found this one under way.
+    is_first = not records or records[0].entry.sequence > applied
+    if writable.version & 1 and (words[HeaderWord.SESSION] != 0 or is_first):
+        applied += 1
     if aside:
         applied = max(applied, aside[-1].entry.sequence)  # only what is applied is set aside
     if log.end:
