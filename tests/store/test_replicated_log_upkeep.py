@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from app.store import LocalStore
+from app.store.files import disk_writes
 from app.store.scatters.writable_tensor import WritableTensor
 from tests.store.helpers import opened, put, read
-from tests.store.replicated import ROWS, TENSOR, WIDTH, Made, frame
+from tests.store.replicated import ROWS, TENSOR, WIDTH, Made, frame, read_frames, told
 
 ONE, TWO, THREE = (Made(number, 1, (number,), 4.0 + number, f"k{number}") for number in (1, 2, 3))
 ONES = np.ones((1, WIDTH), np.float32)
@@ -45,3 +46,30 @@ def test_a_start_that_dies_while_it_finishes_a_change_leaves_it_to_the_next_star
         assert content.state().applied == 1
     assert read(store, TENSOR)[1, 0] == ONE.value
     store.close()
+
+
+def test_a_tail_is_dropped_alone_though_the_log_was_being_set_aside(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicated(store, ONE, TWO, THREE)
+    with store.replicated.open(TENSOR) as content:
+        content.commit_to(1)
+    real = disk_writes.rename
+
+    def refused(source: Path, target: Path) -> None:
+        if source.parent.name == "logs":
+            raise OSError
+        real(source, target)
+
+    with monkeypatch.context() as patched:  # the log has two names then, as after a death at this moment
+        patched.setattr(disk_writes, "rename", refused)
+        store._checkpoints.checkpoint_bytes = 300
+        with store.replicated.open(TENSOR):
+            pass
+    store._checkpoints.checkpoint_bytes = 1 << 26
+    with store.replicated.open(TENSOR) as content:
+        content.drop_tail(2)
+        assert (content.state().applied, content.state().last) == (1, 2)
+        frames = content.frames_after(0)
+        assert frames is not None
+        assert read_frames(frames) == told([ONE, TWO])

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from app.store.files import disk_writes
 from app.store.files.regular_file import mode_of, open_regular, read_at
 from app.store.scatters.log_frames import FRAME, BrokenLog, Record, decode, encode, frame_size, is_whole
-from app.store.scatters.scatter_log import LOG_ID_BYTES, ScatterLog, full_path
+from app.store.scatters.scatter_log import LOG_ID_BYTES, ScatterLog, full_path, remove_full
 
 
 def tail_records(log: ScatterLog, up_to: int) -> list[Record]:
@@ -52,6 +52,9 @@ def _trim_full(log: ScatterLog) -> None:
     """Cut off the copies of the log's records from the log that was set aside: they count where the log has them."""
     path = full_path(log.path)
     if mode_of(path) is None or not log.landmarks:
+        return
+    if path.samefile(log.path):  # a process died in `replace`: it is one file with two names
+        remove_full(log.path)
         return
     first = log.landmarks[0][0]  # both have the same frames, so that one begins there
     full = ScatterLog(path)
