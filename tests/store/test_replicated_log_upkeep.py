@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 
 from app.store import LocalStore
 from app.store.files import disk_writes
+from app.store.scatters import scatter_checkpoints
 from app.store.scatters.writable_tensor import WritableTensor
-from tests.store.helpers import opened, put, read
-from tests.store.replicated import ROWS, TENSOR, WIDTH, Made, frame, read_frames, told
+from tests.store.helpers import opened, put, read, scatter
+from tests.store.replicated import ROWS, TENSOR, WIDTH, Alone, Made, frame, read_frames, told
 
 ONE, TWO, THREE = (Made(number, 1, (number,), 4.0 + number, f"k{number}") for number in (1, 2, 3))
 ONES = np.ones((1, WIDTH), np.float32)
@@ -73,3 +75,45 @@ def test_a_tail_is_dropped_alone_though_the_log_was_being_set_aside(
         frames = content.frames_after(0)
         assert frames is not None
         assert read_frames(frames) == told([ONE, TWO])
+
+
+def test_a_log_that_was_kept_for_a_replica_is_checkpointed_without_the_lock_once_that_has_joined(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scatter_checkpoints, "KEPT_BYTES", 100_000)
+    replicated(store)
+    primary = store.replicated.replication = Alone(store)
+    work: list[Callable[[], None]] = []
+    store.run_in_background = work.append
+    store._checkpoints.checkpoint_bytes, primary.kept = 2000, True
+    for row in range(40):
+        scatter(store, TENSOR, [[row]], ONES)
+    assert not work
+    primary.kept = False
+    scatter(store, TENSOR, [[40]], ONES)
+    assert len(work) == 1
+    work[0]()
+    assert read(store, TENSOR)[:42, 0].tolist() == [1.0] * 41 + [0]
+    with store.replicated.open(TENSOR) as content:
+        assert content.frames_after(40) is None
+
+
+def test_a_log_that_is_kept_for_a_replica_stays_though_it_has_many_keys(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scatter_checkpoints, "CHECKPOINT_KEYS", 5)
+    replicated(store)
+    primary = store.replicated.replication = Alone(store)
+    primary.kept = True
+    for row in range(20):
+        scatter(store, TENSOR, [[row]], ONES, "add", key=f"key {row}")
+    for row in range(20):
+        scatter(store, TENSOR, [[row]], ONES, "add", key=f"key {row}")
+    assert read(store, TENSOR)[:20, 0].tolist() == [1.0] * 20
+    with store.replicated.open(TENSOR) as content:
+        frames = content.frames_after(0)
+        assert frames is not None
+        assert len(read_frames(frames)) == 20
+        assert len(content.writable.log.keys) <= 6
+        keys = content.keys()
+        assert {one.key for one in keys} == {f"key {row}" for row in range(20)}

@@ -45,6 +45,8 @@ CHECKPOINT_BYTES: Final = 1 << 26
 CHECKPOINT_KEYS: Final = 20_000
 """And once it holds more Idempotency-Keys, all of which are in memory until then."""
 KEPT_BYTES: Final = 1 << 30
+KEPT_RECORDS: Final = 250_000
+"""A log that is kept for other machines has no more records: a process that reads it anew has their keys in memory."""
 _BLOCKING_FACTOR: Final = 4
 """A log this many times over its size is checkpointed within the tensor's lock: scatters wait, so that it grows no more
 where they come faster than the disk writes them.
@@ -61,28 +63,33 @@ class Checkpoints:
     _keys: IdempotencyKeys
     checkpoint_bytes: int = CHECKPOINT_BYTES
     keeps_log: Callable[[str], bool] = lambda _: False
-    """Says of a tensor whether other machines are to get records from its log; it may then grow to KEPT_BYTES."""
+    """Says of a tensor whether other machines are to get records from its log; it then grows to KEPT_BYTES at most."""
     _running: set[str] = field(default_factory=set)
     """Contents whose checkpoint this process runs in the background."""
 
     def begin_if_due(self, row: Row, writable: WritableTensor) -> Callable[[], None] | None:
         """After scatters: the checkpoint of a long log, to be run in the background without the lock."""
         log = writable.log
-        if not self._is_long(row.name, log) or row.content in self._running:
+        if not self._is_due(row.name, log) or row.content in self._running:
             return None
-        if log.settled_end > _BLOCKING_FACTOR * self._most_bytes(row.name, log):
+        # A log that was kept for a replica may be long when that has joined: scatters do not wait for its checkpoint.
+        if log.settled_end > _BLOCKING_FACTOR * self.checkpoint_bytes + (KEPT_BYTES if log.landmarks else 0):
             self._try_checkpoint(writable)
             return None
         self._running.add(row.content)
         return partial(self._run, row, log.keys.copy())
 
-    def _is_long(self, tensor: str, log: ScatterLog) -> bool:
-        """Whether what is applied in a log is to be checkpointed."""
-        return log.settled_end > self._most_bytes(tensor, log) or len(log.keys) > CHECKPOINT_KEYS
+    def _is_due(self, tensor: str, log: ScatterLog) -> bool:
+        """Whether what is applied in a log is to be checkpointed, or its keys are to be entered."""
+        return len(log.keys) > CHECKPOINT_KEYS or (
+            log.settled_end > self.checkpoint_bytes and not self._stays(tensor, log)
+        )
 
-    def _most_bytes(self, tensor: str, log: ScatterLog) -> int:
-        is_kept = log.landmarks and log.settled_end > self.checkpoint_bytes and self.keeps_log(tensor)
-        return max(KEPT_BYTES, self.checkpoint_bytes) if is_kept else self.checkpoint_bytes
+    def _stays(self, tensor: str, log: ScatterLog) -> bool:
+        """Whether a log is kept for other machines."""
+        if not log.landmarks or log.settled_end > KEPT_BYTES:
+            return False
+        return (log.last_sequence or 0) - log.landmarks[0][0] < KEPT_RECORDS and self.keeps_log(tensor)
 
     def _run(self, row: Row, keys: dict[tuple[str, str], AnsweredKey]) -> None:
         """Checkpoint the log of a content, which has these keys and perhaps more by now."""
@@ -111,8 +118,11 @@ class Checkpoints:
                 if writable.words[HeaderWord.UNWRITTEN]:
                     self._try_checkpoint(writable)
                     return False
-                if mode_of(full_path(log.path)) is None and self._is_long(row.name, log):
+                if mode_of(full_path(log.path)) is None and self._is_due(row.name, log):
                     self._keys.store_in_parts([answer for key, answer in log.keys.items() if key not in keys])
+                    if self._stays(row.name, log):
+                        log.keys.clear()  # they are in the catalogue now
+                        return False
                     if log.tail:
                         leave_tail(log, aside=True)
                         log.settle(writable.applied)
