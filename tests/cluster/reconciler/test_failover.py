@@ -45,7 +45,7 @@ class Catalogues(CatalogueCalls):
         records: dict[str, Record | None] = {"options": Options(), "reconciler": Mark("me")}
         records |= {f"nodes/{node}": Node(address, 1000) for node, address in addresses.items()}
         records |= {f"alive/{node}": Mark() for node in NODES} | {"tables/items": Table((version,), 1, 1, 3)}
-        records |= {f"ranges/x.{row}-{row + 1}": RangeRecord(1, "a", tuple(NODES)) for row in range(RANGES)}
+        records |= {f"ranges/x.{row}-{row + 1}": RangeRecord(2, "a", tuple(NODES)) for row in range(RANGES)}
         self._now = applied(Catalogue(), Change(records))
         self.taken: Callable[[], None] = lambda: None
 
@@ -111,7 +111,7 @@ def test_a_primary_whose_process_is_gone_is_replaced_while_its_lease_lasts(
         await comes(lambda: catalogues.records == {("b", ("b", "c"))}, "b is primary")
         assert catalogues.catalogue.alive == set(NODES)
         assert found.count == RANGES
-        assert {one.epoch for one in catalogues.catalogue.ranges.values()} == {2}
+        assert {one.epoch for one in catalogues.catalogue.ranges.values()} == {3}
 
     run(listeners, work)
 
