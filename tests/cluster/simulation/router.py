@@ -88,7 +88,7 @@ class SimulatedUpload:
     def _write(self, segment: Segment, node: str) -> None:
         router, tensor = self._router, upload_tensor(self._content.content_id, segment)
         catalogue = router.client.catalogue
-        others = [other for other in segment.nodes if (other, tensor) in self._whole]
+        others = [other for other in segment.nodes if (other, tensor) in self._whole and other in catalogue.nodes]
         asked: Write | PullSegment
         if others:
             sources = tuple(PullSource(catalogue.nodes[other].address, tensor, node=other) for other in others)
@@ -107,7 +107,10 @@ class SimulatedUpload:
                 self._lost.add(node)
                 self._transact(lambda now: self.moved(now, segment, node, self._lost), self._go_on)
 
-        router.ask(catalogue.nodes[node].address, asked, router.world.now + WRITE_AFTER, answered)
+        if node in catalogue.nodes:
+            router.ask(catalogue.nodes[node].address, asked, router.world.now + WRITE_AFTER, answered)
+        else:  # it has been forgotten since
+            answered(None)
 
     def moved(self, catalogue: Catalogue, segment: Segment, node: str, lost: set[str]) -> Change | None:
         """Another shard in the place of `node`."""
