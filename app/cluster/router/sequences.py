@@ -14,10 +14,10 @@ from typing import Final
 
 from app.cluster.router.row_sinks import BadAnswer
 from app.cluster.shard_map import RowRange, ShardedVersion, ShardMap
+from app.store.files.tensor_file import sequence_in
 
 FIELD: Final = b"x-gathernd-sequence"
 """The header field with the smallest sequence that a read of a range takes."""
-_MOST_DIGITS: Final = 18
 NOTHING_READ: Final[Mapping[str, int]] = {}
 
 
@@ -42,15 +42,10 @@ class Sequences:
         return version.etag_at(sum(read.get(one.tensor, known.get(one.tensor, 0)) for one in version.ranges))
 
     def keep_only(self, shard_map: ShardMap) -> None:
-        """Forget ranges that the map does not have. The left half of one that was cut is as far as that was."""
-        if not self._known:
-            return
-        known, starts = self._known, {_start_of(tensor): tensor for tensor in self._known}
-        self._known = {}
-        for one in _open_ranges(shard_map):
-            sequence = known.get(one.tensor) or known.get(starts.get(_start_of(one.tensor), ""), 0)
-            if sequence:
-                self._known[one.tensor] = sequence
+        """Forget ranges that the map does not have."""
+        if self._known:
+            tensors = {one.tensor for one in _open_ranges(shard_map)}
+            self._known = {tensor: sequence for tensor, sequence in self._known.items() if tensor in tensors}
 
 
 def reading(sequences: Sequences, one: RowRange, read: dict[str, int]) -> Callable[[str | None], None]:
@@ -79,15 +74,10 @@ def exactly(wanted: str) -> Callable[[str | None], None]:
 
 def sequence_of(etag: str | None) -> int:
     """The sequence in the ETag of a shard's tensor. Raises BadAnswer."""
-    digits = (etag or "").rpartition("-")[2].removesuffix('"')
-    if not digits.isdecimal() or len(digits) > _MOST_DIGITS:
-        raise BadAnswer(f"the answer is of the content {etag}, which has no sequence")
-    return int(digits)
-
-
-def _start_of(tensor: str) -> str:
-    """The part of a tensor's name that it shares with the range that it is the left half of."""
-    return tensor.rpartition("-")[0]
+    try:
+        return sequence_in(etag or "")
+    except ValueError as error:
+        raise BadAnswer(str(error)) from None
 
 
 def _open_ranges(shard_map: ShardMap) -> Collection[RowRange]:

@@ -26,6 +26,7 @@ from app.cluster.router.scatter_parts import ScatterPart, judged
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.shard_map import ShardedVersion
 from app.errors import GatherError
+from app.store.files.tensor_file import sequence_in
 from app.store.idempotency import DRAWN
 from app.store.store_errors import not_found
 from app.telemetry.served_request import ServedRequest
@@ -153,7 +154,7 @@ class ShardedScatters:
                 raise problem
             if not len(one.whole.slices):
                 return await self._outcome(one, [])
-            sequence = _NO_SEQUENCE if problem is not None else _sequence_in(etag)
+            sequence = _NO_SEQUENCE if problem is not None else sequence_in(etag)
             answers = await self._all(one, [one.whole], request, sequence)
             refusal = next((answer for _, answer in answers if answer.refused), None)
             if refusal is None:
@@ -267,10 +268,6 @@ def _problem(conditions: Conditions, etag: str) -> GatherError | None:
     except GatherError as problem:
         return problem
     return None
-
-
-def _sequence_in(etag: str) -> int:
-    return int(etag.strip('"').rpartition("-")[2])
 
 
 def _refuse_gone(content_id: str) -> NoReturn:

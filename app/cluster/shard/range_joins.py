@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
@@ -20,13 +19,13 @@ from app.cluster.shard.range_messages import Admission, join_json, read_keys
 from app.cluster.shard.range_metrics import RangeCounts
 from app.cluster.shard.read_gate import GatedStore
 from app.formats.body_formats import RAW
+from app.store.files.tensor_file import sequence_in
 from app.store.files.write_uploaded_tensor import UploadSpec
 
 _JOIN_S: Final = 40.0
 """Seconds that a primary has to answer: it may wait for scatters, and for etcd."""
 _KEYS_S: Final = 60.0
 _PIECE_BYTES: Final = 1 << 20
-_SEQUENCE: Final = re.compile(r'"[^"]*-([0-9]{1,18})"')
 logger = logging.getLogger("gathernd")
 
 
@@ -98,12 +97,12 @@ class Joins:
             answer = connection.getresponse()
             if answer.status != 200:
                 raise PeerFailed(f"{node}: status {answer.status}: {answer.read(300).decode(errors='replace')}")
-            sequence = sequence_of(answer.headers["ETag"] or "")
+            sequence = sequence_in(answer.headers["ETag"] or "")
             left = int(answer.headers["Content-Length"])
             if left != size and size:
                 raise PeerFailed(f"{node}: {tensor} has {left} bytes there, and not {size}")
             self._pieces(answer, left, write)
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, ValueError) as error:
             raise PeerFailed(f"{node}: {str(error) or type(error).__name__}") from None
         finally:
             connection.close()
@@ -117,11 +116,3 @@ class Joins:
                 raise PeerFailed(f"the copy ended {left} bytes before its end")
             write(piece[:count])
             left -= count
-
-
-def sequence_of(etag: str) -> int:
-    """The sequence in an ETag in its quotes. Raises PeerFailed if it has none."""
-    found = _SEQUENCE.fullmatch(etag)
-    if found is None:
-        raise PeerFailed(f"the ETag {etag!r} has no sequence")
-    return int(found[1])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +16,7 @@ from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.catalogue.records import RangeRecord
 from app.cluster.replication.primary import NOTICE_S, JoinAnswer
 from app.cluster.shard.catalogue_follower import CatalogueFollower
+from app.cluster.shard.only_worker import only_worker
 from app.cluster.shard.peers import PeerFailed
 from app.cluster.shard.range_joins import Joins
 from app.cluster.shard.range_log import RangeLog, Words
@@ -59,20 +58,14 @@ class RangeKeeper:
 
     def run(self, is_ready: Callable[[], bool], stop: Event) -> None:
         """Look after the ranges until `stop` is set, once the service is ready and this process has the lock."""
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            while not (is_ready() and _is_locked(fd)):
-                if stop.wait(LOOK_S / 5):
-                    return
-            while not stop.is_set():
+        with only_worker(self.path, is_ready, stop) as is_only:
+            while is_only and not stop.is_set():
                 self.changed.clear()
                 try:
                     self._look()
                 except Exception:
                     logger.exception("the ranges of the shard %s could not be looked at", self.node)
                 self.changed.wait(LOOK_S)
-        finally:
-            os.close(fd)
 
     def lag(self) -> float:
         """Seconds since which a replica has not said that it has applied what is committed, the longest of all."""
@@ -192,11 +185,3 @@ class RangeKeeper:
         if self.log.state(one.tensor) is None:
             logger.error("%s: its rows are lost here", one.tensor)
             self.follower.client.transact(lambda at: ranges.lose_rows(at, one.tensor, self.node))
-
-
-def _is_locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -19,7 +19,6 @@ from app.api.request_body import read_body
 from app.cluster.range_scatter import RangeScatter, RangeScattered
 from app.cluster.shard.catalogue_follower import CatalogueFollower
 from app.cluster.shard.range_errors import SequenceDiffers, unavailable
-from app.cluster.shard.range_joins import sequence_of
 from app.cluster.shard.range_log import RangeLog
 from app.cluster.shard.range_messages import append_answer_json, keys_json, read_append, read_join
 from app.cluster.shard.range_metrics import RangeCounts
@@ -29,6 +28,7 @@ from app.cluster.shard.read_gate import GatedStore
 from app.cluster.shard.segment_routes import segment_of
 from app.errors import GatherError
 from app.formats.body_formats import RAW
+from app.store.files.tensor_file import sequence_in
 from app.store.scatters.pending_scatter import ContentReplaced, Scattered
 from app.telemetry.tensor_change_log import SCATTERED, Change
 
@@ -100,7 +100,7 @@ class RangeRoutes:
         else:
             one = self._follower.open_ranges().get(tensor)
             epoch = scatter.order.epoch if one is None or one.opened is None else one.opened.epoch
-            answer = RangeScattered(sequence_of(found.etag), epoch, found.repeated)
+            answer = RangeScattered(sequence_in(found.etag), epoch, found.repeated)
             outcome = "repeated" if found.repeated else "ok"
             if not found.repeated:
                 context.changes = [Change(SCATTERED, tensor, found.version, len(body))]

@@ -8,7 +8,7 @@ from app.catalogue.conditions import ALWAYS, Conditions
 from app.cluster.range_scatter import RangeScatter
 from app.cluster.shard.range_errors import SequenceDiffers
 from app.errors import invalid_field
-from app.store.files.tensor_file import Description, etag_of
+from app.store.files.tensor_file import Description, etag_of, sequence_in
 from app.store.scatters.pending_scatter import ScatterChange
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor import Tensor
@@ -24,7 +24,7 @@ class AtSequence(Conditions):
     def check(self, etag: str | None, kind: str = "tensor") -> None:
         """Raises SequenceDiffers."""
         if etag != etag_of(self.content, self.sequence):
-            raise SequenceDiffers(int((etag or "").strip('"').rpartition("-")[2] or 0))
+            raise SequenceDiffers(0 if etag is None else sequence_in(etag))
 
 
 def change_of(about: Description, scatter: RangeScatter) -> tuple[ScatterChange, Conditions]:

@@ -6,9 +6,7 @@ lease runs out by itself, so that one that is started again within that time has
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
@@ -17,6 +15,7 @@ from typing import Final
 from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import Database
 from app.cluster.catalogue.records import Catalogue, Change, Mark, Node
+from app.cluster.shard.only_worker import only_worker
 from app.errors import GatherError
 
 _LOOK_S: Final = 1.0
@@ -54,11 +53,9 @@ class Registration:
 
     def run(self, is_ready: Callable[[], bool], stop: Event) -> None:
         """Once the service is ready and this worker has the lock, keep the shard registered until `stop` is set."""
-        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            while not (is_ready() and _is_locked(fd)):
-                if stop.wait(_LOOK_S / 5):
-                    return
+        with only_worker(self._lock, is_ready, stop) as is_only:
+            if not is_only:
+                return
             node = self._node_of_now()
             Thread(target=self._client.watch, args=(stop,), name="catalogue", daemon=True).start()
             while not stop.is_set():
@@ -68,8 +65,6 @@ class Registration:
                 except Exception:
                     logger.exception("the shard %s could not be registered", self._name)
                 self._changed.wait(_LOOK_S)
-        finally:
-            os.close(fd)
 
     def _look(self, node: Node) -> None:
         """Register the shard, unless it is under a lease that is held."""
@@ -101,15 +96,6 @@ class Registration:
             )
         alive = f"alive/{self._name}"
         return Change({f"nodes/{self._name}": node, alive: Mark()}, leased=frozenset({alive}))
-
-
-def _is_locked(fd: int) -> bool:
-    """Take the lock if it is free. Returns whether this process has it."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def capacity_of(max_bytes: int) -> int:

@@ -35,6 +35,7 @@ BLOCK: Final = 1 << 16
 """Bytes that one checksum covers."""
 _MAGIC: Final = b"gathernd"
 _FORMAT_VERSION: Final = 1
+_SEQUENCE_DIGITS: Final = 18
 _PREFIX: Final = Struct("<8sIII")
 _PREFIX_AT: Final = 64
 _JSON_AT: Final = _PREFIX_AT + _PREFIX.size
@@ -142,6 +143,14 @@ _DESCRIPTION: Final = TypeAdapter(Description)
 def etag_of(content: str, sequence: int) -> str:
     """The ETag of the content of this id after `sequence` scatters, in its quotes."""
     return f'"{content}-{sequence}"'
+
+
+def sequence_in(etag: str) -> int:
+    """The sequence in an ETag that `etag_of` has made. Raises ValueError if there is none."""
+    digits = etag.rpartition("-")[2].removesuffix('"')
+    if not digits.isdecimal() or len(digits) > _SEQUENCE_DIGITS:
+        raise ValueError(f"the ETag {etag!r} has no sequence")
+    return int(digits)
 
 
 def new_hash(dtype: DType, shape: tuple[int, ...]) -> Any:

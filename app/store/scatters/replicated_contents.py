@@ -36,7 +36,7 @@ from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes
 from app.store.files.regular_file import open_regular
-from app.store.files.tensor_file import HeaderWord, is_settled
+from app.store.files.tensor_file import HeaderWord, is_settled, sequence_in
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
 from app.store.publish_and_remove_versions import CarriedKey, CopiedContent, VersionChanges
@@ -262,13 +262,9 @@ class ReplicatedContent:
         """The Idempotency-Keys of all that is applied, but for those that have expired."""
         now = self._keys.clock.now()
         return [
-            CarriedKey(one.key, one.digest, _sequence_of(one.etag), max(0, now - one.clock))
+            CarriedKey(one.key, one.digest, sequence_in(one.etag), max(0, now - one.clock))
             for one in self._keys.all_of(self.row.name, self.writable.log)
         ]
-
-
-def _sequence_of(etag: str) -> int:
-    return int(etag.strip('"').rpartition("-")[2])
 
 
 class ReplicatedContents:
