@@ -16,7 +16,7 @@ from app.store import LocalStore, idempotency
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
-from app.store.scatters import replicated_contents
+from app.store.scatters import replicated_copy
 from app.store.scatters.replicated_contents import Batch
 from app.store.store_errors import storage_errors
 from tests.store.crash import MEMORY
@@ -218,7 +218,7 @@ def test_a_disk_that_fails_once_a_scatter_may_be_made_does_not_say_that_it_is_no
             with storage_errors():
                 if place == "replicate":
                     raise full
-            monkeypatch.setattr(replicated_contents, "tail_records", failing)
+            monkeypatch.setattr(replicated_copy, "tail_records", failing)
 
     def failing(*_: object) -> None:
         raise full

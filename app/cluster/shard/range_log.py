@@ -22,8 +22,7 @@ from app.store.files.tensor_file import Description, HeaderWord, is_settled
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.publish_and_remove_versions import CarriedKey, CopiedContent
 from app.store.scatters.log_frames import decode, frames_in
-from app.store.scatters.replicated_contents import ReplicaState as StoredState
-from app.store.scatters.replicated_contents import ReplicatedContent
+from app.store.scatters.replicated_copy import CopyState, ReplicatedCopy
 
 _NOT_HERE: Final = ("tensor_not_found", "tensor_damaged")
 
@@ -154,16 +153,16 @@ class RangeLog:
         """Publish a copy of the rows at a sequence, with the keys of the records up to it; False if it is of no use."""
         copied = CopiedContent(sequence, order.epoch, keys=keys, sha256=sha256)
 
-        def judge(found: StoredState | None) -> bool:
+        def judge(found: CopyState | None) -> bool:
             return may_adopt(None if found is None else _in_rules(found), sequence, order)
 
         return self._store.replicated.adopt(upload, copied, judge) is not None
 
 
-def _state(content: ReplicatedContent) -> ReplicaState:
+def _state(content: ReplicatedCopy) -> ReplicaState:
     return _in_rules(content.state())
 
 
-def _in_rules(found: StoredState) -> ReplicaState:
+def _in_rules(found: CopyState) -> ReplicaState:
     """The state that the store tells, as the rules of replication have it."""
     return ReplicaState(found.epoch, found.applied, found.tail, found.applied_epoch)

@@ -1,0 +1,192 @@
+"""One machine's copy of a replicated content, within its tensor's lock: see `replicated_contents`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.errors import GatherError
+from app.store.catalogue.catalogue_rows import Row
+from app.store.files import disk_writes
+from app.store.files.tensor_file import HeaderWord, is_settled, sequence_in
+from app.store.idempotency import IdempotencyKeys
+from app.store.publish_and_remove_versions import CarriedKey
+from app.store.scatters.log_frames import BrokenLog, Record, decode, frames_in
+from app.store.scatters.log_tail import drop_after, frames_after, tail_records
+from app.store.scatters.scatter_checkpoints import Checkpoints
+from app.store.scatters.writable_tensor import WritableTensor
+
+MOST_BYTES: Final = 1 << 24
+"""Bytes of frames that are read from a log at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyState:
+    """How far a copy is. `epoch` is the highest that it has seen, 0 if the content is not replicated.
+
+    `applied` is the sequence of the last record that readers see, `applied_epoch` its epoch, 0 if that is not known.
+    `tail` has the epochs of the records after it, one for each, in order. `settled` says whether the content is what
+    the records up to `applied` make it.
+    """
+
+    epoch: int
+    applied: int
+    applied_epoch: int
+    tail: tuple[int, ...]
+    settled: bool
+
+    @property
+    def last(self) -> int:
+        """The sequence of the last record."""
+        return self.applied + len(self.tail)
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record, 0 if it is not known."""
+        return self.tail[-1] if self.tail else self.applied_epoch
+
+
+class ReplicatedCopy:
+    """One content, within its tensor's lock. The methods raise OSError where the disk refuses."""
+
+    def __init__(
+        self, row: Row, writable: WritableTensor, keys: IdempotencyKeys, checkpoints: Checkpoints, session: int
+    ) -> None:
+        self.row = row
+        self.writable = writable
+        self._keys = keys
+        self._checkpoints = checkpoints
+        self._session = session
+
+    def state(self) -> CopyState:
+        """How far it is."""
+        words = self.writable.words
+        return CopyState(
+            words[HeaderWord.EPOCH],
+            self.writable.applied,
+            words[HeaderWord.APPLIED_EPOCH],
+            tuple(placed.entry.epoch for placed in self.writable.log.tail),
+            is_settled(words),
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Raise the epoch, durably; the first time makes the content a replicated one.
+
+        Raises ValueError for a lower epoch than it has seen, and not_implemented for strings.
+        """
+        words = self.writable.words
+        if self.row.dtype == "string":
+            raise GatherError("not_implemented", f"{self.row.name!r} has strings, which cannot be replicated")
+        if epoch < max(1, words[HeaderWord.EPOCH]):
+            raise ValueError(f"epoch {epoch} of {self.row.name} is lower than {words[HeaderWord.EPOCH]}")
+        if not words[HeaderWord.EPOCH]:
+            self.writable.set_words({
+                HeaderWord.APPLIED_EPOCH: 0,
+                HeaderWord.UNSETTLED: 0,
+                HeaderWord.LOGGED: self.writable.applied,
+                HeaderWord.SESSION: self._session,
+            })  # fmt: skip
+        if epoch > words[HeaderWord.EPOCH]:
+            self.writable.set_epoch(epoch)
+
+    def append_frames(self, frames: bytes) -> None:
+        """Add the records of frames to the tail, durably, all or none; those that are there already are skipped.
+
+        Their keys live on from now, by the clock of this store. Raises ValueError where they are not frames, do not
+        follow the last record, differ in epoch from those that are there, or have rows that the content does not have.
+        """
+        state, log = self.state(), self.writable.log
+        try:
+            records = [record for frame in frames_in(frames) for record in decode(frame)]
+        except BrokenLog:
+            raise ValueError("the frames are damaged") from None
+        fresh: list[Record] = []
+        last, last_epoch = state.last, state.last_epoch
+        for record in records:
+            entry = record.entry
+            if entry.sequence <= state.applied:
+                continue
+            if entry.sequence <= state.last:
+                if state.tail[entry.sequence - state.applied - 1] != entry.epoch:
+                    raise ValueError(f"record {entry.sequence} is here with another epoch")
+                continue
+            if entry.sequence != last + 1 or not max(1, last_epoch) <= entry.epoch <= state.epoch:
+                raise ValueError(f"record {entry.sequence} of epoch {entry.epoch} does not follow {last}")
+            self._check_rows(record)
+            last, last_epoch = entry.sequence, entry.epoch
+            fresh.append(replace(record, entry=replace(
+                entry, clock=self._keys.logged_at(entry.key, replicated=True), scope=self.row.name,
+                version=self.row.number, etag=self.writable.description.etag(entry.sequence),
+            )))  # fmt: skip
+        if fresh:
+            self.log_records(fresh)
+            log.settle(self.writable.applied)
+
+    def _check_rows(self, record: Record) -> None:
+        width, size = record.entry.width, self.writable.description.size
+        if len(record.rows) and (not width or size % width or int(record.rows.max()) >= size // width):
+            raise ValueError(f"record {record.entry.sequence} has rows that {self.row.name} does not have")
+
+    def log_records(self, records: Sequence[Record]) -> None:
+        """Add records to the tail as one frame, durably."""
+        log = self.writable.log
+        try:
+            log.append(records)
+        except OSError as error:
+            if error.errno not in disk_writes.FULL:
+                raise
+            self._checkpoints.checkpoint(self.writable)  # the log itself may be what fills the disk
+            log.append(records)
+        self.writable.set_words({HeaderWord.LOGGED: records[-1].entry.sequence})
+
+    def commit_to(self, sequence: int) -> int:
+        """Apply the tail up to this record, or all of it if it ends before; the sequence that is applied then.
+
+        Not durable by itself: after a loss of power it may be in the tail again.
+        """
+        writable = self.writable
+        records = tail_records(writable.log, sequence)
+        if records:
+            writable.save_snapshots(records)
+        for record in records:  # one by one: see `session_replay.make_sure`
+            writable.apply([record], snapshots_saved=True)
+        writable.log.settle(writable.applied)
+        return writable.applied
+
+    def drop_tail(self, after: int) -> None:
+        """Remove the records after this one from the tail, durably. Raises ValueError if they are applied.
+
+        By the word of a primary, which has all that was ever committed: so they were not, and no copy has applied them.
+        """
+        writable = self.writable
+        if after < writable.applied:
+            raise ValueError(f"record {after + 1} of {self.row.name} is applied")
+        if after >= self.state().last:
+            return
+        writable.set_words({HeaderWord.LOGGED: after})
+        drop_after(writable.log, after)
+        writable.log.settle(writable.applied)
+        writable.set_words({HeaderWord.UNSETTLED: min(after, writable.words[HeaderWord.UNSETTLED])})
+
+    def settle(self) -> None:
+        """Let the content be read: the primary has said that nothing is committed beyond what is applied here."""
+        if not is_settled(self.writable.words):
+            self.writable.set_words({HeaderWord.UNSETTLED: self.writable.applied})
+
+    def frames_after(self, sequence: int, most: int = MOST_BYTES) -> bytes | None:
+        """Frames with the records after `sequence`, the tail among them; None where some are no longer in the log.
+
+        Nothing if there are no more; otherwise at least one record, and `most` bytes or one frame more.
+        """
+        if sequence >= self.state().last:
+            return b""
+        return frames_after(self.writable.log, sequence, most) or None
+
+    def keys(self) -> list[CarriedKey]:
+        """The Idempotency-Keys of all that is applied, but for those that have expired."""
+        now = self._keys.clock.now()
+        return [
+            CarriedKey(one.key, one.digest, sequence_in(one.etag), max(0, now - one.clock))
+            for one in self._keys.all_of(self.row.name, self.writable.log)
+        ]
