@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from app.errors import GatherError
 from app.store import LocalStore
 from app.store.files import disk_writes
 from app.store.scatters import scatter_checkpoints
@@ -117,3 +119,40 @@ def test_a_log_that_is_kept_for_a_replica_stays_though_it_has_many_keys(
         assert len(content.writable.log.keys) <= 6
         keys = content.keys()
         assert {one.key for one in keys} == {f"key {row}" for row in range(20)}
+
+
+def test_a_log_that_the_disk_has_no_room_to_write_anew_leaves_no_part_of_it(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicated(store)
+    with store.replicated.open(TENSOR) as content:
+        content.append_frames(frame([ONE, TWO]))
+    before = sorted(path.name for path in (store.folder / "logs").iterdir())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_writes, "fsync", full)
+        with pytest.raises(GatherError, match="insufficient_storage"), store.replicated.open(TENSOR) as content:
+            content.drop_tail(1)
+    assert sorted(path.name for path in (store.folder / "logs").iterdir()) == before
+    with store.replicated.open(TENSOR) as content:
+        assert content.state().last == 2
+
+
+def test_a_process_reads_a_long_log_without_having_all_of_it_in_memory(store: LocalStore, other: LocalStore) -> None:
+    replicated(store)
+    rows = tuple(range(ROWS))
+    with store.replicated.open(TENSOR) as content:
+        for sequence in range(1, 101):
+            content.append_frames(frame([Made(sequence, 1, rows, float(sequence), f"k{sequence}")]))
+        content.commit_to(99)
+        size = content.writable.log.end
+    tracemalloc.start()
+    try:
+        with other.replicated.open(TENSOR) as content:
+            assert content.state().last == 100
+        assert tracemalloc.get_traced_memory()[1] < size / 4
+    finally:
+        tracemalloc.stop()

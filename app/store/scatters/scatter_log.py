@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -244,15 +245,20 @@ class ScatterLog:
         """
         new = new_path(self.path)
         disk_writes.unlink(new)  # of a process that died
-        fd = disk_writes.create(new)
         try:
-            disk_writes.write_at(fd, b"".join((new_log_id(), *frames)), 0)
-            disk_writes.fsync(fd)
-        finally:
-            os.close(fd)
-        if aside:
-            disk_writes.link(self.path, full_path(self.path))
-        disk_writes.rename(new, self.path)
+            fd = disk_writes.create(new)
+            try:
+                disk_writes.write_at(fd, b"".join((new_log_id(), *frames)), 0)
+                disk_writes.fsync(fd)
+            finally:
+                os.close(fd)
+            if aside:
+                disk_writes.link(self.path, full_path(self.path))
+            disk_writes.rename(new, self.path)
+        except OSError:
+            with suppress(OSError):
+                disk_writes.unlink(new)  # the disk may be full
+            raise
         disk_writes.fsync_folder(self.path.parent)
         self.reread()
 

@@ -13,6 +13,7 @@ that was told before that a record is committed has to be told again: it asks it
 from __future__ import annotations
 
 import logging
+from collections import deque
 
 from app.store.files.regular_file import NotRegular
 from app.store.files.tensor_file import HeaderWord
@@ -33,7 +34,7 @@ def make_sure(writable: WritableTensor, session: int) -> None:
     """
     log, words = writable.log, writable.words
     try:
-        log.read()
+        deque(log.follow(), maxlen=0)
         if words[HeaderWord.SESSION] != session:
             writable.set_epoch(words[HeaderWord.EPOCH])
             _replay(writable)
