@@ -16,17 +16,19 @@ from functools import partial
 
 from app.catalogue import versions
 from app.catalogue.conditions import Conditions
+from app.errors import GatherError
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import AnsweredKey, Row
 from app.store.catalogue.catalogue_transaction import Transaction
 from app.store.files import disk_writes
-from app.store.files.tensor_file import Description, HeaderWord
+from app.store.files.tensor_file import DAMAGED, BadFile, Description, HeaderWord
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
 from app.store.quota import QuotaCheck
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.store_errors import storage_errors
+from app.store.tensor_metadata import read_first_page
 from app.tensors.tensor_name import split_reference
 
 
@@ -94,7 +96,8 @@ class VersionChanges:
     def commit(self, upload: Upload, conditions: Conditions) -> tuple[Row, bool]:
         """Make a finished upload the next version of its tensor: its row, and whether the name is new.
 
-        Raises name_conflict, precondition_failed and insufficient_storage, and abandons the upload then.
+        Raises name_conflict, precondition_failed (also in the place of a replicated content, which takes copies alone)
+        and insufficient_storage, and abandons the upload then.
         """
         name, keep, now = upload.spec.name, upload.spec.keep or self._keep_versions, time.time_ns()
 
@@ -106,6 +109,8 @@ class VersionChanges:
             upload.seal(description, 0, now)
             with self._group.locks.tensor(name):
                 old = self._index.record_of(name).current
+                if old is not None and self._is_replicated(old):
+                    raise GatherError("precondition_failed", f"{name!r} is replicated: its rows come from other shards")
                 created = now if old is None else old.created
                 # Read before the transaction, since a log may be long; within the tensor's lock none of them changes.
                 leaving = {*going(), *([] if old is None else [old])}
@@ -124,6 +129,14 @@ class VersionChanges:
                     self.install(transaction, upload, row, gone, answers)
                 self.finish(upload, gone)
             return row, old is None
+
+    def _is_replicated(self, row: Row) -> bool:
+        """Whether a content is replicated and not damaged."""
+        try:
+            words = memoryview(read_first_page(self._logs.tensor_folder / row.file)[1]).cast("Q")
+        except (OSError, BadFile):
+            return False
+        return words[HeaderWord.EPOCH] > 0 and not words[HeaderWord.VERSION] & DAMAGED
 
     def adopt(self, upload: Upload, copied: CopiedContent, judge: Callable[[Row | None], bool]) -> Row | None:
         """Make a finished upload the only content of its tensor: the copy of a replicated content; its row.

@@ -156,3 +156,17 @@ def test_a_process_reads_a_long_log_without_having_all_of_it_in_memory(store: Lo
         assert tracemalloc.get_traced_memory()[1] < size / 4
     finally:
         tracemalloc.stop()
+
+
+def test_an_upload_that_ends_late_does_not_replace_a_replicated_content_unless_it_is_damaged(store: LocalStore) -> None:
+    replicated(store, ONE)
+    with store.replicated.open(TENSOR) as content:
+        content.commit_to(1)
+    zeros = np.zeros((ROWS, WIDTH), np.float32)
+    with pytest.raises(GatherError, match="precondition_failed"):
+        put(store, TENSOR, zeros)
+    assert read(store, TENSOR)[1, 0] == ONE.value
+    with store.replicated.open(TENSOR) as content:
+        content.writable.mark_damaged()
+    put(store, TENSOR, zeros)
+    assert not read(store, TENSOR).any()
