@@ -1,0 +1,62 @@
+"""The bytes of a key index: a header and buckets of one cache line each, all in little-endian 64-bit words.
+
+| bytes | content |
+|---|---|
+| 0 to 8 | `MAGIC` |
+| 8 to 16 | the key type's position in `KEY_TYPES` |
+| 16 to 32 | the seed |
+| 32 to 40 | the number of buckets |
+| 40 to 64 | zeros |
+| 64 + 64 b | bucket b: its overflow count, and seven entries |
+
+An entry is 0 if it is free. Otherwise its upper 24 bits are a fingerprint, the low bits of the key's hash, and its
+lower 40 bits are the row + 1. A key's home is the bucket that the upper bits of its hash choose. A key whose home is
+full is in the first bucket after it that had a free entry, and adds one to the overflow count of each bucket passed on
+the way. So a search ends at a bucket that no key has passed, and removing a key moves no other.
+
+A file of zeros behind the header is an empty index. The keys themselves are in the key column: an index has 11.4 bytes
+for each key at its capacity, four fifths of its entries.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LINE: Final = 64
+"""Bytes of the header, and of a bucket."""
+WORDS: Final = 8
+"""Words of a bucket: the overflow count and the entries."""
+MAGIC: Final = b"gndkeys1"
+"""The format and its version."""
+SEED_BYTES: Final = 16
+ROW_BITS: Final = 40
+ROW_MASK: Final = (1 << ROW_BITS) - 1
+MOST_ROWS: Final = ROW_MASK - 1
+"""Rows that entries have bits for: a million millions."""
+MOST_PROBES: Final = 1024
+"""Buckets that one search reads, whatever the index holds. At the greatest load, all keys of 2 ** 40 rows are expected
+within 150 buckets of their homes."""
+_KEYS_OF_BUCKETS: Final = (28, 5)
+"""28 keys for 5 buckets: a load of 0.8."""
+
+
+def bucket_count(capacity: int) -> int:
+    """Return the buckets of an index for so many keys, at least one."""
+    keys, buckets = _KEYS_OF_BUCKETS
+    return max((capacity * buckets + keys - 1) // keys, 1)
+
+
+def capacity_of(buckets: int) -> int:
+    """Return the most keys that so many buckets may hold, at a load of 0.8."""
+    keys, per = _KEYS_OF_BUCKETS
+    return min(buckets * keys // per, MOST_ROWS)
+
+
+def index_bytes(capacity: int) -> int:
+    """Return the size of an index for up to `capacity` keys.
+
+    Raises ValueError if that is negative or above MOST_ROWS.
+    """
+    if not 0 <= capacity <= MOST_ROWS:
+        raise ValueError(f"an index has between 0 and {MOST_ROWS} keys, not {capacity}")
+    return LINE + LINE * bucket_count(capacity)

@@ -1,0 +1,100 @@
+"""A column of keys: integers in one array, or strings in two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+KeyType: TypeAlias = Literal["int64", "uint64", "string"]
+KEY_TYPES: Final[tuple[KeyType, ...]] = get_args(KeyType)
+
+
+class KeyColumn:
+    """The keys of rows 0 to n - 1, over memory that the caller owns, such as a mapped file.
+
+    `dtype` is a KeyType. Integers are one array `keys`. Strings are UTF-8 in `keys` (uint8), where string i has the
+    bytes from `offsets[i]` to `offsets[i + 1]`; `offsets` is int64[n + 1], and empty for integers.
+    `key_bytes` and `offset_bytes` are the two arrays as uint8, for compiled code.
+    """
+
+    __slots__ = ("count", "dtype", "key_bytes", "keys", "offset_bytes", "offsets")
+
+    def __init__(self, dtype: KeyType, keys: NDArray[Any], offsets: NDArray[np.int64], count: int) -> None:
+        self.dtype = dtype
+        self.keys = keys
+        self.offsets = offsets
+        self.count = count
+        self.key_bytes: NDArray[np.uint8] = keys.view(np.uint8)
+        self.offset_bytes: NDArray[np.uint8] = offsets.view(np.uint8)
+
+    @classmethod
+    def integers(cls, keys: NDArray[Any]) -> KeyColumn:
+        """Return the column of int64 or uint64 keys; int32 widens to int64.
+
+        Raises ValueError for another dtype or more than one dimension.
+        """
+        if keys.dtype == np.int32:
+            keys = keys.astype(np.int64)
+        if keys.ndim != 1 or keys.dtype not in (np.int64, np.uint64):
+            raise ValueError(f"integer keys are int64[n] or uint64[n], not {keys.dtype}{list(keys.shape)}")
+        dtype: KeyType = "int64" if keys.dtype == np.int64 else "uint64"
+        return cls(dtype, np.ascontiguousarray(keys), np.zeros(0, np.int64), len(keys))
+
+    @classmethod
+    def strings(cls, offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> KeyColumn:
+        """Return the column of the strings that `offsets` (int64[n + 1]) cuts out of `octets` (uint8).
+
+        Raises ValueError for other dtypes or shapes. `first_bad_offset` checks the values, which takes a pass.
+        """
+        if offsets.ndim != 1 or offsets.dtype != np.int64 or len(offsets) == 0:
+            raise ValueError(f"offsets of keys are int64[n + 1], not {offsets.dtype}{list(offsets.shape)}")
+        if octets.ndim != 1 or octets.dtype != np.uint8:
+            raise ValueError(f"bytes of keys are uint8[n], not {octets.dtype}{list(octets.shape)}")
+        return cls("string", np.ascontiguousarray(octets), np.ascontiguousarray(offsets), len(offsets) - 1)
+
+    @classmethod
+    def of_strings(cls, keys: Iterable[str | bytes]) -> KeyColumn:
+        """Return the column of these strings, copied."""
+        texts = [key.encode() if isinstance(key, str) else key for key in keys]
+        offsets = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum([len(text) for text in texts], out=offsets[1:])
+        return cls.strings(offsets, np.frombuffer(b"".join(texts), np.uint8))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def rows(self, start: int, stop: int) -> KeyColumn:
+        """Return the column of rows `start` to `stop`, over the same memory."""
+        if self.dtype == "string":
+            return KeyColumn.strings(self.offsets[start : stop + 1], self.keys)
+        return KeyColumn.integers(self.keys[start:stop])
+
+    def take(self, rows: NDArray[np.int64]) -> KeyColumn:
+        """Return the column of the keys of `rows`, copied."""
+        if self.dtype != "string":
+            return KeyColumn.integers(self.keys[rows])
+        starts = self.offsets[rows]
+        sizes = self.offsets[rows + 1] - starts
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(sizes, out=offsets[1:])
+        sources = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], sizes)
+        return KeyColumn.strings(offsets, self.keys[sources])
+
+    def tolist(self) -> list[int] | list[bytes]:
+        """Return the keys as Python's integers or bytes."""
+        if self.dtype != "string":
+            return list(self.keys.tolist())
+        cuts, octets = self.offsets.tolist(), self.keys.tobytes()
+        return [octets[start:stop] for start, stop in pairwise(cuts)]
+
+    def first_bad_offset(self) -> int:
+        """Return the position of the first of the offsets that lies before its neighbor or outside the bytes, or -1."""
+        if self.dtype != "string":
+            return -1
+        bad = (self.offsets < 0) | (self.offsets > len(self.keys))
+        bad[1:] |= self.offsets[1:] < self.offsets[:-1]
+        return int(bad.argmax()) if bad.any() else -1

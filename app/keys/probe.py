@@ -1,0 +1,173 @@
+"""Reading and changing the buckets of a key index; see `app.keys.index_layout` for their layout.
+
+The functions here are the plain ones, in whose place the compiled ones are used once they are ready. Arrays of bytes
+stand for everything: `index` is a whole index, `offsets` and `keys` are `offset_bytes` and `key_bytes` of a column.
+`rows` says how many rows the column has. No content of these arrays makes a function raise, read outside them or
+search through more than MOST_PROBES buckets: an entry counts only if its row is one of the column's and has the key.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.compilation.until_compiled import UntilCompiled
+from app.keys.index_layout import LINE, MOST_PROBES, ROW_BITS, ROW_MASK, WORDS
+from app.keys.siphash import siphash
+
+Bytes = NDArray[np.uint8]
+Integers = NDArray[np.int64]
+FIRST_DUPLICATES: Final = 10
+"""Rows of duplicates that `insert` names."""
+
+
+@UntilCompiled
+def hash_keys(offsets: Bytes, keys: Bytes, seed: Bytes, out: Integers, start: int, stop: int) -> None:
+    """Write the hashes of rows `start` to `stop` to `out`, as the int64 with the same bits; 0 for a torn string."""
+    for row in range(start, stop):
+        key = _key(offsets, keys, row)
+        hashed = 0 if key is None else siphash(key, seed.tobytes())
+        out[row] = hashed - 2**64 if hashed >= 2**63 else hashed
+
+
+@UntilCompiled
+def find(
+    index: Bytes, offsets: Bytes, keys: Bytes, rows: int,
+    wanted_offsets: Bytes, wanted_keys: Bytes, out: Integers, start: int, stop: int,
+) -> int:  # fmt: skip
+    """Write the rows of wanted keys `start` to `stop` to the same places of `out`, -1 for a missing key.
+
+    Returns how many are missing.
+    """
+    missing = 0
+    for number in range(start, stop):
+        key = _key(wanted_offsets, wanted_keys, number)
+        row = -1 if key is None else _find(index, offsets, keys, rows, key)
+        missing += row < 0
+        out[number] = row
+    return missing
+
+
+@UntilCompiled
+def insert(
+    index: Bytes, offsets: Bytes, keys: Bytes, start: int, stop: int, duplicates: Integers
+) -> tuple[int, int]:  # fmt: skip
+    """Insert rows `start` to `stop`: how many of them repeat the key of an earlier row, and where it ended.
+
+    Rows that repeat a key are left out of the index, and `duplicates` has the first FIRST_DUPLICATES of them. It ends
+    before `stop` if a row finds no free entry.
+    """
+    repeated = 0
+    for row in range(start, stop):
+        key = _key(offsets, keys, row)
+        if key is None:
+            continue
+        if _find(index, offsets, keys, row, key) >= 0:
+            if repeated < len(duplicates):
+                duplicates[repeated] = row
+            repeated += 1
+        elif not _place(index, key, row):
+            return repeated, row
+    return repeated, stop
+
+
+@UntilCompiled
+def remove(index: Bytes, offsets: Bytes, keys: Bytes, rows: int, removed: Integers) -> int:
+    """Remove the entries of the rows `removed`, whose keys are still in the column: how many were found."""
+    found = 0
+    for row in removed.tolist():
+        at = _entry_of_row(index, offsets, keys, rows, row)
+        if at is None:
+            continue
+        found += 1
+        words, passed, place = at
+        words[place] = 0
+        for bucket in passed:
+            words[bucket, 0] = max(int(words[bucket, 0]) - 1, 0)
+    return found
+
+
+@UntilCompiled
+def move(
+    index: Bytes, offsets: Bytes, keys: Bytes, rows: int, sources: Integers, targets: Integers
+) -> int:  # fmt: skip
+    """Have the keys of the rows `sources`, which are still there in the column, found at `targets`.
+
+    Returns how many entries were found.
+    """
+    found = 0
+    for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+        at = _entry_of_row(index, offsets, keys, rows, source)
+        if at is None:
+            continue
+        found += 1
+        words, _, place = at
+        words[place] = int(words[place]) & ~ROW_MASK | (target + 1)
+    return found
+
+
+def _key(offsets: Bytes, keys: Bytes, row: int) -> bytes | None:
+    """The bytes of a key; None if its offsets are not within the bytes."""
+    if len(offsets) == 0:
+        return keys[8 * row : 8 * row + 8].tobytes()
+    start, stop = struct.unpack("<qq", offsets[8 * row : 8 * row + 16].tobytes())
+    return keys[start:stop].tobytes() if 0 <= start <= stop <= len(keys) else None
+
+
+def _way(index: Bytes, key: bytes) -> tuple[NDArray[np.uint64], int, Iterator[int]]:
+    """The buckets, the fingerprint of a key, and the numbers of the buckets that it may be in."""
+    words = index[LINE:].view("<u8").reshape(-1, WORDS)
+    hashed = siphash(key, index[16:32].tobytes())
+    home = hashed * len(words) >> 64
+    way = ((home + step) % len(words) for step in range(min(len(words), MOST_PROBES)))
+    return words, hashed & (1 << 64 - ROW_BITS) - 1, way
+
+
+def _find(index: Bytes, offsets: Bytes, keys: Bytes, rows: int, key: bytes) -> int:
+    words, fingerprint, way = _way(index, key)
+    for bucket in way:
+        for entry in words[bucket, 1:]:
+            row = (int(entry) & ROW_MASK) - 1
+            if int(entry) >> ROW_BITS == fingerprint and 0 <= row < rows and _key(offsets, keys, row) == key:
+                return row
+        if words[bucket, 0] == 0:
+            return -1
+    return -1
+
+
+def _place(index: Bytes, key: bytes, row: int) -> bool:
+    """Write the entry of a key that is not there; False if there is no room for it."""
+    words, fingerprint, way = _way(index, key)
+    passed: list[int] = []
+    for bucket in way:
+        for place in range(1, WORDS):
+            if words[bucket, place] == 0:
+                for one in passed:
+                    words[one, 0] = min(int(words[one, 0]) + 1, 2**64 - 1)
+                words[bucket, place] = fingerprint << ROW_BITS | (row + 1)
+                return True
+        passed.append(bucket)
+    return False
+
+
+def _entry_of_row(
+    index: Bytes, offsets: Bytes, keys: Bytes, rows: int, row: int
+) -> tuple[NDArray[np.uint64], list[int], tuple[int, int]] | None:
+    """The buckets, those that were passed, and the place of the entry with this row and its key's fingerprint."""
+    key = _key(offsets, keys, row) if 0 <= row < rows else None
+    if key is None:
+        return None
+    words, fingerprint, way = _way(index, key)
+    passed: list[int] = []
+    for bucket in way:
+        for place in range(1, WORDS):
+            if words[bucket, place] == fingerprint << ROW_BITS | (row + 1):
+                return words, passed, (bucket, place)
+        if words[bucket, 0] == 0:
+            return None
+        passed.append(bucket)
+    return None

@@ -1,0 +1,232 @@
+"""The index from key to row, beside a dict, for all types of keys."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.keys.index_layout import LINE, index_bytes
+from app.keys.key_column import KEY_TYPES, KeyColumn, KeyType
+from app.keys.key_index import (
+    Duplicates,
+    IndexDamaged,
+    IndexFull,
+    KeyIndex,
+    aligned_buffer,
+    build,
+    hash_keys,
+    new_seed,
+)
+from tests.for_each import for_each
+
+SEED = bytes(range(16))
+KEYS: dict[KeyType, st.SearchStrategy[Any]] = {
+    "int64": st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), -1, 0, 1, 2**63 - 1]),
+    "uint64": st.integers(0, 2**64 - 1) | st.sampled_from([0, 2**63, 2**64 - 1]),
+    "string": st.binary(max_size=20)
+    | st.sampled_from([b"", b"\0", b"\0\0", b"a", b"a\0"])
+    | st.integers(0, 20).map(lambda size: b"equal prefix" + b"x" * size),
+}
+
+
+def column_of(kind: KeyType, keys: list[Any]) -> KeyColumn:
+    return KeyColumn.of_strings(keys) if kind == "string" else KeyColumn.integers(np.array(keys, kind))
+
+
+def found(index: KeyIndex, column: KeyColumn, wanted: KeyColumn) -> list[int]:
+    out = np.full(len(wanted), -7, np.int64)
+    missing = index.find(column, wanted, out)
+    assert missing == (out < 0).sum()
+    rows: list[int] = out.tolist()
+    return rows
+
+
+@for_each("kind", KEY_TYPES)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_every_key_has_its_row_and_others_have_none(kind: KeyType, data: st.DataObject) -> None:
+    keys = data.draw(st.lists(KEYS[kind], unique=True, max_size=60))
+    asked = data.draw(st.lists(KEYS[kind] | (st.sampled_from(keys) if keys else st.nothing()), max_size=30))
+    column = column_of(kind, keys)
+    index, duplicates = build(column, data.draw(st.binary(min_size=16, max_size=16)))
+    assert duplicates == Duplicates()
+    rows = {key: row for row, key in enumerate(keys)}
+    assert found(index, column, column_of(kind, asked)) == [rows.get(key, -1) for key in asked]
+
+
+@for_each("kind", KEY_TYPES)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_changes_are_those_of_a_dict(kind: KeyType, data: st.DataObject) -> None:
+    keys = data.draw(st.lists(KEYS[kind], unique=True, max_size=20))
+    pool = data.draw(st.lists(KEYS[kind], unique=True, min_size=1, max_size=40))
+    index, _ = build(column_of(kind, keys), SEED)
+    for _ in range(data.draw(st.integers(1, 15))):
+        if keys and data.draw(st.booleans()):
+            gap, last = data.draw(st.integers(0, len(keys) - 1)), len(keys) - 1
+            column = column_of(kind, keys)
+            assert index.remove(column, np.array([gap])) == 1
+            if gap != last:
+                assert index.move(column, np.array([last]), np.array([gap])) == 1
+            keys[gap] = keys[last]
+            keys.pop()
+        else:
+            new = [key for key in data.draw(st.lists(st.sampled_from(pool), unique=True)) if key not in keys]
+            start = len(keys)
+            keys += new
+            column = column_of(kind, keys)
+            if len(keys) > index.capacity:
+                with pytest.raises(IndexFull):
+                    index.insert(column, start, len(keys))
+                index, _ = build(column, new_seed(), 2 * len(keys))
+            else:
+                assert index.insert(column, start, len(keys)) == Duplicates()
+        rows = {key: row for row, key in enumerate(keys)}
+        asked = [*pool, *keys]
+        assert found(index, column_of(kind, keys), column_of(kind, asked)) == [rows.get(key, -1) for key in asked]
+
+
+@for_each("kind", KEY_TYPES)
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_duplicates_are_rows_that_repeat_a_key_however_an_upload_is_cut(kind: KeyType, data: st.DataObject) -> None:
+    pool = data.draw(st.lists(KEYS[kind], unique=True, min_size=1, max_size=30))
+    keys = data.draw(st.lists(st.sampled_from(pool), max_size=60))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(keys)), max_size=4)))
+    column = column_of(kind, keys)
+    index = KeyIndex.create(aligned_buffer(index_bytes(len(keys))), kind, SEED)
+    duplicates = Duplicates()
+    for start, stop in zip([0, *cuts], [*cuts, len(keys)], strict=True):
+        duplicates += index.insert(column.rows(0, stop), start, stop)
+    repeated = [row for row, key in enumerate(keys) if key in keys[:row]]
+    assert duplicates == Duplicates(len(repeated), tuple(repeated[:10])) == build(column, SEED)[1]
+    assert found(index, column, column) == [keys.index(key) for key in keys]
+
+
+def test_a_range_of_the_wanted_keys_leaves_the_other_places_alone() -> None:
+    column = column_of("int64", list(range(100)))
+    index, _ = build(column, SEED)
+    out = np.full(100, -7, np.int64)
+    assert index.find(column, KeyColumn.integers(np.arange(50, 150)), out, 40, 60) == 10
+    assert out.tolist() == [-7] * 40 + list(range(90, 100)) + [-1] * 10 + [-7] * 40
+
+
+def test_int32_keys_are_found_among_int64_ones_and_no_other_type_is() -> None:
+    column = column_of("int64", [5, -3])
+    index, _ = build(column, SEED)
+    assert found(index, column, KeyColumn.integers(np.array([-3, 5, 4], np.int32))) == [1, 0, -1]
+    for other in (column_of("uint64", [5]), column_of("string", [b"5"])):
+        with pytest.raises(ValueError, match="an index of int64 keys"):
+            index.find(column, other, np.empty(1, np.int64))
+
+
+@for_each("kind", KEY_TYPES)
+def test_a_row_that_a_reader_does_not_know_yet_is_missing_for_it(kind: KeyType) -> None:
+    keys: list[Any] = [b"a", b"b", b"c"] if kind == "string" else [1, 2, 3]
+    column = column_of(kind, keys)
+    index, _ = build(column, SEED)
+    assert found(index, column.rows(0, 2), column) == [0, 1, -1]
+
+
+def test_a_reader_of_the_mapped_file_sees_what_a_writer_changes(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    path.write_bytes(bytes(index_bytes(10)))
+    column = column_of("string", [b"a", b"b", b"c"])
+    writer = KeyIndex.create(np.memmap(path, np.uint8, "r+"), "string", SEED)
+    reader = KeyIndex.open(np.memmap(path, np.uint8, "r"))
+    assert (reader.dtype, reader.seed(), reader.capacity) == ("string", SEED, writer.capacity)
+    assert found(reader, column, column) == [-1, -1, -1]
+    writer.insert(column, 0, 3)
+    assert found(reader, column, column) == [0, 1, 2]
+    writer.remove(column, np.array([1]))
+    assert found(reader, column, column) == [0, -1, 2]
+
+
+def test_the_bytes_of_an_index_are_fixed() -> None:
+    zero = " " + 16 * "0"
+    column = column_of("uint64", [2**64 - 1, 7])
+    index, _ = build(column, SEED)
+    assert hash_keys(column, SEED).tolist() == [0x823F307311453347, 0x33D5B3229DB273EB]
+    header = "676e646b65797331 0100000000000000 0001020304050607 08090a0b0c0d0e0f 0100000000000000" + 3 * zero
+    bucket = zero + " 0100000000473345 0200000000eb73b2" + 5 * zero
+    assert bytes(index.buffer).hex(" ", 8) == header + bucket
+
+
+def test_a_file_that_is_no_index_is_refused() -> None:
+    index, _ = build(column_of("int64", [1]), SEED)
+    whole = np.array(index.buffer)
+    for damaged in (whole[:0], whole[:64], whole[:-1], np.concatenate([whole, whole]), np.zeros(128, np.uint8)):
+        with pytest.raises(IndexDamaged):
+            KeyIndex.open(damaged)
+
+
+@for_each("kind", KEY_TYPES)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_garbage_in_the_buckets_finds_true_rows_or_none(kind: KeyType, data: st.DataObject) -> None:
+    keys = data.draw(st.lists(KEYS[kind], unique=True, max_size=30))
+    column = column_of(kind, keys)
+    index, _ = build(column, SEED)
+    words = index.buffer[LINE:].view("<u8")
+    random = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    torn = data.draw(st.sampled_from(["random", "rows", "passed", "shuffled"]))
+    if torn == "random":
+        index.buffer[LINE:] = random.integers(0, 256, len(index.buffer) - LINE)
+    elif torn == "rows":
+        words |= random.integers(0, 2**40, len(words), np.uint64) * random.integers(0, 2, len(words), np.uint64)
+    elif torn == "passed":
+        words[::8] = 2**64 - 1
+    else:
+        random.shuffle(words)
+    for row, at in zip(found(index, column, column), range(len(keys)), strict=True):
+        assert row in (at, -1)
+    assert index.remove(column, np.arange(len(keys))) <= len(keys)
+    index.move(column, np.arange(len(keys)), np.arange(len(keys))[::-1])
+    if len(keys) <= index.capacity:
+        with suppress(IndexFull):
+            index.insert(column, 0, len(keys))
+    found(index, column, column)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=6, max_size=6), st.lists(st.binary(max_size=4), max_size=5))
+def test_torn_offsets_of_strings_read_nothing_outside(offsets: list[int], keys: list[bytes]) -> None:
+    column = KeyColumn.of_strings(keys)
+    index, _ = build(column, SEED, 20)
+    torn = KeyColumn.strings(np.array(offsets), np.frombuffer(b"abc", np.uint8))
+    assert torn.first_bad_offset() >= 0 or offsets == sorted(offsets)
+    found(index, torn, column)
+    found(index, torn, torn)
+    found(index, column, torn)
+    index.insert(torn, 0, 5)
+    index.remove(torn, np.array([-1, 0, 4, 5, 2**62]))
+    hash_keys(torn, SEED)
+
+
+def test_keys_that_collide_without_the_seed_spread_with_it() -> None:
+    column = column_of("int64", [number << 40 for number in range(300)])
+    seeds = (SEED, bytes(16), new_seed())
+    homes = [hash_keys(column, seed) >> np.uint64(58) for seed in seeds]
+    for home in homes:
+        assert np.bincount(home.astype(np.int64), minlength=64).max() < 20
+    assert len({tuple(home.tolist()) for home in homes}) == 3
+
+
+def test_keys_of_one_fingerprint_and_one_bucket_are_told_apart() -> None:
+    many = np.arange(40_000)
+    hashes = hash_keys(KeyColumn.integers(many), SEED) & np.uint64(2**24 - 1)
+    _, where, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    alike = many[counts[where] > 1]
+    assert len(alike) > 20
+    kept = np.sort(alike[np.argsort(where[alike], kind="stable")][::2])
+    column = KeyColumn.integers(kept)
+    index, duplicates = build(column, SEED, len(kept))
+    assert duplicates.total == 0
+    rows = {key: row for row, key in enumerate(kept.tolist())}
+    assert found(index, column, KeyColumn.integers(alike)) == [rows.get(key, -1) for key in alike.tolist()]
