@@ -4,11 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from app.catalogue.records import NameRecord, Version
+from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 UNCHANGING: Sequence[int] = (0,)
+
+
+class KeyColumn(Protocol):
+    """The keys of a table: one distinct key for each row of axis 0. Threads may share it."""
+
+    @property
+    def dtype(self) -> str:
+        """The type of the keys: int64, uint64 or string."""
+
+    @property
+    def count(self) -> int:
+        """How many keys there are, which is the number of rows."""
+
+    def find(self, wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings, out: NDArray[np.int64]) -> None:
+        """Write the row of each wanted key to `out`, -1 for a key that is missing. Both are of one dimension.
+
+        `wanted` has the type of the keys. Releases the interpreter lock; threads may each find a part.
+        """
 
 
 class Resident:
@@ -19,10 +42,11 @@ class Resident:
     is even; else it takes `refreshed()` and reads again. Readers that met too many changes read within
     `exclude_writers()`, which blocks: enter it on a thread. `cold` says that the content is larger than memory, so that
     reading it waits for the disk. `data_version` is the number of the tensor's version that the content is, which
-    scatters do not change.
+    scatters do not change. `keys` are the keys of its rows, None if the table has none; rows that they give belong to
+    this version, as what is read does.
     """
 
-    __slots__ = ("cold", "data_version", "etag", "tensor", "version", "words")
+    __slots__ = ("cold", "data_version", "etag", "keys", "tensor", "version", "words")
 
     def __init__(
         self,
@@ -32,6 +56,7 @@ class Resident:
         words: Sequence[int] = UNCHANGING,
         cold: bool = False,
         data_version: int = 1,
+        keys: KeyColumn | None = None,
     ) -> None:
         self.tensor = tensor
         self.etag = etag
@@ -39,6 +64,7 @@ class Resident:
         self.version = version
         self.words = words
         self.data_version = data_version
+        self.keys = keys
 
     @property
     def is_consistent(self) -> bool:

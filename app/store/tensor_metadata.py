@@ -31,12 +31,20 @@ class RangeMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class KeysMetadata:
+    """The keys of a table: their type, and the SHA-256 of type, shape and keys, in hex."""
+
+    dtype: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Metadata:
     """The metadata of a version of a tensor. Times are nanoseconds since 1970; `size` is the bytes of the items.
 
     `version` is its number, `versions` the numbers of all versions of the tensor that are kept, the oldest first.
     `replicas` is on how many shards each of its ranges is to be, None if it is not in ranges. `ranges` are these, empty
-    where they are not asked for.
+    where they are not asked for. `keys` are the keys of its rows, None if it has none.
     """
 
     name: str
@@ -55,6 +63,7 @@ class Metadata:
     note: str = ""
     replicas: int | None = None
     ranges: tuple[RangeMetadata, ...] = ()
+    keys: KeysMetadata | None = None
 
 
 def read_first_page(path: Path) -> tuple[Description, bytes]:

@@ -287,6 +287,7 @@ def described(metadata: Metadata) -> dict[str, Any]:
         "modified": time_text(metadata.modified),
         "prefault": metadata.prefault,
         "lock": metadata.lock,
+        "keys": None if metadata.keys is None else {"dtype": metadata.keys.dtype, "sha256": metadata.keys.sha256},
         **({} if metadata.replicas is None else {"replicas": metadata.replicas}),
         **({"ranges": [_described_range(one) for one in metadata.ranges]} if metadata.ranges else {}),
         **({"note": metadata.note} if metadata.note else {}),

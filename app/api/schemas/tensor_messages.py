@@ -28,6 +28,13 @@ class TableRange(OpenModel):
     )
 
 
+class TableKeys(OpenModel):
+    """The keys of a table: one distinct key for each row of axis 0."""
+
+    dtype: Literal["int64", "uint64", "string"]
+    sha256: str = Field(description="SHA-256 of dtype, shape and keys, in hex, as that of a tensor with these items.")
+
+
 class ResidentTensor(OpenModel):
     """What is known of a version of a resident tensor; in lists of the current one."""
 
@@ -48,6 +55,7 @@ class ResidentTensor(OpenModel):
     modified: str = Field(description="When the content last changed.", json_schema_extra=_TIME)
     prefault: bool = Field(description="Whether the content is read into memory ahead of requests.")
     lock: bool = Field(description="Whether the content is to be kept in memory.")
+    keys: TableKeys | None = Field(description="The keys of its rows; null if it has none.")
     replicas: Size | SkipJsonSchema[None] = Field(
         None, description="In a cluster: on how many shards each range of its rows is to be."
     )
