@@ -22,12 +22,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.errors import operator_error_rows, service_error_rows, transfer_error_rows
+from app.errors import key_error_rows, operator_error_rows, service_error_rows, transfer_error_rows
 from app.errors.error_row import ErrorRow
 
-Code = transfer_error_rows.TransferCode | operator_error_rows.OperatorCode | service_error_rows.ServiceCode
+Code = (
+    transfer_error_rows.TransferCode
+    | operator_error_rows.OperatorCode
+    | key_error_rows.KeyCode
+    | service_error_rows.ServiceCode
+)
 CATALOGUE: Final[Mapping[Code, ErrorRow]] = dict(
-    [*transfer_error_rows.ROWS.items(), *operator_error_rows.ROWS.items(), *service_error_rows.ROWS.items()]
+    [
+        *transfer_error_rows.ROWS.items(),
+        *operator_error_rows.ROWS.items(),
+        *key_error_rows.ROWS.items(),
+        *service_error_rows.ROWS.items(),
+    ]
 )
 CODES: Final[tuple[Code, ...]] = tuple(CATALOGUE)
 REPORTED_PLACES: Final = 10

@@ -322,6 +322,24 @@ class DeviceUnavailable(ServiceError):
     code = "device_unavailable"
 
 
+class NoKeys(ServiceError):
+    """The table has no key column, and the request names its rows by key."""
+
+    code = "no_keys"
+
+
+class KeyNotFound(ServiceError, LookupError):
+    """A key is not among those of the table; `errors` has the first ten, and `total` counts all."""
+
+    code = "key_not_found"
+
+
+class KeysNotUnique(ServiceError):
+    """A key column has a key more than once; `errors` has the first ten positions that repeat one."""
+
+    code = "keys_not_unique"
+
+
 class Overloaded(ServiceError):
     """The service is full at this moment; nothing was done."""
 
