@@ -16,6 +16,7 @@ import orjson
 from app.api.asgi_request import Handler, RequestContext
 from app.api.error_responses import JSON
 from app.api.request_body import read_body
+from app.api.routes.tensors import read_flag
 from app.cluster.range_scatter import RangeScatter, RangeScattered
 from app.cluster.shard.catalogue_follower import CatalogueFollower
 from app.cluster.shard.range_errors import SequenceDiffers, unavailable
@@ -165,8 +166,10 @@ class RangeRoutes:
         await context.send(200, RAW.media_type.encode(), found.pieces())
 
     async def state(self, context: RequestContext) -> None:
-        """`GET /shard/ranges/{tensor}`: epoch, applied and last."""
+        """`GET /shard/ranges/{tensor}`: epoch, applied and last; `confirmed`: with all that was acknowledged before."""
         tensor = segment_of(context)
+        if read_flag(context.query_fields(), "confirmed"):
+            await _run(self._scatters, lambda: self._primaries.confirm(tensor))
         found = await _run(self._others, lambda: self._log.state(tensor))
         if found is None:
             raise GatherError("tensor_not_found", f"there is no range {tensor} here")
