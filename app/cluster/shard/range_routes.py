@@ -7,6 +7,7 @@ that ship to each other make way for each other.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -38,8 +39,6 @@ _PRIMARY_THREADS: Final = 32
 _REPLICA_THREADS: Final = 16
 _JOIN_THREADS: Final = 8
 _MOST_JSON: Final = 1 << 14
-MOST_APPEND: Final = 1 << 30
-"""Bytes of an Append: a batch of scatters is at most a little longer than the longest body."""
 
 
 class RangeRoutes:
@@ -150,9 +149,12 @@ class RangeRoutes:
             raise
 
     async def append(self, context: RequestContext) -> None:
-        """`POST /shard/ranges/{tensor}/records`, from the primary to a replica."""
+        """`POST /shard/ranges/{tensor}/records`, from the primary to a replica.
+
+        Memory alone bounds the records: the primary has accepted the scatters, by a limit of its own.
+        """
         tensor = segment_of(context)
-        message, frames = read_append(await read_body(context, MOST_APPEND))
+        message, frames = read_append(await read_body(context, sys.maxsize))
         context.memory.charge(len(frames))
         answer = await _run(self._records, lambda: self._log.append(tensor, message, frames))
         await context.send(200, JSON, append_answer_json(answer))
