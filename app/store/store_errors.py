@@ -22,6 +22,11 @@ def unreadable(name: str, error: OSError) -> GatherError:
     return damaged(name, f"its file cannot be read: {error.strerror or error}")
 
 
+def unsettled() -> GatherError:
+    """overloaded for a replicated content that is not to be read before its primary has told what is committed."""
+    return GatherError("overloaded", "what its replicas have committed is not known here yet", retry_after=1)
+
+
 def not_found(reference: str, store: Store, *, tell_names: bool = False) -> GatherError:
     """tensor_not_found for a reference in the path that names nothing, invalid_field for a reserved name."""
     own, names = _asked(reference, store, tell_names=tell_names)

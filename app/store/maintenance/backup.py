@@ -8,15 +8,18 @@ A content is copied without its tensor's lock, from a snapshot (`download_snapsh
 scatters go on. Uploads and removals meanwhile may take away what the catalogue had at the moment: so first all that
 there is is copied, and then, with the files opened within the catalogue's lock, the little that has come since.
 Contents that are in the folder already, at the same sequence, stay as they are.
+
+A replicated content may be unsettled after a loss of power: what of it is committed is for other machines to say. It is
+waited for, and after `PATIENCE_S` the backup goes on with the copy of it that was there before, or without it.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -44,8 +47,12 @@ from app.store.maintenance.unclaimed_store import UnclaimedStore
 from app.store.scatters.log_frames import BrokenLog
 from app.store.scatters.scatter_log import all_records
 from app.store.scatters.writable_tensor import WritableTensor, dirty_blocks
+from app.store.store_errors import unsettled
 
 _ROUNDS: Final = 20
+PATIENCE_S: Final = 10.0
+"""Seconds for which contents that are unsettled are waited for, all together."""
+_PAUSE_S: Final = 0.1
 _OPEN_FILES: Final = 256
 """Files of contents that are held open, so that they can be copied though they may be removed meanwhile."""
 
@@ -63,13 +70,17 @@ class DamagedVersions(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """What a backup holds: how many versions, how many of them and bytes were copied, and what was left out and why."""
+    """What a backup holds: how many versions, how many of them and bytes were copied, and what was left out and why.
+
+    `kept` are the versions of which it has an older copy, from the backup before, and why.
+    """
 
     versions: int
     aliases: int
     copied: int
     copied_bytes: int
     left_out: dict[str, str]
+    kept: dict[str, str] = field(default_factory=dict)
 
 
 def back_up(store_folder: Path, folder: Path, *, skip_damaged: bool = False) -> BackupResult:
@@ -89,7 +100,10 @@ def back_up(store_folder: Path, folder: Path, *, skip_damaged: bool = False) -> 
 
 
 class _Backup:
-    """One run. `_saved` gives the backup's file for a file of the store, `_damaged` what is wrong with others."""
+    """One run. `_saved` gives the backup's file for a file of the store, `_damaged` what is wrong with others.
+
+    `_unsettled` says why others cannot be copied now.
+    """
 
     def __init__(self, store: UnclaimedStore, folder: Path) -> None:
         self._store = store
@@ -98,6 +112,7 @@ class _Backup:
         self._before = _files_of(backup_manifest.read(folder))
         self._saved: dict[str, str] = {}
         self._damaged: dict[str, str] = {}
+        self._unsettled: dict[str, str] = {}
         self._copied = self._copied_bytes = 0
 
     def run(self, *, skip_damaged: bool) -> BackupResult:
@@ -108,9 +123,12 @@ class _Backup:
             left_out = {row.reference: self._damaged[row.file] for row in moment.rows if row.file in self._damaged}
             if left_out and not skip_damaged:
                 raise DamagedVersions(left_out)
+            waiting = [row for row in moment.rows if row.file in self._unsettled]
+            kept = {row.reference: self._unsettled[row.file] for row in waiting if self._has_older(row)}
+            left_out |= {row.reference: self._unsettled[row.file] for row in waiting if row.reference not in kept}
             rows = [replace(row, file=self._saved[row.file]) for row in moment.rows if row.file in self._saved]
-            kept = {row.reference for row in rows}
-            aliases = [alias for alias in moment.aliases if alias.reference in kept]
+            saved = {row.reference for row in rows}
+            aliases = [alias for alias in moment.aliases if alias.reference in saved]
             left_out |= {
                 alias.alias: f"an alias of {alias.reference}" for alias in moment.aliases if alias not in aliases
             }
@@ -127,7 +145,7 @@ class _Backup:
                 self._remove_strays(_files_of(backup_manifest.read(self._folder)))
             raise
         self._remove_strays(_files_of(manifest))
-        return BackupResult(len(rows), len(aliases), self._copied, self._copied_bytes, left_out)
+        return BackupResult(len(rows), len(aliases), self._copied, self._copied_bytes, left_out, kept)
 
     def _remove_strays(self, known: Collection[str]) -> None:
         for name in file_names(self._contents):
@@ -138,15 +156,24 @@ class _Backup:
         """Copy what is missing until all that the catalogue had at a moment is there: it as it was then, and when."""
         for _ in range(_ROUNDS):
             with self._moment() as (moment, made, opened):
-                for row in moment.rows:
-                    if not self._is_done(row):
-                        self._copy(row, opened.get(row.file, -1))
+                self._copy_each([row for row in moment.rows if not self._is_done(row)], opened)
                 if all(map(self._is_done, moment.rows)):
                     return moment, made
         raise BackupRefused(f"the store {self._store.folder} changes faster than it can be copied: try again later")
 
+    def _copy_each(self, rows: Sequence[Row], opened: Mapping[str, int]) -> None:
+        """Copy contents, and wait for those that are unsettled."""
+        ends = time.monotonic() + PATIENCE_S
+        while True:
+            for row in rows:
+                self._copy(row, opened.get(row.file, -1))
+            rows = [row for row in rows if row.file in self._unsettled]
+            if not rows or time.monotonic() > ends:
+                return
+            time.sleep(_PAUSE_S)
+
     def _is_done(self, row: Row) -> bool:
-        return row.file in self._saved or row.file in self._damaged
+        return row.file in self._saved or row.file in self._damaged or row.file in self._unsettled
 
     @contextmanager
     def _moment(self) -> Iterator[tuple[CatalogueContents, int, dict[str, int]]]:
@@ -170,6 +197,7 @@ class _Backup:
 
         Raises BackupRefused and OSError.
         """
+        self._unsettled.pop(row.file, None)
         try:
             with ExitStack() as stack:
                 with self._store.locks.tensor(row.name):
@@ -177,6 +205,9 @@ class _Backup:
                 if source is not None:
                     self._write(row, source)
         except (GatherError, BadFile) as problem:
+            if isinstance(problem, GatherError) and problem.code == "overloaded":
+                self._unsettled[row.file] = problem.detail
+                return
             if isinstance(problem, GatherError) and problem.code != "tensor_damaged":
                 raise BackupRefused(f"{row.reference} could not be copied: {problem.detail}") from None
             if self._store.catalogue.row(row.name, row.number) == row:
@@ -192,6 +223,8 @@ class _Backup:
                 raise BadFile("its file is missing")
             return None
         with self._store.logs.open(row) as writable:
+            if not is_settled(writable.words):
+                raise unsettled()
             sequence = writable.version >> 1
             if self._has(row, sequence):
                 return None
@@ -232,6 +265,11 @@ class _Backup:
             return False
         self._saved[row.file] = file
         return True
+
+    def _has_older(self, row: Row) -> bool:
+        """Whether the backup before has this content, at the sequence of that time."""
+        found = [int(file.rpartition("-")[2]) for file in self._before if file.startswith(f"{row.content}-")]
+        return bool(found) and self._has(row, max(found))
 
     def _write(self, row: Row, source: CopySource) -> None:
         file = file_of(row, source.sequence)
