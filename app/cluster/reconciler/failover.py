@@ -59,18 +59,14 @@ class Failover:
             self._wake.clear()
             catalogue = self._catalogues.catalogue
             watched = _watched(catalogue) if self._is_in_office(catalogue) else ()
-            is_due = loop.time() >= probe_at or not watched
             try:
-                if is_due:
+                if loop.time() >= probe_at or not watched:
                     await self._probe(catalogue, watched)
+                    probe_at = loop.time() + PROBE_S
                 if watched:
                     await self._fail_over(catalogue)
             except (OSError, GatherError) as error:
                 logger.warning("ranges have not got another primary: %s", error)
-            except Exception:
-                logger.exception("ranges have not got another primary")
-            if is_due:
-                probe_at = loop.time() + PROBE_S
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(probe_at - loop.time(), 0.0) if watched else None):
                     await self._wake.wait()

@@ -1,1 +1,0 @@
-"""The compiled functions that take over from the plain ones in `app.keys`."""
