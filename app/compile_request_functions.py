@@ -1,7 +1,7 @@
 """Compiling, or loading from the cache, the functions that requests use beside the kernel.
 
-Those are the readers and writers of JSON, of strings in frames, and the counting of requests. Each takes over from its
-sibling in Python (see `app.compilation.until_compiled`).
+Those are the readers and writers of JSON, of strings in frames, the searches and changes of key indexes, and the
+counting of requests. Each takes over from its sibling in Python (see `app.compilation.until_compiled`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ from app.json_text.compiled import (
 from app.json_text.compiled import find_arrays as compiled_find_arrays
 from app.json_text.compiled import grammar as compiled_grammar
 from app.json_text.compiled import read_elements as compiled_read_elements
+from app.keys import index_layout, probe, siphash
+from app.keys.compiled import key_bytes
+from app.keys.compiled import probe as compiled_probe
+from app.keys.compiled import siphash as compiled_siphash
 from app.telemetry import compiled_increments, increments, metric_definitions, request_id
 from app.tensors import (
     compiled_string_frames,
@@ -51,6 +55,7 @@ _bytes: Final = types.Array(types.uint8, 1, "C", readonly=True)
 _octets_out: Final = types.Array(types.uint8, 1, "C")
 _integers: Final = types.Array(types.int64, 1, "C", readonly=True)
 _integers_out: Final = types.Array(types.int64, 1, "C")
+_column: Final = (_bytes, _bytes)
 _counted: Final = (*(_seconds,) * 5, _integer, _integer)
 
 
@@ -83,6 +88,15 @@ FUNCTIONS: Final[tuple[_Function, ...]] = (
     _Function(string_frames.first_longer, compiled_string_frames.first_longer, (_bytes, _integers, _integer)),
     _Function(string_frames.copy_frames, compiled_string_frames.copy_frames, (_bytes, _integers, _octets_out)),
     _Function(write_elements.write_strings, write_strings.write_strings, (_bytes, _integers, _octets_out)),
+    _Function(
+        probe.find,
+        compiled_probe.find,
+        (_bytes, *_column, _integer, *_column, _integers_out, _integer, _integer),
+    ),
+    _Function(probe.insert, compiled_probe.insert, (_octets_out, *_column, _integer, _integer, _integers_out)),
+    _Function(probe.remove, compiled_probe.remove, (_octets_out, *_column, _integer, _integers)),
+    _Function(probe.move, compiled_probe.move, (_octets_out, *_column, _integer, _integers, _integers)),
+    _Function(probe.hash_keys, compiled_probe.hash_keys, (*_column, _bytes, _integers_out, _integer, _integer)),
 )
 _SOURCES: Final = (
     intrinsics,
@@ -99,6 +113,10 @@ _SOURCES: Final = (
     parse_decimal,
     parse_element,
     parse_string,
+    index_layout,
+    key_bytes,
+    siphash,
+    compiled_siphash,
 )
 """What is compiled with them, beside their own modules."""
 

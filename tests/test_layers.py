@@ -24,7 +24,7 @@ BELOW: dict[str, set[str]] = {
     "periodic_tasks": {"services", "server", "memory"},
     "imports": {"formats", "store", "telemetry"},
     "warmup": {"kernels", "compile_request_functions"},
-    "compile_request_functions": {"kernels", "telemetry", "json_text"},
+    "compile_request_functions": {"kernels", "telemetry", "json_text", "keys"},
     "cli": {"server_from_settings"},
     "server_from_settings": {"grpc_from_settings", "cluster", "server"},
     "grpc_from_settings": {"main"},

@@ -76,6 +76,8 @@ def store_backup(
             raise typer.Exit(1) from None
     for name, reason in done.left_out.items():
         typer.echo(f"gathernd: left out {name}: {reason}", err=True)
+    for name, reason in done.kept.items():
+        typer.echo(f"gathernd: {name} is as in the backup before: {reason}", err=True)
     print_fields(
         [
             Field("versions", str(done.versions), human_count),

@@ -279,6 +279,11 @@ def shard_tensor(content_id: str, start: int, stop: int) -> str:
     return f"{content_id}.{start}-{stop}"
 
 
+def content_of(tensor: str) -> str:
+    """The content id in the name that `shard_tensor` has made."""
+    return tensor.rpartition(".")[0]
+
+
 # Checks
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
 from typing import Any, Final, TypeAlias, cast
 
+import numba.core.cgutils
 import numba.extending
 import numpy as np
 from llvmlite import ir
@@ -28,6 +29,7 @@ Build: TypeAlias = Callable[..., Any]
 
 _intrinsic: Any = numba.extending.intrinsic
 _external: Any = types.ExternalFunction
+_cgutils: Any = numba.core.cgutils
 
 
 def signed(bits: int) -> int:
@@ -137,6 +139,31 @@ def _find_non_digits(builder: Builder, address: Any) -> Any:
     return builder.zext(builder.bitcast(others, ir.IntType(32)), _WORD)
 
 
+def _prefetch(builder: Builder, address: Any) -> None:
+    flag = ir.IntType(32)
+    pointer = builder.inttoptr(address, _BYTE.as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
+    function = _cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    reads, second_cache, data = flag(0), flag(2), flag(1)
+    builder.call(function, [pointer, reads, second_cache, data])
+
+
+def _find_words(builder: Builder, address: Any, word: Any, mask: Any) -> Any:
+    kind = ir.VectorType(_WORD, 8)
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), 8), None)
+    wanted, kept = (
+        builder.shuffle_vector(
+            builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.IntType(32)(0)),
+            ir.Constant(kind, ir.Undefined),
+            lanes,
+        )
+        for value in (word, mask)
+    )
+    block = builder.load(builder.inttoptr(address, kind.as_pointer()), align=8, typ=kind)
+    same = builder.icmp_unsigned("==", builder.and_(block, kept), wanted)
+    return builder.zext(builder.bitcast(same, _BYTE), _WORD)
+
+
 int64: Final = cast(Callable[[Any], int], np.int64)
 """Numba's int64 of an integer. A literal is a type of its own, and a function that is handed one compiled once more."""
 float64: Final = cast(Callable[[Any], float], np.float64)
@@ -204,6 +231,18 @@ find_string_ends: Final = _find_any(b'"\\')
 """Bit i is set where byte i of the 64 at an address is a quote or a backslash."""
 find_non_digits: Final[Callable[[Address], int]] = intrinsic(_int64, (_int64,), _find_non_digits)
 """Bit i is set where byte i of the 32 at an address is no digit."""
+prefetch: Final[Callable[[Address], None]] = intrinsic(types.none, (_int64,), _prefetch)
+"""Ask for the cache line at `address`; an address that is not mapped does no harm.
+
+It is asked into the second cache, which can wait for more lines at once than the first.
+"""
+find_words: Final[Callable[[Address, int, int], int]] = intrinsic(_int64, (_int64,) * 3, _find_words)
+"""Bit i is set where int64 number i of the 8 at (address, word, mask) equals `word` in the bits of `mask`.
+
+The address is a multiple of 8.
+"""
+memcmp: Final[Callable[[Address, Address, int], int]] = _external("memcmp", types.int32(_int64, _int64, _int64))
+"""The C library's: 0 if so many bytes at two addresses are equal."""
 strtod: Final[Callable[[Address, int], float]] = _external("strtod", types.float64(_int64, _int64))
 """The C library's: the float64 nearest to the decimal at an address, in the direction that is set; the second is 0."""
 fesetround: Final[Callable[[int], int]] = _external("fesetround", types.int32(types.int32))

@@ -22,6 +22,11 @@ def unreadable(name: str, error: OSError) -> GatherError:
     return damaged(name, f"its file cannot be read: {error.strerror or error}")
 
 
+def unsettled() -> GatherError:
+    """overloaded for a replicated content that is not to be read before its primary has told what is committed."""
+    return GatherError("overloaded", "what its replicas have committed is not known here yet", retry_after=1)
+
+
 def not_found(reference: str, store: Store, *, tell_names: bool = False) -> GatherError:
     """tensor_not_found for a reference in the path that names nothing, invalid_field for a reserved name."""
     own, names = _asked(reference, store, tell_names=tell_names)
@@ -38,25 +43,6 @@ def _asked(reference: str, store: Store, *, tell_names: bool) -> tuple[NameRecor
     """The record of the name in a reference, and the names that the caller may be told of."""
     listed = (store.names, store.alias_names) if tell_names else ()
     return store.record_of(split_reference(reference)[0]), (name for names in listed for name in names())
-
-
-def has_keys(name: str) -> GatherError:
-    """invalid_field for keys that are sent to tensor `name`, which has keys."""
-    return GatherError(
-        "invalid_field",
-        f"the current version of {name!r} has keys already",
-        pointer="/keys",
-        hint="Upload its next version with keys and data, as safetensors.",
-    )
-
-
-def keys_not_implemented(name: str) -> GatherError:
-    """not_implemented for keys of tensor `name`, which is in row ranges on other machines."""
-    return GatherError(
-        "not_implemented",
-        f"{name!r} cannot have keys: a cluster keeps tables without keys alone",
-        hint="Upload the table without keys, or to a service on one machine.",
-    )
 
 
 def over_quota(limit: str, maximum: int) -> GatherError:

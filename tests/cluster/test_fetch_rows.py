@@ -32,9 +32,13 @@ class EarlyLoop(asyncio.SelectorEventLoop):
         return super().call_at(when - 0.003, callback, *args, context=context)
 
 
-def map_of(address: str, generation: int) -> ShardMap:
-    """Rows 0 to 9 in ranges of 5, at one address."""
-    ranges = tuple(RowRange(start, start + 5, f"t.{start}@1", (Replica(address),)) for start in (0, 5))
+def map_of(address: str, generation: int, node: str = "") -> ShardMap:
+    """Rows 0 to 9 in ranges of 5, at one address; with `node` as the map of a catalogue has it."""
+    tensors = ("", "") if node else ("t.0@1", "t.5@1")
+    ranges = tuple(
+        RowRange(start, start + 5, tensor, (Replica(address, node),))
+        for start, tensor in zip((0, 5), tensors, strict=True)
+    )
     return ShardMap(generation, {"t": ShardedTable((ShardedVersion(1, "c", FLOAT, (10, 2), ranges),), 1)})
 
 
@@ -71,6 +75,8 @@ class Shard(asyncio.Protocol):
     """Answers each request with rows of ones, and with `closes` ends the connection after an answer, as an idle one."""
 
     closes = False
+    sequence: int | None = None
+    """That of its rows; None for a shard that says of no content what it is of."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -79,7 +85,8 @@ class Shard(asyncio.Protocol):
         length = int(data.split(b"content-length: ")[1].split(b"\r")[0])
         rows = (length - 8 - int.from_bytes(data[-length:][:8], "little")) // 8
         body = write_header("output", FLOAT, (rows, 2), 8 * rows) + np.ones(2 * rows, np.float32).tobytes()
-        self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        etag = b"" if self.sequence is None else b'x-gathernd-data-etag: "y-%d"\r\n' % self.sequence
+        self.transport.write(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (etag, len(body), body))
         if self.closes:
             asyncio.get_running_loop().call_later(0.01, self.transport.close)
 
@@ -117,6 +124,38 @@ def test_a_connection_that_the_shard_has_closed_as_idle_is_no_failure() -> None:
         assert (shards.get(address).open, shards.get(address).idle) == (0, [])
         shards.close()
         server.close()
+
+    asyncio.run(work())
+
+
+def test_rows_older_than_what_was_read_are_not_taken_though_the_map_has_no_scatters() -> None:
+    """A router may learn of the first scatter to a table from a shard, before it learns from etcd."""
+
+    class AtThree(Shard):
+        sequence = 3
+
+    class AtNone(Shard):
+        sequence = 0
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        servers = [await loop.create_server(kind, "127.0.0.1", 0) for kind in (AtThree, AtNone)]
+        first, second = (
+            map_of(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", number, "a")
+            for number, server in enumerate(servers, 1)
+        )
+        shards = Shards()
+        fetcher = RowFetcher(shards, first, 1.0)
+        resident = ShardedResident(first, "t", first.tables["t"].current)
+        assert fetcher.etag_of(resident) == '"c-0"'
+        assert (await fetch(fetcher, first, [1], 20.0))[0] == []
+        assert fetcher.etag_of(resident) == '"c-3"'
+        fetcher.use_map(second)
+        assert (await fetch(fetcher, second, [1], 20.0))[0] == [0]
+        assert (await fetch(fetcher, second, [7], 20.0))[0] == []
+        shards.close()
+        for server in servers:
+            server.close()
 
     asyncio.run(work())
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
@@ -72,6 +74,16 @@ def test_callers_need_the_key_of_the_cluster(running: tuple[Server, Server]) -> 
         assert client.get(path).status_code == 401
         assert client.get(path, headers={"authorization": "Bearer other"}).status_code == 401
         assert client.get(path, headers={"authorization": f"Bearer {KEY}"}).status_code == 200
+
+
+def test_a_replica_takes_records_of_any_size_that_its_memory_holds(running: tuple[Server, Server]) -> None:
+    with closing(HTTPConnection(address_of(running[0]), timeout=10)) as connection:
+        connection.putrequest("POST", "/shard/ranges/c.c1.0-9/records")
+        for name, value in (("authorization", f"Bearer {KEY}"), ("content-length", str(1 << 45))):
+            connection.putheader(name, value)
+        connection.endheaders()
+        refusal = json.loads(connection.getresponse().read())
+    assert (refusal["code"], refusal["limit"]) == ("payload_too_large", "memory_budget")
 
 
 def test_orders_for_another_shard_are_refused(clients: tuple[httpx.Client, httpx.Client]) -> None:

@@ -42,8 +42,16 @@ def test_an_answer_that_is_behind_is_refused() -> None:
 def test_ranges_that_are_gone_are_forgotten() -> None:
     known = Sequences()
     known.told("x.0-4", 3)
-    known.told("x.4-9", 5)
+    known.told("y.0-4", 5)
     known.keep_only(ShardMap(1, {"t": ShardedTable((version((0, 4)),))}))
-    assert [known.least(one) for one in ("x.0-4", "x.4-9")] == [3, 0]
+    assert [known.least(one) for one in ("x.0-4", "y.0-4")] == [3, 0]
+    assert [known.knows(one) for one in ("x", "y")] == [True, False]
     known.keep_only(ShardMap(2))
-    assert known.least("x.0-4") == 0
+    assert (known.least("x.0-4"), known.knows("x")) == (0, False)
+
+
+def test_a_map_that_does_not_know_of_scatters_yet_makes_nothing_forgotten() -> None:
+    known = Sequences()
+    known.told("x.0-4", 3)
+    known.keep_only(ShardMap(1, {"t": ShardedTable((version((0, 4), is_open=False),))}))
+    assert known.least("x.0-4") == 3

@@ -25,6 +25,8 @@ from app.keys.key_index import (
 )
 from tests.for_each import for_each
 
+pytestmark = pytest.mark.usefixtures("every_codec")
+
 SEED = bytes(range(16))
 KEYS: dict[KeyType, st.SearchStrategy[Any]] = {
     "int64": st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), -1, 0, 1, 2**63 - 1]),
@@ -68,7 +70,8 @@ def test_changes_are_those_of_a_dict(kind: KeyType, data: st.DataObject) -> None
     pool = data.draw(st.lists(KEYS[kind], unique=True, min_size=1, max_size=40))
     index, _ = build(column_of(kind, keys), SEED)
     for _ in range(data.draw(st.integers(1, 15))):
-        if keys and data.draw(st.booleans()):
+        removes: bool = data.draw(st.booleans())
+        if keys and removes:
             gap, last = data.draw(st.integers(0, len(keys) - 1)), len(keys) - 1
             column = column_of(kind, keys)
             assert index.remove(column, np.array([gap])) == 1

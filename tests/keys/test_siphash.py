@@ -12,6 +12,8 @@ from app.keys.key_column import KeyColumn
 from app.keys.key_index import hash_keys
 from tests.for_each import for_each
 
+pytestmark = pytest.mark.usefixtures("every_codec")
+
 MESSAGES = [bytes(range(size)) for size in (*range(1, 33), 200)]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from app.errors import GatherError
 from app.store import LocalStore, idempotency
+from app.store.maintenance import backup
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
@@ -20,7 +23,7 @@ from app.store.scatters import replicated_copy
 from app.store.scatters.replicated_contents import Batch
 from app.store.store_errors import storage_errors
 from tests.store.crash import MEMORY
-from tests.store.helpers import opened, put, read, scatter
+from tests.store.helpers import opened, put, read, reopened, scatter
 from tests.store.replicated import (
     ROWS,
     TENSOR,
@@ -283,4 +286,52 @@ def test_after_a_start_a_tail_keeps_downloads_away_until_it_is_settled(folder: P
     again = opened(tmp_path / "restored")
     assert read(again, TENSOR)[:3, 0].tolist() == [0, 5, 0]
     assert scatter(again, TENSOR, [[0]], np.ones((1, WIDTH), np.float32)).endswith('-1"')  # a plain content
+    again.close()
+
+
+@pytest.fixture
+def unsettled(folder: Path, tmp_path: Path) -> Iterator[LocalStore]:
+    """A store with a content that is unsettled, and whole in the backup, and with another one that is not there."""
+    store = opened(folder)
+    replicated(store, ONE, TWO)
+    with store.replicated.open(TENSOR) as content:
+        content.commit_to(1)
+    back_up(folder, tmp_path / "backup")
+    put(store, "other", np.arange(3.0))
+    store = reopened(store, folder)
+    yield store
+    store.close()
+
+
+def restored(tmp_path: Path) -> LocalStore:
+    restore(tmp_path / "backup", tmp_path / "restored")
+    return opened(tmp_path / "restored")
+
+
+def test_a_backup_goes_on_without_a_content_that_stays_unsettled(
+    unsettled: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup, "PATIENCE_S", 0)
+    done = back_up(unsettled.folder, tmp_path / "new")
+    assert (done.versions, list(done.left_out), done.kept) == (1, [f"{TENSOR}@1"], {})
+    done = back_up(unsettled.folder, tmp_path / "backup")
+    assert (done.versions, done.left_out, list(done.kept)) == (2, {}, [f"{TENSOR}@1"])
+    again = restored(tmp_path)
+    assert read(again, TENSOR)[:3, 0].tolist() == [0, ONE.value, 0]
+    assert read(again, "other").tolist() == [0, 1, 2]
+    again.close()
+
+
+def test_a_backup_waits_for_a_content_to_be_settled(
+    unsettled: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settled(_: float) -> None:
+        with unsettled.replicated.open(TENSOR) as content:
+            content.commit_to(2)
+
+    monkeypatch.setattr(time, "sleep", settled)
+    done = back_up(unsettled.folder, tmp_path / "backup")
+    assert (done.versions, done.left_out, done.kept) == (2, {}, {})
+    again = restored(tmp_path)
+    assert read(again, TENSOR)[:3, 0].tolist() == [0, ONE.value, TWO.value]
     again.close()

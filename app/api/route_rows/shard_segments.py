@@ -12,6 +12,9 @@ from app.api.route_rows.operation import CONTROL, Operation, Route, parameter
 from app.security.authorizer import Access
 
 _FENCE: Final = parameter("fence", "query", "The reconciler's fencing token; lower ones are refused from then on.")
+_CONFIRMED: Final = parameter(
+    "confirmed", "query", "true asks the primary, which has all replicas in sync confirm that it is."
+)
 _BYTES: Final = parameter("bytes", "query", "The bytes of the items of a segment.")
 SHARD_ROUTES: Final = (
     Route("/shard/room", CONTROL, Access.CHANGES, {
@@ -25,7 +28,7 @@ SHARD_ROUTES: Final = (
         "DELETE": Operation("dropSegment", "Remove a segment", parameters=(_FENCE,), status=204),
     }),
     Route("/shard/ranges/{tensor}", CONTROL, Access.CHANGES, {
-        "GET": Operation("rangeState", "How far the log of a range is, and its rows"),
+        "GET": Operation("rangeState", "How far the log of a range is, and its rows", parameters=(_CONFIRMED,)),
     }),
     Route("/shard/ranges/{tensor}/scatter", CONTROL, Access.CHANGES, {
         "POST": Operation("scatterRange", "Scatter to a range, at its primary"),

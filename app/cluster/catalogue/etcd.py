@@ -16,6 +16,7 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
+from app.cluster.catalogue.etcd_errors import EtcdFailed, understood
 from app.cluster.catalogue.records import Catalogue, Change, to_json
 from app.cluster.shard_map import BadShardMap
 from app.cluster.shard_tls import trusting
@@ -90,7 +91,7 @@ class Lease:
 
 
 class Database:
-    """The records under one prefix of an etcd. Methods raise OSError if etcd does not answer."""
+    """The records under one prefix of an etcd. Methods raise EtcdFailed, an OSError, if etcd does not answer."""
 
     def __init__(
         self, address: DatabaseAddress, tls: ssl.SSLContext | None = None, lease_seconds: int = LEASE_S
@@ -116,7 +117,12 @@ class Database:
         It costs little if nothing has changed; otherwise etcd looks at every record to find those that have.
         """
         now = self.gateway.ask("/v3/kv/range", {"key": self._bytes(""), "count_only": True})
-        if _revision(now) == known.revision:
+        with understood():
+            return self._read(known, _revision(now))
+
+    def _read(self, known: Catalogue, now: int) -> tuple[int, Written]:
+        """What `read` returns, when etcd is at the revision `now`."""
+        if now == known.revision:
             return known.revision, {}
         since = {"min_mod_revision": str(known.revision + 1)} if known.revision else {}
         found = self.gateway.ask("/v3/kv/range", {**self._all_keys, **since})
@@ -133,7 +139,7 @@ class Database:
     def watch(self, after: int, stop: Event) -> Iterator[tuple[int, Written]]:
         """Yield each change after revision `after` and its revision, until `stop` is set. Raises Compacted.
 
-        Raises OSError if a member of etcd fails; the next watch asks the next member. After `stop` it may take some
+        Raises EtcdFailed if a member of etcd fails; the next watch asks the next member. After `stop` it may take some
         seconds to end.
         """
         asked = {**self._all_keys}
@@ -142,14 +148,15 @@ class Database:
             for found in self.gateway.stream("/v3/watch", {"create_request": asked}):
                 if stop.is_set():
                     return
-                if int(found.get("compact_revision", 0)):
-                    raise Compacted
-                if found.get("canceled"):
-                    raise OSError("etcd has ended a watch")
-                events = found.get("events", ())
-                written = {self._key(one["kv"]): _event(one) for one in events}
+                with understood():
+                    if int(found.get("compact_revision", 0)):
+                        raise Compacted
+                    if found.get("canceled"):
+                        raise EtcdFailed("etcd has ended a watch")
+                    events = found.get("events", ())
+                    written = {self._key(one["kv"]): _event(one) for one in events}
+                    after = max((int(one["kv"]["mod_revision"]) for one in events), default=after)
                 if written:
-                    after = max(int(one["kv"]["mod_revision"]) for one in events)
                     yield after, written
 
     # Changing
@@ -157,7 +164,7 @@ class Database:
     def commit(self, change: Change, at: Catalogue) -> int:
         """Make a change as a whole and return its revision; 0 if a record that it was judged by has changed since `at`.
 
-        Raises OSError if the outcome is not known, and TooLarge.
+        Raises EtcdFailed if the outcome is not known, and TooLarge.
         """
         compares = [
             {"key": self._bytes(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(at.revisions.get(key, 0))}
@@ -179,11 +186,12 @@ class Database:
         body = {"compare": compares, "success": operations}
         try:
             answer = self.gateway.ask("/v3/kv/txn", body, may_repeat=False)
-        except OSError as error:
+        except EtcdFailed as error:
             if "lease not found" in str(error) and self._lease is not None:
                 self._lease.lose()
             raise
-        return _revision(answer) if answer.get("succeeded") else 0
+        with understood():
+            return _revision(answer) if answer.get("succeeded") else 0
 
     # The lease
 
@@ -199,7 +207,8 @@ class Database:
                 return self._lease
             begun = monotonic()
             found = self.gateway.ask("/v3/lease/grant", {"TTL": str(self._lease_seconds)})
-            self._lease = Lease(found["ID"], begun + int(found["TTL"]))
+            with understood():
+                self._lease = Lease(found["ID"], begun + int(found["TTL"]))
             if self._keeper is None:
                 self._keeper = Thread(target=self._keep, name="etcd-lease", daemon=True)
                 self._keeper.start()
@@ -212,11 +221,13 @@ class Database:
                 continue
             begun = monotonic()
             try:
-                found = self.gateway.ask("/v3/lease/keepalive", {"ID": lease.number})["result"]
-            except OSError:
+                found = self.gateway.ask("/v3/lease/keepalive", {"ID": lease.number})
+                with understood():
+                    seconds = int(found["result"].get("TTL", 0))
+            except EtcdFailed:
                 continue  # it is lost by its own clock if that goes on
-            if int(found.get("TTL", 0)) > 0:
-                lease.renewed(begun + int(found["TTL"]))
+            if seconds > 0:
+                lease.renewed(begun + seconds)
             else:
                 lease.lose()
 
@@ -226,7 +237,7 @@ class Database:
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.lose()
-            with suppress(OSError):  # it ends by itself
+            with suppress(EtcdFailed):  # it ends by itself
                 self.gateway.ask("/v3/lease/revoke", {"ID": lease.number})
         self.gateway.close()
 

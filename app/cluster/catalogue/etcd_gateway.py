@@ -9,17 +9,20 @@ from typing import Any, Final
 import httpx
 import orjson
 
+from app.cluster.catalogue.etcd_errors import EtcdFailed
 from app.cluster.catalogue.records import TooLarge
 
 _PATIENCE: Final = httpx.Timeout(5.0, connect=2.0)
 _STREAM_PATIENCE: Final = httpx.Timeout(10.0, connect=2.0)
 """A stream ends after this silence: its member of etcd may be lost."""
+_MOST_SHOWN: Final = 200
+"""Characters of an answer that are told."""
 _TOO_LARGE: Final = ("request is too large", "too many operations")
 """etcd's words for a transaction over --max-request-bytes or --max-txn-ops."""
 
 
 class Gateway:
-    """The members of one etcd, at `endpoints`. Methods block, may be called by several threads, and raise OSError."""
+    """The members of one etcd, at `endpoints`. Methods block, raise EtcdFailed, and are for any thread."""
 
     def __init__(self, endpoints: Sequence[str], tls: ssl.SSLContext | None) -> None:
         """`tls` has the authorities for https, by default those of the machine."""
@@ -36,7 +39,7 @@ class Gateway:
     def ask(self, path: str, body: Mapping[str, Any], *, may_repeat: bool = True) -> Any:
         """Ask the endpoints in turn until one answers. After an unknown outcome go on only if `may_repeat`.
 
-        Raises OSError and TooLarge.
+        Raises EtcdFailed and TooLarge.
         """
         why = ""
         for turn in range(len(self._endpoints)):
@@ -51,16 +54,18 @@ class Gateway:
                 if may_repeat:
                     continue
                 break
-            if answer.status_code == 200:
+            found = _document(answer.content)
+            if answer.status_code == 200 and _is_of_etcd(found):
                 self._first += turn
-                return orjson.loads(answer.content)
-            why = f"{endpoint}: {_message(answer)}"
+                return found
+            said = found.get("message", f"status {answer.status_code}, and not an answer of etcd")
+            why = f"{endpoint}: {said}"
             if any(text in why for text in _TOO_LARGE):
                 raise TooLarge(why)
             if not may_repeat:
                 break
         self._first += 1
-        raise OSError(f"etcd does not answer: {why}")
+        raise EtcdFailed(f"etcd does not answer: {why}")
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
         """Yield the messages of one endpoint, until it has been silent for some time."""
@@ -72,23 +77,32 @@ class Gateway:
                 "POST", endpoint + path, content=orjson.dumps(body), headers=fields, timeout=_STREAM_PATIENCE
             ) as answer:
                 for line in answer.iter_lines():
-                    found = orjson.loads(line)
-                    if "result" not in found:
-                        raise OSError(f"etcd ends a stream: {found}")
-                    yield found["result"]
+                    found = _document(line).get("result")
+                    if not isinstance(found, dict):
+                        raise EtcdFailed(f"etcd ends a stream: {line[:_MOST_SHOWN]}")
+                    yield found
+                raise EtcdFailed("etcd ends a stream")
         except httpx.ReadTimeout:
             return
         except (httpx.HTTPError, RuntimeError, OSError) as error:
             self._first += 1
-            raise OSError(f"{endpoint}: {error}") from None
+            raise EtcdFailed(f"{endpoint}: {error}") from None
 
     def close(self) -> None:
         """End the connections."""
         self._http.close()
 
 
-def _message(answer: httpx.Response) -> str:
+def _document(text: str | bytes) -> dict[str, Any]:
+    """The object of a JSON text, an empty one of any other text."""
     try:
-        return str(orjson.loads(answer.content)["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"status {answer.status_code}"
+        found = orjson.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_of_etcd(found: Mapping[str, Any]) -> bool:
+    """Whether an object is an answer of etcd: each has a header, that of a stream in its `result`."""
+    result = found.get("result", found)
+    return isinstance(result, dict) and isinstance(result.get("header"), dict)

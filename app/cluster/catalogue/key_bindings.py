@@ -25,6 +25,7 @@ import orjson
 
 from app.cluster.catalogue.client import ANSWER_S
 from app.cluster.catalogue.etcd import Database
+from app.cluster.catalogue.etcd_errors import EtcdFailed, understood
 from app.cluster.catalogue.transitions import unavailable
 from app.errors import GatherError
 
@@ -87,9 +88,10 @@ class KeyBindings:
         """The binding of a key, None if it is not bound. Blocks. Raises shard_unavailable if etcd does not answer."""
         try:
             found = self._gateway.ask("/v3/kv/range", {"key": _base64(self._key(scope, key))})
-        except OSError:
+            with understood():
+                return next((_binding_of(one["value"]) for one in found.get("kvs", ())), None)
+        except EtcdFailed:
             raise unavailable("etcd does not answer") from None
-        return next((_binding_of(one["value"]) for one in found.get("kvs", ())), None)
 
     def submit(self, scope: str, key: str, content_id: str, digest: str) -> Future[Binding]:
         """As `bind`, without waiting."""
@@ -147,8 +149,9 @@ class KeyBindings:
         end = monotonic() + ANSWER_S
         while wanted:
             try:
-                return self._transact(self._fitting(wanted))
-            except OSError as error:
+                with understood():
+                    return self._transact(self._fitting(wanted))
+            except EtcdFailed as error:
                 if "lease not found" in str(error):
                     self._lease_until = 0.0
                 if monotonic() > end:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.cluster.catalogue.records import Catalogue, RangeRecord, Segment, Version
 from app.cluster.catalogue.transitions import replicas_of
+from app.cluster.shard_map import content_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def listed_segments(catalogue: Catalogue) -> Iterator[Listed]:
 
 def find_listed(catalogue: Catalogue, tensor: str) -> Listed | None:
     """The segment that shards hold under this name, None if no version lists it."""
-    content_id = tensor.rpartition(".")[0]
+    content_id = content_of(tensor)
     for name, table in catalogue.tables.items():
         for version in table.versions:
             if version.content_id == content_id:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from app.cluster.catalogue.records import EMPTY, Catalogue, RangeRecord, Table, Version
 from app.cluster.catalogue.transitions import replicas_of
-from app.cluster.shard_map import Primary, Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
+from app.cluster.shard_map import Primary, Replica, RowRange, ShardedTable, ShardedVersion, ShardMap, content_of
 
 
 class ServingMap:
@@ -45,9 +45,7 @@ def _contents_of_changed(before: Mapping[str, RangeRecord], after: Mapping[str, 
     if before is after:
         return ()
     return {
-        tensor.rpartition(".")[0]
-        for tensor in before.keys() | after.keys()
-        if before.get(tensor) is not after.get(tensor)
+        content_of(tensor) for tensor in before.keys() | after.keys() if before.get(tensor) is not after.get(tensor)
     }
 
 

@@ -59,14 +59,18 @@ class Failover:
             self._wake.clear()
             catalogue = self._catalogues.catalogue
             watched = _watched(catalogue) if self._is_in_office(catalogue) else ()
+            is_due = loop.time() >= probe_at or not watched
             try:
-                if loop.time() >= probe_at or not watched:
+                if is_due:
                     await self._probe(catalogue, watched)
-                    probe_at = loop.time() + PROBE_S
                 if watched:
                     await self._fail_over(catalogue)
             except (OSError, GatherError) as error:
                 logger.warning("ranges have not got another primary: %s", error)
+            except Exception:
+                logger.exception("ranges have not got another primary")
+            if is_due:
+                probe_at = loop.time() + PROBE_S
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(probe_at - loop.time(), 0.0) if watched else None):
                     await self._wake.wait()

@@ -92,8 +92,6 @@ class Reconciler:
         failing_over = asyncio.create_task(self.failover.run())
         try:
             while True:
-                if failing_over.done():
-                    failing_over.result()  # raises what ended it
                 self._wake.clear()
                 begun = _now()
                 try:

@@ -1,4 +1,4 @@
-"""Asks the primary of a range for a scatter, and waits between two asks."""
+"""Asks the primary of a range for a scatter, or how far the range is, and waits between two asks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import quote
 from app.api.meant_shard import FIELD
 from app.cluster.range_scatter import RangeScatter, RangeScattered
 from app.cluster.router.fetch_rows import RowFetcher
-from app.cluster.router.row_sinks import WholeBody
+from app.cluster.router.row_sinks import BadAnswer, WholeBody
 from app.cluster.router.shard_connection import Failure
 from app.cluster.router.shards import Ask
 from app.cluster.shard_map import RowRange
@@ -61,8 +61,7 @@ class PrimaryAsks:
             fetcher.handed_on(request), max(1, ceil(left)), size,
         )  # fmt: skip
         sink = WholeBody(_MOST_ANSWER)
-        patience = min(max(left, 0.1), LATE_S + size / SLOWEST)
-        failure = await self._asked(primary.address, [head, *body], sink, patience)
+        failure = await self._asked(primary.address, [head, *body], sink, self._patience(request, size))
         if failure is None:
             try:
                 found = RangeScattered.from_json(sink.body)
@@ -73,6 +72,31 @@ class PrimaryAsks:
         if failure.code in _FINAL:
             raise GatherError(failure.code, failure.said)
         return RangeFailed(f"{primary.address}: {failure.said or failure.detail}")
+
+    async def sequence(self, one: RowRange, request: ServedRequest) -> int | RangeFailed:
+        """Ask the primary of a range once how many scatters the range has committed; its replicas confirm it."""
+        primary, fetcher = one.primary, self._fetcher
+        assert primary is not None
+        head = (
+            b"GET /shard/ranges/%b?confirmed=true HTTP/1.1\r\nhost: %b\r\n%b: %b\r\n%b%b\r\n"
+        ) % (
+            quote(one.tensor).encode(), primary.address.encode(), FIELD, primary.node.encode(), fetcher.fields,
+            fetcher.handed_on(request),
+        )  # fmt: skip
+        sink = WholeBody(_MOST_ANSWER)
+        failure = await self._asked(primary.address, [head], sink, self._patience(request, 0))
+        if failure is not None:
+            return RangeFailed(f"{primary.address}: {failure.said or failure.detail}")
+        try:
+            found = int(sink.document()["applied"])
+        except (BadAnswer, KeyError, TypeError, ValueError) as error:
+            return RangeFailed(f"{primary.address}: the answer cannot be read: {error}")
+        fetcher.sequences.told(one.tensor, found)
+        return found
+
+    @staticmethod
+    def _patience(request: ServedRequest, size: int) -> float:
+        return min(max(request.deadline - perf_counter(), 0.1), LATE_S + size / SLOWEST)
 
     async def _asked(
         self, address: str, pieces: list[bytes | bytearray | memoryview], sink: WholeBody, patience: float

@@ -41,7 +41,7 @@ HEDGE_AGAIN_S: Final = 0.05
 class TableReads:
     """What is needed of one version of a table, by number of range.
 
-    Once it is fetched, `read` has the sequence of each open range among those, by the name of its tensor.
+    Once it is fetched, `read` has the sequence of each range of a catalogue among those, by the name of its tensor.
     """
 
     resident: ShardedResident
@@ -99,7 +99,7 @@ class RowFetcher:
     def etag_of(self, resident: ShardedResident, read: Mapping[str, int] | None = None) -> str:
         """The ETag of a table of which ranges are `read`; of the others it has what is known."""
         version = resident.version_in_map
-        if read is None and not version.is_open:
+        if not version.is_open and not self.sequences.knows(version.content_id):
             return resident.etag
         return self.sequences.etag(version, read or NOTHING_READ)
 
@@ -229,11 +229,12 @@ class _Fetch:
         own = action.late_at - self.loop.time()
         spare = request.answer_bytes / BYTES_PER_SECOND
         fields, check = self.fields, None
-        if one.primary is not None:
+        if replica.node and replica.etag is None:  # of a catalogue, whose ranges may take scatters by now
             wanted = self.wanted[place]
             if wanted.read is None:
                 wanted.read = {}
-            fields += b"%b: %d\r\n" % (SEQUENCE, fetcher.sequences.least(one.tensor))
+            if least := fetcher.sequences.least(one.tensor):
+                fields += b"%b: %d\r\n" % (SEQUENCE, least)
             check = reading(fetcher.sequences, one, wanted.read)
         elif replica.etag is not None:
             check = exactly(replica.etag)

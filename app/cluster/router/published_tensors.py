@@ -30,7 +30,6 @@ from app.cluster.router.table_snapshot import TableSnapshots
 from app.cluster.router.version_writer import BytesBefore, VersionWriter
 from app.cluster.shard_map import ShardedVersion, ShardMap
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
-from app.store.store_errors import keys_not_implemented
 from app.store.tensor_metadata import Metadata
 from app.telemetry.served_request import ServedRequest
 from app.tensors.shape_limits import Limits
@@ -74,16 +73,15 @@ class PublishedTensors(ShardedTensors):
 
     def etag_to_replace(self, name: str) -> str | None:
         check_new_version(self._client.catalogue.record_of(name))
-        return self._etag_now(name)
+        resident = self._newest_resident(name)
+        return None if resident is None else self.etags.now(resident)
 
     def upload(self, spec: UploadSpec) -> Upload:
         """An upload that goes on to the shards. Shards decide themselves what they keep in memory.
 
-        Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable, and not_implemented for keys.
+        Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable.
         """
         check_new_name(spec.name)
-        if spec.keys is not None:
-            raise keys_not_implemented(spec.name)
         check_new_version(self._client.catalogue.record_of(spec.name))
 
         def begin(bytes_before: BytesBefore) -> VersionWriter:
@@ -185,11 +183,15 @@ class PublishedTensors(ShardedTensors):
         return self.shard_map.locate_content(content_id) or await asyncio.to_thread(self._locate_anew, content_id)
 
     def _locate_anew(self, content_id: str) -> tuple[str, ShardedVersion] | None:
+        return self._newest_map().locate_content(content_id)
+
+    def _newest_map(self) -> ShardMap:
+        """The map of the newest catalogue, once all workers serve by it. Raises shard_unavailable."""
         try:
             newest = self._client.refresh()
         except OSError:
             raise transitions.unavailable("etcd does not answer") from None
-        return self._serving.serve(newest).locate_content(content_id)
+        return self._serving.serve(newest)
 
     async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
         """What was found of tables, with their ETags as they are now.
@@ -221,23 +223,22 @@ class PublishedTensors(ShardedTensors):
         resident = self.get(reference)
         return resident if isinstance(resident, ShardedResident) and resident.version_in_map.is_open else None
 
-    def _etag_now(self, reference: str) -> str | None:
-        """The ETag of what a reference names, None if it names nothing. Blocks."""
-        resident = self._open_resident(reference)
-        if resident is not None:
-            return self.etags.now(resident)
-        name, number = split_reference(reference)
-        own = self._client.catalogue.record_of(name)
-        found = own.current if number is None else own.version(number)
-        return None if found is None else found.etag
+    def _newest_resident(self, reference: str) -> ShardedResident | None:
+        """What a reference names in the newest catalogue, None if nothing. Blocks. Raises shard_unavailable."""
+        newest = self._newest_map()
+        found = newest.find(reference)
+        return None if found is None else ShardedResident(newest, *found)
 
     def _as_uploaded(self, conditions: Conditions, reference: str) -> Conditions:
         """Conditions on a table that takes scatters, as conditions on the content that the catalogue has.
 
-        They are judged here: scatters that come afterwards do not change what is replaced. Raises precondition_failed.
+        They are judged here, by the primaries: scatters that come afterwards do not change what is replaced. Raises
+        precondition_failed and shard_unavailable.
         """
-        resident = self._open_resident(reference)
-        if resident is None or conditions == ALWAYS:
+        if conditions == ALWAYS:
+            return conditions
+        resident = self._newest_resident(reference)
+        if resident is None or not resident.version_in_map.is_open:
             return conditions
         now, uploaded = self.etags.now(resident), resident.version_in_map.etag
         conditions.check(now)

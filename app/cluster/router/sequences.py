@@ -1,4 +1,4 @@
-"""How far each range that takes scatters is known to be, by this process of the router.
+"""How far each range of a catalogue is known to be, by this process of the router.
 
 A sequence counts the committed scatters of a range. What a client has read, or had acknowledged, no later answer of the
 same connection may take back. A connection belongs to one process, so each read asks for the highest sequence that the
@@ -9,11 +9,11 @@ The ETag of a table has the sum of its ranges' sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from app.cluster.router.row_sinks import BadAnswer
-from app.cluster.shard_map import RowRange, ShardedVersion, ShardMap
+from app.cluster.shard_map import RowRange, ShardedVersion, ShardMap, content_of
 from app.store.files.tensor_file import sequence_in
 
 FIELD: Final = b"x-gathernd-sequence"
@@ -22,15 +22,27 @@ NOTHING_READ: Final[Mapping[str, int]] = {}
 
 
 class Sequences:
-    """The highest sequence of each open range that this process has been told, by the name of its tensor."""
+    """The highest sequence of each range that this process has been told, by the name of its tensor.
+
+    A shard may tell of the first scatter to a range before the map does: any range of a catalogue may be told of.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
+        self._contents: frozenset[str] = frozenset()
+        """The content ids of those that are known."""
 
     def told(self, tensor: str, sequence: int) -> None:
         """A shard says that a range is at `sequence`, which is committed."""
-        if sequence > self._known.get(tensor, 0):
+        known = self._known.get(tensor, 0)
+        if sequence > known:
             self._known[tensor] = sequence
+            if not known:
+                self._contents |= {content_of(tensor)}
+
+    def knows(self, content_id: str) -> bool:
+        """Whether a range of this content is known to have changed."""
+        return content_id in self._contents
 
     def least(self, tensor: str) -> int:
         """The smallest sequence that a read of the range takes."""
@@ -42,14 +54,15 @@ class Sequences:
         return version.etag_at(sum(read.get(one.tensor, known.get(one.tensor, 0)) for one in version.ranges))
 
     def keep_only(self, shard_map: ShardMap) -> None:
-        """Forget ranges that the map does not have."""
+        """Forget ranges of contents that the map does not have."""
         if self._known:
-            tensors = {one.tensor for one in _open_ranges(shard_map)}
-            self._known = {tensor: sequence for tensor, sequence in self._known.items() if tensor in tensors}
+            self._contents &= {version.content_id for table in shard_map.tables.values() for version in table.versions}
+            known = self._known.items()
+            self._known = {tensor: sequence for tensor, sequence in known if self.knows(content_of(tensor))}
 
 
 def reading(sequences: Sequences, one: RowRange, read: dict[str, int]) -> Callable[[str | None], None]:
-    """The check of an answer from an open range: not older than what is known. Notes in `read` which it is."""
+    """The check of an answer from a range of a catalogue: not older than what is known. Notes in `read` which it is."""
     tensor, least = one.tensor, sequences.least(one.tensor)
 
     def check(etag: str | None) -> None:
@@ -78,8 +91,3 @@ def sequence_of(etag: str | None) -> int:
         return sequence_in(etag or "")
     except ValueError as error:
         raise BadAnswer(str(error)) from None
-
-
-def _open_ranges(shard_map: ShardMap) -> Collection[RowRange]:
-    versions = (version for table in shard_map.tables.values() for version in table.versions)
-    return [one for version in versions if version.is_open for one in version.ranges if one.primary is not None]

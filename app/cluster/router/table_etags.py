@@ -1,4 +1,8 @@
-"""The ETags of tables that take scatters, as they are now: each range is asked how far it is."""
+"""The ETags of tables that take scatters: each range is asked how far it is.
+
+Any replica in sync answers for a reader. A condition on a change is judged by the primaries alone, since a replica
+learns a moment later that a scatter is committed.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,21 @@ from concurrent.futures import Future
 from time import perf_counter
 from typing import Final
 
+from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed
 from app.cluster.router.fetch_rows import LostRange, RowFetcher, TableReads
 from app.cluster.router.range_requests import probes
+from app.cluster.router.shard_connection import Failure
 from app.cluster.router.shard_resources import NeedingPlaces, unavailable
 from app.cluster.router.sharded_tensors import ShardedResident
+from app.cluster.shard_map import RowRange
 from app.errors import GatherError
 from app.memory.budget import Budget, MemoryReservation
 from app.telemetry.served_request import ServedRequest
 
 SOON_S: Final = 2.0
 """How long an answer that can do without waits for shards."""
-_BLOCKED_S: Final = 10.0
+BLOCKED_S: Final = 10.0
+"""How long a thread waits for the ETag that a change is judged by."""
 _NOWHERE: Final = NeedingPlaces((), 0)
 _BUDGET: Final = Budget(0)
 
@@ -28,6 +36,7 @@ class TableEtags:
 
     def __init__(self, fetcher: RowFetcher) -> None:
         self._fetcher = fetcher
+        self._asks = PrimaryAsks(fetcher)
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop that `now` has it done on; set before it is called."""
 
@@ -56,12 +65,55 @@ class TableEtags:
         return self._fetcher.etag_of(resident, {**(reads.read or {}), **changed})
 
     def now(self, resident: ShardedResident) -> str:
-        """As `read`, from a thread."""
+        """The ETag that a change of the table is judged by: it counts each scatter that was acknowledged before.
+
+        Blocks, and belongs on a thread. Raises shard_unavailable if a primary does not answer.
+        """
         if not resident.version_in_map.is_open:
             return resident.etag
         assert self.loop is not None, "the service serves"
-        reading: Future[str] = asyncio.run_coroutine_threadsafe(self.read(resident, _request_of(_BLOCKED_S)), self.loop)
-        return reading.result()
+        asking: Future[str] = asyncio.run_coroutine_threadsafe(
+            self._ask_primaries(resident, _request_of(BLOCKED_S)), self.loop
+        )
+        return asking.result()
+
+    async def _ask_primaries(self, resident: ShardedResident, request: ServedRequest) -> str:
+        version = resident.version_in_map
+        numbers = [number for number, one in enumerate(version.ranges) if one.primary is not None]
+        found = await asyncio.gather(*(self._sequence(resident, number, request) for number in numbers))
+        lost = [
+            LostRange(0, number, [Failure("lost", answer.why)])
+            for number, answer in zip(numbers, found, strict=True)
+            if isinstance(answer, RangeFailed)
+        ]
+        if lost:
+            raise unavailable(resident, lost, [_NOWHERE] * len(lost))
+        return version.etag_at(sum(answer for answer in found if not isinstance(answer, RangeFailed)))
+
+    async def _sequence(self, resident: ShardedResident, number: int, request: ServedRequest) -> int | RangeFailed:
+        """How many scatters a range has committed, by whichever primary it has until the deadline."""
+        pauses, failure = self._asks.pauses(request.deadline), RangeFailed("the range has no primary")
+        tensor, asked = resident.version_in_map.ranges[number].tensor, 0
+        while True:
+            one = self._newest(resident, tensor)
+            if one is None or one.primary is None:  # the version was removed
+                return self._fetcher.sequences.least(tensor)
+            if one.primary.address:
+                asked = one.primary.epoch
+                answer = await self._asks.sequence(one, request)
+                if not isinstance(answer, RangeFailed):
+                    return answer
+                failure = answer
+            if not await pauses.wait(lambda: self._is_led_anew(resident, tensor, asked)):  # noqa: B023
+                return failure
+
+    def _newest(self, resident: ShardedResident, tensor: str) -> RowRange | None:
+        version = self._fetcher.shard_map.find_content(resident.version_in_map.content_id)
+        return None if version is None else next((one for one in version.ranges if one.tensor == tensor), None)
+
+    def _is_led_anew(self, resident: ShardedResident, tensor: str, epoch: int) -> bool:
+        one = self._newest(resident, tensor)
+        return one is None or one.primary is None or bool(one.primary.address and one.primary.epoch != epoch)
 
     async def _fetch_soon(self, wanted: Sequence[TableReads]) -> Sequence[LostRange]:
         if wanted:

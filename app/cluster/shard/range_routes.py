@@ -7,6 +7,7 @@ that ship to each other make way for each other.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -16,6 +17,7 @@ import orjson
 from app.api.asgi_request import Handler, RequestContext
 from app.api.error_responses import JSON
 from app.api.request_body import read_body
+from app.api.routes.tensors import read_flag
 from app.cluster.range_scatter import RangeScatter, RangeScattered
 from app.cluster.shard.catalogue_follower import CatalogueFollower
 from app.cluster.shard.range_errors import SequenceDiffers, unavailable
@@ -37,8 +39,6 @@ _PRIMARY_THREADS: Final = 32
 _REPLICA_THREADS: Final = 16
 _JOIN_THREADS: Final = 8
 _MOST_JSON: Final = 1 << 14
-MOST_APPEND: Final = 1 << 30
-"""Bytes of an Append: a batch of scatters is at most a little longer than the longest body."""
 
 
 class RangeRoutes:
@@ -149,9 +149,12 @@ class RangeRoutes:
             raise
 
     async def append(self, context: RequestContext) -> None:
-        """`POST /shard/ranges/{tensor}/records`, from the primary to a replica."""
+        """`POST /shard/ranges/{tensor}/records`, from the primary to a replica.
+
+        Memory alone bounds the records: the primary has accepted the scatters, by a limit of its own.
+        """
         tensor = segment_of(context)
-        message, frames = read_append(await read_body(context, MOST_APPEND))
+        message, frames = read_append(await read_body(context, sys.maxsize))
         context.memory.charge(len(frames))
         answer = await _run(self._records, lambda: self._log.append(tensor, message, frames))
         await context.send(200, JSON, append_answer_json(answer))
@@ -165,8 +168,10 @@ class RangeRoutes:
         await context.send(200, RAW.media_type.encode(), found.pieces())
 
     async def state(self, context: RequestContext) -> None:
-        """`GET /shard/ranges/{tensor}`: epoch, applied and last."""
+        """`GET /shard/ranges/{tensor}`: epoch, applied and last; `confirmed`: with all that was acknowledged before."""
         tensor = segment_of(context)
+        if read_flag(context.query_fields(), "confirmed"):
+            await _run(self._scatters, lambda: self._primaries.confirm(tensor))
         found = await _run(self._others, lambda: self._log.state(tensor))
         if found is None:
             raise GatherError("tensor_not_found", f"there is no range {tensor} here")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.compilation.decorators import inlined, spliced
-from app.compilation.intrinsics import Address
+from app.compilation.intrinsics import Address, prefetch
 from app.kernels.numba_cpu.memory_intrinsics import (
     LINE,
     Copy,
@@ -24,7 +24,6 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     copy_line_nontemporal,
     load_item,
     memcpy,
-    prefetch,
 )
 
 

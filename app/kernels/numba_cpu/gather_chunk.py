@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.compilation.decorators import inlined, inner
-from app.compilation.intrinsics import Address, stack_words
+from app.compilation.intrinsics import Address, prefetch, stack_words
 from app.kernels.numba_cpu.chunked_job import Job, end_of_chunk, first_of_chunk
 from app.kernels.numba_cpu.copy_slices import copy_block
 from app.kernels.numba_cpu.memory_intrinsics import (
@@ -23,7 +23,6 @@ from app.kernels.numba_cpu.memory_intrinsics import (
     fence,
     load_invariant,
     load_item,
-    prefetch,
     store_item,
 )
 from app.kernels.numba_cpu.resolve_indices import first_bad

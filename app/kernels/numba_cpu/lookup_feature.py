@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from app.compilation.decorators import inlined
-from app.compilation.intrinsics import Address, load_u32
-from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item, prefetch
+from app.compilation.intrinsics import Address, load_u32, prefetch
+from app.kernels.numba_cpu.memory_intrinsics import LINE, load_item
 from app.kernels.numba_cpu.thresholds import LOOKUP_BYTES_AHEAD, ROWS_AHEAD
 from app.kernels.numba_cpu.typed_memory import record_of
 

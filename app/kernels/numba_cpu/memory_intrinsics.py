@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 
 from app.compilation.decorators import inlined
-from app.compilation.intrinsics import Address, Builder, intrinsic
+from app.compilation.intrinsics import Address, Builder, intrinsic, prefetch
 
 Copy: TypeAlias = Callable[[Address, Address], None]
 """(target, source)"""
@@ -51,15 +51,6 @@ def _aligned_line(builder: Builder) -> Any:
     room = _cgutils.alloca_once(builder, ir.ArrayType(_BYTE, 4 * LINE))
     first = builder.add(builder.ptrtoint(room, _INT64), _INT64(2 * LINE - 1))
     return builder.and_(first, _INT64(-LINE))
-
-
-def _prefetch(builder: Builder, address: Any) -> None:
-    flag = ir.IntType(32)
-    pointer = builder.inttoptr(address, _BYTE.as_pointer())
-    kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
-    function = _cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    reads, second_cache, data = flag(0), flag(2), flag(1)
-    builder.call(function, [pointer, reads, second_cache, data])
 
 
 def copy_of(width: int, *, nontemporal: bool = False) -> Copy:
@@ -110,11 +101,6 @@ store_item: Final[Callable[[Address, int, int], None]] = intrinsic(types.none, (
 """Set the int64 at base + 8 * index."""
 aligned_line: Final[Callable[[], Address]] = intrinsic(_int64, (), _aligned_line)
 """Address of a cache line on the stack, with a line of room before it and one after it."""
-prefetch: Final[Callable[[Address], None]] = intrinsic(types.none, (_int64,), _prefetch)
-"""Ask for the cache line at `address`; an address that is not mapped does no harm.
-
-It is asked into the second cache, which can wait for more lines at once than the first.
-"""
 copy_1: Final = copy_of(1)
 copy_2: Final = copy_of(2)
 copy_4: Final = copy_of(4)

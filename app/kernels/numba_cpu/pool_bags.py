@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from app.compilation.decorators import inner
-from app.compilation.intrinsics import Address
+from app.compilation.intrinsics import Address, prefetch
 from app.kernels.numba_cpu.float_kinds import FloatKind, by_float_kind
 from app.kernels.numba_cpu.lookup_feature import (
     MAX,
@@ -22,7 +22,7 @@ from app.kernels.numba_cpu.lookup_feature import (
     load_index,
     start_of_bag,
 )
-from app.kernels.numba_cpu.memory_intrinsics import LINE, prefetch
+from app.kernels.numba_cpu.memory_intrinsics import LINE
 from app.kernels.numba_cpu.vectors import vector_functions
 
 _LANES: Final = (64, 16, 4, 1)

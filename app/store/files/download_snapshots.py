@@ -32,7 +32,7 @@ from app.store.files.mapped_tensor import MappedContent
 from app.store.files.regular_file import NotRegular, open_regular, read_at
 from app.store.files.tensor_file import PAGE, Description, HeaderWord, decode_page, is_settled
 from app.store.scatters.log_frames import Record, changed_parts
-from app.store.store_errors import unreadable
+from app.store.store_errors import unreadable, unsettled
 
 FOLDER: Final = "snapshots"
 
@@ -44,7 +44,7 @@ class Snapshot:
         """Raises tensor_damaged, overloaded and OSError."""
         resident = content.resident()
         if not is_settled(content.words):
-            raise GatherError("overloaded", "what its replicas have committed is not known here yet", retry_after=1)
+            raise unsettled()
         if not resident.is_consistent:
             raise GatherError("overloaded", "a change that was cut short could not be finished yet", retry_after=1)
         self.etag = resident.etag

@@ -8,24 +8,26 @@ A content is copied without its tensor's lock, from a snapshot (`download_snapsh
 scatters go on. Uploads and removals meanwhile may take away what the catalogue had at the moment: so first all that
 there is is copied, and then, with the files opened within the catalogue's lock, the little that has come since.
 Contents that are in the folder already, at the same sequence, stay as they are.
+
+A replicated content may be unsettled after a loss of power: what of it is committed is for other machines to say. It is
+waited for, and after `PATIENCE_S` the backup goes on with the copy of it that was there before, or without it.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from app.errors import GatherError
-from app.store.catalogue.catalogue_rows import KEYS, CatalogueContents, Row
+from app.store.catalogue.catalogue_rows import CatalogueContents, Row
 from app.store.files import disk_writes
 from app.store.files.content_copy import CopySource, Read, copy_content
 from app.store.files.download_snapshots import Snapshot
-from app.store.files.key_files import describe_keys
 from app.store.files.mapped_tensor import MappedContent
 from app.store.files.regular_file import is_regular, open_regular, read_at
 from app.store.files.remove_leftovers import file_names
@@ -40,13 +42,17 @@ from app.store.files.tensor_file import (
     page_version,
 )
 from app.store.maintenance import backup_manifest
-from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest, file_of, files_of
+from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest, file_of
 from app.store.maintenance.unclaimed_store import UnclaimedStore
 from app.store.scatters.log_frames import BrokenLog
 from app.store.scatters.scatter_log import all_records
 from app.store.scatters.writable_tensor import WritableTensor, dirty_blocks
+from app.store.store_errors import unsettled
 
 _ROUNDS: Final = 20
+PATIENCE_S: Final = 10.0
+"""Seconds for which contents that are unsettled are waited for, all together."""
+_PAUSE_S: Final = 0.1
 _OPEN_FILES: Final = 256
 """Files of contents that are held open, so that they can be copied though they may be removed meanwhile."""
 
@@ -64,13 +70,17 @@ class DamagedVersions(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """What a backup holds: how many versions, how many of them and bytes were copied, and what was left out and why."""
+    """What a backup holds: how many versions, how many of them and bytes were copied, and what was left out and why.
+
+    `kept` are the versions of which it has an older copy, from the backup before, and why.
+    """
 
     versions: int
     aliases: int
     copied: int
     copied_bytes: int
     left_out: dict[str, str]
+    kept: dict[str, str] = field(default_factory=dict)
 
 
 def back_up(store_folder: Path, folder: Path, *, skip_damaged: bool = False) -> BackupResult:
@@ -90,15 +100,19 @@ def back_up(store_folder: Path, folder: Path, *, skip_damaged: bool = False) -> 
 
 
 class _Backup:
-    """One run. `_saved` gives the backup's file for a file of the store, `_damaged` what is wrong with others."""
+    """One run. `_saved` gives the backup's file for a file of the store, `_damaged` what is wrong with others.
+
+    `_unsettled` says why others cannot be copied now.
+    """
 
     def __init__(self, store: UnclaimedStore, folder: Path) -> None:
         self._store = store
         self._folder = folder
         self._contents = folder / CONTENTS
-        self._before = files_of(backup_manifest.read(folder))
+        self._before = _files_of(backup_manifest.read(folder))
         self._saved: dict[str, str] = {}
         self._damaged: dict[str, str] = {}
+        self._unsettled: dict[str, str] = {}
         self._copied = self._copied_bytes = 0
 
     def run(self, *, skip_damaged: bool) -> BackupResult:
@@ -109,9 +123,12 @@ class _Backup:
             left_out = {row.reference: self._damaged[row.file] for row in moment.rows if row.file in self._damaged}
             if left_out and not skip_damaged:
                 raise DamagedVersions(left_out)
+            waiting = [row for row in moment.rows if row.file in self._unsettled]
+            kept = {row.reference: self._unsettled[row.file] for row in waiting if self._has_older(row)}
+            left_out |= {row.reference: self._unsettled[row.file] for row in waiting if row.reference not in kept}
             rows = [replace(row, file=self._saved[row.file]) for row in moment.rows if row.file in self._saved]
-            kept = {row.reference for row in rows}
-            aliases = [alias for alias in moment.aliases if alias.reference in kept]
+            saved = {row.reference for row in rows}
+            aliases = [alias for alias in moment.aliases if alias.reference in saved]
             left_out |= {
                 alias.alias: f"an alias of {alias.reference}" for alias in moment.aliases if alias not in aliases
             }
@@ -125,10 +142,10 @@ class _Backup:
             backup_manifest.write(self._folder, manifest)
         except BaseException:
             with suppress(OSError, BackupRefused):
-                self._remove_strays(files_of(backup_manifest.read(self._folder)))
+                self._remove_strays(_files_of(backup_manifest.read(self._folder)))
             raise
-        self._remove_strays(files_of(manifest))
-        return BackupResult(len(rows), len(aliases), self._copied, self._copied_bytes, left_out)
+        self._remove_strays(_files_of(manifest))
+        return BackupResult(len(rows), len(aliases), self._copied, self._copied_bytes, left_out, kept)
 
     def _remove_strays(self, known: Collection[str]) -> None:
         for name in file_names(self._contents):
@@ -139,15 +156,24 @@ class _Backup:
         """Copy what is missing until all that the catalogue had at a moment is there: it as it was then, and when."""
         for _ in range(_ROUNDS):
             with self._moment() as (moment, made, opened):
-                for row in moment.rows:
-                    if not self._is_done(row):
-                        self._copy(row, opened.get(row.file, -1), opened.get(row.key_file, -1))
+                self._copy_each([row for row in moment.rows if not self._is_done(row)], opened)
                 if all(map(self._is_done, moment.rows)):
                     return moment, made
         raise BackupRefused(f"the store {self._store.folder} changes faster than it can be copied: try again later")
 
+    def _copy_each(self, rows: Sequence[Row], opened: Mapping[str, int]) -> None:
+        """Copy contents, and wait for those that are unsettled."""
+        ends = time.monotonic() + PATIENCE_S
+        while True:
+            for row in rows:
+                self._copy(row, opened.get(row.file, -1))
+            rows = [row for row in rows if row.file in self._unsettled]
+            if not rows or time.monotonic() > ends:
+                return
+            time.sleep(_PAUSE_S)
+
     def _is_done(self, row: Row) -> bool:
-        return row.file in self._saved or row.file in self._damaged
+        return row.file in self._saved or row.file in self._damaged or row.file in self._unsettled
 
     @contextmanager
     def _moment(self) -> Iterator[tuple[CatalogueContents, int, dict[str, int]]]:
@@ -157,45 +183,35 @@ class _Backup:
             with self._store.locks.catalogue():
                 moment, made = self._store.catalogue.contents(), time.time_ns()
                 for row in moment.rows:
-                    if len(opened) >= _OPEN_FILES:
+                    if len(opened) == _OPEN_FILES:
                         break
                     if not self._is_done(row):
                         with suppress(OSError):  # it is found to be damaged when it is to be copied
-                            for name in (row.file,) if row.keys is None else (row.file, row.key_file):
-                                fd = open_regular(self._store.tensor_folder / name)
-                                stack.callback(os.close, fd)
-                                opened[name] = fd
+                            fd = open_regular(self._store.tensor_folder / row.file)
+                            stack.callback(os.close, fd)
+                            opened[row.file] = fd
             yield moment, made, opened
 
-    def _copy(self, row: Row, opened: int, keys: int) -> None:
-        """Copy a content, unless it is damaged, or was replaced or removed.
-
-        `opened` and `keys` are descriptors of its file and of its key file, or -1.
+    def _copy(self, row: Row, opened: int) -> None:
+        """Copy a content, unless it is damaged, or was replaced or removed; `opened` is a descriptor of its file or -1.
 
         Raises BackupRefused and OSError.
         """
+        self._unsettled.pop(row.file, None)
         try:
             with ExitStack() as stack:
                 with self._store.locks.tensor(row.name):
-                    if row.keys is not None and keys < 0:
-                        keys = self._opened_keys(row, stack)
                     source = self._source(row, opened, stack)
                 if source is not None:
-                    self._write(row, source, keys)
+                    self._write(row, source)
         except (GatherError, BadFile) as problem:
+            if isinstance(problem, GatherError) and problem.code == "overloaded":
+                self._unsettled[row.file] = problem.detail
+                return
             if isinstance(problem, GatherError) and problem.code != "tensor_damaged":
                 raise BackupRefused(f"{row.reference} could not be copied: {problem.detail}") from None
             if self._store.catalogue.row(row.name, row.number) == row:
                 self._damaged[row.file] = problem.detail if isinstance(problem, GatherError) else str(problem)
-
-    def _opened_keys(self, row: Row, stack: ExitStack) -> int:
-        """A descriptor of the key file. Raises BadFile."""
-        try:
-            fd = open_regular(self._store.tensor_folder / row.key_file)
-        except OSError as problem:
-            raise BadFile(f"its key file cannot be read: {problem.strerror}") from None
-        stack.callback(os.close, fd)
-        return fd
 
     def _source(self, row: Row, opened: int, stack: ExitStack) -> CopySource | None:
         """What is to be copied of a content; None if the backup has it, or it is gone. Within the tensor's lock."""
@@ -207,6 +223,8 @@ class _Backup:
                 raise BadFile("its file is missing")
             return None
         with self._store.logs.open(row) as writable:
+            if not is_settled(writable.words):
+                raise unsettled()
             sequence = writable.version >> 1
             if self._has(row, sequence):
                 return None
@@ -218,7 +236,7 @@ class _Backup:
             source = CopySource(description, sequence, modified, checksums, _reader(fd), changed)
             if description.dtype == "string":  # no scatter changes its file
                 return source
-            snapshot = Snapshot(MappedContent(path, replace(row, keys=None), nullcontext), self._store.snapshot_folder)
+            snapshot = Snapshot(MappedContent(path, row, nullcontext), self._store.snapshot_folder)
             stack.callback(snapshot.close)
             return replace(source, read=snapshot.read)
 
@@ -245,30 +263,30 @@ class _Backup:
         path = self._contents / file
         if file not in self._before or not is_regular(path) or path.stat().st_size != row.file_size:
             return False
-        if row.keys is not None and not is_regular(self._contents / (file + KEYS)):
-            return False
         self._saved[row.file] = file
         return True
 
-    def _write(self, row: Row, source: CopySource, keys: int) -> None:
-        """Copy a content; `keys` is a descriptor of its key file, if it has keys. Raises BadFile and OSError."""
-        file = file_of(row, source.sequence)
-        if row.keys is not None:
-            description = describe_keys(keys, row)
-            checksums = read_at(keys, description.checksums_at, 4 * description.block_count)
-            self._copy_file(CopySource(description, 0, source.modified, checksums, _reader(keys)), file + KEYS)
-        self._copy_file(source, file)
-        self._saved[row.file] = file
-        self._copied += 1
+    def _has_older(self, row: Row) -> bool:
+        """Whether the backup before has this content, at the sequence of that time."""
+        found = [int(file.rpartition("-")[2]) for file in self._before if file.startswith(f"{row.content}-")]
+        return bool(found) and self._has(row, max(found))
 
-    def _copy_file(self, source: CopySource, file: str) -> None:
+    def _write(self, row: Row, source: CopySource) -> None:
+        file = file_of(row, source.sequence)
         disk_writes.unlink(self._contents / file)  # of a copy that was cut short
         target = disk_writes.create(self._contents / file)
         try:
             copy_content(source, target)
         finally:
             os.close(target)
+        self._saved[row.file] = file
+        self._copied += 1
         self._copied_bytes += source.description.file_size
+
+
+def _files_of(manifest: Manifest | None) -> set[str]:
+    """The files of contents that a backup names."""
+    return set() if manifest is None else {row.file for row in manifest.catalogue.rows}
 
 
 def _reader(fd: int) -> Read:

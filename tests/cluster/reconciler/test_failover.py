@@ -124,6 +124,25 @@ def test_a_primary_whose_lease_has_ended_is_replaced(listeners: dict[str, socket
     run(listeners, work)
 
 
+def test_an_error_that_nobody_thought_of_does_not_end_it(
+    listeners: dict[str, socket.socket], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(catalogues: Catalogues, _: Failover) -> None:
+        transact, errors = catalogues.transact, [ValueError("odd")]
+
+        async def failing(transition: Transition) -> None:
+            if errors:
+                raise errors.pop()
+            await transact(transition)
+
+        monkeypatch.setattr(catalogues, "transact", failing)
+        catalogues.commit(lose(catalogues.catalogue, "a"))
+        await comes(lambda: catalogues.records == {("b", ("b", "c"))}, "b is primary")
+        assert "odd" in caplog.text
+
+    run(listeners, work)
+
+
 def test_one_refusal_and_silence_do_not_make_a_shard_lost(
     listeners: dict[str, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,265 @@
+"""Reading and changing the buckets of a key index in compiled code; see `app.keys.probe`.
+
+A search waits for memory three times: for the bucket, for the key of the row that it names, and for the bytes of a
+string. So `find` takes BLOCK keys at once through these steps one after another, and each step asks for the memory of
+the next one: the waits of a block overlap.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.compilation.decorators import entry, inlined, inner
+from app.compilation.intrinsics import (
+    Address,
+    Bytes,
+    Integers,
+    address_of,
+    count_trailing_zeros,
+    find_words,
+    int64,
+    load_u64,
+    mulhi_u64,
+    prefetch,
+    signed,
+    stack_words,
+    store_u64,
+)
+from app.keys.compiled.key_bytes import equal_keys, hash_key, is_torn, offsets_of, string_size
+from app.keys.index_layout import LINE, MOST_PROBES, ROW_BITS, ROW_MASK
+
+BLOCK: Final = 64
+"""Keys that are searched for at once. Measured with benchmarks/key_index.py."""
+_ENTRIES: Final = 0xFE
+"""The words of a bucket that are entries."""
+_FINGERPRINT: Final = signed(2**64 - 1 - ROW_MASK)
+_WHOLE: Final = -1
+_MISSING: Final = -1
+_ELSEWHERE: Final = -2
+"""In place of a row: the key may be in a bucket after its home, or in another entry."""
+_block_words: Final = stack_words(BLOCK)
+
+
+@inlined
+def _bucket(buckets: Address, number: int) -> Address:
+    return buckets + LINE * number
+
+
+@inlined
+def _next(number: int, count: int) -> int:
+    return number + 1 if number + 1 < count else 0
+
+
+@inlined
+def _row(entry_address: Address) -> int:
+    return (load_u64(entry_address) & ROW_MASK) - 1
+
+
+@inner
+def _search(
+    index: Address, count: int, hashed: int, offsets: Address, keys: Address, size: int, rows: int,
+    wanted_offsets: Address, wanted_keys: Address, wanted_size: int, number: int,
+) -> int:  # fmt: skip
+    """The row of a key with this hash, or -1."""
+    fingerprint = hashed << ROW_BITS
+    home = mulhi_u64(hashed, count)
+    for _ in range(min(count, MOST_PROBES)):
+        bucket = _bucket(index, home)
+        alike = find_words(bucket, fingerprint, _FINGERPRINT) & _ENTRIES
+        while alike != 0:
+            row = _row(bucket + 8 * count_trailing_zeros(alike))
+            if 0 <= row < rows and equal_keys(
+                offsets, keys, size, row, wanted_offsets, wanted_keys, wanted_size, number
+            ):
+                return row
+            alike &= alike - 1
+        if load_u64(bucket) == 0:
+            return -1
+        home = _next(home, count)
+    return -1
+
+
+@inner
+def _place(index: Address, count: int, hashed: int, row: int) -> bool:
+    """Write the entry of a key that is not there; False if there is no room for it."""
+    home = mulhi_u64(hashed, count)
+    at = home
+    for passed in range(min(count, MOST_PROBES)):
+        bucket = _bucket(index, at)
+        free = find_words(bucket, 0, _WHOLE) & _ENTRIES
+        if free != 0:
+            _add_to_passed(index, count, home, passed, 1)
+            store_u64(bucket + 8 * count_trailing_zeros(free), hashed << ROW_BITS | (row + 1))
+            return True
+        at = _next(at, count)
+    return False
+
+
+@inner
+def _add_to_passed(index: Address, count: int, home: int, passed: int, change: int) -> None:
+    """Change the overflow counts of so many buckets from `home` on."""
+    for _ in range(passed):
+        bucket = _bucket(index, home)
+        store_u64(bucket, load_u64(bucket) + change)
+        home = _next(home, count)
+
+
+@inner
+def _entry_of_row(index: Address, count: int, hashed: int, row: int) -> tuple[Address, int]:
+    """The address of the entry with this row and the fingerprint of this hash, 0 if there is none; buckets passed."""
+    at = mulhi_u64(hashed, count)
+    wanted = hashed << ROW_BITS | (row + 1)
+    for passed in range(min(count, MOST_PROBES)):
+        bucket = _bucket(index, at)
+        alike = find_words(bucket, wanted, _WHOLE) & _ENTRIES
+        if alike != 0:
+            return bucket + 8 * count_trailing_zeros(alike), passed
+        if load_u64(bucket) == 0:
+            return int64(0), passed
+        at = _next(at, count)
+    return int64(0), int64(0)
+
+
+@entry
+def hash_keys(offsets: Bytes, keys: Bytes, seed: Bytes, out: Integers, start: int, stop: int) -> None:
+    """See `app.keys.probe.hash_keys`."""
+    low, high = load_u64(address_of(seed)), load_u64(address_of(seed) + 8)
+    offsets_at, keys_at = offsets_of(offsets), address_of(keys)
+    for row in range(start, stop):
+        out[row] = hash_key(offsets_at, keys_at, keys.size, row, low, high)
+
+
+@entry
+def find(
+    index: Bytes, offsets: Bytes, keys: Bytes, rows: int,
+    wanted_offsets: Bytes, wanted_keys: Bytes, out: Integers, start: int, stop: int,
+) -> int:  # fmt: skip
+    """See `app.keys.probe.find`."""
+    low, high = load_u64(address_of(index) + 16), load_u64(address_of(index) + 24)
+    buckets, count = address_of(index) + LINE, index.size // LINE - 1
+    offsets_at, keys_at, size = offsets_of(offsets), address_of(keys), keys.size
+    wanted_offsets_at, wanted_at, wanted_size = offsets_of(wanted_offsets), address_of(wanted_keys), wanted_keys.size
+    first_of_rows = keys_at if offsets_at == 0 else offsets_at
+    hashes = _block_words()
+    missing = int64(0)
+    for first in range(start, stop, BLOCK):
+        last = min(first + BLOCK, stop)
+        for number in range(first, last):
+            hashed = hash_key(wanted_offsets_at, wanted_at, wanted_size, number, low, high)
+            store_u64(hashes + 8 * (number - first), hashed)
+            prefetch(_bucket(buckets, mulhi_u64(hashed, count)))
+        for number in range(first, last):
+            hashed = load_u64(hashes + 8 * (number - first))
+            row = _first_alike(buckets, count, mulhi_u64(hashed, count), hashed, rows)
+            out[number] = row
+            if row >= 0:
+                prefetch(first_of_rows + 8 * row)
+        for number in range(first, last):
+            if out[number] == _ELSEWHERE:
+                hashed = load_u64(hashes + 8 * (number - first))
+                row = _first_alike(buckets, count, _next(mulhi_u64(hashed, count), count), hashed, rows)
+                out[number] = row
+                if row >= 0:
+                    prefetch(first_of_rows + 8 * row)
+        if offsets_at != 0:
+            for number in range(first, last):
+                if out[number] >= 0 and string_size(offsets_at, size, out[number]) > 0:
+                    prefetch(keys_at + load_u64(offsets_at + 8 * out[number]))
+        for number in range(first, last):
+            row = out[number]
+            if row != _MISSING and (
+                row < 0
+                or not equal_keys(offsets_at, keys_at, size, row, wanted_offsets_at, wanted_at, wanted_size, number)
+            ):
+                out[number] = _search(
+                    buckets, count, load_u64(hashes + 8 * (number - first)), offsets_at, keys_at, size, rows,
+                    wanted_offsets_at, wanted_at, wanted_size, number,
+                )  # fmt: skip
+            missing += out[number] < 0
+    return missing
+
+
+@inlined
+def _first_alike(buckets: Address, count: int, at: int, hashed: int, rows: int) -> int:
+    """The row of the first entry of a bucket with the fingerprint of a hash, _MISSING or _ELSEWHERE."""
+    bucket = _bucket(buckets, at)
+    alike = find_words(bucket, hashed << ROW_BITS, _FINGERPRINT) & _ENTRIES
+    if alike != 0:
+        row = _row(bucket + 8 * count_trailing_zeros(alike))
+        return row if 0 <= row < rows else _ELSEWHERE
+    if load_u64(bucket) == 0:
+        return _MISSING
+    prefetch(_bucket(buckets, _next(at, count)))
+    return _ELSEWHERE
+
+
+@entry
+def insert(
+    index: Bytes, offsets: Bytes, keys: Bytes, start: int, stop: int, duplicates: Integers
+) -> tuple[int, int]:  # fmt: skip
+    """See `app.keys.probe.insert`."""
+    low, high = load_u64(address_of(index) + 16), load_u64(address_of(index) + 24)
+    buckets, count = address_of(index) + LINE, index.size // LINE - 1
+    offsets_at, keys_at, size = offsets_of(offsets), address_of(keys), keys.size
+    hashes = _block_words()
+    repeated = int64(0)
+    for first in range(start, stop, BLOCK):
+        last = min(first + BLOCK, stop)
+        for row in range(first, last):
+            hashed = hash_key(offsets_at, keys_at, size, row, low, high)
+            store_u64(hashes + 8 * (row - first), hashed)
+            prefetch(_bucket(buckets, mulhi_u64(hashed, count)))
+        for row in range(first, last):
+            if is_torn(offsets_at, size, row):
+                continue
+            hashed = load_u64(hashes + 8 * (row - first))
+            earlier = _search(
+                buckets, count, hashed, offsets_at, keys_at, size, row, offsets_at, keys_at, size, row
+            )  # fmt: skip
+            if earlier >= 0:
+                if repeated < duplicates.size:
+                    duplicates[repeated] = row
+                repeated += 1
+            elif not _place(buckets, count, hashed, row):
+                return repeated, row
+    return repeated, stop
+
+
+@entry
+def remove(index: Bytes, offsets: Bytes, keys: Bytes, rows: int, removed: Integers) -> int:
+    """See `app.keys.probe.remove`."""
+    low, high = load_u64(address_of(index) + 16), load_u64(address_of(index) + 24)
+    buckets, count = address_of(index) + LINE, index.size // LINE - 1
+    offsets_at, keys_at, size = offsets_of(offsets), address_of(keys), keys.size
+    found = int64(0)
+    for row in removed:
+        if row < 0 or row >= rows or is_torn(offsets_at, size, row):
+            continue
+        hashed = hash_key(offsets_at, keys_at, size, row, low, high)
+        at, passed = _entry_of_row(buckets, count, hashed, row)
+        if at != 0:
+            store_u64(at, 0)
+            _add_to_passed(buckets, count, mulhi_u64(hashed, count), passed, -1)
+            found += 1
+    return found
+
+
+@entry
+def move(
+    index: Bytes, offsets: Bytes, keys: Bytes, rows: int, sources: Integers, targets: Integers
+) -> int:  # fmt: skip
+    """See `app.keys.probe.move`."""
+    low, high = load_u64(address_of(index) + 16), load_u64(address_of(index) + 24)
+    buckets, count = address_of(index) + LINE, index.size // LINE - 1
+    offsets_at, keys_at, size = offsets_of(offsets), address_of(keys), keys.size
+    found = int64(0)
+    for number in range(sources.size):
+        row = sources[number]
+        if row < 0 or row >= rows or is_torn(offsets_at, size, row):
+            continue
+        hashed = hash_key(offsets_at, keys_at, size, row, low, high)
+        at, _ = _entry_of_row(buckets, count, hashed, row)
+        if at != 0:
+            store_u64(at, load_u64(at) & ~ROW_MASK | (targets[number] + 1))
+            found += 1
+    return found
