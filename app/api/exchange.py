@@ -113,12 +113,14 @@ def format_of(content_type: bytes | None, formats: Mapping[bytes, Codec]) -> Cod
 
 def headers_of(answer: Answer) -> tuple[tuple[bytes, bytes], ...]:
     """What a JSON answer says beside its outputs, as header fields of a binary one."""
-    return fact_fields(answer.dialect, answer.device, answer.data_etag, answer.data_version, answer.replaced)
+    return fact_fields(
+        answer.dialect, answer.device, answer.data_etag, answer.data_version, answer.replaced, answer.missing
+    )
 
 
 @lru_cache(1 << 10)
 def fact_fields(
-    dialect: str, device: str, etag: str | None, version: int | None, replaced: int | None
+    dialect: str, device: str, etag: str | None, version: int | None, replaced: int | None, missing: int | None
 ) -> tuple[tuple[bytes, bytes], ...]:
     """The header fields X-Gathernd-* of an answer, less those that are None or empty."""
     fields: dict[bytes, str | int | None] = {
@@ -127,5 +129,6 @@ def fact_fields(
         b"x-gathernd-data-etag": etag,
         b"x-gathernd-data-version": version,
         b"x-gathernd-replaced": replaced,
+        b"x-gathernd-missing": missing,
     }
     return tuple((name, str(value).encode()) for name, value in fields.items() if value is not None and value != "")

@@ -22,7 +22,7 @@ ROWS: Final[Mapping[KeyCode, ErrorRow]] = {
             """curl -s http://127.0.0.1:8080/gather -H 'Content-Type: application/json' -d '{
   "data": {"tensor": "items"}, "keys": {"dtype": "int64", "shape": [1], "values": [1001]}}'""",
             "'items' has no key column",
-            members={"errors": [{"pointer": "/keys"}]},
+            members={"errors": [{"pointer": "/data/tensor"}]},
             about="The service has the resident tensor `items`, float32 of shape [3, 2], without keys.",
         ),
     ),

@@ -126,12 +126,13 @@ def _row(
     on_gpu: bool = True,
     typed_by: str = "data",
     uncited: tuple[Code, ...] = (),
+    keyed: bool = False,
 ) -> Row[P]:
     names = tuple(dialects)
     reductions = {dialect.name: dialect.reductions for dialect in dialects.values() if dialect.reductions}
     fields = {dialect.name: dialect.fields for dialect in dialects.values() if dialect.fields is not None}
     signature = Signature(
-        name, parameters, names, inputs, names[0], kind, reductions, fields, optional, residents, schema
+        name, parameters, names, inputs, names[0], kind, reductions, fields, optional, residents, schema, keyed
     )
     return Row(signature, summary, _texts(name, names), dialects, plan, on_gpu, typed_by, uncited)
 
@@ -169,6 +170,8 @@ _ROWS: Final[tuple[Operator, ...]] = (
         plan_gather,
         summary="Gather slices along an axis (Gather)",
         schema=("GatherRequest", "A Gather: each entry of `indices` picks a slice of `data` along `axis`."),
+        uncited=("no_keys", "key_not_found"),
+        keyed=True,
     ),
     _row(
         "gather_elements",

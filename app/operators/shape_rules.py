@@ -25,6 +25,22 @@ _LESS_DATA: Final = (
 
 def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor, further: Mapping[str, Tensor] = NO_TENSORS) -> None:
     """Type constraints of the dialect, data first, then indices and the further inputs. Raises unsupported_dtype."""
+    check_data_dtype(dialect, data)
+    check_index_dtype(dialect, indices)
+    for name, tensor in further.items():
+        taken = dialect.further_dtypes.get(name)
+        if taken is not None and tensor.dtype.name not in taken:
+            raise GatherError(
+                "unsupported_dtype",
+                f"{dialect.name} does not take {name} of type {tensor.dtype.name}; it takes {', '.join(taken)}",
+                pointer=tensor.dtype_pointer,
+                rule=dialect.rules[f"{name}_dtype"],
+                hint=f"Convert {name} to {taken[0]}.",
+            )
+
+
+def check_data_dtype(dialect: Dialect, data: Tensor) -> None:
+    """Type constraint of the dialect on data. Raises unsupported_dtype."""
     if data.dtype.name not in dialect.data_dtypes:
         name = data.dtype.name
         other = dialect.taken_by.get(name)
@@ -38,17 +54,6 @@ def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor, further: Mappi
             if other is not None
             else f"Convert data to {wanted}, since no dialect takes {name}.",
         )
-    check_index_dtype(dialect, indices)
-    for name, tensor in further.items():
-        taken = dialect.further_dtypes.get(name)
-        if taken is not None and tensor.dtype.name not in taken:
-            raise GatherError(
-                "unsupported_dtype",
-                f"{dialect.name} does not take {name} of type {tensor.dtype.name}; it takes {', '.join(taken)}",
-                pointer=tensor.dtype_pointer,
-                rule=dialect.rules[f"{name}_dtype"],
-                hint=f"Convert {name} to {taken[0]}.",
-            )
 
 
 def check_index_dtype(dialect: Dialect, indices: Tensor) -> None:

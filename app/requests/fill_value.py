@@ -1,4 +1,4 @@
-"""The value that slices are filled with where an index is out of bounds (`fill_value`), as the request gives it.
+"""Values of a request that have no type until a tensor has one, such as `fill_value`, which slices are filled with.
 
 In a JSON body it is a JSON value; in a query and among the parameters of the inference protocol it is the text of one.
 """
@@ -14,54 +14,59 @@ from app.json_text import grammar, lossless_json
 from app.json_text.read_values import values_of
 from app.requests.request import JsonText
 from app.tensors.dtypes import DType
-from app.tensors.gather_call import OutOfBounds
 from app.tensors.tensor import Tensor
 
 _QUOTED: Final = '"none"'
 
 
-class JsonFillValue(NamedTuple):
-    """A JSON value, which stands in the request at `pointer`."""
+class JsonItem(NamedTuple):
+    """A JSON value, the field `name` of the request, where it stands at `pointer`."""
 
     value: Any
     pointer: str
+    name: str = "fill_value"
 
     def item(self, dtype: DType) -> Tensor:
-        """See `app.tensors.gather_call.FillValue`: one item in the JSON form of `dtype`, `[re, im]` for complex."""
+        """See `app.tensors.by_key.ItemOfRequest`: one item in the JSON form of `dtype`, `[re, im]` for complex."""
         text = f"[{lossless_json.text_of(self.value)}]".encode()
         depth = len(text) - len(text.lstrip(b"["))
         try:
-            return values_of("fill_value", dtype, (1,)).read(np.frombuffer(text, np.uint8), 0, len(text), depth)
+            return values_of(self.name, dtype, (1,)).read(np.frombuffer(text, np.uint8), 0, len(text), depth)
         except GatherError:
             shown = lossless_json.shown(self.value)
             what = "a list, an object or null" if shown is None else repr(shown)
             raise GatherError(
                 "value_not_representable",
-                f"fill_value is {what}, which {dtype.name} cannot hold",
+                f"{self.name} is {what}, which {dtype.name} cannot hold",
                 places=[Place(self.pointer, value=shown)],
                 hint=f"{_form(dtype)} at {self.pointer}, since the type is {dtype.name}.",
             ) from None
 
 
-def given_fill_value(fields: Any, mode: OutOfBounds, pointer: str) -> JsonFillValue | None:
+def given_fill_value(fields: Any, mode: str, pointer: str, asked_by: str = "out_of_bounds") -> JsonItem | None:
     """The fill value of valid fields, None if they have none: a JSON value, or the text of one.
 
-    Raises invalid_field if nothing is to be filled, and for a text that is not JSON.
+    `mode` is the value of the field `asked_by`. Raises invalid_field if nothing is to be filled, and for a text that is
+    not JSON.
     """
     if "fill_value" not in fields.model_fields_set:
         return None
     if mode != "fill":
-        beside = f"{pointer.removesuffix('/fill_value')}/out_of_bounds"
+        beside = f"{pointer.removesuffix('/fill_value')}/{asked_by}"
         hint = f"Write 'fill' at {beside}, or leave out 'fill_value'."
-        raise invalid_field(pointer, "fill_value is for out_of_bounds fill only", hint)
-    value = fields.fill_value
+        raise invalid_field(pointer, f"fill_value is for {asked_by} fill only", hint)
+    return JsonItem(json_value(fields.fill_value, "fill_value", pointer), pointer)
+
+
+def json_value(value: Any, name: str, pointer: str) -> Any:
+    """The value itself, or if it is the text of a JSON value, that one. Raises invalid_field for another text."""
     if type(value) is JsonText:
         try:
             value = grammar.value_of(value)
         except grammar.FramingFault:
             hint = f"Write JSON text at {pointer}, such as 0, or {_QUOTED} with its quotes where data is of strings."
-            raise invalid_field(pointer, "fill_value must be the text of a JSON value", hint) from None
-    return JsonFillValue(value, pointer)
+            raise invalid_field(pointer, f"{name} must be the text of a JSON value", hint) from None
+    return value
 
 
 def _form(dtype: DType) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from app.errors import GatherError, Place
+from app.requests.by_key import check_gather, check_one_given, given_by_key
 from app.requests.envelope_cache import Validated
 from app.requests.fill_value import given_fill_value
 from app.requests.request import Origin, ReadArray, Request
@@ -34,6 +35,7 @@ from app.requests.schemas.member_types import ABSENT, RequestModel
 from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.scatter_request import ScatterRequest, check_reduction
 from app.tensors.backward_call import BackwardCall
+from app.tensors.by_key import KEYS, ByKey
 from app.tensors.gather_call import Call, Encoding
 from app.tensors.lookup_call import ARRAYS, Feature, LookupCall
 from app.tensors.operator_signature import Signature
@@ -84,11 +86,13 @@ def validate(row: Signature, request: Request, limits: Limits) -> Any:
         )
     faults.raise_unknown()
     for name, given in _members(model, document, request.origin):
+        if name == "indices" and row.keyed:
+            check_one_given(document, request.origin.array)
         if name == "features" and request.beside is None:
             wrong = faults.first_item(name)
             _check_features(given[:wrong] if isinstance(given, list) else (), request)
         faults.raise_first(name)
-        if request.array is not None and name in row.inputs and type(given) is dict and "tensor" not in given:
+        if request.array is not None and name in row.arrays and type(given) is dict and "tensor" not in given:
             request.array(name, Described.model_validate(given))
     raise AssertionError("the request was refused, and nothing is wrong with it")
 
@@ -170,7 +174,7 @@ def too_long_string(tensor: PackedStrings, limits: Limits, what: str = "a string
 
 def _inputs(row: Signature, fields: Any) -> Iterator[tuple[str, Any]]:
     """The arrays of a request whose row names its inputs, but for a resident tensor in place of one."""
-    for name in row.inputs:
+    for name in row.arrays:
         value = getattr(fields, name)
         if value is not ABSENT and not isinstance(value, NamedTensor):
             yield name, value
@@ -208,14 +212,33 @@ def _operator_arguments(row: Signature, fields: Any, origin: Origin, given: Coll
         check_reduction(row, fields.dialect, fields.reduction, origin.field("reduction"))
     else:
         batch_dims, mode = apply_dialect(row, fields, origin.fields)
-        fill_value = given_fill_value(fields, mode, origin.field("fill_value"))
+        fills: tuple[str, ...] = (mode,)
+        if row.keyed:
+            by_key = _gather_by_key(fields, origin)
+            if by_key is not None:
+                arguments["by_key"] = by_key
+                mode, fills = "error", (by_key.missing, "missing")
+        fill_value = given_fill_value(fields, fills[0], origin.field("fill_value"), *fills[1:])
         arguments |= {"batch_dims": batch_dims, "out_of_bounds": mode, "fill_value": fill_value}
     return arguments
+
+
+def _gather_by_key(fields: Any, origin: Origin) -> ByKey | None:
+    """What a gather says beside keys, None if it has indices. Raises invalid_field."""
+    check_one_given([name for name in ("indices", KEYS) if getattr(fields, name) is not ABSENT], origin.array)
+    by_key = given_by_key(fields, fields.keys is not ABSENT, origin.field)
+    if by_key is not None:
+        check_gather(fields, origin.array(KEYS), origin.field)
+    return by_key
 
 
 def _operator_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> Call:
     if row.further:
         return _call_with_further_inputs(row, validated.arguments, tensors, limits)
+    if KEYS in tensors:
+        call = Call(**validated.arguments, indices=tensors[KEYS])
+        call.over_limit = first_too_long_string([call.indices], limits)
+        return call
     call = Call(**validated.arguments, **tensors)
     if type(call.data) is PackedStrings:
         call.over_limit = first_too_long_string([call.data], limits)

@@ -19,8 +19,9 @@ from app.operators.gather_plan import Plan
 from app.operators.registry import OPERATORS
 from app.operators.shape_rules import NO_TENSORS, check_dtypes, check_limits, output_type
 from app.tensors.backward_call import BackwardCall
+from app.tensors.by_key import ItemOfRequest
 from app.tensors.dtypes import DType
-from app.tensors.gather_call import Call, FillValue
+from app.tensors.gather_call import Call
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
@@ -121,7 +122,7 @@ def offered(decision: Decision, call: Call | BackwardCall) -> Decision:
     return decision
 
 
-def fill_item(value: FillValue | None, dtype: DType, limits: Limits) -> tuple[Tensor, GatherError | None]:
+def fill_item(value: ItemOfRequest | None, dtype: DType, limits: Limits) -> tuple[Tensor, GatherError | None]:
     """What slices are filled with, a tensor of one item: 0, false or an empty string where no value is given.
 
     Beside it the error where that is a string that is too long. Raises value_not_representable.

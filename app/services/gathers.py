@@ -23,12 +23,15 @@ from app.kernels.replace_out_of_bounds import REPLACED_BYTES, filled_output, rep
 from app.memory.error_tracebacks import drop_tracebacks
 from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import OPERATORS
-from app.operators.shape_rules import NO_TENSORS
+from app.operators.shape_rules import NO_TENSORS, check_data_dtype
 from app.services.call_planner import CallPlanner, Planned, fill_item, offered
 from app.services.call_resources import CallResources
+from app.services.find_rows import FEW_KEYS, FOUND_BYTES, check_keys, find_rows, positions_of
 from app.services.runner import Explanation, Runner
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest
+from app.tensors.by_key import FOUND, KEYS
+from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import OUTPUT, Answer, Call
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
@@ -42,7 +45,8 @@ NO_RESIDENTS: Final[Mapping[str, Resident]] = {}
 class Prepared:
     """A gather or a scatter that is prepared; `fill` is the item for `out_of_bounds` fill.
 
-    `further` has the inputs beside data and indices, `named` the residents that some of them are.
+    `further` has the inputs beside data and indices, `named` the residents that some of them are. With `keys` the
+    indices of the call have a shape alone, until the keys have been looked up.
     """
 
     call: Call
@@ -54,14 +58,19 @@ class Prepared:
     size: int
     further: Mapping[str, Tensor]
     named: Mapping[str, Resident]
+    keys: Tensor | None = None
 
     @property
     def explanation(self) -> Explanation:
         """As in `AnyPrepared`."""
         outputs = {OUTPUT: (self.planned.output_dtype, self.planned.shape)}
+        named = {"indices": self.call.indices} if self.keys is None else {KEYS: self.keys}
+        if self.keys is not None and self.call.by_key is not None and self.call.by_key.found:
+            outputs[FOUND] = DTYPES["bool"], self.keys.shape
         residents = () if self.resident is None else (self.resident,)
         call = self.call
-        inputs = {"data": (self.data, call.data), "indices": (call.indices, None)}
+        inputs: dict[str, tuple[Tensor, object]] = {"data": (self.data, call.data)}
+        inputs |= {name: (tensor, None) for name, tensor in named.items()}
         inputs |= {name: (tensor, call.further[name]) for name, tensor in self.further.items()}
         return Explanation(call, (self.data,), outputs, self.planned.plan, self.decision, residents, inputs)
 
@@ -84,11 +93,14 @@ class Gathers(Runner):
             resident = resources.resolve(call.data, call.data_pointer)
         data = call.data if resident is None else resident.tensor
         assert isinstance(data, Tensor), "a name has been resolved"
-        fill = None
-        if call.out_of_bounds == "fill":
+        fill, keys, by_key = None, None, call.by_key
+        if call.out_of_bounds == "fill" or (by_key is not None and by_key.missing == "fill"):
             dtype = further.get(OPERATORS[call.operator].typed_by, data).dtype
             fill, over_limit = fill_item(call.fill_value, dtype, resources.limits)
             call.over_limit = call.over_limit or over_limit  # raised once the operator's own rules have been checked
+        if by_key is not None:
+            assert resident is not None, "the request names a table"
+            call, keys = self._by_position(call, resident), call.indices
         planned = self.planner.plan(call, data, resources.chooser, further)
         if call.over_limit is not None:
             raise call.over_limit
@@ -98,20 +110,77 @@ class Gathers(Runner):
         decision = planned.usual
         if decision.depends_on_request or cold or call.device == "gpu":
             decision = self._decide(call, planned, resident, cold, on_device)
-        return Prepared(call, data, resident, planned, decision, fill, planned.size, further, named)
+        return Prepared(call, data, resident, planned, decision, fill, planned.size, further, named, keys)
+
+    def _by_position(self, call: Call, resident: Resident) -> Call:
+        """A gather by key as the one by position that it becomes once the keys are found.
+
+        Raises no_keys and unsupported_dtype.
+        """
+        at = call.data_pointer
+        data = replace(resident.tensor, shape_pointer=at, dtype_pointer=at)
+        check_data_dtype(OPERATORS[call.operator].dialects[call.dialect], data)
+        check_keys(call.indices, resident, name_of(call), at)
+        return replace(call, indices=positions_of(call.indices))
 
     def start(self, prepared: Prepared, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
         """Carry out what was prepared, once its size has been charged to the request's memory."""
+        gather = self._gather if prepared.keys is None else self._gather_by_key
+        if prepared.call.output_dtype is None:
+            return gather(prepared, request)
+        return self._convert(gather(prepared, request), prepared, request)
+
+    def _gather(self, prepared: Prepared, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
+        """Gather or scatter by position."""
         if prepared.call.out_of_bounds != "error":
             if prepared.fill is not None and self._kernel_fills(prepared):
-                gather = self._gather_filled(prepared, request)
-            else:
-                gather = self._gather_replaced(prepared, request)
-        elif isinstance(prepared.data, PackedStrings):
-            gather = self._gather_strings(prepared, request)
-        else:
-            gather = self._run(prepared, request)
-        return gather if prepared.call.output_dtype is None else self._convert(gather, prepared, request)
+                return self._gather_filled(prepared, request)
+            return self._gather_replaced(prepared, request)
+        if isinstance(prepared.data, PackedStrings):
+            return self._gather_strings(prepared, request)
+        return self._run(prepared, request)
+
+    async def _gather_by_key(self, prepared: Prepared, request: ServedRequest) -> Answer:
+        """Find the rows of the keys, and gather them, both in one version of the table."""
+        call, keys, resident = prepared.call, prepared.keys, prepared.resident
+        assert keys is not None
+        assert resident is not None
+        request.memory.charge(FOUND_BYTES * keys.array.size)
+        answer: Answer | GatherError | None = None
+
+        async def read(version: Resident) -> None:
+            nonlocal answer
+            answer = None  # frees the output of the last attempt
+            answer = await self._gather_found(replace(prepared, resident=version, data=version.tensor), request)
+
+        await read(resident)
+        if not resident.is_consistent:
+            await self.resources.read_again(name_of(call), resident, read, request)
+        if isinstance(answer, GatherError):
+            raise answer
+        assert answer is not None
+        return answer
+
+    async def _gather_found(self, prepared: Prepared, request: ServedRequest) -> Answer | GatherError:
+        """The same once, or the error if a key is missing: it holds if no writer changed the table meanwhile."""
+        call, keys, resident = prepared.call, prepared.keys, prepared.resident
+        assert keys is not None
+        assert resident is not None
+        by_key, column, name = call.by_key, resident.keys, name_of(call)
+        assert by_key is not None
+        assert column is not None
+        few = keys.array.size <= FEW_KEYS and not resident.cold
+        found = await self.pool.run_unless(few, lambda: find_rows(by_key, keys, column, name), request)
+        if isinstance(found, GatherError):
+            return found
+        by_position = replace(call, indices=replace(call.indices, array=found.rows))
+        if found.missing and by_key.missing == "fill":
+            by_position.out_of_bounds = "fill"
+        answer = await self._gather(replace(prepared, call=by_position, keys=None), request)
+        answer.missing, answer.replaced = found.missing, None
+        if by_key.found:
+            answer.outputs[FOUND] = found.found(keys.shape)
+        return answer
 
     async def _convert(self, gather: Coroutine[Any, Any, Answer], prepared: Prepared, request: ServedRequest) -> Answer:
         """Gather floats, and convert them to the type that is asked for."""

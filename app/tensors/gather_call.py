@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from app.errors import GatherError
-from app.tensors.dtypes import DType
+from app.tensors.by_key import ByKey, ItemOfRequest
 from app.tensors.operator_signature import OperatorName, Reduction
 from app.tensors.tensor import Tensor
 
@@ -35,19 +35,6 @@ class TableRead(NamedTuple):
     version: int
 
 
-class FillValue(Protocol):
-    """The value that a request gives for slices that are filled, which has no type until the data has one."""
-
-    @property
-    def pointer(self) -> str:
-        """Where it stands in the request."""
-        ...
-
-    def item(self, dtype: DType) -> Tensor:
-        """The value as a tensor of one item. Raises value_not_representable."""
-        ...
-
-
 @dataclass(slots=True, kw_only=True)
 class AnyCall:
     """What every request says: whether it asks for the plan and the choice of a route instead of the output.
@@ -67,12 +54,12 @@ class AnyCall:
 class ReadingCall(AnyCall):
     """What gathers and lookups have in common.
 
-    `fill_value` is for `out_of_bounds` "fill": None stands for 0, false or "". `output_dtype` is the type of the
-    output, None for that of what is read.
+    `fill_value` is for `out_of_bounds` and `missing` "fill": None stands for 0, false or "". `output_dtype` is the type
+    of the output, None for that of what is read.
     """
 
     out_of_bounds: OutOfBounds = "error"
-    fill_value: FillValue | None = None
+    fill_value: ItemOfRequest | None = None
     output_dtype: OutputDType | None = None
 
 
@@ -80,6 +67,7 @@ class ReadingCall(AnyCall):
 class Call(ReadingCall):
     """One request to an operator: `data` is a tensor or the name of a resident one.
 
+    With `by_key` the data is resident, and `indices` are keys of its rows.
     `parameters` has the values of the signature's parameters, in their order; `batch_dims` is the one beside an axis.
     `further` has the inputs behind the indices by name, tensors or names of resident ones; `reduction` says how an
     update of a scatter combines with what is there. `over_limit` is a limit that an item was found to exceed while it
@@ -97,6 +85,7 @@ class Call(ReadingCall):
     further: Mapping[str, Tensor | str] = field(default_factory=dict)
     reduction: Reduction = "none"
     batch_dims: int = 0
+    by_key: ByKey | None = None
 
     def resident_pointer(self, name: str) -> str:
         """Where the request names a resident tensor in place of an input."""
@@ -115,9 +104,10 @@ class Answer:
     """What any operator answers, whichever format says it.
 
     `outputs` are the tensors by name, in order: `output`, or those of a gradient, or of a lookup whose outputs are not
-    joined. `dialect` is "" for a lookup, which has none. `data_etag` and `data_version` are those of resident data,
-    and `replaced` counts the components that were out of bounds; None if that is an error. A lookup says what each
-    feature has read in `tables`.
+    joined; behind them `found`, if a request by key asks for it. `dialect` is "" for a lookup, which has none.
+    `data_etag` and `data_version` are those of resident data. `replaced` counts the components that were out of bounds;
+    None if that is an error. `missing` counts the keys that the table lacks; None if rows are named by position. A
+    lookup says what each feature has read in `tables`.
     """
 
     outputs: dict[str, Tensor]
@@ -126,6 +116,7 @@ class Answer:
     data_etag: str | None = None
     data_version: int | None = None
     replaced: int | None = None
+    missing: int | None = None
     tables: Sequence[TableRead] = ()
 
     @property

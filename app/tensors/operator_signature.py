@@ -5,10 +5,12 @@ The rows of `app.operators.registry` hold one each; `formats` and `store` read n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, NamedTuple, get_args
+
+from app.tensors.by_key import KEY_FIELDS, KEYS
 
 OperatorName = Literal[
     "gathernd", "gather", "gather_elements", "gather_block_quantized", "scatternd", "scatter_elements"
@@ -44,6 +46,7 @@ READING_FIELDS: Final = ("out_of_bounds", "fill_value", "output_dtype")
 OWN_FIELDS: Final = (
     *(parameter.name for parameter in PARAMETERS),
     *READING_FIELDS,
+    *KEY_FIELDS,
     *("reduction", "tensor", "scales", "zero_points"),
 )
 """The fields that some operators' requests have and others' do not."""
@@ -70,7 +73,8 @@ class Signature:
 
     A request may leave out the inputs that are `optional`, and name a resident tensor in place of those in `residents`.
     `reductions` are those of each dialect of a scatter, `dialect_fields` how requests of some dialects differ.
-    `schema` is the name of the requests in OpenAPI, and what it says of them.
+    `schema` is the name of the requests in OpenAPI, and what it says of them. If `keyed`, a request may have keys in
+    place of indices.
     """
 
     operator: str
@@ -84,6 +88,18 @@ class Signature:
     optional: tuple[str, ...] = ()
     residents: tuple[str, ...] = ("data",)
     schema: tuple[str, str] = ("OperatorRequest", "A request to an operator.")
+    keyed: bool = False
+
+    @cached_property
+    def arrays(self) -> tuple[str, ...]:
+        """The arrays that its requests may have."""
+        return (*self.inputs, KEYS) if self.keyed else self.inputs
+
+    def inputs_beside(self, given: Collection[str]) -> tuple[str, ...]:
+        """The inputs of a request that has arrays of these names: with keys, those are in place of indices."""
+        if self.keyed and KEYS in given:
+            return tuple(KEYS if name == "indices" else name for name in self.inputs)
+        return self.inputs
 
     @cached_property
     def further(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from app.requests.schemas.lookup_request import LookupRequest
 from app.requests.schemas.operator_request import operator_request
 from app.requests.schemas.query_fields import ExplainQuery, query_parameters
 from app.security.authorizer import Access
+from app.tensors.by_key import FOUND, KEYS
 from app.tensors.operator_signature import Kind
 
 _CODES: Final[tuple[Code, ...]] = (
@@ -43,6 +44,8 @@ _REPLACED: Final = {
         "How many components of the indices were out of bounds; binary answers only, and not under out_of_bounds error."
     )
 }
+_MISSING: Final = {"X-Gathernd-Missing": header("How many of the keys the table lacks; binary answers to keys only.")}
+_OR_FOUND: Final = f", and `{FOUND}` if the request asks for it"
 _RESIDENT: Final = f"Rows of the resident tensor {examples.RESIDENT_NAME!r}, which was uploaded before"
 
 
@@ -54,6 +57,8 @@ def _operator(row: Operator) -> Operation:
     gathers = row.signature.kind == "gather"
     shown = {**examples.REQUESTS[row.name], "resident": (_RESIDENT, *examples.RESIDENT[row.name])}
     others = " and ".join(f"`{name}`" for name in row.signature.inputs if name != "data")
+    if row.signature.keyed:
+        others += f", or `{KEYS}` in place of `indices`"
     return Operation(
         row.operation,
         row.summary,
@@ -68,9 +73,9 @@ def _operator(row: Operator) -> Operation:
         answer=GatherAnswer,
         answers=_answer(
             "The gathered tensor" if gathers else "The data with the updates",
-            _DIALECT | _DEVICE | _READ | (_REPLACED if gathers else {}),
+            _DIALECT | _DEVICE | _READ | (_REPLACED if gathers else {}) | (_MISSING if row.signature.keyed else {}),
             shown,
-            "A safetensors body with the tensor `output`.",
+            f"A safetensors body with the tensor `output`{_OR_FOUND if row.signature.keyed else ''}.",
         ),
         tag=row.signature.kind,
     )

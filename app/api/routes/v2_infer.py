@@ -46,7 +46,7 @@ class InferRoute:
             raise
         answer, written = await inference.infer(_REST, body, model, version[0] if version else None, context)
         pieces, json_size = written
-        headers = fact_fields("", "", answer.data_etag, answer.data_version, answer.replaced)
+        headers = fact_fields("", "", answer.data_etag, answer.data_version, answer.replaced, answer.missing)
         if json_size is not None:
             headers = ((b"inference-header-content-length", b"%d" % json_size), *headers)
         coding = coding_of_answer(context.headers.get(b"accept-encoding"))

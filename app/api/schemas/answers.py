@@ -93,7 +93,8 @@ class Explanation(OpenModel):
 
     operator: OperatorName
     data: ExplainedTensor
-    indices: ExplainedTensor
+    indices: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Unless the request has `keys`.")
+    keys: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Of a request by key.")
     updates: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Of a scatter.")
     output_bytes: Size | None = Field(description="Bytes of the output's items; null for strings.")
     plan: ExplainedPlan
@@ -120,6 +121,12 @@ class GatherAnswer(OpenModel):
     )
     replaced: Size | SkipJsonSchema[None] = Field(
         None, description="How many components of the indices were out of bounds, unless that is an error."
+    )
+    missing: Size | SkipJsonSchema[None] = Field(
+        None, description="How many of the keys the table lacks, if the request has keys."
+    )
+    found: OutputTensor | SkipJsonSchema[None] = Field(
+        None, description="For each key whether the table has it, bool, if the request says `found`."
     )
     explanation: Explanation | SkipJsonSchema[None] = Field(
         None, description="Instead of the output's values, where the request says `explain=true`."

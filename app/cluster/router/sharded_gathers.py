@@ -31,7 +31,7 @@ from app.cluster.router.shard_resources import (
     unavailable,
     with_ranges,
 )
-from app.cluster.router.sharded_tensors import ShardedResident, immutable
+from app.cluster.router.sharded_tensors import ShardedResident, immutable, without_keys
 from app.cluster.shard_map import ShardedVersion
 from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError, Place
@@ -60,7 +60,9 @@ class ShardedGathers(Gathers):
     resources: ShardResources
 
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
-        """The same. Raises not_implemented for an operator that has other inputs beside a table in row ranges."""
+        """The same. Raises not_implemented for keys, and for other inputs beside a table in row ranges."""
+        if call.by_key is not None:
+            raise without_keys()
         prepared = super().prepare(call, on_device=on_device)
         if call.further and any(isinstance(given, str) for given in (call.data, *call.further.values())):
             immutable(f"{call.operator} of a resident tensor")

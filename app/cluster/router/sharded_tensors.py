@@ -222,6 +222,15 @@ def _describe_range(one: RowRange) -> RangeMetadata:
     return RangeMetadata(one.start, one.stop, tuple(sorted(serving + one.behind)), one.primary.node, serving)
 
 
+def without_keys() -> GatherError:
+    """The error for a request that names rows of a table by key."""
+    return GatherError(
+        "not_implemented",
+        "tables of a cluster have no keys: their rows are named by position",
+        hint="Send 'indices', positions of rows, in place of 'keys'.",
+    )
+
+
 def immutable(what: str) -> NoReturn:
     """Raise not_implemented for what reads or changes a table in row ranges as a whole."""
     raise GatherError(

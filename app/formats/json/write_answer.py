@@ -9,6 +9,7 @@ import orjson
 from app.json_text.write_values import is_long, items_text, tensor_text
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
+from app.tensors.by_key import FOUND
 from app.tensors.gather_call import OUTPUT, Answer, Encoding
 
 
@@ -24,7 +25,16 @@ def write_answer(answer: Answer, encoding: Encoding, memory: Memory = UNCOUNTED)
     )
     if answer.replaced is not None:
         tail = b'%b,"replaced":%d}' % (tail[:-1], answer.replaced)
-    return [head, *items_text(output, encoding, memory), tail]
+    pieces: list[Buffer] = [head, *items_text(output, encoding, memory), tail]
+    if answer.missing is not None:
+        pieces[-1:] = [b'%b,"missing":%d' % (tail[:-1], answer.missing), *_found(answer, encoding, memory), b"}"]
+    return pieces
+
+
+def _found(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
+    """The member `found`, if the request asked for it."""
+    found = answer.outputs.get(FOUND)
+    return [] if found is None else [b',"%b":' % FOUND.encode(), *tensor_text(found, encoding, memory)]
 
 
 def is_long_answer(answer: Answer) -> bool:

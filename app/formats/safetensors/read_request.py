@@ -116,7 +116,7 @@ def _validate_query(
     found: Mapping[str, Entry], query: bytes, row: Signature, limits: Limits
 ) -> tuple[dict[str, Entry], Validated, bool]:
     """The tensors of a request and what its query says. Raises invalid_field."""
-    inputs = row.inputs
+    inputs = row.inputs_beside(found)
     for name in found:
         if name not in inputs:
             raise invalid_field(

@@ -11,8 +11,10 @@ from app.requests.schemas.backward_request import BackwardRequest, sparse_field
 from app.requests.schemas.common_fields import dialect_field
 from app.requests.schemas.dialect_fields import dialect_fields, parameter_note
 from app.requests.schemas.gather_request import GatherRequest, GivenData, Tensor, parameter_field
+from app.requests.schemas.key_fields import KEY_MEMBERS, KEYS_DESCRIPTION
 from app.requests.schemas.member_types import ABSENT, RequestModel
 from app.requests.schemas.scatter_request import ScatterCallRequest
+from app.tensors.by_key import KEYS
 from app.tensors.operator_signature import Signature
 
 _MEMBERS: Final[dict[str, type[RequestModel]]] = {
@@ -35,6 +37,9 @@ def operator_request(signature: Signature) -> type[RequestModel]:
         for name in signature.further:
             may_be_resident = GivenData if name in signature.residents else Tensor
             own[name] = may_be_resident, Field(ABSENT if name in signature.optional else ...)
+        if signature.keyed:
+            own |= {"indices": (Tensor, ABSENT), KEYS: (Tensor, Field(ABSENT, description=KEYS_DESCRIPTION))}
+            own |= KEY_MEMBERS
     if signature.kind == "gradient":
         own.pop("out_of_bounds", None)
         own["sparse"] = sparse_field(signature)

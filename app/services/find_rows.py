@@ -1,0 +1,142 @@
+"""The rows of a table that the keys of a request name: a request by key becomes one by position.
+
+Keys that the table lacks become the row that the request names for them, or a position behind the last row, which
+whoever gathers then fills.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import REPORTED_PLACES, GatherError, Place
+from app.near_name import shorten
+from app.store import KeyColumn, Resident
+from app.tensors.by_key import ByKey
+from app.tensors.dtypes import DTYPES
+from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor import Tensor, coordinates
+
+FOUND_BYTES: Final = 18
+"""What `find_rows` takes for each key at most: a wider key, its row, and two marks."""
+FEW_KEYS: Final = 1 << 11
+"""Keys that the event loop looks up itself: each may be anywhere in memory."""
+_INT64: Final = DTYPES["int64"]
+
+
+class FoundRows(NamedTuple):
+    """The row of each key, and how many keys are `missing`.
+
+    `known` says of each key whether the table has it. Where missing keys are filled, their row is the number of rows.
+    """
+
+    rows: NDArray[np.int64]
+    missing: int
+    known: NDArray[np.bool_]
+
+    def found(self, shape: tuple[int, ...]) -> Tensor:
+        """The output that says which keys the table has."""
+        return Tensor(DTYPES["bool"], shape, self.known)
+
+
+def positions_of(keys: Tensor) -> Tensor:
+    """Stands for the positions of keys until they are found: their type and shape, and where the request has these."""
+    pointers = {name: getattr(keys, name) for name in ("pointer", "form", "shape_pointer", "dtype_pointer")}
+    return Tensor(_INT64, keys.shape, np.empty(0, np.int64), **pointers)
+
+
+def check_keys(keys: Tensor, resident: Resident, name: str, pointer: str) -> None:
+    """Check that keys can be looked up in the table that a request names `name`, at `pointer`.
+
+    Raises no_keys and unsupported_dtype.
+    """
+    column = resident.keys
+    if column is None:
+        raise GatherError("no_keys", f"{name!r} has no key column", pointer=pointer)
+    given, wanted = keys.dtype.name, column.dtype
+    if given == wanted or (given, wanted) == ("int32", "int64"):
+        return
+    raise GatherError(
+        "unsupported_dtype",
+        f"the keys of {name!r} are {wanted}, not {given}",
+        pointer=keys.dtype_pointer,
+        hint=f"Send keys of type {wanted}.",
+    )
+
+
+def find_rows(by_key: ByKey, keys: Tensor, column: KeyColumn, name: str) -> FoundRows | GatherError:
+    """Look up the keys. Returns key_not_found or index_out_of_bounds if a key, or the row in its place, is missing.
+
+    What it returns holds for the version of the table that `column` is of, if no writer changed it meanwhile.
+    """
+    rows = np.empty(keys.array.size, np.int64)
+    column.find(_as_wanted(keys, column), rows)
+    known = rows >= 0
+    missing = known.size - int(np.count_nonzero(known))
+    if by_key.missing_row is not None:
+        row = _row_for_missing(by_key, column, name)
+        if isinstance(row, GatherError):
+            return row
+        rows[~known] = row
+    elif missing and by_key.missing == "error":
+        return _key_not_found(keys, known, missing, name)
+    elif missing:
+        rows[~known] = column.count
+    return FoundRows(rows, missing, known)
+
+
+def _as_wanted(keys: Tensor, column: KeyColumn) -> Any:
+    if isinstance(keys, PackedStrings):
+        return replace(keys, shape=(keys.array.size,))
+    return keys.array.astype(column.dtype, copy=False)
+
+
+def _row_for_missing(by_key: ByKey, column: KeyColumn, name: str) -> int | GatherError:
+    """The row that stands for missing keys, or the error if the table has no such row.
+
+    Raises value_not_representable.
+    """
+    given, rows = by_key.missing_row, column.count
+    assert given is not None
+    if given.key is not None:
+        key = given.key.item(DTYPES[column.dtype])
+        found = np.empty(1, np.int64)
+        column.find(_as_wanted(key, column), found)
+        if found[0] >= 0:
+            return int(found[0])
+        value = _value(key, 0)
+        place = Place(given.key.pointer, value=value)
+        return GatherError(
+            "key_not_found", f"missing_row names the key {value!r}, which {name!r} lacks", places=[place]
+        )
+    position = given.position
+    assert position is not None
+    if 0 <= position < rows:
+        return position
+    return GatherError(
+        "index_out_of_bounds",
+        f"missing_row names a row that {name!r} lacks, which has {rows}",
+        places=[Place(given.pointer, value=position, axis=0, size=rows, allowed=(0, rows - 1) if rows else None)],
+        hint=f"Name a row from 0 to {rows - 1} at {given.pointer}." if rows else None,
+    )
+
+
+def _key_not_found(keys: Tensor, known: NDArray[np.bool_], missing: int, name: str) -> GatherError:
+    """The error for missing keys: the first ten, and how many there are."""
+    items = np.flatnonzero(~known)[:REPORTED_PLACES].tolist()
+    places = [Place(keys.locate(item), coordinates(item, keys.shape), _value(keys, item)) for item in items]
+    first = places[0]
+    at = f"[{','.join(map(str, first.position or ()))}]" if first.position else ""
+    more = f", and {missing - 1} more" if missing > 1 else ""
+    detail = f"keys{at} = {first.value!r} is not a key of {name!r}{more}"
+    return GatherError("key_not_found", detail, places=places, total=missing)
+
+
+def _value(keys: Tensor, item: int) -> int | str:
+    """A key, for an error."""
+    if isinstance(keys, PackedStrings):
+        return shorten(bytes(keys.frame(item)[4:]).decode())
+    return int(keys.array[item])
