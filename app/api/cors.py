@@ -31,6 +31,7 @@ READABLE: Final = (
     "X-Gathernd-Dialect",
     "X-Gathernd-Dtype",
     "X-Gathernd-Replaced",
+    "X-Gathernd-Missing",
     "X-Gathernd-Shape",
     "X-Request-ID",
 )
