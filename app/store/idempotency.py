@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
@@ -135,11 +135,11 @@ class IdempotencyKeys:
             )
         return Scattered(found.etag, found.version, repeated=True)
 
-    def all_of(self, scope: str, log: ScatterLog) -> list[AnsweredKey]:
-        """All keys of a scope that have not expired, with those of a log that has been read. Raises OSError."""
+    def all_of(self, scope: str, logged: Iterable[AnsweredKey]) -> list[AnsweredKey]:
+        """All keys of a scope that have not expired, with those that a log has. Raises OSError."""
         expiry = self._expiry()
         found = {one.key: one for one in self._catalogue.keys_of(scope, expiry)}
-        found |= {one.key: one for one in log.keys.values() if one.scope == scope and one.clock > expiry}
+        found |= {one.key: one for one in logged if one.scope == scope and one.clock > expiry}
         return list(found.values())
 
     def check_limit(self, log: ScatterLog) -> None:

@@ -315,7 +315,7 @@ class Case:
         case = f"{self.name}, after {done} changes"
         with store.replicated.open(TENSOR) as content:
             state, tail = content.state(), content.frames_after(content.state().applied)
-            keys = content.keys()
+        keys = store.replicated.keys(TENSOR)
         matching = [
             model
             for model in (after, before)

@@ -93,7 +93,8 @@ class Copy:
 
     def check(self) -> None:
         with self.store.replicated.open(TENSOR) as content:
-            state, keys = content.state(), content.keys()
+            state = content.state()
+        keys = self.store.replicated.keys(TENSOR)
         tail = tuple(one.epoch for one in self.records[self.applied :])
         assert (state.epoch, state.applied, state.tail) == (self.epoch, self.applied, tail)
         known = self.records[: self.applied]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
 
 from app.errors import GatherError
 from app.store import LocalStore
+from app.store.catalogue.catalogue_database import Catalogue
+from app.store.catalogue.catalogue_rows import AnsweredKey
 from app.store.files import disk_writes
 from app.store.scatters import scatter_checkpoints
 from app.store.scatters.writable_tensor import WritableTensor
@@ -117,8 +121,7 @@ def test_a_log_that_is_kept_for_a_replica_stays_though_it_has_many_keys(
         assert frames is not None
         assert len(read_frames(frames)) == 20
         assert len(content.writable.log.keys) <= 6
-        keys = content.keys()
-        assert {one.key for one in keys} == {f"key {row}" for row in range(20)}
+    assert {one.key for one in store.replicated.keys(TENSOR)} == {f"key {row}" for row in range(20)}
 
 
 def test_a_log_that_the_disk_has_no_room_to_write_anew_leaves_no_part_of_it(
@@ -156,6 +159,62 @@ def test_a_process_reads_a_long_log_without_having_all_of_it_in_memory(store: Lo
         assert tracemalloc.get_traced_memory()[1] < size / 4
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("is_replicated", [False, True])
+def test_a_start_replays_a_long_log_without_having_all_of_it_in_memory(folder: Path, *, is_replicated: bool) -> None:
+    store = opened(folder)
+    put(store, TENSOR, np.zeros((ROWS, WIDTH), np.float32))
+    if is_replicated:
+        store.replicated.replication = Alone(store)
+        with store.replicated.open(TENSOR) as content:
+            content.set_epoch(1)
+    for number in range(1, 101):
+        scatter(store, TENSOR, [[row] for row in range(ROWS)], np.full((ROWS, WIDTH), number, np.float32))
+    size = sum(path.stat().st_size for path in (folder / "logs").iterdir())
+    left = folder.with_name("left")
+    shutil.copytree(folder, left)  # as a process that dies now leaves it
+    store.close()
+    tracemalloc.start()
+    try:
+        store = opened(left)
+        assert tracemalloc.get_traced_memory()[1] < size / 4
+    finally:
+        tracemalloc.stop()
+    assert read(store, TENSOR)[ROWS - 1, 0] == 100
+    store.close()
+
+
+def test_a_new_epoch_waits_for_no_rows_to_reach_the_disk(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    replicated(store, ONE)
+    synced: list[int] = []
+    monkeypatch.setattr(disk_writes, "fsync", synced.append)
+    with store.replicated.open(TENSOR) as content:
+        content.commit_to(1)
+        content.set_epoch(2)
+    assert synced == []
+
+
+def test_keys_are_read_from_the_catalogue_without_the_lock_of_the_tensor(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicated(store, ONE)
+    real = Catalogue.keys_of
+
+    def commit() -> None:
+        with store.replicated.open(TENSOR) as content:
+            content.commit_to(1)
+
+    def keys_of(self: Catalogue, scope: str, expired: int) -> list[AnsweredKey]:
+        thread = Thread(target=commit, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+        return real(self, scope, expired)
+
+    monkeypatch.setattr(Catalogue, "keys_of", keys_of)
+    store.replicated.keys(TENSOR)
+    assert [one.key for one in store.replicated.keys(TENSOR)] == [ONE.key]
 
 
 def test_an_upload_that_ends_late_does_not_replace_a_replicated_content_unless_it_is_damaged(store: LocalStore) -> None:

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -183,9 +183,10 @@ def test_what_the_disk_refuses_while_a_checkpoint_runs_is_stored_again(
     again: list[int] = []
     real = WritableTensor.rewrite
 
-    def noting(self: WritableTensor, records: Sequence[Record]) -> None:
-        again.append(len(records))
-        real(self, records)
+    def noting(self: WritableTensor, records: Iterable[Record]) -> set[int]:
+        found = list(records)
+        again.append(len(found))
+        return real(self, found)
 
     monkeypatch.setattr(WritableTensor, "rewrite", noting)
     for turn in (4, 5):

@@ -122,8 +122,7 @@ class RangeLog:
 
     def keys(self, tensor: str) -> list[CarriedKey]:
         """The Idempotency-Keys of all records that are applied. Raises tensor_not_found and tensor_damaged."""
-        with self._store.replicated.open(tensor) as content:
-            return content.keys()
+        return self._store.replicated.keys(tensor)
 
     def append(self, tensor: str, message: Append, frames: bytes) -> AppendAnswer:
         """Do what a primary's message asks of a replica, durably; the answer to it."""

@@ -53,6 +53,11 @@ def write_at(fd: int, content: Buffer, offset: int) -> None:
             place += os.pwrite(fd, view[place : place + _AT_ONCE], offset + place)
 
 
+def write_durably(fd: int, content: bytes, offset: int) -> None:
+    """Write `content` at `offset`, durably; what else of the file is not on the disk yet is not waited for."""
+    os.pwritev(fd, [content], offset, os.RWF_DSYNC)
+
+
 def store_words(mapping: mmap, change: Callable[[mmap], None]) -> None:
     """Let `change` store to a writable mapping; one step for the tests, however many stores it makes."""
     change(mapping)

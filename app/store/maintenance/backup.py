@@ -296,7 +296,6 @@ def _reader(fd: int) -> Read:
 def _changed_blocks(writable: WritableTensor) -> set[int]:
     """The blocks that scatters have changed since the last checkpoint, by the log. Raises BadFile and OSError."""
     try:
-        records = all_records(writable.log.path)
+        return dirty_blocks(all_records(writable.log.path))
     except BrokenLog:
         raise BadFile("its log is damaged") from None
-    return dirty_blocks(records)

@@ -15,7 +15,7 @@ from app.store.catalogue.catalogue_rows import Row
 from app.store.files.regular_file import NotRegular, open_regular
 from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, Description, decode_page, is_sound, page_version
 from app.store.processes.store_locks import StoreLocks
-from app.store.scatters.log_frames import BrokenLog
+from app.store.scatters.log_frames import BrokenLog, Entry
 from app.store.scatters.scatter_log import all_records, full_path
 from app.store.scatters.writable_tensor import dirty_blocks
 
@@ -78,21 +78,24 @@ def _check_within_lock(folder: Path, row: Row, suspects: list[int]) -> None:
         version = page_version(os.pread(fd, PAGE, 0))
         if version & DAMAGED:
             raise BadFile("the service has found it damaged and does not serve it")
+        changed: set[int] = set()
+        entries: list[Entry] = []
         try:
-            records = all_records(folder / "logs" / row.content)
+            for record in all_records(folder / "logs" / row.content):
+                changed |= dirty_blocks([record])
+                entries.append(record.entry)
         except BrokenLog:
             raise BadFile("its log is damaged before its end: acknowledged changes are lost") from None
         except NotRegular as problem:
             raise BadFile(f"its log cannot be read: {problem.strerror}") from None
-        sequences = [record.entry.sequence for record in records]
+        sequences = [entry.sequence for entry in entries]
         if sequences and min(sequences) > (version >> 1) + 1:
             raise BadFile(f"its log begins with change {min(sequences)}, and the file has {version >> 1} changes")
-        for one, following in pairwise(records):
-            if one.entry.epoch and following.entry.sequence != one.entry.sequence + 1:
-                raise BadFile(f"its log lacks change {one.entry.sequence + 1}")
+        for one, following in pairwise(entries):
+            if one.epoch and following.sequence != one.sequence + 1:
+                raise BadFile(f"its log lacks change {one.sequence + 1}")
         if version & 1 and max(sequences, default=0) <= version >> 1:
             raise BadFile("a change was cut short, and the log does not have it")
-        changed = dirty_blocks(records)
         wrong = [block for block in suspects if block not in changed and not is_sound(fd, description, block)]
         if wrong:
             raise BadFile(f"block {wrong[0]} ({len(wrong)} in all) does not match its checksum")

@@ -112,22 +112,18 @@ def _open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTe
 
 def _apply_rest(writable: WritableTensor) -> None:
     """Apply the records that a process logged and did not apply before it died. Raises tensor_damaged and OSError."""
-    log = writable.log
+    log, applied = writable.log, writable.applied
     try:
-        records = log.read()
-        applied = writable.version >> 1
+        log.read()
         if log.last_sequence is not None and log.last_sequence > applied:
-            # This process has read the record before, perhaps written it, and it has not been applied.
-            records = ScatterLog(log.path).read(repair=False)
+            # Their writer may have died before its fsync, and readers see them once they are applied.
+            log.make_durable()
+            records = ScatterLog(log.path).follow(repair=False)
+            writable.apply(record for record in records if record.entry.sequence > applied)
     except BrokenLog:
         writable.mark_damaged()
         return
     except NotRegular as problem:
         raise damaged(writable.description.name, f"its log cannot be read: {problem.strerror}") from None
-    unapplied = [record for record in records if record.entry.sequence > applied]
-    if unapplied:
-        # Their writer may have died before its fsync, and readers see them once they are applied.
-        log.make_durable()
-        writable.apply(unapplied)
     if writable.version & 1:
         writable.mark_damaged()

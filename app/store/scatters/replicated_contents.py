@@ -35,9 +35,10 @@ from app.errors import GatherError
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files.regular_file import open_regular
+from app.store.files.tensor_file import sequence_in
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
-from app.store.publish_and_remove_versions import CopiedContent, VersionChanges
+from app.store.publish_and_remove_versions import CarriedKey, CopiedContent, VersionChanges
 from app.store.scatters.log_frames import BrokenLog, encode
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.scatters.pending_scatter import PendingScatter, Scattered
@@ -174,6 +175,15 @@ class ReplicatedContents:
 
     def _content(self, row: Row, writable: WritableTensor) -> ReplicatedCopy:
         return ReplicatedCopy(row, writable, self._keys, self._checkpoints, self._logs.session())
+
+    def keys(self, tensor: str) -> list[CarriedKey]:
+        """The Idempotency-Keys of all that is applied, but for those that have expired."""
+        with self.open(tensor) as content:
+            logged = [*content.writable.log.keys.values()]
+        with storage_errors():  # those of the catalogue without the lock: a key that leaves the log is there before
+            found = self._keys.all_of(tensor, logged)
+        now = self._keys.clock.now()
+        return [CarriedKey(one.key, one.digest, sequence_in(one.etag), max(0, now - one.clock)) for one in found]
 
     def execute(self, tensor: str, batch: Sequence[PendingScatter]) -> None:
         """Carry out scatters of a tensor, which finish as their batches are committed.

@@ -9,9 +9,8 @@ from typing import Final
 from app.errors import GatherError
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes
-from app.store.files.tensor_file import HeaderWord, is_settled, sequence_in
+from app.store.files.tensor_file import HeaderWord, is_settled
 from app.store.idempotency import IdempotencyKeys
-from app.store.publish_and_remove_versions import CarriedKey
 from app.store.scatters.log_frames import BrokenLog, Record, decode, frames_in
 from app.store.scatters.log_tail import drop_after, frames_after, tail_records
 from app.store.scatters.scatter_checkpoints import Checkpoints
@@ -182,11 +181,3 @@ class ReplicatedCopy:
         if sequence >= self.state().last:
             return b""
         return frames_after(self.writable.log, sequence, most) or None
-
-    def keys(self) -> list[CarriedKey]:
-        """The Idempotency-Keys of all that is applied, but for those that have expired."""
-        now = self._keys.clock.now()
-        return [
-            CarriedKey(one.key, one.digest, sequence_in(one.etag), max(0, now - one.clock))
-            for one in self._keys.all_of(self.row.name, self.writable.log)
-        ]

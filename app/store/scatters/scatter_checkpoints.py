@@ -156,7 +156,7 @@ class Checkpoints:
         log = writable.log
         with writable.checkpoint_lock():
             records = all_records(log.path)
-            writable.make_durable([one for one in records if one.entry.sequence <= writable.applied])
+            writable.make_durable(one for one in records if one.entry.sequence <= writable.applied)
             self._keys.store_in_parts([*log.keys.values()])
             try:
                 remove_full(log.path)  # first and for good: what came before a log is not to be replayed without it
@@ -182,15 +182,16 @@ class Checkpoints:
                 self._keys.clock.advance_to(max(clocks, default=0))
                 return
             try:
-                records = [*full_records(log.path), *log.read()]
+                count = sum(1 for _ in all_records(log.path))  # all are sound before one is applied
+                log.read()
             except BrokenLog:
                 logger.error("the log of %s is damaged: acknowledged changes are lost", row.name)
                 writable.mark_damaged()
                 return
             self._keys.clock.advance_to(max((entry.clock for entry in log.keys.values()), default=0))
-            if records:
+            if count:
                 log.make_durable()
-                writable.apply(records)
+                writable.apply(all_records(log.path))
             if writable.version & 1:
                 logger.error("the log of %s lacks the change that was under way", row.name)
                 writable.mark_damaged()

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -53,6 +53,7 @@ NEW: Final = ".new"
 """Suffix of the name of a log that is being written to take the place of one."""
 _LANDMARK_BYTES: Final = 1 << 18
 """Bytes of a log of replicated records for each place in it that is remembered."""
+_PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +85,15 @@ class ScatterLog:
         self.log_id = b""
         """Tells this log from the one that was here before a checkpoint; empty while there is none."""
 
-    def read(self, *, repair: bool = True) -> list[Record]:
-        """The records that this object has not read yet; cuts off a frame that a crash has torn.
+    def read(self) -> None:
+        """Read what is new, and cut off a frame that a crash has torn. Raises BrokenLog and OSError."""
+        deque(self.follow(), maxlen=0)
 
-        Without `repair` such a frame stays. Raises BrokenLog and OSError.
+    def follow(self, *, repair: bool = True) -> Generator[Record, None, None]:
+        """The records that `read` reads, one by one, up to the one that ends this: all have to be asked for.
+
+        Without `repair` a torn frame stays. Raises BrokenLog and OSError.
         """
-        return list(self.follow(repair=repair))
-
-    def follow(self, *, repair: bool = True) -> Iterator[Record]:
-        """The records that `read` returns, one by one; the last one has to be asked for. Raises what `read` raises."""
         try:
             fd = open_regular(self.path, os.O_RDWR if repair else os.O_RDONLY)
         except FileNotFoundError:
@@ -273,17 +274,20 @@ class ScatterLog:
     def reread(self) -> None:
         """Read the log from its start, for what it has by now. Raises BrokenLog and OSError."""
         self._reset()
-        deque(self.follow(), maxlen=0)
+        self.read()
 
     def make_durable(self, begin: int = 0) -> None:
         """Make durable what `read` has found, whose writer may have died before its fsync. Raises OSError.
 
         `begin` is where that may begin: each frame but the last was durable before the next one was written.
         """
+        if not self.end:
+            return
         fd = disk_writes.open_or_create(self.path)
         try:
             # Written again, since after a failed fsync the bytes are in memory alone, and the next fsync succeeds.
-            disk_writes.write_at(fd, read_at(fd, begin, self.end - begin), begin)
+            for place in range(begin, self.end, _PIECE_BYTES):
+                disk_writes.write_at(fd, read_at(fd, place, min(_PIECE_BYTES, self.end - place)), place)
             disk_writes.fsync(fd)
         finally:
             os.close(fd)
@@ -311,25 +315,27 @@ def new_path(path: Path) -> Path:
     return path.with_name(path.name + NEW)
 
 
-def full_records(path: Path) -> list[Record]:
-    """The records that were set aside from the log at `path`. Raises BrokenLog and OSError."""
-    return ScatterLog(full_path(path)).read(repair=False)
+def full_records(path: Path) -> Iterator[Record]:
+    """The records that were set aside from the log at `path`, one by one. Raises BrokenLog and OSError."""
+    return ScatterLog(full_path(path)).follow(repair=False)
 
 
-def all_records(path: Path) -> list[Record]:
-    """The records that were set aside from the log at `path`, and those of the log. Raises BrokenLog and OSError."""
-    aside, records = both_records(path)
-    return [*aside, *records]
-
-
-def both_records(path: Path) -> tuple[list[Record], list[Record]]:
-    """The records that were set aside from the log at `path`, and those of the log. Raises BrokenLog and OSError.
+def aside_records(path: Path) -> Iterator[Record]:
+    """Those of `full_records` that the log does not have.
 
     What is in both was the tail when the log was set aside, and counts as the log's: see `ScatterLog.replace`.
     """
-    records = ScatterLog(path).read(repair=False)
-    first = records[0].entry.sequence if records else None
-    return [one for one in full_records(path) if first is None or one.entry.sequence < first], records
+    with closing(ScatterLog(path).follow(repair=False)) as records:
+        first = next(records, None)
+    for record in full_records(path):
+        if first is None or record.entry.sequence < first.entry.sequence:
+            yield record
+
+
+def all_records(path: Path) -> Iterator[Record]:
+    """The `aside_records` and those of the log at `path`, one by one. Raises BrokenLog and OSError."""
+    yield from aside_records(path)
+    yield from ScatterLog(path).follow(repair=False)
 
 
 def remove_full(path: Path) -> None:

@@ -13,13 +13,12 @@ that was told before that a record is committed has to be told again: it asks it
 from __future__ import annotations
 
 import logging
-from collections import deque
 
 from app.store.files.regular_file import NotRegular
 from app.store.files.tensor_file import HeaderWord
-from app.store.scatters.log_frames import BrokenLog, Record
+from app.store.scatters.log_frames import BrokenLog
 from app.store.scatters.log_tail import tail_records
-from app.store.scatters.scatter_log import both_records
+from app.store.scatters.scatter_log import all_records, aside_records
 from app.store.scatters.writable_tensor import WritableTensor
 from app.store.store_errors import damaged
 
@@ -34,7 +33,7 @@ def make_sure(writable: WritableTensor, session: int) -> None:
     """
     log, words = writable.log, writable.words
     try:
-        deque(log.follow(), maxlen=0)
+        log.read()
         if words[HeaderWord.SESSION] != session:
             writable.set_epoch(words[HeaderWord.EPOCH])
             _replay(writable)
@@ -48,8 +47,10 @@ def make_sure(writable: WritableTensor, session: int) -> None:
             writable.set_epoch(words[HeaderWord.EPOCH])
         if writable.version & 1:
             # Records are applied one by one, so that it is the first of the tail; and it is committed.
-            following = writable.applied + 1
-            writable.apply(_known(tail_records(log, following), following))
+            following = tail_records(log, writable.applied + 1)
+            if not following:
+                raise BrokenLog
+            writable.apply(following)
             log.settle(writable.applied)
     except BrokenLog:
         logger.error("the log of %s is damaged: acknowledged changes are lost", writable.description.name)
@@ -61,31 +62,22 @@ def make_sure(writable: WritableTensor, session: int) -> None:
 def _replay(writable: WritableTensor) -> None:
     """Apply once more all that is applied, in a new session. Raises BrokenLog and OSError."""
     log, words = writable.log, writable.words
-    aside, rest = both_records(log.path)
-    records = aside + rest
-    last = records[-1].entry.sequence if records else 0
+    sequences = [record.entry.sequence for record in all_records(log.path)]
     applied = writable.applied
     # An odd version is that of a record under way; while SESSION is 0, that of a replay. A replay that was cut short
     # while it had no other record to apply has found this one under way.
-    is_first = not records or records[0].entry.sequence > applied
+    is_first = not sequences or sequences[0] > applied
     if writable.version & 1 and (words[HeaderWord.SESSION] != 0 or is_first):
         applied += 1
-    if aside:
-        applied = max(applied, aside[-1].entry.sequence)  # only what is applied is set aside
-    if log.end:
-        log.make_durable(log.tail[-1].begin if log.tail else 0)
-    _set(writable, HeaderWord.UNSETTLED, max(last, words[HeaderWord.UNSETTLED]))
+    for record in aside_records(log.path):
+        applied = max(applied, record.entry.sequence)  # only what is applied is set aside
+    log.make_durable(log.tail[-1].begin if log.tail else 0)
+    _set(writable, HeaderWord.UNSETTLED, max([*sequences[-1:], words[HeaderWord.UNSETTLED]]))
     _set(writable, HeaderWord.SESSION, 0)
-    known = [record for record in records if record.entry.sequence <= applied]
-    if known or writable.version & 1:
-        writable.apply(_known(known, applied))
-
-
-def _known(records: list[Record], last: int) -> list[Record]:
-    """Records of which the last one is to have this sequence. Raises BrokenLog if it is not there."""
-    if not records or records[-1].entry.sequence != last:
+    if applied in sequences:
+        writable.apply(record for record in all_records(log.path) if record.entry.sequence <= applied)
+    elif writable.version & 1 or (sequences and sequences[0] <= applied):
         raise BrokenLog
-    return records
 
 
 def _set(writable: WritableTensor, word: HeaderWord, value: int) -> None:

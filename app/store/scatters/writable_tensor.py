@@ -77,44 +77,47 @@ class WritableTensor:
         if asked and not download_snapshots.save_pages(self.mapping, self.description, self._snapshots, records):
             self._set_word(HeaderWord.SNAPSHOTS, 0)
 
-    def apply(self, records: Sequence[Record], *, snapshots_saved: bool = False) -> None:
+    def apply(self, records: Iterable[Record], *, snapshots_saved: bool = False) -> None:
         """Write the rows of `records`, of which there is one at least, in their order, while the version is odd.
 
-        Raises OSError, before anything is written, where snapshots are not saved yet.
+        Raises what reading `records` raises, and OSError where snapshots are not saved yet; the version stays odd then.
         """
-        if not snapshots_saved:
-            self.save_snapshots(records)
         # The odd version counts the scatters before these, so that a process that dies here leaves them to be replayed.
         mark = self.words[HeaderWord.VERSION] & DAMAGED
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | 1)
         memory_barrier.fence()
         for record in records:
+            if not snapshots_saved:
+                self.save_snapshots([record])
             if len(record.rows):
                 self._write_rows(record)
-        last = records[-1].entry
+        last = record.entry
         self._set_word(HeaderWord.MODIFIED, last.time)
         if self.words[HeaderWord.EPOCH]:
             self._set_word(HeaderWord.APPLIED_EPOCH, last.epoch)
         memory_barrier.fence()
         self._set_word(HeaderWord.VERSION, mark | 2 * last.sequence)
 
-    def rewrite(self, records: Sequence[Record]) -> None:
-        """Store once more the values that the content has by `records`, all of which are applied.
+    def rewrite(self, records: Iterable[Record]) -> set[int]:
+        """Store once more the values that the content has by `records`, all of which are applied; the dirty blocks.
 
         No reader sees a change; the system marks the pages as dirty, and writes them to the disk at the next fsync. The
         values are put together in a private copy, since a row may have older ones in `records`.
         """
         with mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY) as copy:
+            blocks: set[int] = set()
             for record in records:
                 if len(record.rows):
                     self._rows_of(copy, record)[record.rows.astype(np.int64)] = record.values
-            for block in dirty_blocks(records):
+                    blocks |= dirty_blocks([record])
+            for block in blocks:
                 span = slice(*self.description.block_span(block))
                 disk_writes.store_words(
                     self.mapping,
                     lambda mapping, at=span, values=copy[span]: mapping.__setitem__(at, values),  # type: ignore[misc]
                 )
         self._set_word(HeaderWord.MODIFIED, self.words[HeaderWord.MODIFIED])
+        return blocks
 
     def set_words(self, words: Mapping[HeaderWord, int]) -> None:
         """Set words of the header, in this order."""
@@ -126,7 +129,8 @@ class WritableTensor:
         before = self.words[HeaderWord.EPOCH]
         self._set_word(HeaderWord.EPOCH, epoch)
         try:
-            disk_writes.fsync(self._fd)
+            # The bytes that are there already: the page is written also if an fsync that failed has marked it clean.
+            disk_writes.write_durably(self._fd, epoch.to_bytes(8, "little"), 8 * HeaderWord.EPOCH)
         except OSError:
             self.set_words({HeaderWord.EPOCH: before, HeaderWord.UNWRITTEN: 1})
             raise
@@ -167,17 +171,15 @@ class WritableTensor:
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    def make_durable(self, records: Sequence[Record]) -> None:
-        """Make the content durable, and the checksums of the blocks that `records` have changed. Raises OSError.
+    def make_durable(self, records: Iterable[Record]) -> None:
+        """Make the content durable, and the checksums of the blocks that `records` have changed.
 
-        Within `checkpoint_lock`. Scatters may change the content meanwhile: their blocks are in the log after
-        `records`, and get their checksums again. But where UNWRITTEN is set, `records` are all that have changed it
-        since this last succeeded, and none may come.
+        Raises OSError, and what reading `records` raises. Within `checkpoint_lock`. Scatters may change the content
+        meanwhile: their blocks are in the log after `records`, and get their checksums again. But where UNWRITTEN is
+        set, `records` are all that have changed it since this last succeeded, and none may come.
         """
         description = self.description
-        if self.words[HeaderWord.UNWRITTEN]:
-            self.rewrite(records)
-        blocks = sorted(dirty_blocks(records))
+        blocks = sorted(self.rewrite(records) if self.words[HeaderWord.UNWRITTEN] else dirty_blocks(records))
         with memoryview(self.mapping) as view:
             checksums = [zlib.crc32(view[slice(*description.block_span(block))]) for block in blocks]
         if blocks:
@@ -197,4 +199,7 @@ class WritableTensor:
 
 def dirty_blocks(records: Iterable[Record]) -> set[int]:
     """The numbers of the 64 KiB blocks that records change."""
-    return set(changed_parts(records, BLOCK).tolist())
+    blocks: set[int] = set()
+    for record in records:  # one by one: they may be those of a long log
+        blocks.update(changed_parts([record], BLOCK).tolist())
+    return blocks
