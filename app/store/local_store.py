@@ -10,7 +10,7 @@ time.
 
     format              the version of this layout: see `store_format`
     catalogue.sqlite    which tensors there are, answered Idempotency-Keys, records of imports: see `catalogue`
-    tensors/            one file for each content: see `tensor_file`
+    tensors/            one file for each content: see `tensor_file`; two more for its keys: see `key_files`
     logs/               one redo log for each content that scatters have changed: see `scatter_log`
     incoming/           uploads under way: see `write_uploaded_tensor`
     imports/            a file for each import under way: see `import_records`
@@ -49,6 +49,8 @@ from app.store.catalogue.catalogue_rows import AnsweredKey, Row
 from app.store.files import download_snapshots
 from app.store.files.file_system_check import check_folder, check_processor
 from app.store.files.folder_layout import check_layout
+from app.store.files.key_files import KeysSpec, repair_index
+from app.store.files.keyed_upload import KeyedUpload
 from app.store.files.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
 from app.store.files.tensor_file import HeaderWord
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
@@ -68,7 +70,7 @@ from app.store.scatters.scatter_execution import ScatterExecutor
 from app.store.scatters.scatter_log import FULL
 from app.store.scatters.scatter_strings import replaced_strings
 from app.store.scatters.writable_tensor import WritableTensor
-from app.store.store_errors import not_found, storage_errors
+from app.store.store_errors import has_keys, not_found, storage_errors
 from app.store.stored_tensors import StoredTensors
 from app.store.tensor_metadata import Metadata, metadata_of
 from app.tensors.dtypes import DTYPES
@@ -245,7 +247,21 @@ class LocalStore(StoredTensors):
 
     def upload(self, spec: UploadSpec) -> Upload:
         check_new_name(spec.name)
-        upload = Upload(self._upload_folder, spec, self.limits)
+        of = Upload if spec.keys is None else KeyedUpload
+        upload = of(self._upload_folder, spec, self.limits)
+        self._version_changes.begin(upload)
+        return upload
+
+    def upload_keys(self, name: str, keys: KeysSpec, *, keep: int | None = None, note: str = "") -> Upload:
+        content = self.content(name)
+        if content.keys is not None:
+            raise has_keys(name)
+        about = content.description
+        spec = UploadSpec(
+            name, DTYPES[about.dtype], about.shape, prefault=about.prefault, lock=about.lock, keep=keep, note=note,
+            keys=keys,
+        )  # fmt: skip
+        upload = KeyedUpload(self._upload_folder, spec, self.limits, partial(self.read_all, content))
         self._version_changes.begin(upload)
         return upload
 
@@ -352,7 +368,7 @@ class LocalStore(StoredTensors):
                 answers.append(AnsweredKey(scope, change.key, change.digest, etag, clock, row.number))
             upload.seal(described, sequence, now)
             with self._index.change() as transaction:
-                new = row_of(described, upload.id, row.created, now, row.number, row.note)
+                new = row_of(described, upload.id, row.created, now, row.number, row.note, row.keys)
                 self._version_changes.install(transaction, upload, new, [row], answers)
             self._version_changes.finish(upload, [row], row.content)
         return Scattered(etag, row.number)
@@ -390,6 +406,7 @@ class LocalStore(StoredTensors):
                 except OSError as error:
                     # The log stays, and the next scatter applies it.
                     logger.error("the log of %s could not be applied: %s", row.reference, error.strerror)
+            repair_index(self._tensor_folder, self._upload_folder, row)
         self._orphans.remove_all()
         self.imports.remove_leftovers()
         self._save_clock()

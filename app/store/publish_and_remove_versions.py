@@ -18,7 +18,7 @@ from app.catalogue import versions
 from app.catalogue.conditions import Conditions
 from app.errors import GatherError
 from app.store.catalogue.catalogue_cache import CatalogueCache
-from app.store.catalogue.catalogue_rows import AnsweredKey, Row
+from app.store.catalogue.catalogue_rows import AnsweredKey, Row, StoredKeys
 from app.store.catalogue.catalogue_transaction import Transaction
 from app.store.files import disk_writes
 from app.store.files.tensor_file import DAMAGED, BadFile, Description, HeaderWord
@@ -119,7 +119,7 @@ class VersionChanges:
                     gone = going()  # again, since aliases may have been moved
                     self._quota.check_count(old)
                     number = transaction.next_version(name)
-                    row = row_of(description, upload.id, created, now, number, upload.spec.note)
+                    row = row_of(description, upload.id, created, now, number, upload.spec.note, upload.keys)
                     answers = [
                         answer for each in gone for answer in (keys[each] if each in keys else self._logs.keys_of(each))
                     ]
@@ -181,10 +181,11 @@ class VersionChanges:
         self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]
     ) -> None:
         """Give a sealed upload its place and enter its row; `gone` go, `answers` are Idempotency-Keys to be kept."""
-        self._quota.check_bytes(gone, row.file_size, upload.id)
-        path = self._logs.tensor_folder / row.file
+        self._quota.check_bytes(gone, row.total_size, upload.id)
+        places = [(path, self._logs.tensor_folder / name) for path, name in upload.places(row.file)]
         try:
-            disk_writes.rename(upload.path, path)
+            for path, target in places:
+                disk_writes.rename(path, target)
             disk_writes.fsync_folder(self._logs.tensor_folder)
             transaction.put(row)
             for each in gone:
@@ -193,7 +194,8 @@ class VersionChanges:
             self._keys.store(transaction, answers)
         except BaseException:
             with suppress(OSError):
-                disk_writes.unlink(path)
+                for _, target in places:
+                    disk_writes.unlink(target)
             raise
         # A refused commit leaves the file, since a crash may yet make the commit durable: see `remove_leftovers`.
 
@@ -205,12 +207,13 @@ class VersionChanges:
             self._remove_files(row, content)
 
     def _remove_files(self, row: Row, content: str | None = None) -> None:
-        """Remove the file of a replaced or removed content, and its log unless the new content has the same id."""
+        """Remove the files of a replaced or removed content, its log and keys unless the new content has its id."""
         if row.content != content:
             self._logs.remove(row.content)
         # What cannot be removed now is removed later: see `remove_leftovers`.
         with suppress(OSError):
-            disk_writes.unlink(self._logs.tensor_folder / row.file)
+            for name in row.files if row.content != content else (row.file,):
+                disk_writes.unlink(self._logs.tensor_folder / name)
 
     def remove(self, reference: str, conditions: Conditions) -> None:
         """Remove a tensor with all its versions, or one version.
@@ -236,10 +239,18 @@ class VersionChanges:
                 self._remove_files(each)
 
 
-def row_of(description: Description, file: str, created: int, modified: int, version: int, note: str) -> Row:
+def row_of(
+    description: Description,
+    file: str,
+    created: int,
+    modified: int,
+    version: int,
+    note: str,
+    keys: StoredKeys | None = None,
+) -> Row:
     """The row of an upload's content in `file`."""
     return Row(
         description.name, description.id, file, description.dtype, description.shape, description.size,
         description.file_size, description.sha256, created, modified, description.prefault, description.lock, version,
-        note,
+        note, keys,
     )  # fmt: skip

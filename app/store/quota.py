@@ -49,6 +49,6 @@ class QuotaCheck:
         """
         if self._quota.total is None:
             return
-        kept = self._index.total - sum(row.file_size for row in removed)
+        kept = self._index.total - sum(row.total_size for row in removed)
         if kept + self._uploads.size(without=upload) + size > self._quota.total:
             raise over_quota("bytes", self._quota.total)

@@ -45,6 +45,25 @@ def _asked(reference: str, store: Store, *, tell_names: bool) -> tuple[NameRecor
     return store.record_of(split_reference(reference)[0]), (name for names in listed for name in names())
 
 
+def has_keys(name: str) -> GatherError:
+    """invalid_field for keys that are sent to tensor `name`, which has keys."""
+    return GatherError(
+        "invalid_field",
+        f"the current version of {name!r} has keys already",
+        pointer="/keys",
+        hint="Upload its next version with keys and data, as safetensors.",
+    )
+
+
+def keys_not_implemented(name: str) -> GatherError:
+    """not_implemented for keys of tensor `name`, which is in row ranges on other machines."""
+    return GatherError(
+        "not_implemented",
+        f"{name!r} cannot have keys: a cluster keeps tables without keys alone",
+        hint="Upload the table without keys, or to a service on one machine.",
+    )
+
+
 def over_quota(limit: str, maximum: int) -> GatherError:
     """insufficient_storage for a quota, whose `limit` is "bytes", "tensors" or "aliases"."""
     return GatherError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -19,6 +19,7 @@ from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files import download_snapshots
 from app.store.files.download_snapshots import Snapshot
+from app.store.files.key_files import check_key_file
 from app.store.files.mapped_tensor import CurrentContent, MappedContent
 from app.store.files.tensor_file import BadFile
 from app.store.processes.directory_lock import ProcessGroup
@@ -31,6 +32,7 @@ from app.tensors.tensor_name import check_reference, split_reference
 
 _SHORTAGE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Errors of a process short of descriptors or memory, which say nothing about the file."""
+_READ_AT_ONCE: Final = 1 << 22
 
 
 class StoredTensors(TensorStore):
@@ -102,6 +104,12 @@ class StoredTensors(TensorStore):
             with content.exclude_writers():
                 return Snapshot(content, self._snapshot_folder)
 
+    def read_all(self, content: MappedContent) -> Iterator[bytes]:
+        """The items of a content, all of one moment, in pieces. Raises what `snapshot` does."""
+        with closing(self.snapshot(content)) as snapshot:
+            for begin in range(0, content.description.size, _READ_AT_ONCE):
+                yield snapshot.read(begin, min(begin + _READ_AT_ONCE, content.description.size))
+
     def _map(self, row: Row) -> CurrentContent | None:
         """Map the content of a version; None if the version has been removed meanwhile. Raises tensor_damaged."""
         path = self._tensor_folder / row.file
@@ -170,6 +178,7 @@ class StoredTensors(TensorStore):
                 raise not_found(reference, self, tell_names=True)
             try:
                 description, page = read_first_page(self._tensor_folder / row.file)
+                check_key_file(self._tensor_folder, row)
             except (BadFile, OSError) as problem:
                 if self._index.find(reference) is not row:
                     continue  # replaced meanwhile
@@ -199,6 +208,7 @@ class StoredTensors(TensorStore):
         versions = self.version_numbers(row.name)
         try:
             description, page = read_first_page(self._tensor_folder / row.file)
+            check_key_file(self._tensor_folder, row)
             return (
                 metadata_of(row, versions, page) if description.id == row.content else damaged_metadata(row, versions)
             )

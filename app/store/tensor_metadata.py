@@ -82,7 +82,7 @@ def metadata_of(row: Row, versions: Sequence[int], page: bytes | None = None) ->
     return Metadata(
         row.name, row.dtype, row.shape, row.size, etag_of(row.content, (state & ~DAMAGED) >> 1), row.sha256,
         row.created, modified, row.prefault, row.lock, bool(state & DAMAGED), row.number, tuple(versions),
-        row.note,
+        row.note, keys=None if row.keys is None else KeysMetadata(row.keys.dtype, row.keys.sha256),
     )  # fmt: skip
 
 

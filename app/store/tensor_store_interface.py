@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from app.catalogue.aliases import AliasMove, find_alias
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.catalogue.records import Alias
+from app.store.files.key_files import KeysSpec
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
+from app.store.store_errors import keys_not_implemented
 from app.store.store_interface import Store
 from app.store.tensor_metadata import Metadata
 
@@ -58,6 +60,14 @@ class TensorStore(Store, ABC):
 
         Raises invalid_field, name_conflict, limit_exceeded and insufficient_storage.
         """
+
+    def upload_keys(self, name: str, keys: KeysSpec, *, keep: int | None = None, note: str = "") -> Upload:
+        """An upload of the keys of the current version, as its next version: the bytes are the keys alone.
+
+        `finish` copies the rows. Whoever commits it asks for the ETag that the tensor had before this. Raises
+        invalid_field if the version has keys, not_implemented in a cluster, and what `upload` and `content` raise.
+        """
+        raise keys_not_implemented(name)
 
     @abstractmethod
     def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:

@@ -32,7 +32,10 @@ class TableKeys(OpenModel):
     """The keys of a table: one distinct key for each row of axis 0."""
 
     dtype: Literal["int64", "uint64", "string"]
-    sha256: str = Field(description="SHA-256 of dtype, shape and keys, in hex, as that of a tensor with these items.")
+    sha256: str = Field(
+        description="SHA-256 of dtype, shape and keys as uploaded, in hex; of strings as one uint8 tensor, the offsets "
+        "(int64) and then the bytes."
+    )
 
 
 class ResidentTensor(OpenModel):

@@ -30,6 +30,7 @@ from app.cluster.router.table_snapshot import TableSnapshots
 from app.cluster.router.version_writer import BytesBefore, VersionWriter
 from app.cluster.shard_map import ShardedVersion, ShardMap
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
+from app.store.store_errors import keys_not_implemented
 from app.store.tensor_metadata import Metadata
 from app.telemetry.served_request import ServedRequest
 from app.tensors.shape_limits import Limits
@@ -79,9 +80,11 @@ class PublishedTensors(ShardedTensors):
     def upload(self, spec: UploadSpec) -> Upload:
         """An upload that goes on to the shards. Shards decide themselves what they keep in memory.
 
-        Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable.
+        Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable, and not_implemented for keys.
         """
         check_new_name(spec.name)
+        if spec.keys is not None:
+            raise keys_not_implemented(spec.name)
         check_new_version(self._client.catalogue.record_of(spec.name))
 
         def begin(bytes_before: BytesBefore) -> VersionWriter:

@@ -198,12 +198,12 @@ class CatalogueCache:
         old = versions.get(number)
         if row is not None:
             versions[number] = row
-            self.total += row.file_size
+            self.total += row.total_size
             self.version_count += 1
         else:
             versions.pop(number, None)
         if old is not None:
-            self.total -= old.file_size
+            self.total -= old.total_size
             self.version_count -= 1
         current = versions[max(versions)] if versions else None
         if current is not None:

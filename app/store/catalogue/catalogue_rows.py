@@ -11,14 +11,27 @@ import orjson
 
 from app.catalogue.records import Alias
 
+KEYS: Final = ".keys"
+INDEX: Final = ".index"
+"""Suffixes of the files of keys: see `key_files`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKeys:
+    """The keys of a version: their type and SHA-256, and the bytes of the key file and the index together."""
+
+    dtype: str
+    sha256: str
+    size: int
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """A version of a tensor: the id and file of its content, and its metadata. Times are nanoseconds since 1970.
 
-    `size` is the bytes of the items, `file_size` those of the file; `created` is when the name came into being,
+    `size` is the bytes of the items, `file_size` those of the file of rows; `created` is when the name came into being,
     `modified` when this file was stored. `dtype` is empty where the file could not be read when it was entered. `note`
-    is what the caller who uploaded it said of it.
+    is what the caller who uploaded it said of it. `keys` are the keys of its rows, None if it has none.
     """
 
     name: str
@@ -35,11 +48,32 @@ class Row:
     lock: bool = False
     number: int = 1
     note: str = ""
+    keys: StoredKeys | None = None
 
     @property
     def reference(self) -> str:
         """What names this version and no other: `NAME@7`."""
         return f"{self.name}@{self.number}"
+
+    @property
+    def key_file(self) -> str:
+        """The file of its keys, if it has keys."""
+        return self.content + KEYS
+
+    @property
+    def index_file(self) -> str:
+        """The file of the index of its keys, if it has keys."""
+        return self.content + INDEX
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All its files in the folder of tensors."""
+        return (self.file,) if self.keys is None else (self.file, self.key_file, self.index_file)
+
+    @property
+    def total_size(self) -> int:
+        """The bytes of all its files."""
+        return self.file_size + (0 if self.keys is None else self.keys.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +132,14 @@ EMPTY: Final = CatalogueContents()
 
 def row_of(found: Sequence[Any]) -> Row:
     """The row of these columns of the table `tensors`."""
-    name, version, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault, lock, note = found
+    (
+        name, version, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault, lock, note,
+        keys_dtype, keys_sha256, keys_size,
+    ) = found  # fmt: skip
+    keys = None if keys_dtype is None else StoredKeys(sys.intern(keys_dtype), keys_sha256, keys_size)
     # Shared where they can be, since there may be a hundred thousand rows.
     return Row(
         sys.intern(name), content, content if file == content else file, sys.intern(dtype), tuple(orjson.loads(shape)),
         size, file_size, sha256, created, modified, bool(prefault), bool(lock), version, note,
+        keys,
     )  # fmt: skip

@@ -6,13 +6,13 @@ import sqlite3
 from typing import Final
 
 APPLICATION: Final = 1195463752
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 _SCHEMA: Final = """
 CREATE TABLE tensors (
     name TEXT NOT NULL, version INTEGER NOT NULL, content TEXT NOT NULL, file TEXT NOT NULL, dtype TEXT NOT NULL,
     shape TEXT NOT NULL, size INTEGER NOT NULL, file_size INTEGER NOT NULL, sha256 TEXT NOT NULL,
     created INTEGER NOT NULL, modified INTEGER NOT NULL, prefault INTEGER NOT NULL, lock INTEGER NOT NULL,
-    note TEXT NOT NULL, PRIMARY KEY (name, version)
+    note TEXT NOT NULL, keys_dtype TEXT, keys_sha256 TEXT, keys_size INTEGER, PRIMARY KEY (name, version)
 ) WITHOUT ROWID;
 CREATE TABLE last_versions (name TEXT PRIMARY KEY, version INTEGER NOT NULL, removed INTEGER) WITHOUT ROWID;
 CREATE INDEX last_versions_by_removal ON last_versions (removed) WHERE removed IS NOT NULL;
@@ -32,7 +32,7 @@ INSERT INTO changes VALUES (1, '', 1);
 INSERT INTO facts VALUES
     ('keys', 0), ('clock', 0), ('boot', ''), ('boottime', 0), ('version_floor', 0);
 """
-"""`tensors` has a row for each version.
+"""`tensors` has a row for each version; what it says of keys is NULL if the version has none.
 
 `last_versions` has the highest number that each name ever had; `removed` is the number of the change by which the last
 version of a name went, NULL while there is one. `version_floor` is the highest number of the names that were forgotten.

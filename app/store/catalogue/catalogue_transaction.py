@@ -35,11 +35,13 @@ class Transaction:
 
     def put(self, row: Row) -> None:
         """Enter a version of a tensor, replacing the row of its number."""
+        keys = (None, None, None) if row.keys is None else (row.keys.dtype, row.keys.sha256, row.keys.size)
         self._connection.execute(
-            "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 row.name, row.number, row.content, row.file, row.dtype, orjson.dumps(row.shape).decode(), row.size,
                 row.file_size, row.sha256, row.created, row.modified, row.prefault, row.lock, row.note,
+                *keys,
             ),
         )  # fmt: skip
         last_versions.note_entered(self._connection, row.name, row.number)

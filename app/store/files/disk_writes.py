@@ -110,6 +110,12 @@ def truncate(fd: int, size: int) -> None:
     os.ftruncate(fd, size)
 
 
+def allocate(fd: int, size: int) -> None:
+    """Lengthen a file to `size` bytes and have the disk keep room for them. Raises OSError."""
+    if size:
+        os.posix_fallocate(fd, 0, size)
+
+
 def rename(source: Path, target: Path) -> None:
     """Give a file a new name, in place of the file that has it, if any."""
     source.rename(target)

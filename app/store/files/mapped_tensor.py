@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from app.store.catalogue.catalogue_rows import Row
+from app.store.files.key_files import map_keys
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, HeaderWord, decode_page
 from app.store.store_errors import damaged
@@ -38,6 +39,7 @@ class MappedContent:
         "cold",
         "data_version",
         "description",
+        "keys",
         "mapping",
         "path",
         "tensor",
@@ -45,7 +47,7 @@ class MappedContent:
     )
 
     def __init__(self, path: Path, row: Row, hold: ExcludeWriters, memory: int | None = None) -> None:
-        """Map the file. Raises OSError, and tensor_damaged where it is not whole.
+        """Map the files. Raises OSError, and tensor_damaged where one is not whole.
 
         `memory` is how many bytes of contents the system's cache holds. A larger content is mapped without
         read-ahead, whose pages would only push out others.
@@ -71,6 +73,10 @@ class MappedContent:
         self._exclude_writers = hold
         self._size = self.description.file_size
         self.tensor = self._make_tensor()
+        try:
+            self.keys = map_keys(path.parent, row)
+        except BadFile as problem:
+            raise damaged(row.name, str(problem)) from None
 
     def _make_tensor(self) -> Tensor:
         description, mapping = self.description, self.mapping
@@ -95,6 +101,8 @@ class MappedContent:
         if self.mapping.size() != self._size:
             # Checked before anything is read: to read beyond the end of a truncated file ends the process (SIGBUS).
             raise damaged(self.description.name, "its file was cut or has grown")
+        if self.keys is not None and not self.keys.is_whole:
+            raise damaged(self.description.name, "a file of its keys was cut or has grown")
         version = self.words[HeaderWord.VERSION]
         if last is not None and version == last.version:
             return last
@@ -145,7 +153,7 @@ class _MappedResident(Resident):
 
     def __init__(self, content: MappedContent, version: int) -> None:
         etag = content.description.etag(version >> 1)
-        super().__init__(content.tensor, etag, version, content.words, content.cold, content.data_version)
+        super().__init__(content.tensor, etag, version, content.words, content.cold, content.data_version, content.keys)
         self._content = content
 
     def refreshed(self) -> Resident:

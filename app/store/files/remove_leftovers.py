@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.files import disk_writes
@@ -17,8 +16,6 @@ from app.store.processes.store_locks import StoreLocks, try_lock
 from app.store.scatters.scatter_log import FULL, NEW
 
 logger = logging.getLogger("gathernd")
-SIDE: Final = ".side"
-"""Suffix of the name of an upload's scratch file."""
 
 
 def file_names(folder: Path) -> list[str]:
@@ -47,7 +44,7 @@ class UploadFolder:
         total = 0
         with os.scandir(self._folder) as entries:
             for entry in entries:
-                if entry.name.removesuffix(SIDE) != without:
+                if _upload_of(entry.name) != without:
                     with suppress(FileNotFoundError):
                         total += entry.stat(follow_symlinks=False).st_size
         return total
@@ -67,8 +64,8 @@ class UploadFolder:
 
     def _abandoned(self) -> list[Path]:
         names = sorted(file_names(self._folder))
-        living = {name for name in names if not name.endswith(SIDE) and self._is_locked(self._folder / name)}
-        return [self._folder / name for name in names if name.removesuffix(SIDE) not in living]
+        living = {name for name in names if name == _upload_of(name) and self._is_locked(self._folder / name)}
+        return [self._folder / name for name in names if _upload_of(name) not in living]
 
     def _is_locked(self, path: Path) -> bool:
         try:
@@ -79,6 +76,11 @@ class UploadFolder:
             return not try_lock(fd)
         finally:
             os.close(fd)
+
+
+def _upload_of(file: str) -> str:
+    """The id of the upload that a file of the folder belongs to: the first one has it as its name."""
+    return file.partition(".")[0]
 
 
 @dataclass(slots=True)
@@ -106,7 +108,7 @@ class OrphanedFiles:
         # The folders are read before the rows, so that a tensor made meanwhile is not taken for an orphan.
         files, logs = file_names(self._tensors), file_names(self._logs)
         rows = self._index.rows()
-        known, contents = {row.file for row in rows}, {row.content for row in rows}
+        known, contents = {name for row in rows for name in row.files}, {row.content for row in rows}
         return [
             *(self._tensors / name for name in files if name not in known),
             *(self._logs / name for name in logs if name.removesuffix(FULL).removesuffix(NEW) not in contents),

@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
+from app.store.catalogue.catalogue_rows import StoredKeys
 from app.store.files import disk_writes
+from app.store.files.key_files import KeysSpec
 from app.store.files.tensor_file import BLOCK, PAGE, BlockChecksums, Description, HeaderWord, encode_page, new_hash
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
@@ -42,7 +44,7 @@ class UploadSpec:
 
     `keep` is how many versions stay, this one among them, None for as many as the setting says. `origin` is where the
     items may be read again, as URL or URL#TENSOR. `note` is what the caller says of the version. `replicas` is on how
-    many shards each range is to be, None for as many as before.
+    many shards each range is to be, None for as many as before. `keys` come before the items, if rows have keys.
     """
 
     name: str
@@ -60,6 +62,7 @@ class UploadSpec:
     replicas: int | None = None
     has_ranges: bool = False
     """Whether other machines may read ranges of the items at their origin."""
+    keys: KeysSpec | None = None
 
 
 class Upload:
@@ -67,6 +70,9 @@ class Upload:
 
     is_pulled: ClassVar[bool] = False
     """Whether others read the items from their origin: `take_pulled` takes them, and nobody writes."""
+
+    keys: StoredKeys | None = None
+    """The keys of the rows, once `describe` was called, if they have keys."""
 
     def __init__(self, folder: Path, spec: UploadSpec, limits: Limits) -> None:
         """Raises limit_exceeded."""
@@ -238,6 +244,10 @@ class Upload:
         disk_writes.write_at(self._fd, encode_page(description, 2 * sequence, modified, words or {}), 0)
         disk_writes.truncate(self._fd, description.file_size)
         disk_writes.fsync(self._fd)
+
+    def places(self, file: str) -> list[tuple[Path, str]]:
+        """Its files, and the names that they get beside `file`, that of the rows, which is the last one."""
+        return [(self.path, file)]
 
     def close(self) -> None:
         """Close and unlock the file, once it has been renamed or removed."""

@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import GatherError
-from app.store.catalogue.catalogue_rows import CatalogueContents, Row
+from app.store.catalogue.catalogue_rows import KEYS, CatalogueContents, Row
 from app.store.files import disk_writes
 from app.store.files.content_copy import CopySource, Read, copy_content
 from app.store.files.download_snapshots import Snapshot
+from app.store.files.key_files import describe_keys
 from app.store.files.mapped_tensor import MappedContent
 from app.store.files.regular_file import is_regular, open_regular, read_at
 from app.store.files.remove_leftovers import file_names
@@ -42,7 +43,7 @@ from app.store.files.tensor_file import (
     page_version,
 )
 from app.store.maintenance import backup_manifest
-from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest, file_of
+from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest, file_of, files_of
 from app.store.maintenance.unclaimed_store import UnclaimedStore
 from app.store.scatters.log_frames import BrokenLog
 from app.store.scatters.scatter_log import all_records
@@ -109,7 +110,7 @@ class _Backup:
         self._store = store
         self._folder = folder
         self._contents = folder / CONTENTS
-        self._before = _files_of(backup_manifest.read(folder))
+        self._before = files_of(backup_manifest.read(folder))
         self._saved: dict[str, str] = {}
         self._damaged: dict[str, str] = {}
         self._unsettled: dict[str, str] = {}
@@ -142,9 +143,9 @@ class _Backup:
             backup_manifest.write(self._folder, manifest)
         except BaseException:
             with suppress(OSError, BackupRefused):
-                self._remove_strays(_files_of(backup_manifest.read(self._folder)))
+                self._remove_strays(files_of(backup_manifest.read(self._folder)))
             raise
-        self._remove_strays(_files_of(manifest))
+        self._remove_strays(files_of(manifest))
         return BackupResult(len(rows), len(aliases), self._copied, self._copied_bytes, left_out, kept)
 
     def _remove_strays(self, known: Collection[str]) -> None:
@@ -166,7 +167,7 @@ class _Backup:
         ends = time.monotonic() + PATIENCE_S
         while True:
             for row in rows:
-                self._copy(row, opened.get(row.file, -1))
+                self._copy(row, opened.get(row.file, -1), opened.get(row.key_file, -1))
             rows = [row for row in rows if row.file in self._unsettled]
             if not rows or time.monotonic() > ends:
                 return
@@ -183,17 +184,20 @@ class _Backup:
             with self._store.locks.catalogue():
                 moment, made = self._store.catalogue.contents(), time.time_ns()
                 for row in moment.rows:
-                    if len(opened) == _OPEN_FILES:
+                    if len(opened) >= _OPEN_FILES:
                         break
                     if not self._is_done(row):
                         with suppress(OSError):  # it is found to be damaged when it is to be copied
-                            fd = open_regular(self._store.tensor_folder / row.file)
-                            stack.callback(os.close, fd)
-                            opened[row.file] = fd
+                            for name in (row.file,) if row.keys is None else (row.file, row.key_file):
+                                fd = open_regular(self._store.tensor_folder / name)
+                                stack.callback(os.close, fd)
+                                opened[name] = fd
             yield moment, made, opened
 
-    def _copy(self, row: Row, opened: int) -> None:
-        """Copy a content, unless it is damaged, or was replaced or removed; `opened` is a descriptor of its file or -1.
+    def _copy(self, row: Row, opened: int, keys: int) -> None:
+        """Copy a content, unless it is damaged, or was replaced or removed.
+
+        `opened` and `keys` are descriptors of its file and of its key file, or -1.
 
         Raises BackupRefused and OSError.
         """
@@ -201,9 +205,11 @@ class _Backup:
         try:
             with ExitStack() as stack:
                 with self._store.locks.tensor(row.name):
+                    if row.keys is not None and keys < 0:
+                        keys = self._opened_keys(row, stack)
                     source = self._source(row, opened, stack)
                 if source is not None:
-                    self._write(row, source)
+                    self._write(row, source, keys)
         except (GatherError, BadFile) as problem:
             if isinstance(problem, GatherError) and problem.code == "overloaded":
                 self._unsettled[row.file] = problem.detail
@@ -212,6 +218,15 @@ class _Backup:
                 raise BackupRefused(f"{row.reference} could not be copied: {problem.detail}") from None
             if self._store.catalogue.row(row.name, row.number) == row:
                 self._damaged[row.file] = problem.detail if isinstance(problem, GatherError) else str(problem)
+
+    def _opened_keys(self, row: Row, stack: ExitStack) -> int:
+        """A descriptor of the key file. Raises BadFile."""
+        try:
+            fd = open_regular(self._store.tensor_folder / row.key_file)
+        except OSError as problem:
+            raise BadFile(f"its key file cannot be read: {problem.strerror}") from None
+        stack.callback(os.close, fd)
+        return fd
 
     def _source(self, row: Row, opened: int, stack: ExitStack) -> CopySource | None:
         """What is to be copied of a content; None if the backup has it, or it is gone. Within the tensor's lock."""
@@ -236,7 +251,7 @@ class _Backup:
             source = CopySource(description, sequence, modified, checksums, _reader(fd), changed)
             if description.dtype == "string":  # no scatter changes its file
                 return source
-            snapshot = Snapshot(MappedContent(path, row, nullcontext), self._store.snapshot_folder)
+            snapshot = Snapshot(MappedContent(path, replace(row, keys=None), nullcontext), self._store.snapshot_folder)
             stack.callback(snapshot.close)
             return replace(source, read=snapshot.read)
 
@@ -263,30 +278,36 @@ class _Backup:
         path = self._contents / file
         if file not in self._before or not is_regular(path) or path.stat().st_size != row.file_size:
             return False
+        if row.keys is not None and not is_regular(self._contents / (file + KEYS)):
+            return False
         self._saved[row.file] = file
         return True
 
     def _has_older(self, row: Row) -> bool:
         """Whether the backup before has this content, at the sequence of that time."""
-        found = [int(file.rpartition("-")[2]) for file in self._before if file.startswith(f"{row.content}-")]
+        saved = (file.removesuffix(KEYS) for file in self._before if file.startswith(f"{row.content}-"))
+        found = [int(file.rpartition("-")[2]) for file in saved]
         return bool(found) and self._has(row, max(found))
 
-    def _write(self, row: Row, source: CopySource) -> None:
+    def _write(self, row: Row, source: CopySource, keys: int) -> None:
+        """Copy a content; `keys` is a descriptor of its key file, if it has keys. Raises BadFile and OSError."""
         file = file_of(row, source.sequence)
+        if row.keys is not None:
+            description = describe_keys(keys, row)
+            checksums = read_at(keys, description.checksums_at, 4 * description.block_count)
+            self._copy_file(CopySource(description, 0, source.modified, checksums, _reader(keys)), file + KEYS)
+        self._copy_file(source, file)
+        self._saved[row.file] = file
+        self._copied += 1
+
+    def _copy_file(self, source: CopySource, file: str) -> None:
         disk_writes.unlink(self._contents / file)  # of a copy that was cut short
         target = disk_writes.create(self._contents / file)
         try:
             copy_content(source, target)
         finally:
             os.close(target)
-        self._saved[row.file] = file
-        self._copied += 1
         self._copied_bytes += source.description.file_size
-
-
-def _files_of(manifest: Manifest | None) -> set[str]:
-    """The files of contents that a backup names."""
-    return set() if manifest is None else {row.file for row in manifest.catalogue.rows}
 
 
 def _reader(fd: int) -> Read:

@@ -1,7 +1,8 @@
 """The folder of a backup: what it holds, and the manifest, with which it is one.
 
     gathernd-backup     says that the folder is a backup's; whoever works on it holds a lock (flock) on it
-    contents/           one file for each content at one sequence, as `content_copy` writes it, named `ID-SEQUENCE`
+    contents/           one file for each content at one sequence, as `content_copy` writes it, named `ID-SEQUENCE`;
+                        beside it `ID-SEQUENCE.keys`, the same of its keys, if it has keys
     manifest.json       one line with the format and the SHA-256 of the rest; then the `Manifest` as JSON
 
 The manifest is written last and put in the place of the one before in one step; contents that it does not name any more
@@ -23,7 +24,7 @@ from typing import Final
 import orjson
 from pydantic import TypeAdapter
 
-from app.store.catalogue.catalogue_rows import CatalogueContents, Row
+from app.store.catalogue.catalogue_rows import KEYS, CatalogueContents, Row
 from app.store.files import disk_writes
 from app.store.files.regular_file import NotRegular, mode_of, open_regular, read_regular
 from app.store.files.whole_file import write_whole_file
@@ -34,7 +35,9 @@ from app.tensors.tensor_name import TENSOR_NAME
 MARKER: Final = "gathernd-backup"
 CONTENTS: Final = "contents"
 MANIFEST: Final = "manifest.json"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_READ: Final = (1, _FORMAT)
+"""The formats that are read. Format 1 had no keys."""
 _ALLOWED_IN_NEW: Final = (f"{MARKER}.new", "lost+found")
 _FILE: Final = re.compile(r"[0-9a-f]{1,64}-[0-9]{1,19}")
 
@@ -82,7 +85,7 @@ def check_marker(folder: Path) -> None:
         raise BackupRefused(f"{folder / MARKER} cannot be read: {problem.strerror}") from None
     except (ValueError, KeyError, TypeError):
         found = None
-    if found != _FORMAT:
+    if found not in _READ:
         raise BackupRefused(f"{folder} is a backup of a format that this gathernd does not know")
 
 
@@ -116,7 +119,7 @@ def read(folder: Path) -> Manifest | None:
         raise BackupRefused(f"{folder / MANIFEST} cannot be read: {problem.strerror}: use another backup") from None
     try:
         about = orjson.loads(head)
-        if about["format"] != _FORMAT or about["sha256"] != hashlib.sha256(body).hexdigest():
+        if about["format"] not in _READ or about["sha256"] != hashlib.sha256(body).hexdigest():
             raise ValueError
         manifest = _MANIFEST.validate_json(body)
         # They become the paths of files.
@@ -127,6 +130,17 @@ def read(folder: Path) -> Manifest | None:
         raise BackupRefused(
             f"{folder / MANIFEST} is damaged or was changed: use another backup, or make one in another folder"
         ) from None
+
+
+def files_of(manifest: Manifest | None) -> set[str]:
+    """The files in `contents/` that a backup has."""
+    if manifest is None:
+        return set()
+    return {name for row in manifest.catalogue.rows for name in _files(row)}
+
+
+def _files(row: Row) -> tuple[str, ...]:
+    return (row.file,) if row.keys is None else (row.file, row.file + KEYS)
 
 
 def file_of(row: Row, sequence: int) -> str:

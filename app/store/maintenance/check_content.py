@@ -14,6 +14,7 @@ from app.store.catalogue.catalogue_database import Catalogue
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files.regular_file import NotRegular, open_regular
 from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, Description, decode_page, is_sound, page_version
+from app.store.maintenance.check_keys import check_keys
 from app.store.processes.store_locks import StoreLocks
 from app.store.scatters.log_frames import BrokenLog, Entry
 from app.store.scatters.scatter_log import all_records, full_path
@@ -38,6 +39,8 @@ def check_content(
     """
     if {row.file, row.content} & {"", ".", ".."} or not _FILE_NAME.fullmatch(row.file + row.content):
         raise BadFile("the catalogue names no file of the store for it")
+    if _ends_in_keys(folder / "tensors", locks, catalogue, row, pause):
+        return
     log = folder / "logs" / row.content
     suspects: list[int] = []
     version = DAMAGED
@@ -68,6 +71,32 @@ def check_content(
             raise UnreadableFile("its file is missing") from None
         except OSError as error:
             raise UnreadableFile(f"its file cannot be read: {error.strerror}") from None
+
+
+def _ends_in_keys(
+    folder: Path, locks: StoreLocks, catalogue: Catalogue, row: Row, pause: Callable[[float], bool]
+) -> bool:
+    """Check the keys of a version; whether the check ends with them, since `pause` says so or the version is gone.
+
+    Raises BadFile.
+    """
+    steps = check_keys(folder, row)
+    began = perf_counter()
+    try:
+        for _ in steps:
+            if pause(perf_counter() - began):
+                return True
+            began = perf_counter()
+    except (BadFile, OSError) as problem:
+        with locks.tensor(row.name):
+            if catalogue.row(row.name, row.number) != row:
+                return True
+        if isinstance(problem, FileNotFoundError):
+            raise UnreadableFile("a file of its keys is missing") from None
+        if isinstance(problem, OSError):
+            raise UnreadableFile(f"a file of its keys cannot be read: {problem.strerror}") from None
+        raise
+    return False
 
 
 def _check_within_lock(folder: Path, row: Row, suspects: list[int]) -> None:

@@ -171,7 +171,7 @@ def _files_without_rows(store: UnclaimedStore) -> set[Path]:
     with store.locks.catalogue():
         files = {path for folder in (store.tensor_folder, store.log_folder) for path in _paths(folder)}
         rows = store.catalogue.contents().rows
-    known = {store.tensor_folder / row.file for row in rows}
+    known = {store.tensor_folder / name for row in rows for name in row.files}
     known |= {store.log_folder / f"{row.content}{suffix}" for row in rows for suffix in ("", FULL, NEW)}
     return files - known
 
@@ -194,13 +194,14 @@ def _check_backup(folder: Path) -> Iterator[Finding]:
             return
         for row in manifest.catalogue.rows:
             try:
-                with closing(open_saved(folder / CONTENTS, row)) as source:
-                    source.check()
+                for source in open_saved(folder / CONTENTS, row):
+                    with closing(source):
+                        source.check()
             except (BadFile, OSError) as problem:
                 why = str(problem.strerror) if isinstance(problem, OSError) else str(problem)
                 yield Finding("damage", row.reference, why, anew)
         new = folder / f"{backup_manifest.MANIFEST}.new"
-        strays = set(file_names(folder / CONTENTS)) - {row.file for row in manifest.catalogue.rows}
+        strays = set(file_names(folder / CONTENTS)) - backup_manifest.files_of(manifest)
         for path in [new, *sorted(folder / CONTENTS / name for name in strays)]:
             mode = mode_of(path)
             if mode is None or (path == new and stat.S_ISREG(mode)):

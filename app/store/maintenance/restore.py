@@ -12,6 +12,7 @@ restore that was cut short is given again.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +22,13 @@ from uuid import uuid4
 import orjson
 
 from app.store.catalogue.catalogue_database import FILE, Catalogue
-from app.store.catalogue.catalogue_rows import Row
+from app.store.catalogue.catalogue_rows import KEYS, Row
 from app.store.catalogue.store_format import ALLOWED_WITHOUT_FORMAT, FORMAT, RESTORING
 from app.store.files import disk_writes
 from app.store.files.content_copy import CopySource, SealedFile, copy_content
 from app.store.files.file_system_check import check_folder
 from app.store.files.folder_layout import CONTENT_FOLDERS, check_layout
+from app.store.files.key_files import build_index
 from app.store.files.regular_file import NotRegular
 from app.store.files.remove_leftovers import file_names
 from app.store.files.tensor_file import BadFile
@@ -112,35 +114,57 @@ class _Restore:
             with suppress(OSError):
                 disk_writes.rename(self._folder / "format", self._folder / RESTORING)
             raise
-        return RestoreResult(len(rows), len(aliases), sum(row.file_size for row in rows), self._manifest.made)
+        return RestoreResult(len(rows), len(aliases), sum(row.total_size for row in rows), self._manifest.made)
 
     def _restored(self, row: Row) -> Row:
-        """Copy a content to a file of its own; its row. Raises BackupRefused where it is damaged, and OSError."""
+        """Copy a content to files of its own; its row. Raises BackupRefused where it is damaged, and OSError."""
         new = uuid4().hex
+        restored = replace(row, content=new, file=new)
         try:
-            with closing(open_saved(self._contents, row)) as source:
-                target = disk_writes.create(self._tensors / new)
-                try:
-                    description = replace(source.description, id=new)
-                    copy_content(CopySource(description, 0, source.modified, source.checksums, source.read), target)
-                finally:
-                    os.close(target)
+            for source, name in zip(open_saved(self._contents, row), restored.files, strict=False):
+                with closing(source):
+                    self._copy(source, name, new)
+            if restored.keys is not None:
+                build_index(self._tensors, self._tensors, restored)
         except BadFile as problem:
             raise BackupRefused(f"{row.reference} is damaged in the backup: {problem}") from None
-        return replace(row, content=new, file=new)
+        return restored
+
+    def _copy(self, source: SealedFile, name: str, content: str) -> None:
+        """Copy a file of the content to `name`. Raises BadFile and OSError."""
+        target = disk_writes.create(self._tensors / name)
+        try:
+            description = replace(source.description, id=content)
+            copy_content(CopySource(description, 0, source.modified, source.checksums, source.read), target)
+        finally:
+            os.close(target)
 
 
-def open_saved(contents: Path, row: Row) -> SealedFile:
-    """The file of a version in a backup, whose blocks are not checked yet. Raises BadFile and OSError."""
+def open_saved(contents: Path, row: Row) -> Iterator[SealedFile]:
+    """The files of a version in a backup, of rows and of keys, whose blocks are not checked yet; to be closed.
+
+    Raises BadFile and OSError.
+    """
+    rows = _sealed(contents / row.file)
+    about = rows.description
+    found = about.id, about.name, about.dtype, about.shape, about.size, about.sha256, file_of(row, rows.sequence)
+    if found != (row.content, row.name, row.dtype, row.shape, row.size, row.sha256, row.file):
+        rows.close()
+        raise BadFile("its file is not the one that the manifest names")
+    yield rows
+    if row.keys is not None:
+        keys = _sealed(contents / (row.file + KEYS))
+        about = keys.description
+        if (about.id, about.name, about.sha256) != (row.content, row.name, row.keys.sha256):
+            keys.close()
+            raise BadFile("its key file is not the one that the manifest names")
+        yield keys
+
+
+def _sealed(path: Path) -> SealedFile:
     try:
-        source = SealedFile(contents / row.file)
+        return SealedFile(path)
     except FileNotFoundError:
         raise BadFile("its file is missing") from None
     except NotRegular as problem:
         raise BadFile(f"its file cannot be read: {problem.strerror}") from None
-    about = source.description
-    found = about.id, about.name, about.dtype, about.shape, about.size, about.sha256, file_of(row, source.sequence)
-    if found != (row.content, row.name, row.dtype, row.shape, row.size, row.sha256, row.file):
-        source.close()
-        raise BadFile("its file is not the one that the manifest names")
-    return source

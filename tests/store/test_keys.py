@@ -1,0 +1,379 @@
+"""Tables with keys in a store: upload, find, restart, damage, backup."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import GatherError
+from app.store import LocalStore, Quota
+from app.store.files import disk_writes
+from app.store.files.key_files import KeysSpec
+from app.store.files.remove_leftovers import file_names
+from app.store.files.tensor_file import PAGE
+from app.store.files.write_uploaded_tensor import UploadSpec
+from app.store.maintenance.backup import DamagedVersions, back_up
+from app.store.maintenance.backup_manifest import MANIFEST, MARKER
+from app.store.maintenance.check_store import check
+from app.store.maintenance.restore import restore
+from app.store.processes.directory_lock import StateWord
+from app.tensors.dtypes import DTYPES
+from tests.store.helpers import flip, opened, put, read, reopened, scatter, strings, uploaded
+from tests.store.keyed import Keys, keys_spec, put_keyed, raw_keys, rows_of
+
+ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
+INTEGERS = np.array([7, -1, 3, 2**62])
+COLUMNS: dict[str, tuple[Keys, Keys]] = {
+    "int64": (INTEGERS, np.array([2**62, 8, 7, -1])),
+    "uint64": (np.array([7, 2**64 - 1, 3, 0], np.uint64), np.array([0, 8, 7, 2**64 - 1], np.uint64)),
+    "string": (["a", "bé", "", "z\0"], ["z\0", "z", "a", "bé"]),
+}
+"""For each type, keys of four rows, and four that are wanted: those of rows 3, none, 0 and 1."""
+
+
+def in_folder(folder: Path) -> list[str]:
+    """The files of contents and of uploads under way."""
+    return sorted(file_names(folder / "tensors") + file_names(folder / "incoming"))
+
+
+def key_file(folder: Path, suffix: str = ".keys") -> Path:
+    (path,) = (folder / "tensors").glob(f"*{suffix}")
+    return path
+
+
+def refused(work: Callable[[], Any], code: str) -> GatherError:
+    with pytest.raises(GatherError) as caught:
+        work()
+    assert caught.value.code == code
+    return caught.value
+
+
+@pytest.mark.parametrize("dtype", COLUMNS)
+def test_keys_find_their_rows_in_every_worker_and_after_a_restart(
+    store: LocalStore, other: LocalStore, folder: Path, dtype: str
+) -> None:
+    keys, wanted = COLUMNS[dtype]
+    metadata = put_keyed(store, "x", keys, ROWS, step=5)
+    assert metadata.keys is not None
+    assert metadata.keys.dtype == dtype
+    for one in (store, other):
+        assert rows_of(one, "x", wanted) == [3, -1, 0, 1]
+        assert one.metadata("x") == metadata
+    other.close()
+    again = reopened(store, folder)
+    assert rows_of(again, "x", wanted) == [3, -1, 0, 1]
+    np.testing.assert_array_equal(read(again, "x"), ROWS)
+    assert again.metadata("x") == metadata
+    assert list(check(folder)) == []
+    again.close()
+
+
+@pytest.mark.parametrize("keys", [np.empty(0, np.int64), np.empty(0, np.uint64), []], ids=["int64", "uint64", "string"])
+def test_a_table_without_rows_has_keys(store: LocalStore, keys: Keys) -> None:
+    put_keyed(store, "x", keys, ROWS[:0])
+    wanted: Keys = ["a"] if isinstance(keys, list) else np.ones(1, keys.dtype)  # type: ignore[union-attr]
+    assert rows_of(store, "x", wanted) == [-1]
+    assert rows_of(store, "x", wanted[:0]) == []
+
+
+def test_a_table_without_keys_has_none(store: LocalStore) -> None:
+    metadata, _ = put(store, "x", ROWS)
+    resident = store.get("x")
+    assert metadata.keys is None
+    assert resident is not None
+    assert resident.keys is None
+
+
+def test_a_new_version_and_a_removal_leave_no_files_of_keys(store: LocalStore, folder: Path) -> None:
+    put_keyed(store, "x", INTEGERS, ROWS)
+    put_keyed(store, "x", INTEGERS[::-1].copy(), ROWS)
+    assert rows_of(store, "x", INTEGERS) == [3, 2, 1, 0]
+    assert len(in_folder(folder)) == 3
+    put(store, "x", ROWS)
+    assert len(in_folder(folder)) == 1
+    put_keyed(store, "x", INTEGERS, ROWS)
+    store.delete("x")
+    assert in_folder(folder) == []
+
+
+def test_scatters_leave_the_keys_as_they_are(store: LocalStore, folder: Path) -> None:
+    put_keyed(store, "x", INTEGERS, ROWS)
+    put_keyed(store, "words", INTEGERS, strings("a", "b", "c", "d"))
+    scatter(store, "x", [[2]], np.zeros((1, 3), np.float32))
+    scatter(store, "words", [[2]], strings("longer than before"))
+    for name in ("x", "words"):
+        assert rows_of(store, name, INTEGERS) == [0, 1, 2, 3]
+    assert read(store, "words")[2] == "longer than before"
+    again = reopened(store, folder)
+    assert rows_of(again, "words", INTEGERS) == [0, 1, 2, 3]
+    assert list(check(folder)) == []
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [(np.array([7, -1, 7, 7]), 7), (np.array([1, 2, 1, 1], np.uint64), 1), (["a", "", "a", "a"], "a")],
+)
+def test_equal_keys_are_refused_with_their_places(store: LocalStore, folder: Path, keys: Keys, value: Any) -> None:
+    put_keyed(store, "x", COLUMNS["int64"][0], ROWS)
+    before = in_folder(folder)
+    error = refused(lambda: put_keyed(store, "x", keys, ROWS), "keys_not_unique")
+    assert [(place.pointer, place.position, place.value) for place in error.places] == [
+        ("/keys", (2,), value), ("/keys", (3,), value),
+    ]  # fmt: skip
+    assert error.total == 2
+    assert in_folder(folder) == before
+    assert rows_of(store, "x", INTEGERS) == [0, 1, 2, 3]
+
+
+def test_only_ten_of_many_equal_keys_are_told(store: LocalStore) -> None:
+    rows = np.zeros((100, 1), np.float32)
+    error = refused(lambda: put_keyed(store, "x", np.zeros(100, np.int64), rows), "keys_not_unique")
+    assert [place.position for place in error.places] == [(row,) for row in range(1, 11)]
+    assert error.total == 99
+
+
+@pytest.mark.parametrize("count", [0, 3, 5])
+def test_each_row_has_one_key(store: LocalStore, folder: Path, count: int) -> None:
+    refused(lambda: put_keyed(store, "x", np.arange(count), ROWS), "element_count_mismatch")
+    refused(lambda: put_keyed(store, "x", np.arange(count), ROWS[0, 0]), "element_count_mismatch")
+    assert in_folder(folder) == []
+
+
+def test_keys_that_end_early_are_refused(store: LocalStore, folder: Path) -> None:
+    spec = UploadSpec("x", DTYPES["float32"], ROWS.shape, keys=KeysSpec("int64", 4))
+    for size in (0, 31, 32):
+        raw = (INTEGERS.tobytes() + ROWS.tobytes())[:size]
+        refused(lambda raw=raw: uploaded(store, spec, raw, 8), "element_count_mismatch")  # type: ignore[misc]
+    assert in_folder(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("offsets", "text", "code", "position"),
+    [
+        ([0, 2, 1, 3, 4], b"abcd", "invalid_field", (2,)),
+        ([0, 9, 9, 9, 4], b"abcd", "invalid_field", (1,)),
+        ([0, -1, 1, 3, 4], b"abcd", "invalid_field", (1,)),
+        ([1, 2, 3, 3, 4], b"abcd", "invalid_field", None),
+        ([0, 1, 2, 3, 3], b"abcd", "invalid_field", None),
+        ([0, 1, 2, 3, 2**62], b"abcd", "invalid_field", None),
+        ([0, 1, 2, 4, 5], b"ab\xff\xfed", "value_not_representable", (2,)),
+        ([0, 1, 2, 3, 5], "abcé".encode(), None, None),
+        ([0, 1, 2, 4, 5], "abcé".encode(), "value_not_representable", (2,)),
+        ([0, 1, 2, 3, 4], b"abc" + b"\xc3", "value_not_representable", (3,)),
+    ],
+)  # fmt: skip
+def test_string_keys_are_cut_out_of_utf8_by_their_offsets(
+    store: LocalStore, offsets: list[int], text: bytes, code: str | None, position: tuple[int, ...] | None
+) -> None:
+    spec = UploadSpec("x", DTYPES["float32"], ROWS.shape, keys=KeysSpec("string", 4, len(text)))
+    raw = np.array(offsets).tobytes() + text + ROWS.tobytes()
+    if code is None:
+        uploaded(store, spec, raw, 7).abandon()
+        return
+    error = refused(lambda: uploaded(store, spec, raw, 7), code)
+    assert error.places[0].position == position
+
+
+def test_the_quota_counts_all_files(folder: Path, tmp_path: Path) -> None:
+    store = opened(tmp_path / "first")
+    put_keyed(store, "x", INTEGERS, ROWS)
+    _, size = store.usage()
+    store.close()
+    assert size == sum(path.stat().st_size for path in (tmp_path / "first" / "tensors").iterdir())
+    store = opened(folder, Quota(total=size))
+    put_keyed(store, "x", INTEGERS, ROWS)
+    put_keyed(store, "x", INTEGERS, ROWS)
+    refused(lambda: put_keyed(store, "y", INTEGERS, ROWS), "insufficient_storage")
+    store.close()
+    store = opened(tmp_path / "third", Quota(total=size - 1))
+    refused(lambda: put_keyed(store, "x", INTEGERS, ROWS), "insufficient_storage")
+    assert in_folder(tmp_path / "third") == []
+    store.close()
+
+
+def test_an_upload_that_died_leaves_nothing(store: LocalStore, folder: Path) -> None:
+    put_keyed(store, "x", INTEGERS, ROWS)
+    before = in_folder(folder)
+    upload = store.upload(UploadSpec("x", DTYPES["float32"], ROWS.shape, keys=keys_spec(INTEGERS)))
+    upload.write(raw_keys(INTEGERS))
+    assert len(in_folder(folder)) == len(before) + 3
+    store.remove_leftovers(at_once=True)
+    assert len(in_folder(folder)) == len(before) + 3  # its process lives
+    upload.close()
+    store.remove_leftovers(at_once=True)
+    assert in_folder(folder) == before
+
+
+def test_an_upload_that_dies_before_its_commit_leaves_nothing(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_keyed(store, "x", INTEGERS, ROWS)
+    before = in_folder(folder)
+
+    def refuse(connection: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(disk_writes, "commit", refuse)
+    refused(lambda: put_keyed(store, "x", INTEGERS[::-1].copy(), ROWS), "insufficient_storage")
+    monkeypatch.undo()
+    assert len(in_folder(folder)) == len(before) + 3  # the commit may still become durable
+    again = reopened(store, folder)
+    assert in_folder(folder) == before
+    assert rows_of(again, "x", INTEGERS) == [0, 1, 2, 3]
+    again.close()
+
+
+def test_keys_are_added_to_a_table_that_has_none(store: LocalStore, folder: Path) -> None:
+    put(store, "x", ROWS)
+    scatter(store, "x", [[2]], np.zeros((1, 3), np.float32))
+    upload = store.upload_keys("x", keys_spec(INTEGERS), keep=2, note="with keys")
+    upload.write(raw_keys(INTEGERS))
+    upload.finish()
+    metadata, is_new = store.put(upload)
+    assert not is_new
+    assert (metadata.version, metadata.versions, metadata.note) == (2, (1, 2), "with keys")
+    assert rows_of(store, "x", INTEGERS) == [0, 1, 2, 3]
+    np.testing.assert_array_equal(read(store, "x"), read(store, "x@1"))
+    refused(lambda: store.upload_keys("x", keys_spec(INTEGERS)), "invalid_field")
+    refused(lambda: store.upload_keys("y", keys_spec(INTEGERS)), "tensor_not_found")
+    put(store, "words", strings("a", "b"))
+    upload = store.upload_keys("words", keys_spec(["k", "l"]))
+    upload.write(raw_keys(["k", "l"]))
+    upload.finish()
+    store.put(upload)
+    assert read(store, "words").tolist() == ["a", "b"]
+    assert rows_of(store, "words", ["l"]) == [1]
+    assert list(check(folder)) == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing", "header", "index cut", "index missing", "of another"])
+def test_a_damaged_file_of_keys_answers_tensor_damaged(store: LocalStore, folder: Path, damage: str) -> None:
+    put_keyed(store, "x", INTEGERS, ROWS)
+    path = key_file(folder, ".index" if damage.startswith("index") else ".keys")
+    if damage == "header":
+        flip(path, 100)
+    elif damage.endswith("missing"):
+        path.unlink()
+    elif damage == "of another":
+        put_keyed(store, "y", INTEGERS, ROWS)
+        path.write_bytes(next(one for one in (folder / "tensors").glob("*.keys") if one != path).read_bytes())
+        store.delete("y")
+    else:
+        os.truncate(path, path.stat().st_size - 1)
+    refused(lambda: store.get("x"), "tensor_damaged")
+    assert [finding.level for finding in check(folder)] == ["damage"]
+    if not damage.startswith("index"):
+        refused(lambda: store.metadata("x"), "tensor_damaged")
+        assert [one.damaged for one in store.page(10, None)[0]] == [True]
+
+
+def test_a_file_of_keys_that_is_cut_while_it_is_mapped_answers_tensor_damaged(store: LocalStore, folder: Path) -> None:
+    put_keyed(store, "x", INTEGERS, ROWS)
+    rows_of(store, "x", INTEGERS)
+    os.truncate(key_file(folder), PAGE)
+    refused(lambda: store.get("x"), "tensor_damaged")
+
+
+@pytest.mark.parametrize(("suffix", "place"), [(".keys", PAGE + 9), (".index", 64 + 8)])
+def test_a_key_or_an_entry_that_changed_on_the_disk_is_found(
+    store: LocalStore, folder: Path, suffix: str, place: int
+) -> None:
+    put_keyed(store, "x", INTEGERS, ROWS)
+    path = key_file(folder, suffix)
+    for at in range(place, place + (56 if suffix == ".index" else 1)):
+        flip(path, at)
+    (finding,) = check(folder)
+    assert (finding.level, finding.subject) == ("damage", "x@1")
+    store.group.state[StateWord.VERIFIED] = 0
+    store.verify(Event(), 0)
+    refused(lambda: store.get("x"), "tensor_damaged")
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "of other keys"])
+def test_a_start_makes_an_index_that_is_no_index_again(store: LocalStore, folder: Path, damage: str) -> None:
+    put_keyed(store, "x", INTEGERS, ROWS)
+    store.close()
+    path = key_file(folder, ".index")
+    if damage == "missing":
+        path.unlink()
+    elif damage == "cut":
+        os.truncate(path, 64)
+    else:
+        flip(path, 8)
+    again = opened(folder)
+    assert rows_of(again, "x", INTEGERS) == [0, 1, 2, 3]
+    assert list(check(folder)) == []
+    again.close()
+
+
+@pytest.mark.parametrize("dtype", COLUMNS)
+def test_a_backup_has_the_keys(store: LocalStore, tmp_path: Path, dtype: str) -> None:
+    keys, wanted = COLUMNS[dtype]
+    put_keyed(store, "x", keys, ROWS)
+    put(store, "plain", ROWS)
+    scatter(store, "x", [[2]], np.zeros((1, 3), np.float32))
+    assert back_up(store.folder, tmp_path / "backup").copied == 2
+    assert back_up(store.folder, tmp_path / "backup").copied == 0
+    assert list(check(tmp_path / "backup")) == []
+    restore(tmp_path / "backup", tmp_path / "restored")
+    assert list(check(tmp_path / "restored")) == []
+    again = opened(tmp_path / "restored")
+    assert rows_of(again, "x", wanted) == [3, -1, 0, 1]
+    np.testing.assert_array_equal(read(again, "x"), read(store, "x"))
+    assert again.metadata("x").keys == store.metadata("x").keys
+    again.close()
+
+
+def test_damaged_keys_are_not_backed_up(store: LocalStore, folder: Path, tmp_path: Path) -> None:
+    put_keyed(store, "x", INTEGERS, ROWS)
+    flip(key_file(folder), PAGE + 9)
+    with pytest.raises(DamagedVersions):
+        back_up(folder, tmp_path / "backup")
+    key_file(folder).unlink()
+    with pytest.raises(DamagedVersions):
+        back_up(folder, tmp_path / "backup")
+    assert back_up(folder, tmp_path / "backup", skip_damaged=True).versions == 0
+
+
+def test_keys_that_changed_in_a_backup_are_found(store: LocalStore, folder: Path, tmp_path: Path) -> None:
+    put_keyed(store, "x", INTEGERS, ROWS)
+    back_up(folder, tmp_path / "backup")
+    (path,) = (tmp_path / "backup" / "contents").glob("*.keys")
+    flip(path, PAGE + 9)
+    assert [finding.level for finding in check(tmp_path / "backup")] == ["damage"]
+    path.unlink()
+    assert [finding.level for finding in check(tmp_path / "backup")] == ["damage"]
+    assert back_up(folder, tmp_path / "backup").copied == 1
+    assert list(check(tmp_path / "backup")) == []
+
+
+def test_a_string_table_keeps_its_items_beside_keys(store: LocalStore) -> None:
+    put_keyed(store, "x", ["k", "l"], strings("a", "bé"))
+    assert read(store, "x").tolist() == ["a", "bé"]
+    assert rows_of(store, "x", ["l", "k"]) == [1, 0]
+
+
+def test_a_backup_of_a_time_before_keys_is_restored(store: LocalStore, folder: Path, tmp_path: Path) -> None:
+    put(store, "x", ROWS)
+    target = tmp_path / "backup"
+    back_up(folder, target)
+    manifest = json.loads((target / MANIFEST).read_bytes().partition(b"\n")[2])
+    for row in manifest["catalogue"]["rows"]:
+        assert row.pop("keys") is None
+    body = json.dumps(manifest).encode()
+    head = json.dumps({"format": 1, "sha256": hashlib.sha256(body).hexdigest()}).encode()
+    (target / MANIFEST).write_bytes(head + b"\n" + body)
+    (target / MARKER).write_text('{"format": 1}')
+    restore(target, tmp_path / "restored")
+    again = opened(tmp_path / "restored")
+    np.testing.assert_array_equal(read(again, "x"), ROWS)
+    again.close()
