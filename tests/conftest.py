@@ -87,7 +87,7 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             command = [sys.executable, "-m", "app.cli", "warm", "--cache-dir", str(folder)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
             if done.returncode:
                 shutil.rmtree(folder, ignore_errors=True)
             assert done.returncode == 0, done.stderr
