@@ -7,9 +7,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import slow_but_for
 from tests.needs import ROOT, in_environment
 
 # What a browser fetches by itself; a link that a reader may follow is another matter.
@@ -27,7 +24,7 @@ def build(folder: Path, target: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
-LINKS = ("how-to/missing.md", "tutorial.md#missing", "/tutorial.html")
+DEAD = ("how-to/missing.md", "tutorial.md#missing", "/tutorial.html")
 
 
 def test_site_is_built_without_a_dead_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
@@ -44,26 +41,11 @@ def test_site_is_built_without_a_dead_link_and_loads_nothing_from_elsewhere(tmp_
     assert found == set()
 
 
-@pytest.mark.parametrize("link", slow_but_for(LINKS[:1], LINKS))
-def test_a_dead_link_is_an_error(link: str, tmp_path: Path) -> None:
+def test_a_dead_link_is_an_error(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     with (tmp_path / "docs/glossary.md").open("a") as page:
-        page.write(f"\n[dead]({link})\n")
+        page.writelines(f"\n[dead]({link})\n" for link in DEAD)
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0
-    assert "glossary.md" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "loads"),
-    [
-        ('<script src="https://cdn.example/x.js"></script>', True),
-        ('<link rel="stylesheet" href="//fonts.example/x.css">', True),
-        ("@font-face { src: url(https://fonts.example/x.woff2) }", True),
-        ('<a href="https://example.com/">', False),
-        ('<script src="assets/x.js"></script>', False),
-    ],
-)
-def test_what_is_loaded_is_seen(text: str, loads: bool) -> None:
-    assert bool(_LOADED.search(text)) == loads
+    assert [link for link in DEAD if f"'{link}'" not in done.stderr] == []

@@ -27,7 +27,7 @@ DOCUMENT = json.loads((ROOT / "openapi" / "openapi.json").read_bytes())
 OVER_HTTP = [each for each in TRANSPORTS if not isinstance(each, Grpc)]
 OPERATOR_PATHS = {row.path for row in OPERATORS.values()} | {row.path for row in GRADIENTS.values()} | {"/lookup"}
 INFER = "/v2/models/{name}/infer"
-SHARE = 1 if TEST_ALL else 8
+SHARE = 3 if TEST_ALL else 8
 
 
 def validator(path: str) -> Draft202012Validator:

@@ -15,7 +15,7 @@ import stat
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -263,10 +263,16 @@ def remove(path: Path) -> None:
 
 
 def each_kind(places: Iterable[str]) -> list[Any]:
-    """Every kind in each of the places; `make test` takes one kind for every fourth place, another one for the next."""
+    """Every kind in each of the places, which soak takes.
+
+    `make test-all` takes two kinds for each place, others for the next; `make test` one kind for every fourth place.
+    """
     several = [*places]
-    few = zip(cycle(("pipe", "link to a file", "folder")), several[::4])
-    return slow_but_for(few, [(kind, place) for kind in KINDS for place in several])
+    few = [*zip(cycle(("pipe", "link to a file", "folder")), several[::4])]
+    kinds = cycle(KINDS)
+    some = [*few, *((next(kinds), place) for place in several for _ in range(2))]
+    rest = [pytest.param(*pair, marks=pytest.mark.soak) for pair in product(KINDS, several) if pair not in some]
+    return [*slow_but_for(few, dict.fromkeys(some)), *rest]
 
 
 @pytest.mark.parametrize(("kind", "place"), each_kind(IN_STORE))

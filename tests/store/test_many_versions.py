@@ -83,7 +83,7 @@ class Times:
         assert len(found) == 10
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_store_of_a_thousand_names_with_a_hundred_versions_each_answers_as_one_of_ten(tmp_path: Path) -> None:
     """By the processor's time, both stores in turns: a busy machine does not matter."""
     sizes = {10: 1, 1000: 100}
