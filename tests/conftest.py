@@ -47,7 +47,7 @@ sys.dont_write_bytecode = False
 
 # Samples are the same in every run and every place; a soak looks for new ones. How long one takes fails no test.
 ANY_TIME = [HealthCheck.too_slow]
-EXAMPLES = 50 if TEST_ALL else 10
+EXAMPLES = 25 if TEST_ALL else 10
 settings.register_profile(
     "sample", derandomize=True, deadline=None, max_examples=EXAMPLES, suppress_health_check=ANY_TIME
 )
@@ -56,8 +56,8 @@ settings.load_profile("soak" if SOAK else "sample")
 
 
 def samples(count: int) -> int:
-    """How many samples of `count` to take: a sixteenth in `make test`, a third in `make test-all`, more in a soak."""
-    return count * SOAK if SOAK else max(count // (3 if TEST_ALL else 16), 1)
+    """How many samples of `count` to take: a sixteenth in `make test`, a sixth in `make test-all`, more in a soak."""
+    return count * SOAK if SOAK else max(count // (6 if TEST_ALL else 16), 1)
 
 
 def slow_but_for(kept: Iterable[object], values: Iterable[object]) -> list[Any]:

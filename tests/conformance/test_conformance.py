@@ -44,10 +44,10 @@ CASES = [*INLINE, *(made for each in INLINE if (made := as_resident(each)) is no
 IN_PLACE = [made for each in INLINE if (made := into_resident(each)) is not None]
 CHANGING = [each for each in TRANSPORTS if isinstance(each, Json | Safetensors) and each.accept is None]
 """Transports that can ask for a change of a resident tensor."""
-SHARE = 1 if SOAK else 3 if TEST_ALL else 75
+SHARE = 1 if SOAK else 12 if TEST_ALL else 75
 """One cell in so many is taken, others for each transport; a soak takes every one."""
-FEWER = SHARE if SOAK else 5 * SHARE
-"""NumPy's kernel and a router take one in so many: nine in ten cases come to each by one transport or another."""
+FEWER = SHARE if SOAK else 3 * SHARE
+"""NumPy's kernel and a router take one in so many."""
 OF_NO_CASE = {
     "payload_too_large", "unsupported_media_type", "deadline_exceeded", "shard_unavailable", "tensor_damaged",
     "not_implemented",

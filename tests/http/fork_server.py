@@ -5,8 +5,8 @@ A second one, forked by the first, has also loaded all compiled code out of the 
 (`load_from`), which is the other half of a start's CPU. It forks for servers with Numba's kernel. A server with several
 workers forks them (`_ForkedWorker`).
 
-`make test` starts its servers so, those aside that are to start under a shell, a limit or a variable that counts while
-modules are imported. `make test-all` and `make soak` start every server as its users do.
+Tests start their servers so, those aside that are to start under a shell, a limit or a variable that counts while
+modules are imported. `make soak` starts every server as its users do.
 
     python -m tests.http.fork_server DESCRIPTOR   take requests from the socket DESCRIPTOR, until it is closed
 """

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import httpx
 
 from app.errors import CATALOGUE, CODES, REPORTED_PLACES
-from tests.conftest import TEST_ALL
+from tests.conftest import SOAK
 from tests.http import fork_server
 from tests.http.fork_server import ForkedProcess
 
@@ -154,9 +154,9 @@ def start(
 ) -> subprocess.Popen[bytes] | ForkedProcess:
     """Start `command` in `folder` with the variables of both mappings and its output in `log`.
 
-    In `make test` it is forked where that is possible (see `fork_server`), else started as its users do.
+    It is forked where that is possible (see `fork_server`), and started as its users do in a soak.
     """
-    if not TEST_ALL and fork_server.can_start(command, more):
+    if not SOAK and fork_server.can_start(command, more):
         return fork_server.start(command, folder, {**variables, **more}, log)
     return subprocess.Popen(
         command,
@@ -178,10 +178,10 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     """Run `command` in `folder` to its end, with `variables` for an environment and its output captured.
 
-    In `make test` it is forked where that is possible, and then has loaded what is in the cache folder `compiled`.
+    It is forked where that is possible, and then has loaded what is in the cache folder `compiled`; not so in a soak.
     """
     own = os.environ if variables is None else variables
-    if not TEST_ALL and fork_server.can_start(command, dict(own.items() - os.environ.items())):
+    if not SOAK and fork_server.can_start(command, dict(own.items() - os.environ.items())):
         return fork_server.run(command, folder, own, timeout, str(compiled or ""))
     return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, timeout=timeout, check=False)
 
