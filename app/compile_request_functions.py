@@ -55,7 +55,7 @@ _bytes: Final = types.Array(types.uint8, 1, "C", readonly=True)
 _octets_out: Final = types.Array(types.uint8, 1, "C")
 _integers: Final = types.Array(types.int64, 1, "C", readonly=True)
 _integers_out: Final = types.Array(types.int64, 1, "C")
-_column: Final = (_bytes, _bytes)
+_column: Final = (_bytes, _integer, _bytes)
 _counted: Final = (*(_seconds,) * 5, _integer, _integer)
 
 

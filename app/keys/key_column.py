@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 KeyType: TypeAlias = Literal["int64", "uint64", "string"]
+Arrays: TypeAlias = tuple[NDArray[np.uint8], int, NDArray[np.uint8]]
+"""The bytes of the offsets, the step from one row to the next one (0 for integers), and the bytes of the keys."""
 KEY_TYPES: Final[tuple[KeyType, ...]] = get_args(KeyType)
 
 
@@ -17,19 +18,20 @@ class KeyColumn:
     """The keys of rows 0 to n - 1, over memory that the caller owns, such as a mapped file.
 
     `dtype` is a KeyType. Integers are one array `keys`. Strings are UTF-8 in `keys` (uint8), where string i has the
-    bytes from `offsets[i]` to `offsets[i + 1]`; `offsets` is int64[n + 1], and empty for integers.
-    `key_bytes` and `offset_bytes` are the two arrays as uint8, for compiled code.
+    bytes from `offsets[i]` to `offsets[i + 1]`; `offsets` is int64[n + 1], and empty for integers. Strings of a column
+    that changes have their `offsets` as int64[n, 2], the start and the stop of each: a row can change alone, and bytes
+    between strings are free. `arrays` are the column for `app.keys.probe`.
     """
 
-    __slots__ = ("count", "dtype", "key_bytes", "keys", "offset_bytes", "offsets")
+    __slots__ = ("arrays", "count", "dtype", "keys", "offsets")
 
     def __init__(self, dtype: KeyType, keys: NDArray[Any], offsets: NDArray[np.int64], count: int) -> None:
         self.dtype = dtype
         self.keys = keys
         self.offsets = offsets
         self.count = count
-        self.key_bytes: NDArray[np.uint8] = keys.view(np.uint8)
-        self.offset_bytes: NDArray[np.uint8] = offsets.view(np.uint8)
+        step = 8 * offsets.ndim if dtype == "string" else 0
+        self.arrays: Arrays = (offsets.view(np.uint8).reshape(-1), step, keys.view(np.uint8))
 
     @classmethod
     def integers(cls, keys: NDArray[Any]) -> KeyColumn:
@@ -46,15 +48,17 @@ class KeyColumn:
 
     @classmethod
     def strings(cls, offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> KeyColumn:
-        """Return the column of the strings that `offsets` (int64[n + 1]) cuts out of `octets` (uint8).
+        """Return the column of the strings that `offsets` (int64[n + 1] or int64[n, 2]) cuts out of `octets` (uint8).
 
-        Raises ValueError for other dtypes or shapes. `first_bad_offset` checks the values, which takes a pass.
+        Raises ValueError for other dtypes or shapes. `first_bad_row` checks the values, which takes a pass.
         """
-        if offsets.ndim != 1 or offsets.dtype != np.int64 or len(offsets) == 0:
-            raise ValueError(f"offsets of keys are int64[n + 1], not {offsets.dtype}{list(offsets.shape)}")
+        fits = len(offsets) > 0 if offsets.ndim == 1 else offsets.shape[1:] == (2,)
+        if offsets.dtype != np.int64 or not fits:
+            raise ValueError(f"offsets of keys are int64[n + 1] or [n, 2], not {offsets.dtype}{list(offsets.shape)}")
         if octets.ndim != 1 or octets.dtype != np.uint8:
             raise ValueError(f"bytes of keys are uint8[n], not {octets.dtype}{list(octets.shape)}")
-        return cls("string", np.ascontiguousarray(octets), np.ascontiguousarray(offsets), len(offsets) - 1)
+        count = len(offsets) - (offsets.ndim == 1)
+        return cls("string", np.ascontiguousarray(octets), np.ascontiguousarray(offsets), count)
 
     @classmethod
     def of_strings(cls, keys: Iterable[str | bytes]) -> KeyColumn:
@@ -70,15 +74,15 @@ class KeyColumn:
     def rows(self, start: int, stop: int) -> KeyColumn:
         """Return the column of rows `start` to `stop`, over the same memory."""
         if self.dtype == "string":
-            return KeyColumn.strings(self.offsets[start : stop + 1], self.keys)
+            return KeyColumn.strings(self.offsets[start : stop + (self.offsets.ndim == 1)], self.keys)
         return KeyColumn.integers(self.keys[start:stop])
 
     def take(self, rows: NDArray[np.int64]) -> KeyColumn:
         """Return the column of the keys of `rows`, copied."""
         if self.dtype != "string":
             return KeyColumn.integers(self.keys[rows])
-        starts = self.offsets[rows]
-        sizes = self.offsets[rows + 1] - starts
+        starts, stops = (side[rows] for side in self.bounds())
+        sizes = stops - starts
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
         sources = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], sizes)
@@ -88,13 +92,20 @@ class KeyColumn:
         """Return the keys as Python's integers or bytes."""
         if self.dtype != "string":
             return list(self.keys.tolist())
-        cuts, octets = self.offsets.tolist(), self.keys.tobytes()
-        return [octets[start:stop] for start, stop in pairwise(cuts)]
+        starts, stops = self.bounds()
+        octets = self.keys.tobytes()
+        return [octets[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 
-    def first_bad_offset(self) -> int:
-        """Return the position of the first of the offsets that lies before its neighbor or outside the bytes, or -1."""
+    def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where each string starts and where it stops in the bytes, as views."""
+        if self.offsets.ndim == 1:
+            return self.offsets[:-1], self.offsets[1:]
+        return self.offsets[:, 0], self.offsets[:, 1]
+
+    def first_bad_row(self) -> int:
+        """Return the first row whose string stops before it starts or is not within the bytes, or -1."""
         if self.dtype != "string":
             return -1
-        bad = (self.offsets < 0) | (self.offsets > len(self.keys))
-        bad[1:] |= self.offsets[1:] < self.offsets[:-1]
+        starts, stops = self.bounds()
+        bad = (starts < 0) | (starts > stops) | (stops > len(self.keys))
         return int(bad.argmax()) if bad.any() else -1

@@ -70,7 +70,7 @@ def aligned_buffer(size: int) -> NDArray[np.uint8]:
 def hash_keys(column: KeyColumn, seed: bytes) -> NDArray[np.uint64]:
     """Return the 64-bit hash of each key of a column under a 16-byte seed."""
     out = np.empty(len(column), np.int64)
-    probe.hash_keys.run(column.offset_bytes, column.key_bytes, _seed_array(seed), out, 0, len(column))
+    probe.hash_keys.run(*column.arrays, _seed_array(seed), out, 0, len(column))
     return out.view(np.uint64)
 
 
@@ -132,8 +132,8 @@ class KeyIndex:
         if not 0 <= start <= stop <= len(wanted):
             raise ValueError(f"{start} to {stop} is not within {len(wanted)} keys")
         return probe.find.run(
-            self.buffer, column.offset_bytes, column.key_bytes, len(column),
-            wanted.offset_bytes, wanted.key_bytes, out, start, stop,
+            self.buffer, *column.arrays, len(column),
+            *wanted.arrays, out, start, stop,
         )  # fmt: skip
 
     def insert(self, column: KeyColumn, start: int, stop: int) -> Duplicates:
@@ -148,7 +148,7 @@ class KeyIndex:
         if stop > self.capacity:
             raise IndexFull(f"{stop} keys do not fit an index for {self.capacity}")
         first = np.empty(probe.FIRST_DUPLICATES, np.int64)
-        total, end = probe.insert.run(self.buffer, column.offset_bytes, column.key_bytes, start, stop, first)
+        total, end = probe.insert.run(self.buffer, *column.arrays, start, stop, first)
         if end < stop:
             raise IndexFull(f"row {end} finds no free entry within reach of its bucket")
         return Duplicates(total, tuple(first[:total].tolist()))
@@ -156,7 +156,7 @@ class KeyIndex:
     def remove(self, column: KeyColumn, rows: NDArray[np.int64]) -> int:
         """Remove the keys of `rows`, which the column still holds; returns how many were in the index."""
         self._check(column)
-        return probe.remove.run(self.buffer, column.offset_bytes, column.key_bytes, len(column), _int64(rows))
+        return probe.remove.run(self.buffer, *column.arrays, len(column), _int64(rows))
 
     def move(self, column: KeyColumn, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> int:
         """Have the key of each row of `sources` found at that of `targets`; returns how many were in the index.
@@ -168,7 +168,7 @@ class KeyIndex:
         sources, targets = _int64(sources), _int64(targets)
         if len(sources) != len(targets) or (len(targets) and not 0 <= targets.min() <= targets.max() < len(column)):
             raise ValueError(f"{len(sources)} keys do not move to {len(targets)} rows of {len(column)}")
-        return probe.move.run(self.buffer, column.offset_bytes, column.key_bytes, len(column), sources, targets)
+        return probe.move.run(self.buffer, *column.arrays, len(column), sources, targets)
 
     def _check(self, column: KeyColumn) -> None:
         if column.dtype != self.dtype:

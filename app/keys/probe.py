@@ -1,9 +1,9 @@
 """Reading and changing the buckets of a key index; see `app.keys.index_layout` for their layout.
 
 The functions here are the plain ones, in whose place the compiled ones are used once they are ready. Arrays of bytes
-stand for everything: `index` is a whole index, `offsets` and `keys` are `offset_bytes` and `key_bytes` of a column.
-`rows` says how many rows the column has. No content of these arrays makes a function raise, read outside them or
-search through more than MOST_PROBES buckets: an entry counts only if its row is one of the column's and has the key.
+stand for everything: `index` is a whole index; `offsets`, `step` and `keys` are the `arrays` of a column, and `rows`
+says how many rows it has. No content of these arrays makes a function raise, read outside them or search through more
+than MOST_PROBES buckets: an entry counts only if its row is one of the column's and has the key.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ FIRST_DUPLICATES: Final = 10
 
 
 @UntilCompiled
-def hash_keys(offsets: Bytes, keys: Bytes, seed: Bytes, out: Integers, start: int, stop: int) -> None:
+def hash_keys(offsets: Bytes, step: int, keys: Bytes, seed: Bytes, out: Integers, start: int, stop: int) -> None:
     """Write the hashes of rows `start` to `stop` to `out`, as the int64 with the same bits; 0 for a torn string."""
     for row in range(start, stop):
-        key = _key(offsets, keys, row)
+        key = _key(offsets, step, keys, row)
         hashed = 0 if key is None else siphash(key, seed.tobytes())
         out[row] = hashed - 2**64 if hashed >= 2**63 else hashed
 
 
 @UntilCompiled
 def find(
-    index: Bytes, offsets: Bytes, keys: Bytes, rows: int,
-    wanted_offsets: Bytes, wanted_keys: Bytes, out: Integers, start: int, stop: int,
+    index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int,
+    wanted_offsets: Bytes, wanted_step: int, wanted_keys: Bytes, out: Integers, start: int, stop: int,
 ) -> int:  # fmt: skip
     """Write the rows of wanted keys `start` to `stop` to the same places of `out`, -1 for a missing key.
 
@@ -45,8 +45,8 @@ def find(
     """
     missing = 0
     for number in range(start, stop):
-        key = _key(wanted_offsets, wanted_keys, number)
-        row = -1 if key is None else _find(index, offsets, keys, rows, key)
+        key = _key(wanted_offsets, wanted_step, wanted_keys, number)
+        row = -1 if key is None else _find(index, offsets, step, keys, rows, key)
         missing += row < 0
         out[number] = row
     return missing
@@ -54,7 +54,7 @@ def find(
 
 @UntilCompiled
 def insert(
-    index: Bytes, offsets: Bytes, keys: Bytes, start: int, stop: int, duplicates: Integers
+    index: Bytes, offsets: Bytes, step: int, keys: Bytes, start: int, stop: int, duplicates: Integers
 ) -> tuple[int, int]:  # fmt: skip
     """Insert rows `start` to `stop`: how many of them repeat the key of an earlier row, and where it ended.
 
@@ -63,10 +63,10 @@ def insert(
     """
     repeated = 0
     for row in range(start, stop):
-        key = _key(offsets, keys, row)
+        key = _key(offsets, step, keys, row)
         if key is None:
             continue
-        if _find(index, offsets, keys, row, key) >= 0:
+        if _find(index, offsets, step, keys, row, key) >= 0:
             if repeated < len(duplicates):
                 duplicates[repeated] = row
             repeated += 1
@@ -76,11 +76,11 @@ def insert(
 
 
 @UntilCompiled
-def remove(index: Bytes, offsets: Bytes, keys: Bytes, rows: int, removed: Integers) -> int:
+def remove(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, removed: Integers) -> int:
     """Remove the entries of the rows `removed`, whose keys are still in the column: how many were found."""
     found = 0
     for row in removed.tolist():
-        at = _entry_of_row(index, offsets, keys, rows, row)
+        at = _entry_of_row(index, offsets, step, keys, rows, row)
         if at is None:
             continue
         found += 1
@@ -93,7 +93,7 @@ def remove(index: Bytes, offsets: Bytes, keys: Bytes, rows: int, removed: Intege
 
 @UntilCompiled
 def move(
-    index: Bytes, offsets: Bytes, keys: Bytes, rows: int, sources: Integers, targets: Integers
+    index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, sources: Integers, targets: Integers
 ) -> int:  # fmt: skip
     """Have the keys of the rows `sources`, which are still there in the column, found at `targets`.
 
@@ -101,7 +101,7 @@ def move(
     """
     found = 0
     for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-        at = _entry_of_row(index, offsets, keys, rows, source)
+        at = _entry_of_row(index, offsets, step, keys, rows, source)
         if at is None:
             continue
         found += 1
@@ -110,11 +110,11 @@ def move(
     return found
 
 
-def _key(offsets: Bytes, keys: Bytes, row: int) -> bytes | None:
+def _key(offsets: Bytes, step: int, keys: Bytes, row: int) -> bytes | None:
     """The bytes of a key; None if its offsets are not within the bytes."""
-    if len(offsets) == 0:
+    if step == 0:
         return keys[8 * row : 8 * row + 8].tobytes()
-    start, stop = struct.unpack("<qq", offsets[8 * row : 8 * row + 16].tobytes())
+    start, stop = struct.unpack("<qq", offsets[step * row : step * row + 16].tobytes())
     return keys[start:stop].tobytes() if 0 <= start <= stop <= len(keys) else None
 
 
@@ -127,12 +127,12 @@ def _way(index: Bytes, key: bytes) -> tuple[NDArray[np.uint64], int, Iterator[in
     return words, hashed & (1 << 64 - ROW_BITS) - 1, way
 
 
-def _find(index: Bytes, offsets: Bytes, keys: Bytes, rows: int, key: bytes) -> int:
+def _find(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, key: bytes) -> int:
     words, fingerprint, way = _way(index, key)
     for bucket in way:
         for entry in words[bucket, 1:]:
             row = (int(entry) & ROW_MASK) - 1
-            if int(entry) >> ROW_BITS == fingerprint and 0 <= row < rows and _key(offsets, keys, row) == key:
+            if int(entry) >> ROW_BITS == fingerprint and 0 <= row < rows and _key(offsets, step, keys, row) == key:
                 return row
         if words[bucket, 0] == 0:
             return -1
@@ -155,10 +155,10 @@ def _place(index: Bytes, key: bytes, row: int) -> bool:
 
 
 def _entry_of_row(
-    index: Bytes, offsets: Bytes, keys: Bytes, rows: int, row: int
+    index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, row: int
 ) -> tuple[NDArray[np.uint64], list[int], tuple[int, int]] | None:
     """The buckets, those that were passed, and the place of the entry with this row and its key's fingerprint."""
-    key = _key(offsets, keys, row) if 0 <= row < rows else None
+    key = _key(offsets, step, keys, row) if 0 <= row < rows else None
     if key is None:
         return None
     words, fingerprint, way = _way(index, key)

@@ -23,6 +23,7 @@ from app.keys.key_index import (
     hash_keys,
     new_seed,
 )
+from app.keys.row_changes import fill_gaps, number_new_keys
 from tests.for_each import for_each
 
 pytestmark = pytest.mark.usefixtures("every_codec")
@@ -110,6 +111,44 @@ def test_duplicates_are_rows_that_repeat_a_key_however_an_upload_is_cut(kind: Ke
     repeated = [row for row, key in enumerate(keys) if key in keys[:row]]
     assert duplicates == Duplicates(len(repeated), tuple(repeated[:10])) == build(column, SEED)[1]
     assert found(index, column, column) == [keys.index(key) for key in keys]
+
+
+@for_each("kind", KEY_TYPES)
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_new_keys_get_the_next_rows_and_gaps_the_last_ones(kind: KeyType, data: st.DataObject) -> None:
+    keys = data.draw(st.lists(KEYS[kind], unique=True, max_size=20))
+    asked = data.draw(st.lists(KEYS[kind] | (st.sampled_from(keys) if keys else st.nothing()), max_size=30))
+    column, wanted = column_of(kind, keys), column_of(kind, asked)
+    index, _ = build(column, SEED)
+    rows = np.array(found(index, column, wanted), np.int64)
+    first = number_new_keys(wanted, rows, len(keys))
+    new = list(dict.fromkeys(key for key in asked if key not in keys))
+    assert wanted.take(first).tolist() == new
+    assert rows.tolist() == [[*keys, *new].index(key) for key in asked]
+
+    gone = np.array(sorted(data.draw(st.sets(st.integers(0, len(keys) - 1)))) if keys else [], np.int64)
+    sources, targets = fill_gaps(len(keys), gone)
+    assert index.remove(column, gone) == len(gone)
+    assert index.move(column, sources, targets) == len(sources)
+    left = np.arange(len(keys))
+    left[targets] = sources
+    left = left[: len(keys) - len(gone)]
+    assert sorted(left.tolist()) == sorted(set(range(len(keys))) - set(gone.tolist()))
+    places = dict(zip(left.tolist(), range(len(left)), strict=True))
+    assert found(index, column.take(left), column) == [places.get(row, -1) for row in range(len(keys))]
+
+
+def test_a_string_that_has_its_own_bounds_changes_alone() -> None:
+    octets = np.frombuffer(b"beta--alpha-gamma", np.uint8)
+    column = KeyColumn.strings(np.array([[6, 11], [0, 4]]), octets)
+    assert column.tolist() == [b"alpha", b"beta"] == column.rows(0, 2).tolist()
+    index, _ = build(column, SEED, 4)
+    index.remove(column, np.array([0]))
+    index.move(column, np.array([1]), np.array([0]))
+    column = KeyColumn.strings(np.array([[0, 4], [12, 17]]), octets)
+    index.insert(column, 1, 2)
+    assert found(index, column, KeyColumn.of_strings(["alpha", "beta", "gamma"])) == [-1, 0, 1]
 
 
 def test_a_range_of_the_wanted_keys_leaves_the_other_places_alone() -> None:
@@ -202,14 +241,15 @@ def test_garbage_in_the_buckets_finds_true_rows_or_none(kind: KeyType, data: st.
 def test_torn_offsets_of_strings_read_nothing_outside(offsets: list[int], keys: list[bytes]) -> None:
     column = KeyColumn.of_strings(keys)
     index, _ = build(column, SEED, 20)
-    torn = KeyColumn.strings(np.array(offsets), np.frombuffer(b"abc", np.uint8))
-    assert torn.first_bad_offset() >= 0 or offsets == sorted(offsets)
-    found(index, torn, column)
-    found(index, torn, torn)
-    found(index, column, torn)
-    index.insert(torn, 0, 5)
-    index.remove(torn, np.array([-1, 0, 4, 5, 2**62]))
-    hash_keys(torn, SEED)
+    for bounds in (np.array(offsets), np.array(offsets).reshape(3, 2)):
+        torn = KeyColumn.strings(bounds, np.frombuffer(b"abc", np.uint8))
+        assert torn.first_bad_row() >= 0 or offsets[0] >= 0
+        found(index, torn, column)
+        found(index, torn, torn)
+        found(index, column, torn)
+        index.insert(torn, 0, len(torn))
+        index.remove(torn, np.array([-1, 0, 2, 5, 2**62]))
+        hash_keys(torn, SEED)
 
 
 def test_keys_that_collide_without_the_seed_spread_with_it() -> None:

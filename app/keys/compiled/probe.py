@@ -25,7 +25,7 @@ from app.compilation.intrinsics import (
     stack_words,
     store_u64,
 )
-from app.keys.compiled.key_bytes import equal_keys, hash_key, is_torn, offsets_of, string_size
+from app.keys.compiled.key_bytes import equal_keys, hash_key, is_torn, string_size
 from app.keys.index_layout import LINE, MOST_PROBES, ROW_BITS, ROW_MASK
 
 BLOCK: Final = 64
@@ -57,8 +57,8 @@ def _row(entry_address: Address) -> int:
 
 @inner
 def _search(
-    index: Address, count: int, hashed: int, offsets: Address, keys: Address, size: int, rows: int,
-    wanted_offsets: Address, wanted_keys: Address, wanted_size: int, number: int,
+    index: Address, count: int, hashed: int, offsets: Address, step: int, keys: Address, size: int, rows: int,
+    wanted_offsets: Address, wanted_step: int, wanted_keys: Address, wanted_size: int, number: int,
 ) -> int:  # fmt: skip
     """The row of a key with this hash, or -1."""
     fingerprint = hashed << ROW_BITS
@@ -69,7 +69,7 @@ def _search(
         while alike != 0:
             row = _row(bucket + 8 * count_trailing_zeros(alike))
             if 0 <= row < rows and equal_keys(
-                offsets, keys, size, row, wanted_offsets, wanted_keys, wanted_size, number
+                offsets, step, keys, size, row, wanted_offsets, wanted_step, wanted_keys, wanted_size, number
             ):
                 return row
             alike &= alike - 1
@@ -121,31 +121,31 @@ def _entry_of_row(index: Address, count: int, hashed: int, row: int) -> tuple[Ad
 
 
 @entry
-def hash_keys(offsets: Bytes, keys: Bytes, seed: Bytes, out: Integers, start: int, stop: int) -> None:
+def hash_keys(offsets: Bytes, step: int, keys: Bytes, seed: Bytes, out: Integers, start: int, stop: int) -> None:
     """See `app.keys.probe.hash_keys`."""
     low, high = load_u64(address_of(seed)), load_u64(address_of(seed) + 8)
-    offsets_at, keys_at = offsets_of(offsets), address_of(keys)
+    offsets_at, keys_at = address_of(offsets), address_of(keys)
     for row in range(start, stop):
-        out[row] = hash_key(offsets_at, keys_at, keys.size, row, low, high)
+        out[row] = hash_key(offsets_at, step, keys_at, keys.size, row, low, high)
 
 
 @entry
 def find(
-    index: Bytes, offsets: Bytes, keys: Bytes, rows: int,
-    wanted_offsets: Bytes, wanted_keys: Bytes, out: Integers, start: int, stop: int,
+    index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int,
+    wanted_offsets: Bytes, wanted_step: int, wanted_keys: Bytes, out: Integers, start: int, stop: int,
 ) -> int:  # fmt: skip
     """See `app.keys.probe.find`."""
     low, high = load_u64(address_of(index) + 16), load_u64(address_of(index) + 24)
     buckets, count = address_of(index) + LINE, index.size // LINE - 1
-    offsets_at, keys_at, size = offsets_of(offsets), address_of(keys), keys.size
-    wanted_offsets_at, wanted_at, wanted_size = offsets_of(wanted_offsets), address_of(wanted_keys), wanted_keys.size
-    first_of_rows = keys_at if offsets_at == 0 else offsets_at
+    offsets_at, keys_at, size = address_of(offsets), address_of(keys), keys.size
+    wanted_offsets_at, wanted_at, wanted_size = address_of(wanted_offsets), address_of(wanted_keys), wanted_keys.size
+    first_of_rows, row_bytes = (keys_at, 8) if step == 0 else (offsets_at, step)
     hashes = _block_words()
     missing = int64(0)
     for first in range(start, stop, BLOCK):
         last = min(first + BLOCK, stop)
         for number in range(first, last):
-            hashed = hash_key(wanted_offsets_at, wanted_at, wanted_size, number, low, high)
+            hashed = hash_key(wanted_offsets_at, wanted_step, wanted_at, wanted_size, number, low, high)
             store_u64(hashes + 8 * (number - first), hashed)
             prefetch(_bucket(buckets, mulhi_u64(hashed, count)))
         for number in range(first, last):
@@ -153,29 +153,33 @@ def find(
             row = _first_alike(buckets, count, mulhi_u64(hashed, count), hashed, rows)
             out[number] = row
             if row >= 0:
-                prefetch(first_of_rows + 8 * row)
+                prefetch(first_of_rows + row_bytes * row)
         for number in range(first, last):
             if out[number] == _ELSEWHERE:
                 hashed = load_u64(hashes + 8 * (number - first))
                 row = _first_alike(buckets, count, _next(mulhi_u64(hashed, count), count), hashed, rows)
                 out[number] = row
                 if row >= 0:
-                    prefetch(first_of_rows + 8 * row)
-        if offsets_at != 0:
+                    prefetch(first_of_rows + row_bytes * row)
+        if step != 0:
             for number in range(first, last):
-                if out[number] >= 0 and string_size(offsets_at, size, out[number]) > 0:
-                    prefetch(keys_at + load_u64(offsets_at + 8 * out[number]))
+                if out[number] >= 0 and string_size(offsets_at, step, size, out[number]) > 0:
+                    prefetch(keys_at + load_u64(offsets_at + step * out[number]))
         for number in range(first, last):
             row = out[number]
-            if row != _MISSING and (
-                row < 0
-                or not equal_keys(offsets_at, keys_at, size, row, wanted_offsets_at, wanted_at, wanted_size, number)
+            if row == _ELSEWHERE or (
+                row >= 0
+                and not equal_keys(
+                    offsets_at, step, keys_at, size, row, wanted_offsets_at, wanted_step, wanted_at, wanted_size, number
+                )
             ):
-                out[number] = _search(
-                    buckets, count, load_u64(hashes + 8 * (number - first)), offsets_at, keys_at, size, rows,
-                    wanted_offsets_at, wanted_at, wanted_size, number,
+                hashed = load_u64(hashes + 8 * (number - first))
+                row = _search(
+                    buckets, count, hashed, offsets_at, step, keys_at, size, rows,
+                    wanted_offsets_at, wanted_step, wanted_at, wanted_size, number,
                 )  # fmt: skip
-            missing += out[number] < 0
+                out[number] = row
+            missing += row < 0
     return missing
 
 
@@ -195,26 +199,26 @@ def _first_alike(buckets: Address, count: int, at: int, hashed: int, rows: int) 
 
 @entry
 def insert(
-    index: Bytes, offsets: Bytes, keys: Bytes, start: int, stop: int, duplicates: Integers
+    index: Bytes, offsets: Bytes, step: int, keys: Bytes, start: int, stop: int, duplicates: Integers
 ) -> tuple[int, int]:  # fmt: skip
     """See `app.keys.probe.insert`."""
     low, high = load_u64(address_of(index) + 16), load_u64(address_of(index) + 24)
     buckets, count = address_of(index) + LINE, index.size // LINE - 1
-    offsets_at, keys_at, size = offsets_of(offsets), address_of(keys), keys.size
+    offsets_at, keys_at, size = address_of(offsets), address_of(keys), keys.size
     hashes = _block_words()
     repeated = int64(0)
     for first in range(start, stop, BLOCK):
         last = min(first + BLOCK, stop)
         for row in range(first, last):
-            hashed = hash_key(offsets_at, keys_at, size, row, low, high)
+            hashed = hash_key(offsets_at, step, keys_at, size, row, low, high)
             store_u64(hashes + 8 * (row - first), hashed)
             prefetch(_bucket(buckets, mulhi_u64(hashed, count)))
         for row in range(first, last):
-            if is_torn(offsets_at, size, row):
+            if is_torn(offsets_at, step, size, row):
                 continue
             hashed = load_u64(hashes + 8 * (row - first))
             earlier = _search(
-                buckets, count, hashed, offsets_at, keys_at, size, row, offsets_at, keys_at, size, row
+                buckets, count, hashed, offsets_at, step, keys_at, size, row, offsets_at, step, keys_at, size, row
             )  # fmt: skip
             if earlier >= 0:
                 if repeated < duplicates.size:
@@ -226,16 +230,16 @@ def insert(
 
 
 @entry
-def remove(index: Bytes, offsets: Bytes, keys: Bytes, rows: int, removed: Integers) -> int:
+def remove(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, removed: Integers) -> int:
     """See `app.keys.probe.remove`."""
     low, high = load_u64(address_of(index) + 16), load_u64(address_of(index) + 24)
     buckets, count = address_of(index) + LINE, index.size // LINE - 1
-    offsets_at, keys_at, size = offsets_of(offsets), address_of(keys), keys.size
+    offsets_at, keys_at, size = address_of(offsets), address_of(keys), keys.size
     found = int64(0)
     for row in removed:
-        if row < 0 or row >= rows or is_torn(offsets_at, size, row):
+        if row < 0 or row >= rows or is_torn(offsets_at, step, size, row):
             continue
-        hashed = hash_key(offsets_at, keys_at, size, row, low, high)
+        hashed = hash_key(offsets_at, step, keys_at, size, row, low, high)
         at, passed = _entry_of_row(buckets, count, hashed, row)
         if at != 0:
             store_u64(at, 0)
@@ -246,18 +250,18 @@ def remove(index: Bytes, offsets: Bytes, keys: Bytes, rows: int, removed: Intege
 
 @entry
 def move(
-    index: Bytes, offsets: Bytes, keys: Bytes, rows: int, sources: Integers, targets: Integers
+    index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, sources: Integers, targets: Integers
 ) -> int:  # fmt: skip
     """See `app.keys.probe.move`."""
     low, high = load_u64(address_of(index) + 16), load_u64(address_of(index) + 24)
     buckets, count = address_of(index) + LINE, index.size // LINE - 1
-    offsets_at, keys_at, size = offsets_of(offsets), address_of(keys), keys.size
+    offsets_at, keys_at, size = address_of(offsets), address_of(keys), keys.size
     found = int64(0)
     for number in range(sources.size):
         row = sources[number]
-        if row < 0 or row >= rows or is_torn(offsets_at, size, row):
+        if row < 0 or row >= rows or is_torn(offsets_at, step, size, row):
             continue
-        hashed = hash_key(offsets_at, keys_at, size, row, low, high)
+        hashed = hash_key(offsets_at, step, keys_at, size, row, low, high)
         at, _ = _entry_of_row(buckets, count, hashed, row)
         if at != 0:
             store_u64(at, load_u64(at) & ~ROW_MASK | (targets[number] + 1))
