@@ -111,7 +111,7 @@ class LocalStore(StoredTensors):
         self._import_folder = folder / import_records.FOLDER
         self._catalogue = Catalogue(folder / FILE)
         self._scatter_queues = ScatterQueues(self.execute_scatters)
-        self.run_in_background: Callable[[Callable[[], None]], None] = _run_now
+        self.run_in_background: Callable[[Callable[[], None]], None] = lambda work: work()
         """Runs a checkpoint once the scatters before it are answered; the service sets it to hand that to a thread."""
         self._keys: IdempotencyKeys
         self._checkpoints: Checkpoints
@@ -351,7 +351,7 @@ class LocalStore(StoredTensors):
 
     def _scatter_strings(self, row: Row, writable: WritableTensor, scope: str, change: ScatterChange) -> Scattered:
         """A scatter of strings, which differ in length: writes a new file of the content."""
-        sequence = (writable.version >> 1) + 1
+        sequence = writable.applied + 1
         spec = UploadSpec(row.name, DTYPES[row.dtype], row.shape, prefault=row.prefault, lock=row.lock)
         upload = Upload(self._upload_folder, spec, self.limits)
         self._version_changes.begin(upload, replaced=row)
@@ -410,7 +410,3 @@ class LocalStore(StoredTensors):
         self._orphans.remove_all()
         self.imports.remove_leftovers()
         self._save_clock()
-
-
-def _run_now(work: Callable[[], None]) -> None:
-    work()

@@ -15,7 +15,6 @@ from app.cluster.replication.replica import (
     may_adopt,
     on_append,
 )
-from app.cluster.shard.range_messages import MOST_RECORDS
 from app.cluster.shard.read_gate import GatedStore
 from app.errors import GatherError
 from app.store.files.tensor_file import Description, HeaderWord, is_settled
@@ -110,12 +109,12 @@ class RangeLog:
             return found
 
     def records_after(self, tensor: str, sequence: int) -> tuple[bytes | None, tuple[int, ...]]:
-        """Frames with the records after a sequence, about MOST_RECORDS bytes at most, and the epochs of those.
+        """Frames with the records after a sequence, about MOST_BYTES of them at most, and the epochs of those.
 
         None if the log no longer has them. Raises tensor_not_found and tensor_damaged.
         """
         with self._store.replicated.open(tensor) as content:
-            frames = content.frames_after(sequence, MOST_RECORDS)
+            frames = content.frames_after(sequence)
         if frames is None:
             return None, ()
         return frames, tuple(record.entry.epoch for frame in frames_in(frames) for record in decode(frame))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
@@ -13,9 +13,6 @@ from app.cluster.replication.replica import Append, AppendAnswer, Appended, Copy
 from app.errors import invalid_field
 from app.store.publish_and_remove_versions import CarriedKey
 from app.tensors.buffer_type import Buffer
-
-MOST_RECORDS: Final = 1 << 24
-"""Bytes of records in one message, about."""
 
 
 def append_pieces(message: Append, frames: bytes) -> list[Buffer]:

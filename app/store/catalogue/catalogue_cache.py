@@ -16,6 +16,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from threading import Lock
 from typing import Final
 
@@ -103,7 +104,7 @@ class CatalogueCache:
         """The versions of a tensor that are kept, the oldest first; none where there is no such tensor."""
         self.catch_up()
         versions = self._versions.get(name)
-        return sorted(versions.values(), key=_number_of) if versions else []
+        return sorted(versions.values(), key=attrgetter("number")) if versions else []
 
     def alias(self, alias: str) -> Alias | None:
         """The alias of this name. Raises OSError where the catalogue cannot be read."""
@@ -249,10 +250,6 @@ class CatalogueCache:
                 if state[StateWord.GENERATION] & 1:
                     transaction.roll_back()
                     state[StateWord.GENERATION] = 2 * transaction.last_change()
-
-
-def _number_of(row: Row) -> int:
-    return row.number
 
 
 def page_of(names: list[str], limit: int, after: str | None) -> tuple[list[str], str | None]:

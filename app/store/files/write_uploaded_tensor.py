@@ -119,7 +119,7 @@ class Upload:
         self._fd = disk_writes.create(self.path)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         self._on_growth = on_growth
-        disk_writes.truncate(self._fd, PAGE if self.expected is None else self.reserved)
+        disk_writes.truncate(self._fd, self.reserved)
         os.lseek(self._fd, PAGE, os.SEEK_SET)
         if self._fortran or self._strings is not None:
             self._scratch_fd = disk_writes.create(self._scratch_path)

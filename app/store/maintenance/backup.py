@@ -240,7 +240,7 @@ class _Backup:
         with self._store.logs.open(row) as writable:
             if not is_settled(writable.words):
                 raise unsettled()
-            sequence = writable.version >> 1
+            sequence = writable.applied
             if self._has(row, sequence):
                 return None
             description, modified = writable.description, writable.words[HeaderWord.MODIFIED]

@@ -68,7 +68,7 @@ class ProcessGroup:
             self.owner = token is None or not self._join(token)
             if self.owner:
                 self._claim()
-            self.state = self._map_state()
+            self.state = memoryview(mmap.mmap(self._open("state"), mmap.PAGESIZE)).cast("Q")
         except BaseException:
             self.close()
             raise
@@ -118,10 +118,6 @@ class ProcessGroup:
             disk_writes.fsync(state)
         os.pwrite(state, bytes(8), 8 * StateWord.VERIFIED)
         self.locks.make_files()
-
-    def _map_state(self) -> memoryview:
-        fd = self._open("state")
-        return memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("Q")
 
     def close(self) -> None:
         """Leave the group."""

@@ -6,6 +6,7 @@ frame: magic, CRC-32 of what follows, length of the JSON, length of the rows; JS
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -16,6 +17,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from app.store.files.regular_file import read_at
 from app.tensors.buffer_type import Buffer
 
 FRAME: Final = Struct("<4sIIQ")
@@ -100,6 +102,13 @@ def is_whole(frame: Buffer) -> bool:
     """Whether a frame of the size that its head says is sound."""
     with memoryview(frame) as view:
         return zlib.crc32(view[_CHECKED_FROM:]) == int(FRAME.unpack_from(view)[1])
+
+
+def frame_at(fd: int, place: int, end: int) -> bytes:
+    """The sound frame at `place` of a file of which `end` bytes count; nothing if there is none. Raises OSError."""
+    size = frame_size(os.pread(fd, FRAME.size, place))
+    frame = read_at(fd, place, size) if size and place + size <= end else b""
+    return frame if len(frame) == size and frame and is_whole(frame) else b""
 
 
 def frames_in(content: bytes) -> Iterator[bytes]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator
 
 from app.store.files import disk_writes
-from app.store.files.regular_file import mode_of, open_regular, read_at
-from app.store.scatters.log_frames import FRAME, BrokenLog, Record, decode, encode, frame_size, is_whole
+from app.store.files.regular_file import mode_of, open_regular
+from app.store.scatters.log_frames import BrokenLog, Record, decode, encode, frame_at
 from app.store.scatters.scatter_log import LOG_ID_BYTES, ScatterLog, full_path, remove_full
 
 
@@ -58,7 +57,7 @@ def _trim_full(log: ScatterLog) -> None:
         return
     first = log.landmarks[0][0]  # both have the same frames, so that one begins there
     full = ScatterLog(path)
-    deque(full.follow(repair=False), maxlen=0)
+    full.read(repair=False)
     for placed in full.tail:
         if placed.entry.sequence >= first:
             fd = disk_writes.open_or_create(path)
@@ -103,11 +102,10 @@ def _frames(log: ScatterLog, after: int, before: int | None, most: int) -> Itera
     try:
         size = 0
         while place < log.end and size < most:
-            length = frame_size(os.pread(fd, FRAME.size, place))
-            frame = read_at(fd, place, length)
-            if not length or len(frame) != length or not is_whole(frame):
+            frame = frame_at(fd, place, log.end)
+            if not frame:
                 raise BrokenLog
-            place += length
+            place += len(frame)
             records = list(decode(frame))
             wanted = [
                 one for one in records if after < one.entry.sequence and (before is None or one.entry.sequence < before)

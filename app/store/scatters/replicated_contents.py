@@ -92,34 +92,26 @@ class Replication(Protocol):
         raise NotImplementedError
 
 
+@dataclass
 class ReplicatedContents:
     """The replicated contents of a store, for any number of threads and processes. All methods block on the disk.
 
     They take the name of a tensor, and raise tensor_not_found, tensor_damaged and insufficient_storage.
     """
 
-    def __init__(
-        self,
-        locked: Callable[[str], AbstractContextManager[Row]],
-        index: CatalogueCache,
-        logs: ReplayedLogs,
-        keys: IdempotencyKeys,
-        checkpoints: Checkpoints,
-        executor: ScatterExecutor,
-        versions: VersionChanges,
-        run_in_background: Callable[[Callable[[], None]], None],
-    ) -> None:
-        """`locked` gives a tensor's row within its lock."""
-        self.replication: Replication | None = None
-        self._locked = locked
-        self._index = index
-        self._logs = logs
-        self._keys = keys
-        self._checkpoints = checkpoints
-        self._executor = executor
-        self._versions = versions
-        self._run_in_background = run_in_background
-        checkpoints.keeps_log = lambda tensor: self.replication is not None and self.replication.keeps_log(tensor)
+    _locked: Callable[[str], AbstractContextManager[Row]]
+    """Gives a tensor's row within its lock."""
+    _index: CatalogueCache
+    _logs: ReplayedLogs
+    _keys: IdempotencyKeys
+    _checkpoints: Checkpoints
+    _executor: ScatterExecutor
+    _versions: VersionChanges
+    _run_in_background: Callable[[Callable[[], None]], None]
+    replication: Replication | None = None
+
+    def __post_init__(self) -> None:
+        self._checkpoints.keeps_log = lambda tensor: self.replication is not None and self.replication.keeps_log(tensor)
 
     @contextmanager
     def open(self, tensor: str) -> Iterator[ReplicatedCopy]:

@@ -8,7 +8,6 @@ from typing import Final
 
 from app.errors import GatherError
 from app.store.catalogue.catalogue_rows import Row
-from app.store.files import disk_writes
 from app.store.files.tensor_file import HeaderWord, is_settled
 from app.store.idempotency import IdempotencyKeys
 from app.store.scatters.log_frames import BrokenLog, Record, decode, frames_in
@@ -95,7 +94,7 @@ class ReplicatedCopy:
         Their keys live on from now, by the clock of this store. Raises ValueError where they are not frames, do not
         follow the last record, differ in epoch from those that are there, or have rows that the content does not have.
         """
-        state, log = self.state(), self.writable.log
+        state = self.state()
         try:
             records = [record for frame in frames_in(frames) for record in decode(frame)]
         except BrokenLog:
@@ -120,7 +119,7 @@ class ReplicatedCopy:
             )))  # fmt: skip
         if fresh:
             self.log_records(fresh)
-            log.settle(self.writable.applied)
+            self.writable.log.settle(self.writable.applied)
 
     def _check_rows(self, record: Record) -> None:
         width, size = record.entry.width, self.writable.description.size
@@ -129,14 +128,7 @@ class ReplicatedCopy:
 
     def log_records(self, records: Sequence[Record]) -> None:
         """Add records to the tail as one frame, durably."""
-        log = self.writable.log
-        try:
-            log.append(records)
-        except OSError as error:
-            if error.errno not in disk_writes.FULL:
-                raise
-            self._checkpoints.checkpoint(self.writable)  # the log itself may be what fills the disk
-            log.append(records)
+        self._checkpoints.append(self.writable, records)
         self.writable.set_words({HeaderWord.LOGGED: records[-1].entry.sequence})
 
     def commit_to(self, sequence: int) -> int:
@@ -173,11 +165,11 @@ class ReplicatedCopy:
         if not is_settled(self.writable.words):
             self.writable.set_words({HeaderWord.UNSETTLED: self.writable.applied})
 
-    def frames_after(self, sequence: int, most: int = MOST_BYTES) -> bytes | None:
+    def frames_after(self, sequence: int) -> bytes | None:
         """Frames with the records after `sequence`, the tail among them; None where some are no longer in the log.
 
-        Nothing if there are no more; otherwise at least one record, and `most` bytes or one frame more.
+        Nothing if there are no more; otherwise at least one record, and MOST_BYTES or one frame more.
         """
         if sequence >= self.state().last:
             return b""
-        return frames_after(self.writable.log, sequence, most) or None
+        return frames_after(self.writable.log, sequence, MOST_BYTES) or None

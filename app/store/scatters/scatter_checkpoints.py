@@ -12,7 +12,7 @@ called within it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,16 +26,10 @@ from app.store.files.regular_file import mode_of
 from app.store.files.tensor_file import BadFile, HeaderWord
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
-from app.store.scatters.log_frames import BrokenLog
+from app.store.scatters.log_frames import BrokenLog, Record
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.scatters.log_tail import leave_tail
-from app.store.scatters.scatter_log import (
-    ScatterLog,
-    all_records,
-    full_path,
-    full_records,
-    remove_full,
-)
+from app.store.scatters.scatter_log import ScatterLog, all_records, full_path, full_records, remove_full
 from app.store.scatters.session_replay import make_sure
 from app.store.scatters.writable_tensor import WritableTensor
 
@@ -147,6 +141,16 @@ class Checkpoints:
             self.checkpoint(writable)
         except OSError as error:
             _warn(writable.description.name, error)
+
+    def append(self, writable: WritableTensor, records: Sequence[Record]) -> None:
+        """Add records to the log as one frame, durably. Raises OSError, and the log is as it was then."""
+        try:
+            writable.log.append(records)
+        except OSError as error:
+            if error.errno not in disk_writes.FULL:
+                raise
+            self.checkpoint(writable)  # the log itself may be what fills the disk
+            writable.log.append(records)
 
     def checkpoint(self, writable: WritableTensor) -> None:
         """Remove the log, once the content, its checksums and the log's keys are durable elsewhere. Raises OSError.

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.errors import GatherError
-from app.store.files import disk_writes
 from app.store.files.tensor_file import HeaderWord
 from app.store.idempotency import IdempotencyKeys
 from app.store.scatters.log_frames import Entry, Record
@@ -41,32 +40,23 @@ class ScatterExecutor:
         `scope` is the name by which all of them were asked for. Raises OSError if the disk refuses the log records; the
         scatters that are not finished then have changed nothing.
         """
-        records: list[Record] = []
-        outcomes: list[tuple[PendingScatter, Scattered | Exception]] = []
-
-        def commit() -> None:
+        left = list(batch)
+        while left:
+            records, outcomes = self.collect(writable, scope, left)
             if records:
-                self._commit(writable, records)
+                writable.save_snapshots(records)  # before the log has them: what the log has is carried out
+                self._checkpoints.append(writable, records)
+                writable.apply(records, snapshots_saved=True)
             for pending, outcome in outcomes:
                 pending.finish(outcome)
-            records.clear()
-            outcomes.clear()
-
-        for pending in batch:
-            if records and not _can_join(pending.change, records):
-                commit()
-            try:
-                outcomes.append((pending, self._add(writable, scope, pending, records)))
-            except (GatherError, ContentReplaced) as error:
-                outcomes.append((pending, error))
-        commit()
+            del left[: len(outcomes)]
 
     def collect(
         self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]
     ) -> tuple[list[Record], list[tuple[PendingScatter, Scattered | Exception]]]:
         """The first scatters of a batch that can go together: their records, and what they are answered after that.
 
-        Nothing is logged. The content is replicated, and its log has no tail. Raises OSError.
+        Nothing is logged. The log has no tail. Raises OSError.
         """
         records: list[Record] = []
         outcomes: list[tuple[PendingScatter, Scattered | Exception]] = []
@@ -89,7 +79,7 @@ class ScatterExecutor:
         rows, values = new_rows(
             writable.items, change.rows, change.updates.array, change.width, change.reduction, records
         )
-        sequence = (writable.version >> 1 if last_sequence is None else last_sequence) + 1
+        sequence = (writable.applied if last_sequence is None else last_sequence) + 1
         epoch = writable.words[HeaderWord.EPOCH]
         entry = Entry(
             sequence, time.time_ns(), change.key, change.digest, description.etag(sequence), len(rows), values.shape[1],
@@ -110,22 +100,9 @@ class ScatterExecutor:
         answered = self._keys.find_answer(scope, log, change.key, change.digest)
         if answered is not None:
             return answered
-        pending.conditions.check(description.etag(writable.version >> 1 if last_sequence is None else last_sequence))
+        pending.conditions.check(description.etag(writable.applied if last_sequence is None else last_sequence))
         if description.id != change.content:
             raise ContentReplaced
         if change.key is not None:
             self._keys.check_limit(log)
         return None
-
-    def _commit(self, writable: WritableTensor, records: Sequence[Record]) -> None:
-        """Log records and apply them. Raises OSError, and has changed nothing then."""
-        log = writable.log
-        writable.save_snapshots(records)  # before the log has them: what the log has is carried out
-        try:
-            log.append(records)
-        except OSError as error:
-            if error.errno not in disk_writes.FULL:
-                raise
-            self._checkpoints.checkpoint(writable)  # the log itself may be what fills the disk
-            log.append(records)
-        writable.apply(records, snapshots_saved=True)

@@ -31,18 +31,7 @@ from typing import Final
 from app.store.catalogue.catalogue_rows import AnsweredKey
 from app.store.files import disk_writes
 from app.store.files.regular_file import mode_of, open_regular, read_at
-from app.store.scatters.log_frames import (
-    FRAME,
-    BrokenLog,
-    Entry,
-    Record,
-    decode,
-    encode,
-    frame_size,
-    frames_in,
-    holds_record,
-    is_whole,
-)
+from app.store.scatters.log_frames import BrokenLog, Entry, Record, decode, encode, frame_at, frames_in, holds_record
 
 _LOG_MAGIC: Final = b"redolog1"
 LOG_ID_BYTES: Final = 16
@@ -85,15 +74,15 @@ class ScatterLog:
         self.log_id = b""
         """Tells this log from the one that was here before a checkpoint; empty while there is none."""
 
-    def read(self) -> None:
-        """Read what is new, and cut off a frame that a crash has torn. Raises BrokenLog and OSError."""
-        deque(self.follow(), maxlen=0)
+    def read(self, *, repair: bool = True) -> None:
+        """Read what is new, and cut off a frame that a crash has torn; without `repair` it stays.
+
+        Raises BrokenLog and OSError.
+        """
+        deque(self.follow(repair=repair), maxlen=0)
 
     def follow(self, *, repair: bool = True) -> Generator[Record, None, None]:
-        """The records that `read` reads, one by one, up to the one that ends this: all have to be asked for.
-
-        Without `repair` a torn frame stays. Raises BrokenLog and OSError.
-        """
+        """The records that `read` reads, one by one; all have to be asked for. Raises what `read` raises."""
         try:
             fd = open_regular(self.path, os.O_RDWR if repair else os.O_RDONLY)
         except FileNotFoundError:
@@ -132,11 +121,10 @@ class ScatterLog:
     def _records(self, fd: int, size: int) -> Iterator[Record]:
         while True:
             begin = self.end
-            length = frame_size(os.pread(fd, FRAME.size, begin))
-            frame = read_at(fd, begin, length) if length and begin + length <= size else b""
-            if not frame or not is_whole(frame):
+            frame = frame_at(fd, begin, size)
+            if not frame:
                 return
-            self.end += length
+            self.end += len(frame)
             for record in decode(frame):
                 self._note(record.entry, begin)
                 yield record
@@ -267,7 +255,7 @@ class ScatterLog:
         """The log that was set aside, read to its end, for its landmarks. Raises BrokenLog and OSError."""
         if self._aside is None:
             self._aside = ScatterLog(full_path(self.path))
-        deque(self._aside.follow(repair=False), maxlen=0)
+        self._aside.read(repair=False)
         self._aside.tail.clear()
         return self._aside
 

@@ -37,11 +37,10 @@ def make_sure(writable: WritableTensor, session: int) -> None:
         if words[HeaderWord.SESSION] != session:
             writable.set_epoch(words[HeaderWord.EPOCH])
             _replay(writable)
-            _set(writable, HeaderWord.LOGGED, log.last_sequence or 0)
-            _set(writable, HeaderWord.SESSION, session)
+            writable.set_words({HeaderWord.LOGGED: log.last_sequence or 0, HeaderWord.SESSION: session})
         elif log.last_sequence is not None and log.last_sequence > words[HeaderWord.LOGGED]:
             log.make_durable(log.tail[-1].begin)  # its writer died before its fsync
-            _set(writable, HeaderWord.LOGGED, log.last_sequence)
+            writable.set_words({HeaderWord.LOGGED: log.last_sequence})
         log.settle(writable.applied)
         if words[HeaderWord.DURABLE_EPOCH] != words[HeaderWord.EPOCH]:
             writable.set_epoch(words[HeaderWord.EPOCH])
@@ -72,13 +71,9 @@ def _replay(writable: WritableTensor) -> None:
     for record in aside_records(log.path):
         applied = max(applied, record.entry.sequence)  # only what is applied is set aside
     log.make_durable(log.tail[-1].begin if log.tail else 0)
-    _set(writable, HeaderWord.UNSETTLED, max([*sequences[-1:], words[HeaderWord.UNSETTLED]]))
-    _set(writable, HeaderWord.SESSION, 0)
+    unsettled = max([*sequences[-1:], words[HeaderWord.UNSETTLED]])
+    writable.set_words({HeaderWord.UNSETTLED: unsettled, HeaderWord.SESSION: 0})
     if applied in sequences:
         writable.apply(record for record in all_records(log.path) if record.entry.sequence <= applied)
     elif writable.version & 1 or (sequences and sequences[0] <= applied):
         raise BrokenLog
-
-
-def _set(writable: WritableTensor, word: HeaderWord, value: int) -> None:
-    writable.set_words({word: value})
