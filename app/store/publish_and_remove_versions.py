@@ -152,6 +152,7 @@ class VersionChanges:
                 HeaderWord.EPOCH: copied.epoch,
                 HeaderWord.APPLIED_EPOCH: copied.sequence_epoch,
                 HeaderWord.SESSION: self._logs.session(),
+                HeaderWord.CONFIRMED: self._logs.session(),
                 HeaderWord.LOGGED: sequence,
                 HeaderWord.DURABLE_EPOCH: copied.epoch,
             })  # fmt: skip

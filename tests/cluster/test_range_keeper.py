@@ -53,7 +53,11 @@ def is_asked(words: Words, folder: Path) -> bool:
         keeper.close()
 
 
-@pytest.mark.parametrize("words", [Words(3, 7, 8), Words(3, 7, 7, is_settled=False)], ids=["a tail", "unsettled"])
+@pytest.mark.parametrize(
+    "words",
+    [Words(3, 7, 8), Words(3, 7, 7, is_settled=False), Words(3, 7, 7, is_confirmed=False)],
+    ids=["a tail", "unsettled", "after a start"],
+)
 def test_a_replica_in_sync_asks_its_primary_what_is_committed(words: Words, tmp_path: Path) -> None:
     """After a loss of power it has applied less than the primary was told, which then sends no notice."""
     assert is_asked(words, tmp_path)

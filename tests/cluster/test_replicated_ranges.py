@@ -35,6 +35,7 @@ def test_an_acknowledged_scatter_is_on_every_replica(cluster: Clustered) -> None
     expected = ROWS.copy()
     expected[3] += [11, 22]
     for node in NODES:
+        table.first_row(node, tensor, 1)
         assert np.array_equal(table.rows(node, tensor, 1), expected.reshape(-1))
 
 
@@ -136,6 +137,33 @@ def test_a_deposed_primary_commits_nothing(cluster: Clustered) -> None:
     assert table.scatter(tensor, [0], [[1, 1]], "late").sequence == 3
     for node in NODES:
         assert table.first_row(node, tensor, 3) == [3, 4]
+
+
+def test_a_replica_whose_disk_was_put_back_serves_nothing_before_the_primary_has_told_it(cluster: Clustered) -> None:
+    table = Replicated.made(cluster, "restored", ROWS)
+    (tensor,) = table.tensors
+    table.scatter(tensor, [0], [[1, 1]], next(KEYS))
+    primary = table.record(tensor).primary
+    back = next(node for node in NODES if node != primary)
+    store, kept = cluster.folder / back / "store", cluster.folder / "kept"
+    cluster.kill(back)
+    shutil.copytree(store, kept)
+    cluster.begin(back)
+    assert table.first_row(back, tensor, 1) == [1, 2]
+    table.scatter(tensor, [0], [[1, 1]], next(KEYS))
+    table.until_in_sync(tensor, *NODES)
+    assert table.first_row(back, tensor, 2) == [2, 3]
+    cluster.kill(back)
+    shutil.rmtree(store)
+    kept.rename(store)
+    path = f"/tensors/{tensor}/content"
+    with stopped(cluster, primary):
+        cluster.begin(back)
+        assert back in table.record(tensor).in_sync
+        until(lambda: "etcd" not in table.ask(back, "GET", path).text, "it knows the catalogue", 10)
+        assert table.rows(back, tensor) == "precondition_failed"
+    assert table.first_row(back, tensor, 2) == [2, 3]
+    table.until_in_sync(tensor, *NODES)
 
 
 def test_a_shard_that_takes_over_has_all_that_was_acknowledged(cluster: Clustered) -> None:

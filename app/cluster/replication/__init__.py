@@ -38,9 +38,9 @@ Rules that the rest follows from:
     the copy: what is in its log then counts for nobody. The keys are read after the rows, without those above the
     copy's sequence: a record in the tail may yet go, and its key with it.
 11. **Keys in a tail are not answered.** They are known once their record is applied, and go with it if it is replaced.
-12. **After a start the rows may hold parts of any record of the tail**, since pages reach the disk in any order. Nobody
-    reads them until the tail of that moment is applied or replaced. The replica asks the primary (`Join`), which may
-    have been told before that all is applied.
+12. **After a start the rows may be of any earlier state**: the disk may have been put back to one, and after a loss of
+    power they may hold parts of any record of the tail, since pages reach the disk in any order. Nobody reads them
+    until the primary has said how far it is, and all of that is applied. The replica asks it (`Join`).
 13. **A refusal that is judged by the rows** (`if_sequence`) is given only after an empty round (`Round` up to the last
     sequence, sent after the request came): a primary that was deposed would judge old rows.
 14. **A primary whose rows are older than a replica's has lost them**: its store was restored from an older copy. It

@@ -196,8 +196,8 @@ def begin_round(members: Members, state: ReplicaState, now: float) -> Round:
 class Join:
     """The replica `node` wants to be in sync, or to know what is committed; `state` is None if it has no rows.
 
-    A replica in sync asks if it has had a tail for a second: after a loss of power it may have applied less than the
-    primary has been told.
+    A replica in sync asks after its start, and if it has had a tail for a second: after a loss of power it may have
+    applied less than the primary has been told.
     """
 
     node: str

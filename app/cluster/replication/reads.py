@@ -25,7 +25,8 @@ class Read(StrEnum):
     CUT_OFF = "cut_off"
     """It has not read the catalogue for READ_LEASE_S."""
     UNSETTLED = "unsettled"
-    """It has records, for READ_LEASE_S or since its start, of which it does not know whether they are committed."""
+    """It has had records for READ_LEASE_S of which it does not know whether they are committed, or has not been told by
+    the primary since its start how far the range is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Readable:
     """What a replica knows when a read comes. Times are in seconds, of a clock that only rises.
 
     `confirmed` is when the read of the catalogue began that said that it is in sync. `tail_since` is when the oldest
-    record of its tail came; None if there is no tail, -inf if the record was there when the store was opened.
+    record of its tail came; None if there is no tail, -inf while the primary has not been heard of since the start.
     """
 
     is_in_sync: bool

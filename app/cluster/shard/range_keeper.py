@@ -84,7 +84,7 @@ class RangeKeeper:
                     self._begin(self._pool, "lost", one.tensor, lambda one=one: self._lose(one))  # type: ignore[misc]
                 elif record.primary == self.node:
                     self._lead(one, record, words.epoch, words.applied)
-                elif self._is_waiting(one.tensor, words):
+                elif record.epoch > ranges.PROPOSED and self._is_waiting(one.tensor, words):
                     self._begin(self._joining, "tail", one.tensor, lambda one=one: self._ask(one))  # type: ignore[misc]
             elif self.node in one.segment.nodes:
                 self._begin(self._joining, "join", one.tensor, lambda one=one: self._join(one))  # type: ignore[misc]
@@ -102,7 +102,9 @@ class RangeKeeper:
             self._waiting.pop(tensor)
 
     def _is_waiting(self, tensor: str, words: Words) -> bool:
-        """Whether a replica in sync has waited since an earlier look to be told what is committed."""
+        """Whether a replica in sync has to ask what is committed: after its start, or if it has waited since a look."""
+        if not words.is_confirmed:
+            return True
         if words.is_settled and words.logged <= words.applied:
             self._waiting.pop(tensor, None)
             return False
@@ -113,7 +115,7 @@ class RangeKeeper:
         return time.monotonic() - since >= LOOK_S
 
     def _ask(self, one: Listed) -> None:
-        """Ask the primary, which may have been told, before a loss of power here, that all is applied."""
+        """Ask the primary. It may have been told, before a loss of power here, that all is applied."""
         self.joins.join(one)
 
     def _begin(self, pool: ThreadPoolExecutor, what: str, tensor: str, work: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from app.cluster.replication.replica import (
     Append,
     AppendAnswer,
+    Appended,
     CopyOrder,
     ReplicaState,
     is_stale,
@@ -27,12 +28,16 @@ _NOT_HERE: Final = ("tensor_not_found", "tensor_damaged")
 
 
 class Words(NamedTuple):
-    """The epoch that a log has seen, the sequences that are applied and durable in it, and whether it may be read."""
+    """The epoch that a log has seen, and the sequences that are applied and durable in it.
+
+    It may be read if it `is_settled`, and `is_confirmed` by the primary since the start.
+    """
 
     epoch: int
     applied: int
     logged: int
     is_settled: bool = True
+    is_confirmed: bool = True
 
 
 class RangeLog:
@@ -64,7 +69,8 @@ class RangeLog:
                 raise
             return None
         epoch, applied = words[HeaderWord.EPOCH], words[HeaderWord.VERSION] >> 1
-        return Words(epoch, applied, words[HeaderWord.LOGGED], is_settled(words))
+        is_confirmed = self._store.replicated.is_confirmed(words)
+        return Words(epoch, applied, words[HeaderWord.LOGGED], is_settled(words), is_confirmed)
 
     def quick_state(self, tensor: str) -> ReplicaState | None:
         """What `state` returns, without a look at the log if the head of the file says that there is no tail.
@@ -141,8 +147,10 @@ class RangeLog:
             if plan.commit_to is not None:
                 content.commit_to(plan.commit_to)
             state = content.state()
-            if message.commit == message.last == state.last == state.applied and not state.settled:
-                content.settle()
+            if isinstance(plan.answer, Appended) and state.applied >= message.commit:
+                content.confirm()
+                if message.commit == message.last == state.last:
+                    content.settle()
             return plan.answer
 
     def adopt(

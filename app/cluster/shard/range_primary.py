@@ -243,6 +243,8 @@ class Primaries(Replication):
         elif verdict is JoinAnswer.ADMIT:
             self._admit(tensor, state, join.node)
             verdict = JoinAnswer.JOINED
+        elif verdict is JoinAnswer.JOINED:
+            self.notice(tensor, join.node, state)  # it asks since it does not know that
         copy = CopyOrder(state.epoch, state.applied) if verdict is JoinAnswer.COPY else None
         return Admission(verdict, copy)
 

@@ -11,6 +11,7 @@ from time import monotonic, perf_counter
 from typing import Final
 
 from app.api.asgi_request import Handler, RequestContext
+from app.cluster.catalogue.ranges import PROPOSED
 from app.cluster.replication.reads import WAIT_S, Read, Readable, judge_read
 from app.cluster.shard.catalogue_follower import CatalogueFollower
 from app.errors import GatherError
@@ -24,7 +25,7 @@ _BEFORE: Final = float("-inf")
 _WHY: Final = {
     Read.NOT_IN_SYNC: "it is not in sync",
     Read.CUT_OFF: "etcd does not answer, so that it may not be in sync any more",
-    Read.UNSETTLED: "it has changes of which it does not know whether they are committed",
+    Read.UNSETTLED: "it does not know yet what is committed",
 }
 
 
@@ -42,20 +43,24 @@ class ReadGate:
         """Whether a range takes scatters, by the catalogue that is known."""
         return tensor in self._follower.catalogue.ranges
 
-    def check(self, tensor: str, words: Sequence[int]) -> None:
+    def check(self, tensor: str, words: Sequence[int], *, is_confirmed: bool) -> None:
         """Raises precondition_failed, which sends the reader to another replica, unless the range may be read here.
 
-        `words` are those at the head of its content.
+        `words` are those at the head of its content; `is_confirmed` says whether its primary has spoken since the
+        start.
         """
         record = self._follower.catalogue.ranges.get(tensor)
         applied = words[HeaderWord.VERSION] >> 1
         known = self._tails.get(tensor)
         since = known[1] if known is not None and known[0] == applied and words[HeaderWord.LOGGED] > applied else None
+        has_begun = record is not None and record.epoch > PROPOSED  # before, nothing is acknowledged
+        if not is_settled(words) or (has_begun and not is_confirmed):
+            since = _BEFORE
         readable = Readable(
             record is not None and self._node in record.in_sync,
             self._follower.confirmed_at,
             applied,
-            since if is_settled(words) else _BEFORE,
+            since,
         )
         verdict = judge_read(readable, monotonic())
         if verdict is not Read.SERVED:
@@ -109,7 +114,7 @@ class GatedStore(LocalStore):
     def _check(self, reference: str, words: Sequence[int]) -> None:
         gate = self.gate
         if gate is not None and (words[HeaderWord.EPOCH] or gate.is_open(reference)):
-            gate.check(reference.partition("@")[0], words)
+            gate.check(reference.partition("@")[0], words, is_confirmed=self.replicated.is_confirmed(words))
 
 
 def after_waiting(store: GatedStore, handler: Handler, field: bytes) -> Handler:

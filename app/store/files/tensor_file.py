@@ -55,6 +55,7 @@ class HeaderWord(IntEnum):
     SESSION says in which life of the store, and of the machine, the content was last made sure of; 0 while that is
     under way. UNSETTLED is the sequence up to which rows may have reached the content before a loss of power. LOGGED
     is the sequence up to which the log is known to be durable in this session, DURABLE_EPOCH the EPOCH that is.
+    CONFIRMED is the last session in which the content had all that its primary had applied.
     """
 
     VERSION = 0
@@ -67,6 +68,7 @@ class HeaderWord(IntEnum):
     UNSETTLED = 7
     LOGGED = 504
     DURABLE_EPOCH = 505
+    CONFIRMED = 506
 
 
 DAMAGED: Final = 1 << 63

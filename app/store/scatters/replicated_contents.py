@@ -17,7 +17,8 @@ A scatter to a replicated content goes through `ReplicatedContents.replication`,
 `Replication`); without it such scatters are refused. While a batch is on its way to others the tensor's lock is free:
 otherwise two machines, each with a batch for the other, would wait for one another, since tensors share locks.
 
-After a loss of power a copy may be unsettled: see `session_replay`. It is not to be read until `is_settled`.
+After a loss of power a copy may be unsettled: see `session_replay`. It is not to be read until `is_settled`. After any
+start it may be an older copy, on a disk that was put back to an earlier state: a primary says when it `is_confirmed`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from struct import Struct
 from typing import Final, Protocol
@@ -35,7 +37,7 @@ from app.errors import GatherError
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files.regular_file import open_regular
-from app.store.files.tensor_file import sequence_in
+from app.store.files.tensor_file import HeaderWord, sequence_in
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
 from app.store.publish_and_remove_versions import CarriedKey, CopiedContent, VersionChanges
@@ -127,6 +129,15 @@ class ReplicatedContents:
             if checkpoint is not None:
                 self._run_in_background(checkpoint)
 
+    @cached_property
+    def session(self) -> int:
+        """The present session, see `processes.session`. The store is open."""
+        return self._logs.session()
+
+    def is_confirmed(self, words: Sequence[int]) -> bool:
+        """Whether the content with these words is known not to be an older copy: see `ReplicatedCopy.confirm`."""
+        return words[HeaderWord.CONFIRMED] == self.session
+
     @contextmanager
     def exclusive(self, tensor: str) -> Iterator[None]:
         """Keep others from making records of a tensor; its lock is taken within this, never around it. Blocks.
@@ -166,7 +177,7 @@ class ReplicatedContents:
             return None
 
     def _content(self, row: Row, writable: WritableTensor) -> ReplicatedCopy:
-        return ReplicatedCopy(row, writable, self._keys, self._checkpoints, self._logs.session())
+        return ReplicatedCopy(row, writable, self._keys, self._checkpoints, self.session)
 
     def keys(self, tensor: str) -> list[CarriedKey]:
         """The Idempotency-Keys of all that is applied, but for those that have expired."""

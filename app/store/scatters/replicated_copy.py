@@ -164,6 +164,15 @@ class ReplicatedCopy:
         """Let the content be read: the primary has said that nothing is committed beyond what is applied here."""
         if not is_settled(self.writable.words):
             self.writable.set_words({HeaderWord.UNSETTLED: self.writable.applied})
+        self.confirm()
+
+    def confirm(self) -> None:
+        """Note that, in this session, the content has had all that its primary had applied at some moment.
+
+        Otherwise it may be an older copy: the disk of the machine may have been put back to an earlier state.
+        """
+        if self.writable.words[HeaderWord.CONFIRMED] != self._session:
+            self.writable.set_words({HeaderWord.CONFIRMED: self._session})
 
     def frames_after(self, sequence: int) -> bytes | None:
         """Frames with the records after `sequence`, the tail among them; None where some are no longer in the log.
