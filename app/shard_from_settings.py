@@ -76,9 +76,6 @@ class Shard:
             lambda: readiness.draining,
         )
         database = open_database(str(settings.cluster), settings.cluster_ca)
-        self._registration = Registration(
-            database, settings.node, self._node, folder.registration, self._take, folder.tell
-        )
         self.ranges = Ranges(
             settings.node,
             store,
@@ -88,6 +85,9 @@ class Shard:
             int(settings.max_body_bytes),
             lambda: readiness.draining,
             RangeCounts(counters),
+        )
+        self._registration = Registration(
+            self.ranges.client, settings.node, self._node, folder.registration, self._take, folder.tell
         )
 
     @property

@@ -324,3 +324,17 @@ def test_an_open_range_is_asked_again_while_its_replicas_say_that_they_are_behin
     assert (one.outcome == "shard_unavailable") == is_over
     if not is_over:
         assert one.answered(0, waiting[0].replica)
+
+
+def test_rounds_go_on_however_many_there_are() -> None:
+    """Each newer map begins one at once, and a range that takes scatters may be refused for many seconds."""
+    found = version("a")
+    opened = replace(found, ranges=tuple(replace(one, primary=Primary("a", "a:80", 2)) for one in found.ranges))
+    one = reads(shard_map(1, opened))
+    asked = asks(one.start([0], 0.0))
+    for generation in range(2, 1500):
+        wake, _ = one.no_range(0, asked[0].replica, 0.0, is_stale=True)
+        assert isinstance(wake, Wake)
+        assert wake.at <= 0.5
+        asked = asks(one.fetched(shard_map(generation, opened), 0.0))
+    assert one.outcome is None

@@ -54,7 +54,9 @@ def registering(
     take: Callable[[Catalogue], object] = lambda _: None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> Iterator[Registration]:
-    registration, stop = Registration(database, name, lambda: node, lock, take, tell), Event()
+    client, stop = CatalogueClient(database), Event()
+    registration = Registration(client, name, lambda: node, lock, take, tell)
+    Thread(target=client.watch, args=(stop,), daemon=True).start()
     thread = Thread(target=registration.run, args=(lambda: True, stop))
     thread.start()
     yield registration

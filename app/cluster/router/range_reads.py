@@ -72,6 +72,8 @@ class _RangeRead:
     """Those that have not answered: two while the read is hedged."""
     tried: int = 0
     rounds: int = 1
+    pause: float = FIRST_PAUSE
+    """Seconds before the next round."""
     again_at: float | None = None
     """When the next round begins, None while there is one."""
     refused: bool = False
@@ -212,7 +214,8 @@ class RangeReads:
                 sorted(other for other, read in self._waiting.items() if other == number or read.rounds >= ROUNDS)
             )
             return []
-        one.again_at = min(now + min(FIRST_PAUSE * 2 ** (one.rounds - 1), LONGEST_PAUSE), self.deadline)
+        one.again_at = min(now + one.pause, self.deadline)
+        one.pause = min(2 * one.pause, LONGEST_PAUSE)
         actions: list[ReadAction] = [Wake(one.again_at)]
         if not self._is_fetching:
             self._is_fetching = True

@@ -5,7 +5,7 @@ Requests to several shards go out before the first answer is read, so that they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from http.client import HTTPConnection, HTTPException
 from ssl import SSLContext
 from threading import Lock
@@ -84,13 +84,19 @@ class Peers:
                 return
         connection.close()
 
+    def forget(self) -> None:
+        """Close idle connections to addresses that the catalogue does not have any more."""
+        self._keep_only({node.address for node in self._catalogue().nodes.values()})
+
     def close(self) -> None:
         """Close the connections that are idle."""
+        self._keep_only(())
+
+    def _keep_only(self, addresses: Collection[str]) -> None:
         with self._lock:
-            for idle in self._idle.values():
-                for connection in idle:
+            for address in [one for one in self._idle if one not in addresses]:
+                for connection in self._idle.pop(address):
                     connection.close()
-            self._idle.clear()
 
 
 class PeerRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException, HTTPResponse
 from typing import Final
 
@@ -20,7 +21,8 @@ from app.cluster.shard.range_metrics import RangeCounts
 from app.cluster.shard.read_gate import GatedStore
 from app.formats.body_formats import RAW
 from app.store.files.tensor_file import sequence_in
-from app.store.files.write_uploaded_tensor import UploadSpec
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec
+from app.store.store_errors import storage_errors
 
 _JOIN_S: Final = 40.0
 """Seconds that a primary has to answer: it may wait for scatters, and for etcd."""
@@ -70,7 +72,7 @@ class Joins:
         shape = (segment.stop - segment.start, *version.shape[1:]) if version.shape else ()
         upload = self.store.upload(UploadSpec(tensor, version.dtype, shape, keep=1))
         try:
-            sequence = self._read_rows(tensor, node, upload.write, segment.size)
+            sequence = self._read_rows(tensor, node, partial(_write, upload), segment.size)
             upload.finish()
             answer = self.peers.ask(node, "GET", path_of("rangeKeys", tensor=tensor), seconds=_KEYS_S)
             if answer.status != 200:
@@ -85,7 +87,10 @@ class Joins:
             logger.info("%s: copied from %s at sequence %d", tensor, node, sequence)
 
     def _read_rows(self, tensor: str, node: str, write: Callable[[memoryview], None], size: int) -> int:
-        """Hand all rows of a shard's copy to `write`; the sequence that they are of. Raises PeerFailed."""
+        """Hand all rows of a shard's copy to `write`; the sequence that they are of.
+
+        Raises PeerFailed, and the GatherErrors of `write`.
+        """
         address = self.peers.address_of(node)
         connection = self.peers.take(address)
         try:
@@ -116,3 +121,9 @@ class Joins:
                 raise PeerFailed(f"the copy ended {left} bytes before its end")
             write(piece[:count])
             left -= count
+
+
+def _write(upload: Upload, piece: memoryview) -> None:
+    """Raises insufficient_storage: an error of this disk is none of the shard that is read from."""
+    with storage_errors():
+        upload.write(piece)

@@ -150,6 +150,13 @@ class Primaries(Replication):
             one, state = self._ready(tensor)
             self._round(one, state, state.last, b"")
 
+    def forget(self) -> None:
+        """Forget ranges that take no scatters any more, since their versions were removed."""
+        found = self._follower.open_ranges()
+        for tensor in {*self._resolved.copy(), *self._shipped.copy()} - found.keys():
+            self._resolved.pop(tensor, None)
+            self._shipped.pop(tensor, None)
+
     def is_resolved(self, tensor: str, epoch: int) -> bool:
         """Whether this process has committed the tail of a range at this epoch."""
         return self._resolved.get(tensor) == epoch

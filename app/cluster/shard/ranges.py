@@ -18,6 +18,7 @@ from threading import Event, Thread
 from time import monotonic
 
 from app.api.asgi_request import Handler
+from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import Database
 from app.cluster.shard.catalogue_follower import CatalogueFollower
 from app.cluster.shard.peers import Peers
@@ -60,6 +61,11 @@ class Ranges:
         self._gate = store.gate = ReadGate(node, follower)
 
     @property
+    def client(self) -> CatalogueClient:
+        """The client that has the catalogue as it is followed here."""
+        return self._follower.client
+
+    @property
     def handlers(self) -> Mapping[str, Handler]:
         """The handlers of its routes by the names of their operations."""
         return self._routes.handlers
@@ -79,8 +85,14 @@ class Ranges:
     def begin(self, is_ready: Callable[[], bool], stop: Event) -> None:
         """Follow the catalogue, and look after the ranges once the service is ready, on threads until `stop` is set."""
         self._store.replicated.replication = self._primaries
-        self._follower.begin(stop, lambda: self._gate.note_tails(self._store))
+        self._follower.begin(stop, self._look)
         Thread(target=self._keeper.run, args=(is_ready, stop), name="ranges", daemon=True).start()
+
+    def _look(self) -> None:
+        """What each process does whenever it has read the catalogue."""
+        self._gate.note_tails(self._store)
+        self._primaries.forget()
+        self._peers.forget()
 
     def close(self) -> None:
         """End it, once `stop` is set and no request is being answered."""

@@ -9,44 +9,42 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Final
 
 from app.cluster.catalogue.client import CatalogueClient
-from app.cluster.catalogue.etcd import Database
 from app.cluster.catalogue.records import Catalogue, Change, Mark, Node
 from app.cluster.shard.only_worker import only_worker
 from app.errors import GatherError
 
 _LOOK_S: Final = 1.0
-"""Seconds between attempts to take the lock, and between looks at the lease."""
+"""Seconds between looks at the catalogue and the lease."""
 logger = logging.getLogger("gathernd")
 
 
 class Registration:
     """Registers the shard `name` as `node` says. Methods block.
 
-    `take` is given each newer catalogue. It raises GatherError if the shard is not to be registered there. `tell` is
-    called with the reason when the shard cannot be registered, and with "" once it is.
+    The catalogue is that of `client`, which others keep new. `take` is given it once a second. It raises GatherError if
+    the shard is not to be registered there. `tell` is called with the reason when the shard cannot be registered, and
+    with "" once it is.
     """
 
     def __init__(
         self,
-        database: Database,
+        client: CatalogueClient,
         name: str,
         node: Callable[[], Node],
         lock: Path,
         take: Callable[[Catalogue], object],
         tell: Callable[[str], object] = lambda _: None,
     ) -> None:
-        self._database = database
+        self._client = client
         self._name = name
         self._node_of_now = node
         self._lock = lock
         self._take = take
         self._tell = tell
-        self._changed = Event()
-        self._client = CatalogueClient(database, lambda _: self._changed.set())
         self._lease: str | None = None
         """The lease under which the shard was registered last."""
         self.problem = ""
@@ -57,18 +55,16 @@ class Registration:
             if not is_only:
                 return
             node = self._node_of_now()
-            Thread(target=self._client.watch, args=(stop,), name="catalogue", daemon=True).start()
             while not stop.is_set():
-                self._changed.clear()
                 try:
                     self._look(node)
                 except Exception:
                     logger.exception("the shard %s could not be registered", self._name)
-                self._changed.wait(_LOOK_S)
+                stop.wait(_LOOK_S)
 
     def _look(self, node: Node) -> None:
         """Register the shard, unless it is under a lease that is held."""
-        catalogue, lease = self._client.catalogue, self._database.lease
+        catalogue, lease = self._client.catalogue, self._client.database.lease
         is_held = lease is not None and lease.is_held and lease.number == self._lease
         try:
             self._take(catalogue)
@@ -81,7 +77,7 @@ class Registration:
                 self._tell(problem.detail)
             self.problem = problem.detail
             return
-        lease = self._database.lease
+        lease = self._client.database.lease
         self._lease = None if lease is None else lease.number
         self.problem = ""
         self._tell("")
