@@ -5,7 +5,7 @@
 Times are nanoseconds of processor time a probe, on one thread; contenders take turns, and a figure is the best of the
 rounds. `--pandas` is an interpreter that has pandas (default: that of `.venv-docs`), which gets the same keys and
 probes. The cache lines are counted from the bytes of the index: those of its buckets that a search reads, at the load
-of the index when it is full, and after as many keys as it has were removed and inserted again at random.
+of the index when it is full, and after as many keys as it has were replaced by others.
 """
 
 from __future__ import annotations
@@ -147,26 +147,26 @@ def strings(options: Any, random: np.random.Generator) -> None:
 
 def count_lines(index: KeyIndex, column: KeyColumn, random: np.random.Generator) -> None:
     """Print how many cache lines of the index a hit and a miss read."""
-    size = len(index.buffer) / len(column)
+    buckets = len(index.buffer) // LINE - 1
+    load = len(column) / buckets / (WORDS - 1)
     misses = random.integers(-(2**63), 2**63 - 1, 1_000_000)
-    print(
-        f"\n{size:.2f} bytes of the index a key, load {len(column) / (len(index.buffer) // LINE - 1) / (WORDS - 1):.3f}"
-    )
-    for state in ("as built", "after removing and inserting"):
+    print(f"\n{len(index.buffer) / len(column):.2f} bytes of the index a key, load {load:.3f}")
+    for state in ("as built", "after replacing"):
         mean, most = lines_of_hits(index, column)
         print(f"{state}: {mean:.3f} lines a hit (most {most}), {lines_of_misses(index, misses):.3f} a miss")
         if state == "as built":
-            for rows in np.array_split(random.permutation(len(column)), 50):
-                again = np.sort(rows)
-                assert index.remove(column, again) == len(rows)
-                insert_rows(index, column, again)
+            replace_keys(index, column, random)
 
 
-def insert_rows(index: KeyIndex, column: KeyColumn, rows: NDArray[np.int64]) -> None:
-    """Insert rows that were removed, a run of neighbors at a time."""
-    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
-    for start, stop in zip(np.r_[0, cuts].tolist(), np.r_[cuts, len(rows)].tolist(), strict=True):
-        assert index.insert(column, int(rows[start]), int(rows[stop - 1]) + 1).total == 0
+def replace_keys(index: KeyIndex, column: KeyColumn, random: np.random.Generator) -> None:
+    """Remove and insert a hundredth of the rows at a time, as many as there are, each with a new key."""
+    count = max(len(column) // 100, 1)
+    for _ in range(100):
+        rows = random.choice(len(column), count, replace=False)
+        assert index.remove(column, rows) == count
+        column.keys[rows] = random.integers(-(2**63), 2**63 - 1, count)
+        for row in np.sort(rows).tolist():
+            index.insert(column, row, row + 1)
 
 
 def homes(hashes: NDArray[np.uint64], buckets: int) -> NDArray[np.int64]:

@@ -20,10 +20,11 @@ class KeyColumn:
     `dtype` is a KeyType. Integers are one array `keys`. Strings are UTF-8 in `keys` (uint8), where string i has the
     bytes from `offsets[i]` to `offsets[i + 1]`; `offsets` is int64[n + 1], and empty for integers. Strings of a column
     that changes have their `offsets` as int64[n, 2], the start and the stop of each: a row can change alone, and bytes
-    between strings are free. `arrays` are the column for `app.keys.probe`.
+    between strings are free. `offset_bytes` and `key_bytes` are the two arrays as uint8, and `arrays` is what the
+    functions of `app.keys.probe` take.
     """
 
-    __slots__ = ("arrays", "count", "dtype", "keys", "offsets")
+    __slots__ = ("arrays", "count", "dtype", "key_bytes", "keys", "offset_bytes", "offsets")
 
     def __init__(self, dtype: KeyType, keys: NDArray[Any], offsets: NDArray[np.int64], count: int) -> None:
         self.dtype = dtype
@@ -31,7 +32,9 @@ class KeyColumn:
         self.offsets = offsets
         self.count = count
         step = 8 * offsets.ndim if dtype == "string" else 0
-        self.arrays: Arrays = (offsets.view(np.uint8).reshape(-1), step, keys.view(np.uint8))
+        self.offset_bytes: NDArray[np.uint8] = offsets.view(np.uint8).reshape(-1)
+        self.key_bytes: NDArray[np.uint8] = keys.view(np.uint8)
+        self.arrays: Arrays = (self.offset_bytes, step, self.key_bytes)
 
     @classmethod
     def integers(cls, keys: NDArray[Any]) -> KeyColumn:
@@ -50,7 +53,7 @@ class KeyColumn:
     def strings(cls, offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> KeyColumn:
         """Return the column of the strings that `offsets` (int64[n + 1] or int64[n, 2]) cuts out of `octets` (uint8).
 
-        Raises ValueError for other dtypes or shapes. `first_bad_row` checks the values, which takes a pass.
+        Raises ValueError for other dtypes or shapes. `first_bad_offset` checks the values, which takes a pass.
         """
         fits = len(offsets) > 0 if offsets.ndim == 1 else offsets.shape[1:] == (2,)
         if offsets.dtype != np.int64 or not fits:
@@ -102,10 +105,13 @@ class KeyColumn:
             return self.offsets[:-1], self.offsets[1:]
         return self.offsets[:, 0], self.offsets[:, 1]
 
-    def first_bad_row(self) -> int:
-        """Return the first row whose string stops before it starts or is not within the bytes, or -1."""
-        if self.dtype != "string":
-            return -1
-        starts, stops = self.bounds()
-        bad = (starts < 0) | (starts > stops) | (stops > len(self.keys))
+    def first_bad_offset(self) -> int:
+        """Return the position in `offsets`, flat, of the first that is less than its string's start, or -1.
+
+        One that is not within the bytes is bad, too.
+        """
+        flat = self.offsets.reshape(-1)
+        bad = (flat < 0) | (flat > len(self.keys))
+        step = self.offsets.ndim
+        bad[1::step] |= flat[1::step] < flat[:-1:step]
         return int(bad.argmax()) if bad.any() else -1

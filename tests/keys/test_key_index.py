@@ -243,13 +243,23 @@ def test_torn_offsets_of_strings_read_nothing_outside(offsets: list[int], keys: 
     index, _ = build(column, SEED, 20)
     for bounds in (np.array(offsets), np.array(offsets).reshape(3, 2)):
         torn = KeyColumn.strings(bounds, np.frombuffer(b"abc", np.uint8))
-        assert torn.first_bad_row() >= 0 or offsets[0] >= 0
+        assert torn.first_bad_offset() >= 0 or 0 <= offsets[0] <= offsets[1] <= 3
         found(index, torn, column)
         found(index, torn, torn)
         found(index, column, torn)
         index.insert(torn, 0, len(torn))
         index.remove(torn, np.array([-1, 0, 2, 5, 2**62]))
         hash_keys(torn, SEED)
+
+
+def test_the_first_bad_offset_is_told() -> None:
+    octets = np.zeros(4, np.uint8)
+    cases: list[tuple[Any, int]] = [
+        ([0, 2, 2, 4], -1), ([0, 3, 2, 4], 2), ([0, 2, 5], 2), ([-1, 0], 0),
+        ([[2, 4], [0, 2]], -1), ([[0, 1], [3, 2]], 3), ([[0, 1], [5, 5]], 2),
+    ]  # fmt: skip
+    for offsets, position in cases:
+        assert KeyColumn.strings(np.array(offsets), octets).first_bad_offset() == position
 
 
 def test_keys_that_collide_without_the_seed_spread_with_it() -> None:
