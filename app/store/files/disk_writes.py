@@ -54,8 +54,14 @@ def write_at(fd: int, content: Buffer, offset: int) -> None:
 
 
 def write_durably(fd: int, content: bytes, offset: int) -> None:
-    """Write `content` at `offset`, durably; what else of the file is not on the disk yet is not waited for."""
-    os.pwritev(fd, [content], offset, os.RWF_DSYNC)
+    """Write a few bytes at `offset`, durably; waits for the rest of the file only if the system lacks the call."""
+    try:
+        os.pwritev(fd, [content], offset, os.RWF_DSYNC)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        os.pwrite(fd, content, offset)
+        os.fsync(fd)
 
 
 def store_words(mapping: mmap, change: Callable[[mmap], None]) -> None:

@@ -72,7 +72,6 @@ class HeaderWord(IntEnum):
 
 
 DAMAGED: Final = 1 << 63
-_NO_WORDS: Final[Mapping[HeaderWord, int]] = {}
 
 
 def is_settled(words: Sequence[int]) -> bool:
@@ -161,12 +160,12 @@ def new_hash(dtype: DType, shape: tuple[int, ...]) -> Any:
 
 
 def encode_page(
-    description: Description, version: int, modified: int, words: Mapping[HeaderWord, int] = _NO_WORDS
+    description: Description, version: int, modified: int, words: Mapping[HeaderWord, int] | None = None
 ) -> bytes:
     """The first page of the file; `words` are those beside VERSION and MODIFIED that are not 0."""
     text = orjson.dumps(asdict(description))
     page = bytearray(PAGE)
-    for word, value in {HeaderWord.VERSION: version, HeaderWord.MODIFIED: modified, **words}.items():
+    for word, value in {HeaderWord.VERSION: version, HeaderWord.MODIFIED: modified, **(words or {})}.items():
         Struct("<Q").pack_into(page, 8 * word, value)
     _PREFIX.pack_into(page, _PREFIX_AT, _MAGIC, _FORMAT_VERSION, len(text), zlib.crc32(text))
     if _JSON_AT + len(text) > _JSON_END:

@@ -241,7 +241,7 @@ class Upload:
 
         Raises OSError.
         """
-        disk_writes.write_at(self._fd, encode_page(description, 2 * sequence, modified, words or {}), 0)
+        disk_writes.write_at(self._fd, encode_page(description, 2 * sequence, modified, words), 0)
         disk_writes.truncate(self._fd, description.file_size)
         disk_writes.fsync(self._fd)
 
