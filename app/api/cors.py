@@ -30,8 +30,8 @@ READABLE: Final = (
     "X-Gathernd-Device",
     "X-Gathernd-Dialect",
     "X-Gathernd-Dtype",
-    "X-Gathernd-Replaced",
     "X-Gathernd-Missing",
+    "X-Gathernd-Replaced",
     "X-Gathernd-Shape",
     "X-Request-ID",
 )

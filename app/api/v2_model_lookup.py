@@ -30,6 +30,8 @@ _MODELS: Final[Mapping[str, Model]] = {name: Model(name, row.signature) for name
 }
 _RESIDENT: Final = OPERATORS["gathernd"].signature
 """What a resident tensor is as a model."""
+_KEYED: Final = OPERATORS["gather"].signature
+"""What it is for requests with keys."""
 
 
 class Models:
@@ -57,10 +59,10 @@ class Models:
             raise self.not_found(name, version)
         check_writable(resident.tensor.dtype)
         if version is not None:
-            return Model(name, _RESIDENT, resident=True, reference=reference), resident
+            return _resident_model(name, reference), resident
         model = self._known.get(name)
         if model is None:
-            model = self._known[name] = Model(name, _RESIDENT, resident=True)
+            model = self._known[name] = _resident_model(name, name)
         return model, resident
 
     def _reference(self, name: str, version: str) -> str | None:
@@ -131,6 +133,11 @@ class Models:
         """What they call the version that a model has now."""
         resolved = self.service.store.resolve(model.reference) if model.resident else None
         return counted_as(model.name, VERSION if resolved is None else str(split_reference(resolved)[1]))
+
+
+def _resident_model(name: str, reference: str) -> Model:
+    keyed = Model(name, _KEYED, resident=True, reference=reference)
+    return Model(name, _RESIDENT, resident=True, reference=reference, keyed=keyed)
 
 
 def counted_as(name: str, version: int | str) -> str:

@@ -37,6 +37,7 @@ _INFER_HEADERS: Final = {
     "X-Gathernd-Data-ETag": header("ETag of the resident data that was read."),
     "X-Gathernd-Data-Version": header("Number of the version of it that was read."),
     "X-Gathernd-Replaced": header("How many components of the indices were out of bounds, unless that is an error."),
+    "X-Gathernd-Missing": header("How many of the keys the table lacks, if the request has keys."),
     "Content-Encoding": header("gzip or deflate, where the request asks for that."),
     "Inference-Header-Content-Length": {
         "description": "Bytes of JSON at the start of a binary answer.",

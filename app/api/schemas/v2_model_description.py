@@ -8,6 +8,7 @@ from app.formats.oip.infer_document import Model
 from app.operators.lookup_plan import INDEX_DTYPES
 from app.operators.registry import OPERATORS
 from app.store import Resident
+from app.tensors.by_key import FOUND, KEYS
 from app.tensors.dtypes import BY_OIP, DTYPES, INTEGERS
 from app.tensors.gather_call import OUTPUT
 
@@ -45,6 +46,9 @@ def _tensors(model: Model, resident: Resident | None) -> tuple[list[dict[str, An
     if resident is not None:
         output = {"name": OUTPUT, "datatype": resident.tensor.dtype.oip, "shape": ANY_SHAPE}
     inputs = [{"data": data, "indices": indices}.get(name) or data | {"name": name} for name in model.inputs]
+    if resident is not None and resident.keys is not None:
+        keys = {"name": KEYS, "datatype": DTYPES[resident.keys.dtype].oip, "shape": ANY_SHAPE}
+        return [*inputs, keys], [output, {"name": FOUND, "datatype": "BOOL", "shape": ANY_SHAPE}]
     return inputs, [output]
 
 

@@ -13,11 +13,11 @@ from app.errors import GatherError
 from app.formats.grpc.message_fields import varint
 from app.formats.grpc.messages.classes import ModelInferResponse
 from app.formats.json.write_answer import answer_fields
-from app.formats.oip.infer_answer import VERSION, check_lookup_writable, check_writable
+from app.formats.oip.infer_answer import VERSION, check_lookup_writable, check_writable, counts_of
 from app.formats.oip.infer_document import AskedInference, Model
 from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
-from app.tensors.gather_call import OUTPUT, Answer
+from app.tensors.gather_call import Answer
 from app.tensors.little_endian_items import packed_bytes
 from app.tensors.lookup_call import LOOKUP
 from app.tensors.tensor import Tensor
@@ -43,21 +43,19 @@ def write_grpc_answer(
     """
     parameters: list[_Parameter]
     write_head: Callable[..., bytes] = _repeated_head
+    wanted = {name: answer.outputs[name] for name in asked.outputs or answer.outputs}
     if model.is_lookup:
         check_lookup_writable(answer)
-        wanted = {name: answer.outputs[name] for name in asked.outputs or answer.outputs}
         text = answer_fields(answer).decode()
         parameters = [("device", "cpu"), (LOOKUP, text)]
         if len(text) + len(wanted) * _OUTPUT_BYTES > _REMEMBERED:
             write_head = _written_head
     else:
         check_writable(answer.output.dtype)
-        wanted = {OUTPUT: answer.output}
         parameters = [("dialect", answer.dialect), ("device", answer.device)]
         if answer.data_etag is not None:
             parameters.append(("data_etag", answer.data_etag))
-    if answer.replaced is not None:
-        parameters.append(("replaced", answer.replaced))
+    parameters += counts_of(answer).items()
     described = tuple((name, str(output.dtype.oip), output.shape) for name, output in wanted.items())
     head = write_head(model.name, str(answer.data_version or VERSION), tuple(parameters), described)
     return _message(head, asked.identifier, tuple(wanted.values()), memory, stream)

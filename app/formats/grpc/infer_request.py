@@ -96,7 +96,7 @@ def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memor
         return packed_items(one, raws[one.number], memory)
 
     # Of more inputs than the model has, the first one that it has not, or has already, is refused; so is an output.
-    most_inputs, most_outputs = len(model.inputs) + 1, 2
+    most_inputs, most_outputs = len(model.inputs) + 1, 3
     if model.is_lookup:
         most_inputs, most_outputs = len(inputs), limits.features + 1
         memory.charge(_INPUT_BYTES * most_inputs)

@@ -13,6 +13,7 @@ from app.formats.oip.infer_document import AskedInference, Model
 from app.json_text.write_values import is_long, values_text
 from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
+from app.tensors.by_key import FOUND
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import OUTPUT, Answer
 from app.tensors.little_endian_items import packed_bytes
@@ -39,6 +40,12 @@ def check_lookup_writable(answer: Answer) -> None:
         check_writable(output.dtype, LOOKUP, f"/parameters/{LOOKUP}/features/{number}/tensor")
 
 
+def counts_of(answer: Answer) -> dict[str, int]:
+    """What an answer counts, as its parameters say it."""
+    counts = {"replaced": answer.replaced, "missing": answer.missing}
+    return {name: count for name, count in counts.items() if count is not None}
+
+
 def is_long_answer(answer: Answer, asked: AskedInference) -> bool:
     """Whether writing it takes so long that it is not for the event loop: texts do, and strings, whose frames are
     copied; other items are as they are.
@@ -57,14 +64,14 @@ def write_answer(
 
     `memory` is charged with what is made. Raises unsupported_dtype, and what charging raises.
     """
-    if model.is_lookup:
-        return _write_lookup(answer, asked, memory)
+    if model.is_lookup or FOUND in answer.outputs:
+        return _write_outputs(answer, model, asked, memory)
     output = answer.output
     check_writable(output.dtype)
     named = b"{" if asked.identifier is None else b'{"id":%b,' % orjson.dumps(asked.identifier)
     items = packed_bytes(output, memory) if asked.binary else None
     head = named + _head(
-        *(model.name, answer.data_version or VERSION, answer.dialect, answer.device, answer.replaced),
+        *(model.name, answer.data_version or VERSION, answer.dialect, answer.device, answer.replaced, answer.missing),
         *(output.dtype.oip, output.shape, None if items is None else len(items)),
     )
     if items is None:
@@ -79,12 +86,15 @@ def _head(
     dialect: str,
     device: str,
     replaced: int | None,
+    missing: int | None,
     datatype: str,
     shape: tuple[int, ...],
     size: int | None,
 ) -> bytes:
     """What stands before the items, but for the id; all of the JSON if `size` bytes of items follow it."""
     counted = "" if replaced is None else f',"replaced":{replaced}'
+    if missing is not None:
+        counted += f',"missing":{missing}'
     head = (
         f'"model_name":"{model}","model_version":"{version}",'
         f'"parameters":{{"dialect":"{dialect}","device":"{device}"{counted}}},'
@@ -94,14 +104,21 @@ def _head(
     return head.encode()
 
 
-def _write_lookup(answer: Answer, asked: AskedInference, memory: Memory) -> tuple[list[Buffer], int | None]:
-    check_lookup_writable(answer)
+def _write_outputs(
+    answer: Answer, model: Model, asked: AskedInference, memory: Memory
+) -> tuple[list[Buffer], int | None]:
+    """The same of an answer with several outputs, as a lookup's and one with `found` have."""
+    facts: dict[str, Any]
+    if model.is_lookup:
+        check_lookup_writable(answer)
+        facts = {"device": "cpu", LOOKUP: answer_fields(answer).decode()}
+    else:
+        check_writable(answer.output.dtype)
+        facts = {"dialect": answer.dialect, "device": answer.device}
     wanted = asked.outputs or dict.fromkeys(answer.outputs, asked.binary)
     head: dict[str, Any] = {} if asked.identifier is None else {"id": asked.identifier}
-    head |= {"model_name": LOOKUP, "model_version": VERSION}
-    head["parameters"] = {"device": "cpu", LOOKUP: answer_fields(answer).decode()}
-    if answer.replaced is not None:
-        head["parameters"]["replaced"] = answer.replaced
+    head |= {"model_name": model.name, "model_version": str(answer.data_version or VERSION)}
+    head["parameters"] = facts | counts_of(answer)
     pieces: list[Buffer] = [orjson.dumps(head)[:-1], b',"outputs":[']
     blobs: list[Buffer] = []
     for number, (name, binary) in enumerate(wanted.items()):

@@ -32,6 +32,7 @@ from app.requests.schemas.infer_request import (
 )
 from app.requests.schemas.invalid_fields import InvalidFields
 from app.requests.schemas.member_types import ABSENT
+from app.tensors.by_key import FOUND, KEY_FIELDS, KEYS
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import OUTPUT
 from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE
@@ -44,6 +45,8 @@ _INDICES: Final = str(DTYPES["int64"].oip)
 _PARAMETERS: Final = Origin("/parameters", "/parameters/tensor")
 _RESIDENT_PARAMETERS: Final = Origin("/parameters", "")
 _LOOKUP: Final = f"/parameters/{LOOKUP}"
+_TEXTS: Final = ("fill_value", "missing_row")
+"""The parameters that are the JSON text of a value."""
 
 
 @lru_cache(1 << 12)
@@ -60,27 +63,47 @@ class Model:
     `input` are the models of its requests and of an input. `route` is what the cache of envelopes knows it by. The
     model `lookup` has as many inputs as a request has, `0.indices`, `0.offsets`, `1.indices` and so on; all else of a
     lookup is the JSON text of its parameter `lookup`.
+
+    `keyed` is the model on the same tensor for requests that have keys in place of indices: a gather of rows.
     """
 
     __slots__ = (
-        *("foreign", "input", "inputs", "is_lookup", "name", "own"),
+        *("foreign", "input", "inputs", "is_lookup", "keyed", "name", "own"),
         *("reference", "request", "resident", "route", "signature"),
     )
 
-    def __init__(self, name: str, signature: Signature, resident: bool = False, reference: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        signature: Signature,
+        resident: bool = False,
+        reference: str | None = None,
+        keyed: Model | None = None,
+    ) -> None:
         self.name = name
         self.reference = reference or name
         self.signature = signature
         self.resident = resident
-        self.inputs = tuple(name for name in signature.inputs if name != "data") if resident else signature.inputs
+        self.keyed = keyed
+        by_key = resident and signature.keyed
+        self.inputs = signature.inputs
+        if resident:
+            self.inputs = tuple(one for one in signature.inputs_beside((KEYS,)) if one != "data")
         self.route = _route(signature, self.reference if resident else "")
         self.is_lookup = signature.kind == "lookup"
         self.own = (LOOKUP,) if self.is_lookup else ("dialect", "device", *signature.own_fields)
+        if by_key:
+            self.own += KEY_FIELDS
         self.foreign = tuple(name for name in (*OWN_FIELDS, LOOKUP, "dialect", "device") if name not in self.own)
         self.request: type[InferRequest] = InferRequest if resident else OperatorInferRequest
         if self.is_lookup:
             self.request = LookupInferRequest
         self.input: type[InferInput] = InferInput if resident else OperatorInput
+
+    def of_inputs(self, given: Sequence[Any]) -> Model:
+        """The model that a request with these inputs is for: with keys, `keyed`."""
+        has_keys = self.keyed is not None and any(type(one) is dict and one.get("name") == KEYS for one in given)
+        return self.keyed if has_keys and self.keyed is not None else self
 
 
 LOOKUP_MODEL: Final = Model(LOOKUP, LOOKUP_SIGNATURE)
@@ -170,6 +193,7 @@ def read_document(
         if type(document.get("inputs")) is not list:
             raise faults.first() from None
     given = document.get("parameters")
+    model = model.of_inputs(document["inputs"])
     inputs, arrays = _read_inputs(document["inputs"], model, fields, faults, items, _not_needed(model, given))
     if type(given) is dict:
         _check_own_parameters(given, model)
@@ -178,6 +202,9 @@ def read_document(
     if not model.is_lookup:
         validated = _validate_parameters(given or {}, model, arrays, limits)
         names, outputs = tuple((name, name) for name in model.inputs if name in arrays), [OUTPUT]
+        by_key = validated.arguments.get("by_key")
+        if by_key is not None and by_key.found:
+            outputs.append(FOUND)
     if faults is not None:
         faults.raise_first("parameters")
         raise faults.first()
@@ -200,7 +227,7 @@ def read_items(document: InferDocument, arrays: Arrays, model: Model, limits: Li
     call = make_call(model.signature, document.validated, tensors, limits)
     outputs, binary = document.outputs, document.binary
     if outputs and not model.is_lookup:
-        binary = outputs[OUTPUT]
+        binary = outputs.get(OUTPUT, binary)
     return AskedInference(call, document.identifier, outputs, binary, document.timeout)
 
 
@@ -292,9 +319,7 @@ def _check_own_parameters(parameters: Mapping[str, Any], model: Model) -> None:
 def _validate_parameters(given: Mapping[str, Any], model: Model, arrays: Collection[str], limits: Limits) -> Validated:
     """The parameters of an operator, by the model of its JSON requests. Raises invalid_field."""
     document: dict[str, Any] = {name: given[name] for name in model.own if name in given}
-    text = document.get("fill_value")
-    if type(text) is str:
-        document["fill_value"] = JsonText(text)
+    document |= {name: JsonText(text) for name in _TEXTS if type(text := document.get(name)) is str}
     row = model.signature
     named = {name: document.pop(field) for name, field in row.named_beside.items() if field in document}
     for name in named:

@@ -15,6 +15,7 @@ from app.json_text.read_values import Values
 from app.memory.budget import Memory
 from app.requests.request import ReadArray
 from app.tensors.buffer_type import Buffer
+from app.tensors.by_key import KEYS
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.little_endian_items import unpack
 from app.tensors.near_dtype import hint_for_dtype, holds_positions, near_dtype
@@ -55,7 +56,8 @@ def packed_items(one: Input, raw: Buffer, memory: Memory) -> ReadArray:
 
 
 def _read_json(one: Input, view: NDArray[np.uint8], first: int, end: int, depth: int, memory: Memory) -> Tensor:
-    values = Values(one.name, dtype_of(one), one.shape, pointers_of(one.number)[1:], True)
+    # A flat list without a shape is of rows of indices, or of single keys.
+    values = Values(one.name, dtype_of(one), one.shape, pointers_of(one.number)[1:], one.name != KEYS)
     return values.read(view, first, end, depth, memory)
 
 

@@ -24,6 +24,7 @@ from app.requests.schemas.common_fields import (
 )
 from app.requests.schemas.dialect_fields import dialect_fields, parameter_note
 from app.requests.schemas.gather_request import parameter_field
+from app.requests.schemas.key_fields import KEY_MEMBERS, MISSING_ROW_DESCRIPTION
 from app.requests.schemas.member_types import (
     ABSENT,
     BOOLEAN,
@@ -43,7 +44,7 @@ from app.requests.schemas.member_types import (
 from app.tensors.dtypes import BY_OIP
 from app.tensors.operator_signature import Parameter, Signature
 
-_OUTPUT_OF_ANY_MODEL: Final[dict[str, Any]] = {"type": "string", "pattern": r"^([0-9]+\.)?output$"}
+_OUTPUT_OF_ANY_MODEL: Final[dict[str, Any]] = {"type": "string", "pattern": r"^([0-9]+\.)?(output|found)$"}
 """OpenAPI has one schema for all models, and the model `lookup` may have several outputs."""
 _SIZES: Final[dict[str, Any]] = {"type": "array", "items": {"type": "integer", "minimum": 0, "format": "int64"}}
 _FURTHER: Final = "Further settings by name, of which unknown ones are ignored."
@@ -98,7 +99,8 @@ class InferInput(OpenRequestModel):
     """An input tensor. Its items are in `data`, or behind the JSON, `parameters.binary_data_size` bytes of them."""
 
     name: Annotated[JsonString, Needed("an input needs a name, a string")] = Field(
-        description="`data`, `indices`, or of a scatter `updates`; a resident tensor as a model takes `indices` only; "
+        description="`data`, `indices`, or of a scatter `updates`; a resident tensor as a model takes `indices`, or "
+        "`keys` in their place; "
         "a lookup takes `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on."
     )
     datatype: Annotated[Datatype, OrNull(), Detail("datatype must be a string")] = Field(
@@ -141,7 +143,10 @@ class InferRequestedOutput(OpenRequestModel):
     """An output that is asked for; `parameters.binary_data` says whether its items are to follow the JSON."""
 
     name: Annotated[JsonString, WithJsonSchema(_OUTPUT_OF_ANY_MODEL), Needed("an output needs a name, a string")] = (
-        Field(description="`output`; of a lookup whose features have an output each, `0.output`, `1.output` and so on.")
+        Field(
+            description="`output`; `found`, if the request asks for it; of a lookup whose features have an output "
+            "each, `0.output`, `1.output` and so on."
+        )
     )
     parameters: Annotated[InferRequestedOutputParameters, OrNull(), _OBJECT] = ABSENT
 
@@ -151,6 +156,7 @@ class InferRequestParameters(OpenRequestModel):
 
     binary_data_output: Flag = Field(ABSENT, description="Whether the items of the output are to follow the JSON.")
     fill_value: Annotated[JsonString, JSON_TEXT] = Field(ABSENT, description=f"{FILL_VALUE_DESCRIPTION} JSON text.")
+    missing_row: Annotated[JsonString, JSON_TEXT] = Field(ABSENT, description=f"{MISSING_ROW_DESCRIPTION} JSON text.")
     timeout: Annotated[
         Count, Detail("{name} must be an integer"), TooSmall("{name} must be 0 or more microseconds")
     ] = Field(0, description="Microseconds that the caller waits; 0 is no limit.")
@@ -229,6 +235,7 @@ def infer_request(*signatures: Signature) -> type[InferRequest]:
     }
     fields |= {name: field for name, field in common.items() if name not in fields} | own
     fields["reduction"] = Combined, "none"
+    fields |= {name: member for name, member in KEY_MEMBERS.items() if name not in fields}
     parameters = create_model(
         "InferRequestParameters", __base__=OpenRequestModel, __module__=__name__, __doc__=_FURTHER, **fields
     )

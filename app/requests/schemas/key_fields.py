@@ -18,7 +18,7 @@ _MISSING: Final = (
     "With `keys`, what becomes of a key that the table lacks: an error; its row is filled with `fill_value`; or the "
     "row that `missing_row` names stands for it."
 )
-_MISSING_ROW: Final = (
+MISSING_ROW_DESCRIPTION: Final = (
     'With `missing` row, the row that stands for missing keys: its position, such as 0, or its key, such as {"key": 7}.'
 )
 _FOUND: Final = (
@@ -26,7 +26,7 @@ _FOUND: Final = (
 )
 
 MissingMode = Annotated[Missing, Field(description=_MISSING)]
-RowForMissing = Annotated[AnyJson, JSON_VALUE, Field(description=_MISSING_ROW)]
+RowForMissing = Annotated[AnyJson, JSON_VALUE, Field(description=MISSING_ROW_DESCRIPTION)]
 AsksForFound = Annotated[JsonBool, Field(description=_FOUND)]
 KEY_MEMBERS: Final[dict[str, Any]] = {
     "missing": (MissingMode, "error"),
