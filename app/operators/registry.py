@@ -282,7 +282,7 @@ LOOKUPS: Final[Lookup] = Row(
     plan_lookup,
     on_gpu=False,
     typed_by="features",
-    uncited=("feature_mismatch",),
+    uncited=("feature_mismatch", "no_keys", "key_not_found"),
 )
 ROWS: Final[Mapping[str, Row[Any]]] = {**OPERATORS, **GRADIENTS, LOOKUPS.name: LOOKUPS}
 """All that have a route of their own, by name."""

@@ -71,6 +71,11 @@ def check_gather(fields: Any, keys: str, field: Callable[[str], str]) -> None:
         raise invalid_field(
             at, "keys name rows, along axis 0", f"Write 0 at {at}, or send 'indices' in place of 'keys'."
         )
+    check_no_bounds(fields, field)
+
+
+def check_no_bounds(fields: Any, field: Callable[[str], str]) -> None:
+    """Raise invalid_field for `out_of_bounds` of a request that has keys alone."""
     if "out_of_bounds" in fields.model_fields_set:
         at = field("out_of_bounds")
         hint = "Leave out 'out_of_bounds'; 'missing' says what becomes of keys that the table lacks."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -14,6 +14,7 @@ from app.near_name import instead_of, shorten
 from app.requests.envelope_cache import Validated, envelopes
 from app.requests.read_call import settle, validate
 from app.requests.request import Origin, Request
+from app.tensors.by_key import KEYS
 from app.tensors.lookup_call import ARRAYS, LOOKUP, LOOKUP_SIGNATURE
 from app.tensors.shape_limits import Limits
 
@@ -21,6 +22,7 @@ _NAME: Final = re.compile(rf"(0|[1-9][0-9]{{0,5}})\.({'|'.join(ARRAYS)})")
 _OBJECTS: Final = 32
 """Bytes that a byte of the text takes as Python objects."""
 _USUAL: Final = 1 << 10
+_INDICES, _KEYS = ARRAYS.index("indices"), ARRAYS.index(KEYS)
 Array = TypeVar("Array")
 
 
@@ -74,10 +76,10 @@ def _by_feature(
     for name, given in found.items():
         place = usual.get(name) or _place_of(name)
         if place is None or place[0] >= features:
-            raise _unknown(name, features, found, pointer, what)
+            raise _unknown(name, features, found.keys(), pointer, what)
         named[place] = given
     for number in range(features):
-        if (number, 0) not in named:
+        if (number, _INDICES) not in named and (number, _KEYS) not in named:
             missing = f"{number}.{ARRAYS[0]}"
             raise invalid_field(pointer(missing), f"{missing} is missing", f"Add {what} '{missing}'.")
     return {f"features/{place[0]}/{ARRAYS[place[1]]}": named[place] for place in sorted(named)}
@@ -88,8 +90,8 @@ def name_beside(name: str) -> str:
     return name.removeprefix("features/").replace("/", ".")
 
 
-def _unknown(name: str, features: int, found: Collection[str], pointer: Callable[[str], str], what: str) -> Exception:
-    bare = next((number for number in range(features) if f"{number}.indices" not in found), None)
+def _unknown(name: str, features: int, found: Set[str], pointer: Callable[[str], str], what: str) -> Exception:
+    bare = next((one for one in range(features) if found.isdisjoint((f"{one}.indices", f"{one}.{KEYS}"))), None)
     kind = what.rpartition(" ")[2]
     hint = f"Leave out the {kind} {shorten(name)!r}, since the last feature is {features - 1}."
     if bare is not None:
@@ -97,7 +99,7 @@ def _unknown(name: str, features: int, found: Collection[str], pointer: Callable
     return invalid_field(
         pointer(name),
         f"{lossless_json.shown(name)!a} is not {what} of this request, which has {features} features: each "
-        "has its number and .indices, .offsets or .weights",
+        "has its number and .indices or .keys, .offsets or .weights",
         hint,
     )
 

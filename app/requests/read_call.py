@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from app.errors import GatherError, Place
-from app.requests.by_key import check_gather, check_one_given, given_by_key
+from app.requests.by_key import check_gather, check_no_bounds, check_one_given, given_by_key
 from app.requests.envelope_cache import Validated
 from app.requests.fill_value import given_fill_value
 from app.requests.request import Origin, ReadArray, Request
@@ -46,6 +46,7 @@ from app.tensors.tensor import Tensor, coordinates
 
 Arguments = dict[str, Any]
 Tensors = dict[str, Any]
+_INDICES_ALONE: Final = ["indices"]
 _FAULTS_OF_ARRAYS: Final = ("invalid_field", "unsupported_dtype", "element_count_mismatch", "value_not_representable")
 """Codes of what is wrong with an array, in the order in which they are judged."""
 
@@ -286,24 +287,45 @@ def _lookup_arrays(row: Signature, fields: Any) -> Iterator[tuple[str, Any]]:
 def _lookup_arguments(row: Signature, fields: Any, origin: Origin, given: Collection[str]) -> Arguments:
     for number, feature in enumerate(fields.features):
         own = [name for name in ARRAYS if f"features/{number}/{name}" in given]
-        if len(own) > 1 or feature.pooling != "none":
+        if own != _INDICES_ALONE or feature.pooling != "none":
             _check_arrays_given(number, feature.pooling, own, origin)
         check_last_offset(feature, origin.field(f"features/{number}"))
-    features = [
-        (
-            {name: getattr(feature, name) for name in SETTINGS} | {"pointer": origin.field(f"features/{number}")},
-            [(name, place) for name in ARRAYS if (place := f"features/{number}/{name}") in given],
-        )
-        for number, feature in enumerate(fields.features)
-    ]
+    features = [_feature(number, feature, origin, given) for number, feature in enumerate(fields.features)]
+    by_key = [settings["by_key"] for settings, _ in features]
+    if None not in by_key:
+        check_no_bounds(fields, origin.field)
+    mode, asked_by = fields.out_of_bounds, "out_of_bounds"
+    if mode != "fill" and any(by_key):
+        asked_by = "missing"
+        mode = next((one.missing for one in by_key if one is not None and one.missing == "fill"), mode)
     return _arguments(row, fields, LookupCall, origin) | {
         "features": features,
-        "fill_value": given_fill_value(fields, fields.out_of_bounds, origin.field("fill_value")),
+        "fill_value": given_fill_value(fields, mode, origin.field("fill_value"), asked_by),
     }
 
 
+def _feature(
+    number: int, fields: Any, origin: Origin, given: Collection[str]
+) -> tuple[Arguments, list[tuple[str, str]]]:
+    """The arguments of a feature beside its arrays, and the names of these for the feature and in the document.
+
+    Raises invalid_field.
+    """
+    at = f"features/{number}"
+    arrays = {name: place for name in ARRAYS if (place := f"{at}/{name}") in given}
+    settings = {name: getattr(fields, name) for name in SETTINGS} | {"pointer": origin.field(at)}
+    settings["by_key"] = given_by_key(fields, KEYS in arrays, lambda name: origin.field(f"{at}/{name}"))
+    if KEYS in arrays:
+        arrays = {"indices": arrays.pop(KEYS)} | arrays
+    return settings, [*arrays.items()]
+
+
 def _check_arrays_given(number: int, pooling: Any, given: Iterable[str], origin: Origin) -> None:
-    check_arrays_given(pooling, [*given], lambda name: origin.array(f"features/{number}/{name}"))
+    def pointer(name: str) -> str:
+        return origin.array(f"features/{number}/{name}")
+
+    check_one_given([*given], pointer)
+    check_arrays_given(pooling, [*given], pointer)
 
 
 def _lookup_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> LookupCall:

@@ -29,12 +29,14 @@ from app.operators.registry import LOOKUPS
 from app.operators.shape_rules import check_output_bytes
 from app.services.call_planner import fill_item
 from app.services.call_resources import CallResources
+from app.services.find_rows import FEW_KEYS, FOUND_BYTES, FoundRows
+from app.services.lookups_by_key import by_position, rows_found, with_rows
 from app.services.runner import Explanation, Runner
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import OUTPUT, Answer, TableRead
-from app.tensors.lookup_call import LookupCall
+from app.tensors.lookup_call import Feature, LookupCall, found_name
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
@@ -93,6 +95,11 @@ class PreparedLookup(NamedTuple):
         return self.plan.output_bytes
 
     @property
+    def is_by_key(self) -> bool:
+        """Whether a feature names rows by key."""
+        return any(feature.by_key is not None for feature in self.call.features)
+
+    @property
     def explanation(self) -> Explanation:
         """As in `AnyPrepared`."""
         outputs = dict(zip(output_names(self.call), self.plan.outputs, strict=True))
@@ -115,12 +122,12 @@ class Lookups(Runner):
         residents = self._resolve(call)
         fills: dict[str, Tensor] = {}
         over_limit = None
-        for resident in residents if call.out_of_bounds == "fill" else ():
+        for feature, resident in zip(call.features, residents, strict=True):
             dtype = resident.tensor.dtype
-            if dtype.name not in fills:
+            if _fills(call, feature) and dtype.name not in fills:
                 fills[dtype.name], too_long = fill_item(call.fill_value, dtype, self.resources.limits)
                 over_limit = over_limit or too_long
-        planned = self._planned(call, residents)
+        planned = self._planned(by_position(call, residents), residents)
         if over_limit is not None:
             raise over_limit
         decision = planned.decisions[any(resident.cold for resident in residents)]
@@ -133,19 +140,23 @@ class Lookups(Runner):
         """
         resources, pool = self.resources, self.resources.pool
         call, residents, plan, fills, decision = prepared
+        found = await self._find(prepared, request) if prepared.is_by_key else [None] * len(residents)
+        if prepared.is_by_key:
+            call = with_rows(call, found)
         items = sum(feature.indices for feature in plan.features)
         few = items < LARGE_INDEX_SCAN
         replaced, strings = None, any(dtype.kind == "string" for dtype, _ in plan.outputs)
         filled: Marks = [None] * len(plan.features)
         indices: Sequence[NDArray[Any]] = [feature.indices.array for feature in call.features]
-        if call.out_of_bounds != "error":
+        if call.out_of_bounds != "error" or prepared.is_by_key:
             request.memory.charge(REPLACED_BYTES * items)
-            replacements = await pool.run_unless(few, lambda: _replaced(call, plan), request)
+            replacements = await pool.run_unless(few, lambda: _replaced(call, plan, found), request)
             indices = [one.indices for one in replacements]
             # Without bags no row is filled, and a table without rows may have rows of any size.
             rows_written = [feature.output_rows for feature in plan.features]
             filled = [one.filled if some else None for one, some in zip(replacements, rows_written, strict=True)]
-            replaced = sum(one.replaced for one in replacements)
+            if call.out_of_bounds != "error":
+                replaced = sum(one.replaced for one in replacements)
         size = _fitted_bytes(call, plan, indices, filled)
         request.memory.charge(size + _converted_bytes(call, plan))
         offsets, rows = await pool.run_unless(
@@ -184,15 +195,36 @@ class Lookups(Runner):
         else:
             as_written = call.output_dtype is None or plan.output_bytes + plan.written_bytes < LARGE_COPY
             looked_up = await pool.run_unless(as_written, lambda: _outputs(call, run), request)
+        outputs_by_name = dict(zip(output_names(call), looked_up, strict=True))
+        for number, (feature, looked) in enumerate(zip(call.features, found, strict=True)):
+            if looked is not None and feature.by_key is not None and feature.by_key.found:
+                outputs_by_name[found_name(number)] = looked.found(feature.indices.shape)
         return Answer(
-            dict(zip(output_names(call), looked_up, strict=True)),
+            outputs_by_name,
             "",
             replaced=replaced,
+            missing=sum(one.missing for one in found if one is not None) if prepared.is_by_key else None,
             tables=[
                 TableRead(feature.tensor, one.etag, one.data_version)
                 for feature, one in zip(call.features, residents, strict=True)
             ],
         )
+
+    async def _find(self, prepared: PreparedLookup, request: ServedRequest) -> list[FoundRows | None]:
+        """The rows that the keys of each feature name, None of a feature by position.
+
+        The keys of a content do not change, so they hold however often its rows are read again. Raises offsets_invalid
+        and key_not_found, and index_out_of_bounds for a row in place of missing keys.
+        """
+        call, residents = prepared.call, prepared.residents
+        keyed = [(one, table) for one, table in zip(call.features, residents, strict=True) if one.by_key is not None]
+        count = sum(feature.indices.array.size for feature, _ in keyed)
+        request.memory.charge(FOUND_BYTES * count)
+        few = count <= FEW_KEYS and not any(resident.cold for _, resident in keyed)
+        found = await self.resources.pool.run_unless(few, lambda: rows_found(call, residents), request)
+        if isinstance(found, GatherError):
+            raise found
+        return found
 
     async def _first_error(self, call: LookupCall, plan: LookupPlan, request: ServedRequest) -> GatherError:
         """The error of indices or offsets of which some are known to be wrong."""
@@ -366,10 +398,22 @@ def _outputs(call: LookupCall, run: LookupRun) -> list[Tensor]:
     return [Tensor(target, shape, np.concatenate(rows, axis=1).reshape(-1))]
 
 
-def _replaced(call: LookupCall, plan: LookupPlan) -> list[Replacement]:
-    """The indices, none out of bounds: one whose row is filled becomes the number of rows."""
+def _fills(call: LookupCall, feature: Feature) -> bool:
+    """Whether rows of a feature may be filled."""
+    return (call.out_of_bounds if feature.by_key is None else feature.by_key.missing) == "fill"
+
+
+def _replaced(call: LookupCall, plan: LookupPlan, rows: Sequence[FoundRows | None]) -> list[Replacement]:
+    """The indices, none out of bounds unless that is an error: one whose row is filled becomes the number of rows."""
     found = []
-    for feature, planned in zip(call.features, plan.features, strict=True):
+    for feature, planned, by_key in zip(call.features, plan.features, rows, strict=True):
+        if by_key is not None:
+            filled = ~by_key.known if by_key.missing and _fills(call, feature) else None
+            found.append(Replacement(by_key.rows, 0, filled))
+            continue
+        if call.out_of_bounds == "error":
+            found.append(Replacement(feature.indices.array, 0, None))
+            continue
         gather = GatherPlan(1, planned.indices, (planned.rows,), 1, planned.item_size, False, False)
         one = replace_out_of_bounds(gather, feature.indices.array, call.out_of_bounds)
         if one.filled is not None:
@@ -415,6 +459,8 @@ def first_error(call: LookupCall, plan: LookupPlan) -> GatherError | None:
         for feature in call.features:
             check_offsets(feature)
         for feature, planned in zip(call.features, plan.features, strict=True):
+            if feature.by_key is not None:
+                continue
             if call.out_of_bounds == "error" or (not planned.rows and call.out_of_bounds != "fill"):
                 check_indices(feature, planned.rows)
     except GatherError as error:

@@ -125,6 +125,12 @@ class Answer:
         return self.outputs[OUTPUT]
 
     @property
+    def counts(self) -> dict[str, int]:
+        """What it counts, by name: replaced components and missing keys, if it does."""
+        counted = {"replaced": self.replaced, "missing": self.missing}
+        return {name: count for name, count in counted.items() if count is not None}
+
+    @property
     def tensors(self) -> list[str]:
         """The names of the tensors that the features of a lookup read."""
         return [table.tensor for table in self.tables]

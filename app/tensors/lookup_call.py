@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, get_args
 
+from app.tensors.by_key import FOUND, KEYS, ByKey
 from app.tensors.gather_call import ReadingCall
 from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
@@ -15,15 +16,21 @@ Pooling = Literal["none", "sum", "mean", "max"]
 POOLINGS: Final[tuple[Pooling, ...]] = get_args(Pooling)
 LOOKUP: Final = "lookup"
 """The name of the route, of the model of the inference protocol and of the member that says what is no array."""
-ARRAYS: Final = ("indices", "offsets", "weights")
-"""The arrays that a feature may have, in the order in which they are judged."""
+ARRAYS: Final = ("indices", KEYS, "offsets", "weights")
+"""The arrays that a feature may have, in the order in which they are judged: either indices or keys."""
+
+
+def found_name(number: int) -> str:
+    """The name of the output that says which keys of a feature its table has."""
+    return f"{number}.{FOUND}"
 
 
 @dataclass(slots=True)
 class Feature:
     """Rows of the resident tensor `tensor`, by position: `indices`, and where pooled the first index of each bag.
 
-    With `include_last_offset` the offsets have one entry more, the number of indices.
+    With `by_key` the indices are keys of rows. With `include_last_offset` the offsets have one entry more, the
+    number of indices.
 
     `pointer` is where the request has what is no array, such as `/features/3`.
     """
@@ -35,6 +42,7 @@ class Feature:
     pooling: Pooling = "none"
     pointer: str = ""
     include_last_offset: bool = False
+    by_key: ByKey | None = None
 
     @property
     def bags(self) -> int:

@@ -110,9 +110,9 @@ def _lookup(row: Lookup) -> Operation:
         body=LookupRequest,
         request=content(
             requests_of(examples.LOOKUPS),
-            "A safetensors body with the tensors `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on, one "
-            "group for each feature, and in the header's `__metadata__` the text `lookup`: the JSON of the request "
-            "without these arrays.",
+            "A safetensors body with the tensors `0.indices` or `0.keys`, `0.offsets`, `0.weights`, `1.indices` and so "
+            "on, one group for each feature, and in the header's `__metadata__` the text `lookup`: the JSON of the "
+            "request without these arrays.",
         ),
         answer=LookupAnswer,
         answers=_answer(
@@ -122,9 +122,11 @@ def _lookup(row: Lookup) -> Operation:
                 "X-Gathernd-Replaced": header(
                     "How many indices were out of bounds; binary answers only, and not under out_of_bounds error."
                 ),
+                **_MISSING,
             },
             examples.LOOKUPS,
-            "A safetensors body with the tensor `output`, or `0.output`, `1.output` and so on, and in `__metadata__` "
+            "A safetensors body with the tensor `output`, or `0.output`, `1.output` and so on, `0.found` of a feature "
+            "that asks for it, and in `__metadata__` "
             "the text `lookup`: what a JSON answer says beside its outputs.",
         ),
         tag="gather",

@@ -169,6 +169,9 @@ class LookedUpTensor(OpenModel):
     tensor: str = Field(description="Its name, as the request has it.")
     data_etag: str = Field(description="ETag of the content that was read.")
     version: Size = Field(description="Number of the version that was read.")
+    found: OutputTensor | SkipJsonSchema[None] = Field(
+        None, description="For each key whether the table has it, bool, if the feature says `found`."
+    )
 
 
 class ExplainedFeature(OpenModel):
@@ -176,7 +179,8 @@ class ExplainedFeature(OpenModel):
 
     tensor: str = Field(description="Name of its resident tensor.")
     table: ExplainedTensor
-    indices: ExplainedTensor
+    indices: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Unless the feature has `keys`.")
+    keys: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Of a feature by key.")
     pooling: Pooling
     output_shape: list[Size] = Field(description="Shape of its output, before outputs are joined.")
     bytes_read: Size = Field(description="Bytes of the rows that it reads.")
@@ -207,6 +211,9 @@ class LookupAnswer(OpenModel):
     features: list[LookedUpTensor] = Field(description="What each feature read.")
     replaced: Size | SkipJsonSchema[None] = Field(
         None, description="How many indices were out of bounds, unless that is an error."
+    )
+    missing: Size | SkipJsonSchema[None] = Field(
+        None, description="How many of the keys of all features their tables lack, if a feature has keys."
     )
     explanation: LookupExplanation | SkipJsonSchema[None] = Field(
         None, description="Instead of the outputs' values, where the request says `explain=true`."

@@ -12,6 +12,7 @@ from app.dispatch.choose_backend import Decision, Size
 from app.operators.gather_plan import Plan
 from app.operators.lookup_plan import LookupPlan
 from app.services.runner import Explanation
+from app.tensors.by_key import KEYS
 from app.tensors.lookup_call import LookupCall
 from app.tensors.tensor import Tensor, nbytes
 
@@ -64,7 +65,7 @@ def _features(explanation: Explanation) -> dict[str, Any]:
         {
             "tensor": feature.tensor,
             "table": _tensor(table),
-            "indices": _tensor(feature.indices),
+            KEYS if feature.by_key else "indices": _tensor(feature.indices),
             "pooling": feature.pooling,
             "output_shape": shape,
             "bytes_read": planned.indices * planned.row_bytes,

@@ -24,14 +24,14 @@ from app.cluster.router.shard_resources import (
     unavailable,
     with_ranges,
 )
-from app.cluster.router.sharded_tensors import ShardedResident
+from app.cluster.router.sharded_tensors import ShardedResident, without_keys
 from app.cluster.shard_map import ShardedVersion
 from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels.check_lookup import rows_of
 from app.memory.budget import Memory
 from app.operators.lookup_plan import FeaturePlan
-from app.services.lookups import LookupRun, Lookups, first_error
+from app.services.lookups import LookupRun, Lookups, PreparedLookup, first_error
 from app.services.runner import Explanation
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest
@@ -58,6 +58,12 @@ class ShardedLookups(Lookups):
     """Carries out lookups in the tables of a shard map."""
 
     resources: ShardResources
+
+    def prepare(self, call: LookupCall, *, on_device: bool = False) -> PreparedLookup:
+        """The same. Raises not_implemented for keys."""
+        if any(feature.by_key is not None for feature in call.features):
+            raise without_keys()
+        return super().prepare(call, on_device=on_device)
 
     async def _read_tables(
         self,

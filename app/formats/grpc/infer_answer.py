@@ -13,7 +13,7 @@ from app.errors import GatherError
 from app.formats.grpc.message_fields import varint
 from app.formats.grpc.messages.classes import ModelInferResponse
 from app.formats.json.write_answer import answer_fields
-from app.formats.oip.infer_answer import VERSION, check_lookup_writable, check_writable, counts_of
+from app.formats.oip.infer_answer import VERSION, check_lookup_writable, check_writable
 from app.formats.oip.infer_document import AskedInference, Model
 from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
@@ -55,7 +55,7 @@ def write_grpc_answer(
         parameters = [("dialect", answer.dialect), ("device", answer.device)]
         if answer.data_etag is not None:
             parameters.append(("data_etag", answer.data_etag))
-    parameters += counts_of(answer).items()
+    parameters += answer.counts.items()
     described = tuple((name, str(output.dtype.oip), output.shape) for name, output in wanted.items())
     head = write_head(model.name, str(answer.data_version or VERSION), tuple(parameters), described)
     return _message(head, asked.identifier, tuple(wanted.values()), memory, stream)

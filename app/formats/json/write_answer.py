@@ -11,6 +11,7 @@ from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.buffer_type import Buffer
 from app.tensors.by_key import FOUND
 from app.tensors.gather_call import OUTPUT, Answer, Encoding
+from app.tensors.lookup_call import found_name
 
 
 def write_answer(answer: Answer, encoding: Encoding, memory: Memory = UNCOUNTED) -> list[Buffer]:
@@ -76,17 +77,34 @@ def _gradient(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer
 def _lookup(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
     joined = OUTPUT in answer.outputs
     pieces: list[Buffer] = [b'{"output":' if joined else b'{"outputs":[']
-    for number, output in enumerate(answer.outputs.values()):
+    outputs = [output for name, output in answer.outputs.items() if not name.endswith(FOUND)]
+    for number, output in enumerate(outputs):
         if number:
             pieces.append(b",")
         pieces += tensor_text(output, encoding, memory)
     pieces.append(b"," if joined else b"],")
-    pieces.append(answer_fields(answer)[1:])
-    return pieces
+    if len(outputs) == len(answer.outputs):
+        return [*pieces, answer_fields(answer)[1:]]
+    return [*pieces, *_features_with_found(answer, encoding, memory)]
+
+
+def _features_with_found(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
+    """What the answer says beside its outputs, and `found` of the features that ask for it."""
+    pieces: list[Buffer] = []
+    for number, feature in enumerate(_features(answer)):
+        pieces += [b"," if number else b'"features":[', orjson.dumps(feature)[:-1]]
+        found = answer.outputs.get(found_name(number))
+        if found is not None:
+            pieces += [b',"%b":' % FOUND.encode(), *tensor_text(found, encoding, memory)]
+        pieces.append(b"}")
+    counts = orjson.dumps(answer.counts)
+    return [*pieces, b"],", counts[1:]]
 
 
 def answer_fields(answer: Answer) -> bytes:
     """What the answer to a lookup says beside its outputs, a JSON object."""
-    features = [{"tensor": table.tensor, "data_etag": table.etag, "version": table.version} for table in answer.tables]
-    replaced = {} if answer.replaced is None else {"replaced": answer.replaced}
-    return orjson.dumps({"features": features, **replaced})
+    return orjson.dumps({"features": _features(answer), **answer.counts})
+
+
+def _features(answer: Answer) -> list[dict[str, str | int]]:
+    return [{"tensor": table.tensor, "data_etag": table.etag, "version": table.version} for table in answer.tables]

@@ -40,12 +40,6 @@ def check_lookup_writable(answer: Answer) -> None:
         check_writable(output.dtype, LOOKUP, f"/parameters/{LOOKUP}/features/{number}/tensor")
 
 
-def counts_of(answer: Answer) -> dict[str, int]:
-    """What an answer counts, as its parameters say it."""
-    counts = {"replaced": answer.replaced, "missing": answer.missing}
-    return {name: count for name, count in counts.items() if count is not None}
-
-
 def is_long_answer(answer: Answer, asked: AskedInference) -> bool:
     """Whether writing it takes so long that it is not for the event loop: texts do, and strings, whose frames are
     copied; other items are as they are.
@@ -118,7 +112,7 @@ def _write_outputs(
     wanted = asked.outputs or dict.fromkeys(answer.outputs, asked.binary)
     head: dict[str, Any] = {} if asked.identifier is None else {"id": asked.identifier}
     head |= {"model_name": model.name, "model_version": str(answer.data_version or VERSION)}
-    head["parameters"] = facts | counts_of(answer)
+    head["parameters"] = facts | answer.counts
     pieces: list[Buffer] = [orjson.dumps(head)[:-1], b',"outputs":[']
     blobs: list[Buffer] = []
     for number, (name, binary) in enumerate(wanted.items()):

@@ -35,7 +35,7 @@ from app.requests.schemas.member_types import ABSENT
 from app.tensors.by_key import FOUND, KEY_FIELDS, KEYS
 from app.tensors.dtypes import BY_OIP, DTYPES, DType
 from app.tensors.gather_call import OUTPUT
-from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE
+from app.tensors.lookup_call import LOOKUP, LOOKUP_SIGNATURE, found_name
 from app.tensors.operator_signature import OWN_FIELDS, READING_FIELDS, Signature
 from app.tensors.shape_limits import Limits
 
@@ -210,8 +210,9 @@ def read_document(
         raise faults.first()
     if model.is_lookup:
         validated, names = _validate_lookup(fields.parameters.lookup, inputs, limits, memory)
-        features = len(validated.fields.features)
-        outputs = [OUTPUT] if validated.fields.concat else [f"{number}.{OUTPUT}" for number in range(features)]
+        features = validated.fields.features
+        outputs = [OUTPUT] if validated.fields.concat else [f"{number}.{OUTPUT}" for number in range(len(features))]
+        outputs += [found_name(number) for number, feature in enumerate(features) if feature.found]
     parameters = fields.parameters
     binary = parameters is not ABSENT and bool(parameters.binary_data_output)
     timeout = None

@@ -11,18 +11,24 @@ from pydantic.types import FailFast
 from app.errors import GatherError, invalid_field
 from app.requests.schemas.common_fields import RESIDENT, AnyJson, Rounded
 from app.requests.schemas.gather_request import Tensor
+from app.requests.schemas.key_fields import KEYS_DESCRIPTION, AsksForFound, MissingMode, RowForMissing
 from app.requests.schemas.member_types import ABSENT, FEATURES, JsonBool, RequestModel, TensorName
+from app.tensors.by_key import KEY_FIELDS
 from app.tensors.gather_call import Encoding, OutOfBounds
 from app.tensors.lookup_call import ARRAYS, Pooling
 
 
 class LookupFeature(RequestModel):
-    """Rows of one resident tensor, by their positions: single rows, or with `offsets` bags of rows, pooled to one."""
+    """Rows of one resident tensor, by their positions or keys: single rows, or with `offsets` bags of rows, pooled to
+    one.
+    """
 
     tensor: TensorName = Field(description=f"{RESIDENT}. Its rows lie along the first axis.")
     indices: Tensor = Field(
-        description="Positions of rows, int32 or int64, none negative; of one dimension where pooled."
+        ABSENT,
+        description="Positions of rows, int32 or int64, none negative; of one dimension where pooled.",
     )
+    keys: Tensor = Field(ABSENT, description=KEYS_DESCRIPTION)
     offsets: Tensor = Field(
         ABSENT,
         description="With pooling, the position in `indices` at which each bag begins: of the type of `indices`, the "
@@ -42,17 +48,22 @@ class LookupFeature(RequestModel):
         description="With pooling, whether `offsets` has one entry more, the end of the last bag: the number of "
         "indices.",
     )
+    missing: MissingMode = "error"
+    missing_row: RowForMissing = ABSENT
+    found: AsksForFound = False
 
 
-SETTINGS: Final = tuple(name for name in LookupFeature.model_fields if name not in ARRAYS)
-"""What a feature says beside its arrays; `app.tensors.lookup_call.Feature` has fields of these names."""
+_BESIDE: Final = tuple(name for name in LookupFeature.model_fields if name not in ARRAYS)
+SETTINGS: Final = tuple(name for name in _BESIDE if name not in KEY_FIELDS)
+"""What a feature says beside its arrays, and but for keys; `app.tensors.lookup_call.Feature` has fields of these names.
+"""
 _FIELDS: Final[dict[str, Any]] = {name: (one.annotation, one) for name, one in LookupFeature.model_fields.items()}
 LookupFeatureSettings: Any = create_model(
     "LookupFeatureSettings",
     __base__=RequestModel,
     __module__=__name__,
     __doc__="A feature without its arrays.",
-    **{name: _FIELDS[name] for name in SETTINGS},
+    **{name: _FIELDS[name] for name in _BESIDE},
 )
 
 
@@ -71,8 +82,8 @@ class _LookupFields(RequestModel):
     )
     fill_value: AnyJson = Field(
         ABSENT,
-        description="With `out_of_bounds` fill, what rows are filled with, one value in the form of `values`; if left "
-        "out 0, false or an empty string.",
+        description="With `out_of_bounds` or `missing` fill, what rows are filled with, one value in the form of "
+        "`values`; if left out 0, false or an empty string.",
     )
     output_dtype: Rounded = ABSENT
     output_encoding: Encoding = Field("values", description="Form of the outputs' items.")

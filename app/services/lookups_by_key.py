@@ -1,0 +1,54 @@
+"""Lookups with features by key: as the lookups by position that they become once the keys are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.errors import GatherError
+from app.operators.lookup_plan import check_offsets
+from app.services.find_rows import FoundRows, check_keys, find_rows, positions_of
+from app.store import Resident
+from app.tensors.lookup_call import LookupCall
+
+
+def by_position(call: LookupCall, residents: Sequence[Resident]) -> LookupCall:
+    """A lookup as the one by position that it becomes once its keys are found. Raises no_keys and unsupported_dtype."""
+    features = list(call.features)
+    for number, (feature, resident) in enumerate(zip(call.features, residents, strict=True)):
+        if feature.by_key is not None:
+            check_keys(feature.indices, resident, feature.tensor, f"{feature.pointer}/tensor")
+            features[number] = replace(feature, indices=positions_of(feature.indices))
+    return replace(call, features=features)
+
+
+def with_rows(call: LookupCall, found: Sequence[FoundRows | None]) -> LookupCall:
+    """A lookup by the positions that were found."""
+    features = [
+        one if rows is None else replace(one, indices=replace(positions_of(one.indices), array=rows.rows))
+        for one, rows in zip(call.features, found, strict=True)
+    ]
+    return replace(call, features=features)
+
+
+def rows_found(call: LookupCall, residents: Sequence[Resident]) -> list[FoundRows | None] | GatherError:
+    """The rows that the keys of each feature name, or the first error: offsets first."""
+    found: list[FoundRows | None] = []
+    first: GatherError | None = None
+    for feature, resident in zip(call.features, residents, strict=True):
+        rows: FoundRows | GatherError | None = None
+        if feature.by_key is not None:
+            assert resident.keys is not None, "this was checked"
+            rows = find_rows(feature.by_key, feature.indices, resident.keys, feature.tensor)
+        if isinstance(rows, GatherError):
+            first = first or rows
+        else:
+            found.append(rows)
+    if first is None:
+        return found
+    try:
+        for feature in call.features:
+            check_offsets(feature)
+    except GatherError as error:
+        return error
+    return first
