@@ -16,6 +16,7 @@ from app.api.routes.imports import ImportsRoute
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
+from app.api.routes.tensors_rows import RowsRoute
 from app.api.routes.tensors_scatter import ScatterRoute, ScatterTarget, StoreScatters
 from app.api.routes.v2_infer import InferRoute
 from app.api.routes.v2_models import ModelRoutes
@@ -68,6 +69,7 @@ def handlers_of(
         "setReplicas": with_name(tensors.set_replicas),
         "deleteTensor": with_name(tensors.delete),
         "tensorContent": with_name(ContentRoute(store, disk_threads)),
+        "tensorRows": with_name(RowsRoute(service)),
         "scatterTensor": scattering(StoreScatters(store, disk_threads)),
         "importTensor": with_name(of_imports.begin),
         "listImports": of_imports.list,

@@ -21,6 +21,7 @@ from app.api.route_rows.operation import CONTROL, Route
 from app.api.route_rows.operators import OPERATOR_ROUTES
 from app.api.route_rows.shard_segments import SHARD_ROUTES
 from app.api.route_rows.tensors import TENSOR_ROUTES
+from app.api.route_rows.tensors_rows import ROW_ROUTES
 from app.near_name import near_name
 from app.security.authorizer import Access
 
@@ -29,6 +30,7 @@ ROUTES: Final = (
     *HEALTH_AND_PAGES,
     *INFERENCE_PROTOCOL,
     *TENSOR_ROUTES,
+    *ROW_ROUTES,
     *IMPORT_ROUTES,
     *ALIAS_ROUTES,
 )

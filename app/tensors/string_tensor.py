@@ -5,7 +5,7 @@ They are gathered as the 8-byte items that say where frames begin. Octets are ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError
+from app.tensors.dtypes import DTYPES
 from app.tensors.string_frames import HEAD, ROOM, copy_frames, first_longer, frames_size, read_frames
 from app.tensors.tensor import Tensor
 
@@ -116,3 +117,21 @@ class PackedStrings(Tensor):
         if size < 0:
             raise GatherError("tensor_damaged", "a string reaches beyond the content that it is part of")
         return size
+
+
+def packed_texts(texts: Sequence[str], pointer: str) -> PackedStrings:
+    """A tensor of these strings, of one dimension, which a request has at `pointer`."""
+    octets = [text.encode() for text in texts]
+    starts = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum([HEAD + len(text) for text in octets], out=starts[1:])
+    framed = b"".join(len(text).to_bytes(HEAD, "little") + text for text in octets)
+    return PackedStrings(
+        DTYPES["string"],
+        (len(texts),),
+        starts[:-1],
+        pointer,
+        "whole",
+        pointer,
+        pointer,
+        np.frombuffer(framed, np.uint8),
+    )

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.store import Resident
+from app.store import LocalStore, Resident
 from tests.keyed import KEYS, LACKED, TABLE, Column, Tables, ask, by_key, refused, table, tensor
+from tests.store.conftest import folder, store
+from tests.store.keyed import put_keyed
 from tests.strings import packed
 
+__all__ = ["folder", "store"]
 every_type = pytest.mark.parametrize("dtype", [*KEYS])
 
 
@@ -168,3 +171,13 @@ def test_a_request_with_neither_indices_nor_keys_is_told_that_indices_are_missin
 def test_other_operators_have_no_keys() -> None:
     error = refused(by_key("int64", [1001]) | {"indices": tensor("int64", [1, 1], [0])}, "gathernd")
     assert (error.code, error.places[0].pointer) == ("invalid_field", "/keys")
+
+
+@every_type
+def test_the_keys_of_a_store_on_disk(dtype: str, store: LocalStore) -> None:
+    keys = KEYS[dtype]
+    put_keyed(store, dtype, keys if dtype == "string" else np.array(keys, dtype), TABLE)
+    asked = by_key(dtype, [keys[3], LACKED[dtype], keys[0]], missing="row", missing_row={"key": keys[4]}, found=True)
+    found = ask(asked, store=store)
+    assert found["output"]["values"] == TABLE[[3, 4, 0]].reshape(-1).tolist()
+    assert (found["missing"], found["found"]["values"], found["version"]) == (1, [True, False, True], 1)
