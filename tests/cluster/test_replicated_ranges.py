@@ -166,6 +166,23 @@ def test_a_replica_whose_disk_was_put_back_serves_nothing_before_the_primary_has
     table.until_in_sync(tensor, *NODES)
 
 
+def test_a_range_that_the_catalogue_has_forgotten_is_read_again_after_a_scatter(cluster: Clustered) -> None:
+    """As after a restore of etcd: the catalogue does not know that there were scatters, and the shards do."""
+    table = Replicated.made(cluster, "forgotten", ROWS)
+    (tensor,) = table.tensors
+    table.scatter(tensor, [0], [[1, 1]], next(KEYS))
+    table.until_in_sync(tensor, *NODES)
+    for node in NODES:
+        table.first_row(node, tensor, 1)
+    cluster.client.transact(lambda _: Change({f"ranges/{tensor}": None}))
+    for node in NODES:
+        until(lambda: table.rows(node, tensor) == "precondition_failed", f"{node} refuses")  # noqa: B023
+    cluster.client.transact_all(lambda at: ranges.open_ranges(at, table.name, 1))
+    assert table.scatter(tensor, [0], [[0, 0]], next(KEYS)).sequence == 2
+    for node in table.record(tensor).in_sync:
+        assert table.first_row(node, tensor, 2) == [1, 2]
+
+
 def test_a_shard_that_takes_over_has_all_that_was_acknowledged(cluster: Clustered) -> None:
     table = Replicated.made(cluster, "dies", ROWS)
     (tensor,) = table.tensors

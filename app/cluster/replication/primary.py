@@ -197,7 +197,8 @@ class Join:
     """The replica `node` wants to be in sync, or to know what is committed; `state` is None if it has no rows.
 
     A replica in sync asks after its start, and if it has had a tail for a second: after a loss of power it may have
-    applied less than the primary has been told.
+    applied less than the primary has been told. The primary tells it first, and judges `state` only if records are
+    missing there: what it says of itself may be older than the last round.
     """
 
     node: str

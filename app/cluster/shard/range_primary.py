@@ -31,7 +31,7 @@ from app.cluster.replication.primary import (
     on_join,
     standing,
 )
-from app.cluster.replication.replica import Append, Appended, CopyOrder, ReplicaState
+from app.cluster.replication.replica import Append, Appended, CopyOrder, ReplicaState, Why
 from app.cluster.shard.catalogue_follower import CatalogueFollower
 from app.cluster.shard.peers import Peers
 from app.cluster.shard.range_errors import not_primary, unavailable
@@ -236,6 +236,13 @@ class Primaries(Replication):
 
     def _judge(self, tensor: str, join: Join) -> Admission:
         one, state = self._ready(tensor)
+        if join.node in _record(one).in_sync:
+            # What it has said of itself may be old by now, and it asks since it waits to be told what is committed.
+            told = send(self._peers, tensor, join.node, append_of(state, state.last, ()))
+            if isinstance(told, Appended):
+                return Admission(JoinAnswer.JOINED if told.applied == state.applied else JoinAnswer.NOT_READY)
+            if told is None or told.why is Why.STALE:
+                return Admission(JoinAnswer.NOT_READY)
         verdict, records = self._judged(one, state, join)
         if verdict is JoinAnswer.RECORDS and records is not None:
             message, frames = records
@@ -250,8 +257,6 @@ class Primaries(Replication):
         elif verdict is JoinAnswer.ADMIT:
             self._admit(tensor, state, join.node)
             verdict = JoinAnswer.JOINED
-        elif verdict is JoinAnswer.JOINED:
-            self.notice(tensor, join.node, state)  # it asks since it does not know that
         copy = CopyOrder(state.epoch, state.applied) if verdict is JoinAnswer.COPY else None
         return Admission(verdict, copy)
 

@@ -53,7 +53,8 @@ class ReadGate:
         applied = words[HeaderWord.VERSION] >> 1
         known = self._tails.get(tensor)
         since = known[1] if known is not None and known[0] == applied and words[HeaderWord.LOGGED] > applied else None
-        has_begun = record is not None and record.epoch > PROPOSED  # before, nothing is acknowledged
+        # Before a primary has begun nothing is acknowledged, unless a restored catalogue has forgotten that one had.
+        has_begun = words[HeaderWord.EPOCH] or (record is not None and record.epoch > PROPOSED)
         if not is_settled(words) or (has_begun and not is_confirmed):
             since = _BEFORE
         readable = Readable(
